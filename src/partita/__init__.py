@@ -1,0 +1,22 @@
+"""Partitioned, transactional state for Python.
+
+`open_account` gives the official Azure SDK clients on a folder of this machine. The names are
+imported when first used, so that a program that needs one system does not pay for the others.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from partita.service.in_process import open_account
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "open_account"]
+
+
+def __getattr__(name: str) -> object:
+    if name == "open_account":
+        from partita.service.in_process import open_account  # noqa: PLC0415 - lazy by design
+
+        return open_account
+    message = f"module 'partita' has no attribute {name!r}"
+    raise AttributeError(message)

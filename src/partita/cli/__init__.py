@@ -1,0 +1,1 @@
+"""The command line: reads configuration, builds the objects, runs them."""

@@ -1,0 +1,291 @@
+"""What a server is told before it starts: flags, then PARTITA_* variables, a TOML file, defaults.
+
+Each setting has one name: `table_port` in the file, PARTITA_TABLE_PORT, `--table-port`. A Config
+remembers where each value came from. Keys of accounts are never printed.
+"""
+
+import base64
+import binascii
+import ipaddress
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from partita.database import Durability
+from partita.errors import ConfigurationError
+from partita.service.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, check_account_name
+
+TABLE_PORT = 10002
+CONFIG_FILE = Path("partita.toml")
+
+
+class AccountKeys(msgspec.Struct, frozen=True):
+    """An account and its keys in base64; each key signs as well as the others."""
+
+    name: str
+    keys: tuple[str, ...]
+
+    @property
+    def has_development_key(self) -> bool:
+        return DEVELOPMENT_KEY in self.keys
+
+    def __repr__(self) -> str:
+        return f"AccountKeys({self.shown!r})"
+
+    @property
+    def shown(self) -> str:
+        """The account without its secrets."""
+        if self.keys == (DEVELOPMENT_KEY,):
+            return f"{self.name} (well-known key)"
+        return f"{self.name} ({len(self.keys)} key{'s' if len(self.keys) > 1 else ''})"
+
+
+class Config(msgspec.Struct, frozen=True):
+    """Everything that `partita serve` is told, and who told it (`sources`, by setting)."""
+
+    path: Path
+    in_memory: bool
+    host: tuple[str, ...]
+    table_port: int
+    durability: Durability
+    accounts: tuple[AccountKeys, ...]
+    allowed_host: tuple[str, ...]
+    allow_development_key_on_network: bool
+    tls_cert: Path | None
+    tls_key: Path | None
+    request_log: bool
+    sources: dict[str, str]
+
+    @property
+    def is_on_network(self) -> bool:
+        """True if another machine could reach one of the sockets."""
+        return not all(is_loopback(host) for host in self.host)
+
+    @property
+    def has_development_key(self) -> bool:
+        return any(account.has_development_key for account in self.accounts)
+
+    def shown(self) -> dict[str, object]:
+        """Return the settings as they may be printed, by name."""
+        return {name: _shown(getattr(self, name)) for name in SETTINGS}
+
+
+def load(flags: Mapping[str, object], environ: Mapping[str, str]) -> Config:
+    """Read all sources. `flags` holds only what was given on the command line."""
+    file, from_file = _read_file(flags.get("config") or environ.get("PARTITA_CONFIG"))
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for name, (read, default) in SETTINGS.items():
+        variable = f"PARTITA_{name.upper()}"
+        if name in flags:
+            raw, source, folder = flags[name], f"flag --{name.replace('_', '-')}", Path()
+        elif variable in environ:
+            raw, source, folder = environ[variable], f"variable {variable}", Path()
+        elif name in from_file:
+            raw, source, folder = from_file[name], f"file {file}", file.parent
+        else:
+            values[name], sources[name] = default, "default"
+            continue
+        sources[name] = source
+        try:
+            values[name] = read(raw, folder)
+        except ConfigurationError as error:
+            error.message = f"{name} ({source}): {error.message}"
+            raise
+    return Config(**values, sources=sources)
+
+
+def check(config: Config) -> None:
+    """Refuse what must not be started, whatever the reason it was asked for."""
+    if (config.tls_cert is None) != (config.tls_key is None):
+        raise _invalid("TLS needs a certificate and a key.", hint="Give --tls-cert and --tls-key.")
+    if not config.is_on_network or config.allow_development_key_on_network:
+        return
+    if config.has_development_key:
+        raise ConfigurationError(
+            "Configuration",
+            f"The well-known development key must not be served on {', '.join(config.host)}:"
+            " everyone knows it.",
+            hint="Give an account of your own (--account NAME --account-key-file FILE), or bind"
+            " to 127.0.0.1, or accept the risk with --allow-development-key-on-network.",
+        )
+
+
+def warnings(config: Config) -> list[str]:
+    """Say what the operator should know at every start."""
+    said = []
+    if config.is_on_network and config.has_development_key:
+        said.append(
+            "the well-known development key is accepted from the network:"
+            " everyone who reaches this port can read and change everything."
+        )
+    if config.is_on_network and config.tls_cert is None:
+        said.append(
+            "the network carries requests without TLS: what is sent can be read and sent again"
+            " on the way. Give --tls-cert and --tls-key, or put a TLS proxy in front."
+        )
+    if config.durability is Durability.FAST and not config.in_memory:
+        said.append(
+            "durability is fast: a power cut or a crash of the operating system may take the last"
+            " acknowledged writes."
+        )
+    return said
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether only this machine can reach the address; unknown names are not trusted."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _read_file(named: object) -> tuple[Path, dict[str, object]]:
+    path = Path(str(named)) if named else CONFIG_FILE
+    if not named and not path.exists():
+        return path, {}
+    try:
+        values = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        message = f"The configuration file {path} cannot be read: {error.strerror}."
+        raise _invalid(message) from error
+    except ValueError as error:
+        message = f"The configuration file {path} is not TOML: {error}."
+        raise _invalid(message) from error
+    unknown = sorted(values.keys() - SETTINGS.keys())
+    if unknown:
+        message = f"The configuration file {path} has unknown settings: {', '.join(unknown)}."
+        raise _invalid(message, hint=f"Known are {', '.join(SETTINGS)}.")
+    return path, values
+
+
+def _path(raw: object, folder: Path) -> Path:
+    return folder / Path(_text(raw)).expanduser()
+
+
+def _text(raw: object) -> str:
+    if not isinstance(raw, str) or not raw.strip():
+        raise _invalid("A text is needed.")
+    return raw.strip()
+
+
+def _texts(raw: object, _folder: Path) -> tuple[str, ...]:
+    """Read a list, or one text with commas."""
+    parts = raw if isinstance(raw, list) else _text(raw).split(",")
+    return tuple(_text(part).removeprefix("[").removesuffix("]") for part in parts)
+
+
+def _port(raw: object, _folder: Path) -> int:
+    try:
+        port = int(str(raw))
+    except ValueError:
+        port = -1
+    if not 0 <= port <= 65_535:
+        raise _invalid("A port is a number from 0 (any free one) to 65535.")
+    return port
+
+
+def _truth(raw: object, _folder: Path) -> bool:
+    words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+    found = words.get(str(raw).lower())
+    if found is None:
+        raise _invalid("True or false is needed.")
+    return found
+
+
+def _durability(raw: object, _folder: Path) -> Durability:
+    try:
+        return Durability(raw)
+    except ValueError:
+        raise _invalid("Durability is full or fast.") from None
+
+
+def _accounts(raw: object, folder: Path) -> tuple[AccountKeys, ...]:
+    """Read `name:key1:key2;name2:key` or a list of tables with name and key, keys or key_file."""
+    if isinstance(raw, str):
+        parts = [part.split(":") for part in raw.split(";") if part]
+        accounts = [_account(name, keys) for name, *keys in parts]
+    elif isinstance(raw, list):
+        accounts = [_account_of_table(table, folder) for table in raw]
+    else:
+        accounts = []
+    if not accounts:
+        raise _invalid("At least one account is needed.", hint="Write name:key;name:key.")
+    if len({account.name for account in accounts}) != len(accounts):
+        raise _invalid("An account is named twice.")
+    return tuple(accounts)
+
+
+def _account_of_table(table: object, folder: Path) -> AccountKeys:
+    if not isinstance(table, dict) or not table.keys() <= {"name", "key", "keys", "key_file"}:
+        raise _invalid("An account has a name and a key, keys or a key_file.")
+    keys = [*table.get("keys", []), *([table["key"]] if "key" in table else [])]
+    if "key_file" in table:
+        keys += _read_keys(_path(table["key_file"], folder))
+    return _account(table.get("name"), keys)
+
+
+def _read_keys(path: Path) -> list[str]:
+    """Read a key file: one key a line."""
+    try:
+        return path.read_text("utf-8").split()
+    except (OSError, ValueError) as error:
+        message = f"The key file {path} cannot be read."
+        raise _invalid(message) from error
+
+
+def _account(name: object, keys: list[str]) -> AccountKeys:
+    checked = check_account_name(name if isinstance(name, str) else "")
+    if not keys or not all(_is_key(key) for key in keys):
+        message = f"A key of account {checked} is missing or is not base64."
+        raise _invalid(message, hint="`openssl rand -base64 64 | tr -d '\\n'` makes one.")
+    return AccountKeys(checked, tuple(keys))
+
+
+def _is_key(key: object) -> bool:
+    if not isinstance(key, str):
+        return False
+    try:
+        return len(base64.b64decode(key, validate=True)) > 0
+    except (binascii.Error, ValueError):
+        return False
+
+
+def _shown(value: object) -> object:
+    match value:
+        case Durability():
+            return value.value
+        case Path():
+            return os.fspath(value)
+        case AccountKeys():
+            return value.shown
+        case tuple():
+            return [_shown(part) for part in value]
+        case _:
+            return value
+
+
+def _invalid(message: str, *, hint: str = "") -> ConfigurationError:
+    return ConfigurationError("Configuration", message, hint=hint)
+
+
+SETTINGS: dict[str, tuple[Callable[[object, Path], object], object]] = {
+    "path": (_path, Path("partita-data")),
+    "in_memory": (_truth, False),
+    "host": (_texts, ("127.0.0.1",)),
+    "table_port": (_port, TABLE_PORT),
+    "durability": (_durability, Durability.FULL),
+    "accounts": (_accounts, (AccountKeys(DEVELOPMENT_ACCOUNT, (DEVELOPMENT_KEY,)),)),
+    "allowed_host": (_texts, ()),
+    "allow_development_key_on_network": (_truth, False),
+    "tls_cert": (_path, None),
+    "tls_key": (_path, None),
+    "request_log": (_truth, False),
+}
+"""Every setting: how it is read, relative to which folder, and what it is when nobody says."""

@@ -1,0 +1,527 @@
+"""One SQLite file for one account: connections, group commit, checkpoints, lock, full disk.
+
+Changes are applied on the event loop in one open transaction, each in its savepoint; COMMIT
+with its sync runs in a helper thread while the next group gathers, and a change returns after
+it. Reads use other connections and see committed state only. A change's block must not await
+anything that suspends: the transaction is shared.
+
+After a failed sync the kernel may have dropped the pages and call the next sync a success, so
+the database stops acknowledging for good; a restart recovers from what is on disk.
+"""
+
+import asyncio
+import contextlib
+import enum
+import fcntl
+import logging
+import os
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+import apsw
+
+from partita.errors import (
+    DamageError,
+    FormatVersionError,
+    PartitaError,
+    StoreBusyError,
+    StoreFullError,
+    StoreLockedError,
+    StoreStoppedError,
+)
+
+T = TypeVar("T")
+
+logger = logging.getLogger("partita.database")
+
+DATABASE_FILE = "account.sqlite"
+LOCK_FILE = "lock"
+RESERVE_FILE = "reserve"
+
+APPLICATION_ID = 0x50415254
+"""`PART` in the header of the file: other SQLite files are refused."""
+
+PAGE_BYTES = 8192
+"""A quarter page must hold a usual entity, or SQLite spills it: 4 KiB pages cost 3 × the space."""
+RESERVE_BYTES = 4 * 1024 * 1024
+READER_THREADS = 2
+WAL_CHECKPOINT_BYTES = 16 * 1024 * 1024
+"""Behind this much new log a checkpoint runs beside the writers."""
+WAL_HOLD_BYTES = 64 * 1024 * 1024
+"""Above this size writers wait while the (short) rest is checkpointed, so that the log restarts."""
+WRITER_CACHE_KIB = 64 * 1024
+READER_CACHE_KIB = 32 * 1024
+
+
+class Durability(enum.Enum):
+    """What a success answer to a write means."""
+
+    FULL = "full"
+    """It is on disk: it survives power loss on a disk that obeys sync."""
+    FAST = "fast"
+    """It survives a kill of the process; power loss may take the last writes (never half of one)."""
+
+
+class Database:
+    """The account's file. Build it with `open`; only one process can hold a folder."""
+
+    _failure: BaseException | None = None
+    """Set once by a failed sync; from then on every change is refused."""
+    _is_full = False
+    """Set by a full disk; cleared when there is room again."""
+    _is_closing = False
+    _is_committing = False
+    """True while the commit thread owns the writer connection."""
+    _is_held = False
+    """True while writers wait for a checkpoint to catch up."""
+    _is_checkpointing = False
+    _commit_is_scheduled = False
+    _wal_pages = 0
+    """Size of the write-ahead log, told by SQLite after each commit."""
+    _wal_pages_checkpointed = 0
+    """Its size when the last checkpoint began."""
+
+    def __init__(self, folder: Path | None, durability: Durability, vfs: str | None) -> None:
+        self.folder = folder
+        self.durability = durability
+        self.vfs = vfs
+        self.on_failure: Callable[[BaseException], None] | None = None
+        self.on_begin: list[Callable[[apsw.Connection], None]] = []
+        """Run at the start of each transaction, outside all savepoints."""
+        self.on_rollback: list[Callable[[], None]] = []
+        """Run when a whole transaction was lost, so that memory forgets what it said."""
+        self._loop = asyncio.get_running_loop()
+        self._members: list[asyncio.Future[None]] = []
+        """Who waits for the open transaction's commit."""
+        self._committing: list[asyncio.Future[None]] = []
+        """Who waits for the commit under way."""
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        """Who waits to enter, in order of arrival."""
+        self._lock = _lock_folder(folder) if folder else None
+        try:
+            self._writer = self._connect(WRITER_CACHE_KIB)
+            _prepare(self._writer, is_file=folder is not None, durability=durability)
+            self.reader = self._connect(READER_CACHE_KIB) if folder else self._writer
+            self._checkpointer = self._connect(0) if folder else None
+        except apsw.Error as error:
+            self._release()
+            raise translated(error, folder) from error
+        except BaseException:
+            self._release()
+            raise
+        self._reader_threads = ThreadPoolExecutor(READER_THREADS, "partita-reader")
+        self._thread_connection = threading.local()
+        self._thread_connections: list[apsw.Connection] = []
+        self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._commit_thread = threading.Thread(
+            target=self._run_commands, name="partita-commit", daemon=True
+        )
+        self._commit_thread.start()
+        self._checkpoint_thread = ThreadPoolExecutor(1, "partita-checkpoint")
+        if folder:
+            self._keep_reserve()
+            self._writer.set_wal_hook(self._saw_wal)
+
+    @classmethod
+    async def open(
+        cls,
+        folder: Path | None,
+        *,
+        durability: Durability = Durability.FULL,
+        vfs: str | None = None,
+    ) -> "Database":
+        """Open or create the database of a folder; None keeps everything in memory."""
+        if folder is not None:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return cls(folder, durability, vfs)
+
+    @property
+    def is_writable(self) -> bool:
+        return self._failure is None and not self._is_closing
+
+    @property
+    def wal_bytes(self) -> int:
+        """Size of the write-ahead log after the last commit."""
+        return self._wal_pages * PAGE_BYTES
+
+    def prepare(self, system: str, version: int, statements: str) -> None:
+        """Create the tables of one system, or check that this version can read them."""
+        with self._writer:
+            self._writer.execute(
+                "CREATE TABLE IF NOT EXISTS format (system TEXT PRIMARY KEY, version INTEGER)"
+                " WITHOUT ROWID"
+            )
+            found = self._writer.execute(
+                "SELECT version FROM format WHERE system = ?", (system,)
+            ).get
+            if found is None:
+                self._writer.execute(statements)
+                self._writer.execute("INSERT INTO format VALUES (?, ?)", (system, version))
+            elif found != version:
+                raise FormatVersionError(
+                    "FormatVersion",
+                    f"The folder holds format {found} of {system}; this Partita reads {version}.",
+                    facts={"folder": str(self.folder)},
+                    hint="Open it with the version of Partita that wrote it.",
+                )
+
+    def change(self, *, frees_space: bool = False) -> "Change":
+        """Open a change: `async with database.change() as connection`.
+
+        Leaving the block returns when the change is durable; an exception undoes it, and leaves
+        when what the block could see is durable.
+        """
+        return Change(self, frees_space)
+
+    async def in_reader(self, read: Callable[[apsw.Connection], T]) -> T:
+        """Run a long read in a thread with a connection of its own; in memory, right here."""
+        if self.folder is None:
+            result = read(self._writer)
+            await asyncio.sleep(0)
+            return result
+        return await self._loop.run_in_executor(self._reader_threads, self._read_in_thread, read)
+
+    async def close(self) -> None:
+        """Let accepted changes finish, checkpoint, and give the folder free."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        while self._members or self._committing or self._is_checkpointing:
+            await asyncio.sleep(0.001)
+        self._wake_waiters()
+        self._commands.put(None)
+        await self._loop.run_in_executor(None, self._commit_thread.join)
+        self._reader_threads.shutdown(wait=True)
+        self._checkpoint_thread.shutdown(wait=True)
+        await self._loop.run_in_executor(None, self._release)
+
+    # Entering and leaving a change
+
+    async def enter(self, *, frees_space: bool) -> apsw.Connection:
+        self._refuse_if_stopped()
+        if self._is_full and not frees_space:
+            self._refuse_if_still_full()
+        while self._is_committing or self._is_held:
+            turn = self._loop.create_future()
+            self._waiters.append(turn)
+            await turn
+            self._refuse_if_stopped()
+        if not self._writer.in_transaction:
+            self._begin()
+        self._writer.execute("SAVEPOINT change")
+        return self._writer
+
+    def _begin(self) -> None:
+        try:
+            self._writer.execute("BEGIN IMMEDIATE")
+            for hook in self.on_begin:
+                hook(self._writer)
+        except apsw.Error as error:
+            self._rollback()
+            raise self._translate(error) from error
+
+    def leave(self, error: BaseException | None) -> asyncio.Future[None]:
+        """Close the savepoint and return the future that the commit resolves."""
+        if self._writer.in_transaction:
+            try:
+                if error is not None:
+                    self._writer.execute("ROLLBACK TO change")
+                self._writer.execute("RELEASE change")
+            except apsw.Error as failure:
+                self._rollback()
+                self._finish(self._members, self._translate(failure))
+                self._members = []
+                raise self._translate(failure) from failure
+        else:
+            # SQLite undid the whole transaction (a full disk, an I/O error): nobody is saved.
+            cause = self._translate(error) if isinstance(error, apsw.Error) else None
+            lost = cause or StoreStoppedError("StoreStopped", "The transaction was lost.")
+            self._rollback()
+            self._finish(self._members, lost)
+            self._members = []
+            raise lost from error
+        done = self._loop.create_future()
+        self._members.append(done)
+        if self.folder is None:
+            self._commit_in_memory()
+        elif not self._commit_is_scheduled:
+            # Whoever is ready in this turn of the loop joins the same commit.
+            self._commit_is_scheduled = True
+            self._loop.call_soon(self._start_commit)
+        return done
+
+    def _commit_in_memory(self) -> None:
+        self._writer.execute("COMMIT")
+        self._finish(self._members, None)
+        self._members = []
+
+    def _start_commit(self) -> None:
+        self._commit_is_scheduled = False
+        self._is_committing = True
+        self._committing, self._members = self._members, []
+        self._commands.put(self._commit)
+
+    def _run_commands(self) -> None:
+        while (command := self._commands.get()) is not None:
+            command()
+
+    def _commit(self) -> None:
+        error: BaseException | None = None
+        try:
+            self._writer.execute("COMMIT")
+        except BaseException as failure:  # noqa: BLE001 - handed to the loop, which decides
+            error = failure
+        self._loop.call_soon_threadsafe(self._commit_ended, error)
+
+    def _commit_ended(self, error: BaseException | None) -> None:
+        members, self._committing = self._committing, []
+        self._is_committing = False
+        outcome = None
+        if error is not None:
+            outcome = self._translate(error)
+            self._rollback()
+        self._finish(members, outcome)
+        self._checkpoint_if_due()
+        if not self._is_held:
+            self._wake_waiters()
+
+    def _finish(self, members: list[asyncio.Future[None]], outcome: PartitaError | None) -> None:
+        for member in members:
+            if member.done():
+                continue  # its task was cancelled; the change stands all the same
+            if outcome is None:
+                member.set_result(None)
+            else:
+                member.set_exception(outcome)
+                member.exception()  # a task that is gone will not ask
+
+    def _wake_waiters(self) -> None:
+        while self._waiters:
+            turn = self._waiters.popleft()
+            if not turn.done():
+                turn.set_result(None)
+
+    def _rollback(self) -> None:
+        for hook in self.on_rollback:
+            hook()
+        if self._writer.in_transaction:
+            with contextlib.suppress(apsw.Error):  # the transaction is lost either way
+                self._writer.execute("ROLLBACK")
+
+    # Failures
+
+    def _refuse_if_stopped(self) -> None:
+        if self._failure is not None:
+            raise _stopped() from self._failure
+        if self._is_closing:
+            raise StoreBusyError("ServerBusy", "The store is closing.")
+
+    def _translate(self, error: BaseException) -> PartitaError:
+        """Return the error for the callers, and remember what it means for the database."""
+        result = translated(error, self.folder)
+        if isinstance(result, StoreFullError):
+            if not self._is_full:
+                logger.error("the disk is full: only reads and deletes go on")
+            self._is_full = True
+            self._drop_reserve()
+        elif isinstance(result, StoreStoppedError | DamageError) and self._failure is None:
+            self._failure = error
+            logger.critical("the database stops acknowledging writes: %s", error)
+            if self.on_failure is not None:
+                self.on_failure(error)
+        return result
+
+    def _refuse_if_still_full(self) -> None:
+        assert self.folder is not None
+        space = os.statvfs(self.folder)
+        if space.f_bavail * space.f_frsize < 2 * RESERVE_BYTES + PAGE_BYTES:
+            raise translated(apsw.FullError(), self.folder)
+        self._keep_reserve()
+        self._is_full = False
+        logger.warning("there is room on the disk again: writes go on")
+
+    def _keep_reserve(self) -> None:
+        assert self.folder is not None
+        path = self.folder / RESERVE_FILE
+        if path.exists() and path.stat().st_size >= RESERVE_BYTES:
+            return
+        try:
+            with path.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
+        except OSError:
+            # No room even for the reserve: then there is none; the first full commit says so.
+            self._drop_reserve()
+
+    def _drop_reserve(self) -> None:
+        assert self.folder is not None
+        with contextlib.suppress(FileNotFoundError):
+            (self.folder / RESERVE_FILE).unlink()
+
+    # Checkpoints
+
+    def _saw_wal(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
+        self._wal_pages = pages
+        return apsw.SQLITE_OK
+
+    def _checkpoint_if_due(self) -> None:
+        if self._wal_pages < self._wal_pages_checkpointed:
+            self._wal_pages_checkpointed = 0  # the log has started again from its beginning
+        if self._is_checkpointing or self._failure is not None or self.folder is None:
+            return
+        fresh = self._wal_pages - self._wal_pages_checkpointed
+        must_hold = self.wal_bytes >= WAL_HOLD_BYTES and fresh * PAGE_BYTES < WAL_CHECKPOINT_BYTES
+        if fresh * PAGE_BYTES < WAL_CHECKPOINT_BYTES and not must_hold:
+            return
+        self._is_checkpointing = True
+        self._is_held = must_hold
+        self._wal_pages_checkpointed = self._wal_pages
+        ended = self._loop.run_in_executor(self._checkpoint_thread, self._checkpoint)
+        ended.add_done_callback(self._checkpoint_ended)
+
+    def _checkpoint(self) -> None:
+        assert self._checkpointer is not None
+        try:
+            self._checkpointer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        except (apsw.FullError, apsw.BusyError) as error:
+            logger.warning("a checkpoint did not finish and is tried again: %s", error)
+
+    def _checkpoint_ended(self, ended: "asyncio.Future[None]") -> None:
+        self._is_checkpointing = False
+        was_held, self._is_held = self._is_held, False
+        error = ended.exception()
+        if error is not None:
+            self._translate(error)
+        if was_held:
+            self._wake_waiters()
+
+    # Connections
+
+    def _connect(self, cache_kib: int) -> apsw.Connection:
+        name = str(self.folder / DATABASE_FILE) if self.folder else ":memory:"
+        connection = apsw.Connection(name, vfs=self.vfs)
+        connection.set_busy_timeout(5000)
+        if cache_kib:
+            connection.pragma("cache_size", -cache_kib)
+        connection.pragma("temp_store", "memory")
+        connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
+        if self.folder:
+            connection.wal_autocheckpoint(0)
+        return connection
+
+    def _read_in_thread(self, read: Callable[[apsw.Connection], T]) -> T:
+        connection: apsw.Connection | None = getattr(self._thread_connection, "connection", None)
+        if connection is None:
+            connection = self._connect(READER_CACHE_KIB)
+            self._thread_connection.connection = connection
+            self._thread_connections.append(connection)
+        return read(connection)
+
+    def _release(self) -> None:
+        connections = [*getattr(self, "_thread_connections", [])]
+        for name in ("_checkpointer", "reader", "_writer"):
+            connection = getattr(self, name, None)
+            if connection is not None:
+                connections.append(connection)
+        if self.folder and self._failure is None and hasattr(self, "_writer"):
+            with contextlib.suppress(apsw.Error):  # closing loses nothing: the log is complete
+                self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        for connection in connections:
+            with contextlib.suppress(apsw.Error):
+                connection.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+class Change:
+    """One savepoint in the transaction that gathers; see `Database.change`."""
+
+    __slots__ = ("_database", "_frees_space")
+
+    def __init__(self, database: Database, frees_space: bool) -> None:  # noqa: FBT001 - internal
+        self._database = database
+        self._frees_space = frees_space
+
+    async def __aenter__(self) -> apsw.Connection:
+        return await self._database.enter(frees_space=self._frees_space)
+
+    async def __aexit__(
+        self,
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        await self._database.leave(error)
+        if isinstance(error, apsw.Error):
+            raise translated(error, self._database.folder) from error
+
+
+def _prepare(connection: apsw.Connection, *, is_file: bool, durability: Durability) -> None:
+    found = connection.pragma("application_id")
+    has_tables = connection.execute("SELECT count(*) FROM sqlite_schema").get
+    if has_tables and found != APPLICATION_ID:
+        raise FormatVersionError(
+            "FormatVersion",
+            "The database file was not written by Partita.",
+            hint="Choose another folder.",
+        )
+    connection.pragma("page_size", PAGE_BYTES)
+    if is_file:
+        connection.pragma("journal_mode", "wal")
+    connection.pragma("synchronous", "full" if durability is Durability.FULL else "normal")
+    if found != APPLICATION_ID:
+        connection.pragma("application_id", APPLICATION_ID)
+
+
+def _lock_folder(folder: Path) -> int:
+    """Hold the folder until the returned descriptor is closed."""
+    descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.pread(descriptor, 64, 0).decode("ascii", "replace").strip()
+        os.close(descriptor)
+        raise StoreLockedError(
+            "StoreLocked",
+            f"The folder {folder} is held by process {holder or 'unknown'}.",
+            facts={"folder": str(folder), "holder": holder},
+            hint="Stop that process, or choose another folder.",
+        ) from error
+    os.truncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+    return descriptor
+
+
+def _stopped() -> StoreStoppedError:
+    return StoreStoppedError(
+        "StoreStopped",
+        "A write to disk failed; nothing is acknowledged until a restart has recovered.",
+        hint="Look at the disk and the kernel log, then restart.",
+    )
+
+
+def translated(error: BaseException, folder: Path | None) -> PartitaError:
+    """Return our error for one of SQLite's."""
+    facts = {"folder": str(folder)}
+    if isinstance(error, PartitaError):
+        return error
+    if isinstance(error, apsw.FullError):
+        return StoreFullError(
+            "StoreFull",
+            "The disk is full: reads and deletes go on, other writes wait for room.",
+            facts=facts,
+            hint="Free some space on the disk; writes resume by themselves.",
+        )
+    if isinstance(error, apsw.BusyError):
+        return StoreBusyError("ServerBusy", "The database is busy.", facts=facts)
+    if isinstance(error, apsw.CorruptError | apsw.NotADBError):
+        return DamageError(
+            "StoreDamaged", "The database file is damaged.", facts=facts, hint="Restore a backup."
+        )
+    return _stopped()

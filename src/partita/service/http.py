@@ -1,0 +1,762 @@
+"""The HTTP/1.1 server protocol: asyncio bytes in, `respond`, bytes out.
+
+httptools (llhttp, strict) finds the parts of a request; what it lets pass and we do not is
+refused here. Requests of one connection are answered one at a time and in order. The one rule:
+a request that `respond` has begun is never cancelled; when its client is gone, only the answer
+is dropped. Time is coarse: one sweep a second moves `Connections.now`, so that a request costs
+no call to a clock and no timer.
+"""
+
+import asyncio
+import logging
+import types
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from typing import Any, Final, cast
+
+import httptools
+
+from partita.clock import Clock
+from partita.service.http_wire import (
+    BAD_EXPECTATION,
+    BAD_HEADER,
+    BODY_TOO_LARGE,
+    BUSY,
+    CLOSE,
+    CONTINUE,
+    FAILED,
+    HEADER_NAMES,
+    HEADERS_TOO_LARGE,
+    KEEP,
+    KEEP_AS_ASKED,
+    LINE_TOO_LONG,
+    MALFORMED,
+    NOT_IMPLEMENTED,
+    TOO_SLOW,
+    VERSION_NOT_SUPPORTED,
+    HttpLimits,
+    LoggedRequest,
+    Refusal,
+    RefusedError,
+    common_lines,
+    encode_head,
+    is_request_line,
+    logged,
+    refusal_response,
+    split_target,
+)
+from partita.service.request import Request, Response
+
+Respond = Callable[[Request], Coroutine[Any, Any, Response]]
+"""What answers a request.
+
+Until its first suspension it runs outside any task: it may await futures, but may enter
+`asyncio.timeout` or a task group only after it has suspended once.
+"""
+RequestLog = Callable[[LoggedRequest], None]
+Fixed = Mapping[str, Callable[[], Response]]
+"""Paths that are answered before `respond`, such as the health of the process."""
+
+_Exchange = tuple[Request | None, Response | None, bytes]
+"""A request to answer, or the answer of a refusal; and the Connection line that goes with it."""
+
+_SMALL_BODY_BYTES = 16 * 1024
+_NO_NAMES: frozenset[str] = frozenset()
+
+logger = logging.getLogger(__name__)
+
+
+# The phases of a connection. Plain numbers: reading an enum's member costs 0.1 us, ten times a
+# request.
+_IDLE: Final = 0
+"""Between requests."""
+_HEAD: Final = 1
+"""In a request line or header section."""
+_BODY: Final = 2
+_ENDED: Final = 3
+"""The last answer is decided; what still arrives is thrown away."""
+
+
+class Connections:
+    """The open connections of one server: who may come in, how long they may take, who is left.
+
+    `now` and `common` are moved by the sweep only. A connection stays in the set until it is lost
+    *and* its running request has finished: stopping waits for both.
+    """
+
+    def __init__(self, limits: HttpLimits, clock: Clock, log: RequestLog | None = None) -> None:
+        self.limits = limits
+        self.clock = clock
+        self.log = log
+        self.now = clock.monotonic()
+        self.common = common_lines(clock.ticks())
+        self.is_stopping = False
+        self._open: set[HttpProtocol] = set()
+        self._refused: set[HttpProtocol] = set()
+        self._by_peer: Counter[str] = Counter()
+        self._emptied = asyncio.Event()
+        self._emptied.set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def admits(self, peer: str) -> bool:
+        """Say whether one more connection from this address fits into the limits."""
+        if self.is_stopping or len(self._open) >= self.limits.connections_max:
+            return False
+        return is_loopback(peer) or self._by_peer[peer] < self.limits.connections_per_peer_max
+
+    def add(self, connection: "HttpProtocol", peer: str) -> bool:
+        """Take a connection in, or say that it must be refused."""
+        if not self.admits(peer):
+            self._refused.add(connection)
+            return False
+        self._open.add(connection)
+        self._by_peer[peer] += 1
+        self._emptied.clear()
+        return True
+
+    @property
+    def has_room_to_refuse(self) -> bool:
+        """Say whether a refused client may be told so, rather than cut off."""
+        return len(self._refused) <= self.limits.connections_max
+
+    def forget(self, connection: "HttpProtocol", peer: str) -> None:
+        self._refused.discard(connection)
+        if connection not in self._open:
+            return
+        self._open.remove(connection)
+        self._by_peer[peer] -= 1
+        if not self._by_peer[peer]:
+            del self._by_peer[peer]
+        if not self._open:
+            self._emptied.set()
+
+    def start_sweeping(self) -> None:
+        self.now = self.clock.monotonic()
+        self.common = common_lines(self.clock.ticks())
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self.limits.sweep_seconds, self._sweep)
+
+    def stop_sweeping(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _sweep(self) -> None:
+        self.start_sweeping()
+        for connection in [*self._open, *self._refused]:
+            connection.sweep(self.now)
+
+    async def drain(self, grace_seconds: float) -> bool:
+        """Close what is idle, let the rest answer, cut off what is left; say if all was answered.
+
+        Requests that are still running go on without their connection.
+        """
+        self.is_stopping = True
+        for connection in [*self._open]:
+            connection.close_if_idle()
+        try:
+            await asyncio.wait_for(self._emptied.wait(), grace_seconds)
+        except TimeoutError:
+            return not any(connection.owes_an_answer for connection in self._open)
+        finally:
+            self.cut_off()
+        return True
+
+    def cut_off(self) -> None:
+        """Close every connection now, answered or not."""
+        for connection in [*self._open, *self._refused]:
+            connection.abort()
+
+
+def is_loopback(peer: str) -> bool:
+    """Say whether an address belongs to this machine; a Unix socket has an empty one."""
+    return peer in ("", "::1") or peer.startswith(("127.", "::ffff:127."))
+
+
+@types.coroutine
+def _resumed(
+    coroutine: Coroutine[Any, Any, Response], awaited: object
+) -> Generator[object, Any, Response]:
+    """Go on with a coroutine that was driven by hand up to `awaited`, as if awaited from here.
+
+    The future that it waits for is handed to the task a second time; whatever the task answers
+    (a value, an error, a cancellation) goes to the coroutine.
+    """
+    try:
+        while True:
+            try:
+                sent = yield awaited
+            except GeneratorExit:
+                coroutine.close()
+                raise
+            except BaseException as error:  # noqa: BLE001 - it is the coroutine's to handle
+                awaited = coroutine.throw(error)
+            else:
+                awaited = coroutine.send(sent)
+    except StopIteration as finished:
+        response: Response = finished.value
+        return response
+
+
+class HttpProtocol(asyncio.Protocol):
+    """One connection.
+
+    `_waiting` holds exchanges in the order of their requests; only `_serve` takes from it, and
+    only while no request is running and the client reads what we write.
+    """
+
+    __slots__ = (
+        "_body",
+        "_chunk_bytes",
+        "_connection",
+        "_connections",
+        "_fields",
+        "_fixed",
+        "_has_eof",
+        "_headers",
+        "_is_fresh",
+        "_is_reading",
+        "_is_writable",
+        "_limits",
+        "_loop",
+        "_method",
+        "_owes_continue",
+        "_parser",
+        "_path",
+        "_peer",
+        "_phase",
+        "_query",
+        "_repeated",
+        "_repeated_headers",
+        "_respond",
+        "_running",
+        "_scheme",
+        "_since",
+        "_stalled_bytes",
+        "_stalled_since",
+        "_target",
+        "_transport",
+        "_unfinished_bytes",
+        "_waiting",
+        "_window_start_bytes",
+    )
+
+    def __init__(
+        self,
+        respond: Respond,
+        limits: HttpLimits,
+        connections: Connections,
+        *,
+        scheme: str = "http",
+        fixed: Fixed | None = None,
+    ) -> None:
+        self._respond = respond
+        self._limits = limits
+        self._connections = connections
+        self._scheme = scheme
+        self._fixed = fixed or {}
+        self._loop = asyncio.get_running_loop()
+        self._parser = httptools.HttpRequestParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._peer = ""
+
+        self._phase = _IDLE
+        self._since = connections.now
+        """When the phase began, by the coarse clock."""
+        self._is_fresh = True
+        self._chunk_bytes = 0
+        self._unfinished_bytes = 0
+        """Received since a callback last took something over: what the parser may be keeping.
+
+        A callback sets it to minus the chunk, the end of the chunk adds the chunk."""
+        self._window_start_bytes = 0
+
+        self._target = b""
+        self._fields: dict[str, str] = {}
+        self._repeated: list[str] = []
+        """Header fields as they arrive; once the head is whole, only trailers, which we drop."""
+        self._method = ""
+        self._path = ""
+        self._query = ""
+        self._headers: dict[str, str] = {}
+        self._repeated_headers = _NO_NAMES
+        self._connection = KEEP
+        self._body: bytes | bytearray = b""
+        self._owes_continue = False
+
+        self._waiting: deque[_Exchange] = deque()
+        self._running: asyncio.Task[None] | None = None
+        self._is_writable = True
+        self._is_reading = True
+        self._has_eof = False
+        self._stalled_since = connections.now
+        self._stalled_bytes = 0
+
+    # The connection
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are asyncio's in shape, not by inheritance.
+        transport = cast("asyncio.Transport", transport)
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self._peer = peer[0] if isinstance(peer, tuple) else ""
+        transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes_max)
+        if self._connections.add(self, self._peer):
+            return
+        if not self._connections.has_room_to_refuse:
+            transport.abort()
+            return
+        self._refuse(BUSY)
+        self._serve()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        self._transport = None
+        self._phase = _ENDED
+        self._waiting.clear()
+        if self._running is None:
+            self._connections.forget(self, self._peer)
+
+    def eof_received(self) -> bool:
+        self._has_eof = True
+        if self._phase != _IDLE:
+            self._phase = _ENDED
+        # TLS cannot be half closed: the transport goes whatever we answer.
+        return self._scheme == "http" and self.owes_an_answer
+
+    def pause_writing(self) -> None:
+        self._is_writable = False
+        self._stalled_since = self._connections.now
+        self._stalled_bytes = 0
+        self._balance_reading()
+
+    def resume_writing(self) -> None:
+        self._is_writable = True
+        self._serve()
+
+    @property
+    def owes_an_answer(self) -> bool:
+        """Say whether a request of this connection was taken in and not answered yet."""
+        return self._running is not None or bool(self._waiting)
+
+    def close_if_idle(self) -> None:
+        """Go, unless a request has begun to arrive or waits for its answer."""
+        if self._phase == _IDLE and not self.owes_an_answer:
+            self._end()
+
+    def abort(self) -> None:
+        """Go at once; a running request finishes without its client."""
+        self._phase = _ENDED
+        if self._transport is not None:
+            self._transport.abort()
+            self._transport = None
+
+    def _end(self) -> None:
+        self._phase = _ENDED
+        if self._transport is not None:
+            self._transport.close()
+
+    def _linger(self) -> None:
+        """Say that we are done and wait for the client to go: it may still be sending."""
+        transport = self._transport
+        if transport is None:
+            return
+        if self._has_eof:
+            transport.close()
+            return
+        self._unfinished_bytes = 0
+        self._since = self._connections.now
+        if transport.can_write_eof():
+            transport.write_eof()
+        self._balance_reading()
+
+    def sweep(self, now: float) -> None:
+        """Look at the time-outs of this connection."""
+        if self._transport is None:
+            return
+        if self._transport.get_write_buffer_size():
+            self._sweep_writing(self._transport.get_write_buffer_size(), now)
+            return
+        self._stalled_bytes = 0
+        if self.owes_an_answer:
+            self._since = now
+            return
+        self._sweep_reading(now)
+
+    def _sweep_writing(self, left: int, now: float) -> None:
+        if not self._stalled_bytes or left < self._stalled_bytes:
+            self._stalled_bytes = left
+            self._stalled_since = now
+        elif now - self._stalled_since > self._limits.write_stall_seconds:
+            self.abort()
+
+    def _sweep_reading(self, now: float) -> None:
+        limits = self._limits
+        age = now - self._since
+        if self._phase == _IDLE:
+            seconds = limits.header_timeout_seconds if self._is_fresh else limits.keep_alive_seconds
+            if age > seconds:
+                self._end()
+        elif self._phase == _HEAD:
+            if age > limits.header_timeout_seconds:
+                self._refuse_now(TOO_SLOW)
+        elif self._phase == _BODY:
+            if age > limits.body_window_seconds:
+                self._judge_body_rate(age)
+        elif age > limits.linger_seconds:
+            self.abort()
+
+    def _judge_body_rate(self, age: float) -> None:
+        if len(self._body) - self._window_start_bytes < age * self._limits.body_rate_bytes_min:
+            self._refuse_now(TOO_SLOW)
+            return
+        self._since = self._connections.now
+        self._window_start_bytes = len(self._body)
+
+    # Bytes in
+
+    def data_received(self, data: bytes) -> None:
+        phase = self._phase
+        if phase == _ENDED:
+            self._throw_away(len(data))
+            return
+        self._chunk_bytes = len(data)
+        if phase == _IDLE:
+            self._begin_head(data)
+        self._parse(data)
+        if self._phase != _IDLE:
+            self._bound_unfinished()
+        if self._waiting:
+            self._serve()
+        if self._owes_continue:
+            self._send_continue()
+
+    def _begin_head(self, data: bytes) -> None:
+        self._phase = _HEAD
+        self._since = self._connections.now
+        self._unfinished_bytes = 0
+        # llhttp skips empty lines before a request, also those that end in a bare LF.
+        if data.startswith(b"\n"):
+            self._refuse(MALFORMED)
+
+    def _parse(self, data: bytes) -> None:
+        while self._phase != _ENDED:
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                # The offer was not taken up: what follows is HTTP/1.1 still.
+                data = data[upgrade.args[0] :]
+                if data:
+                    continue
+            except httptools.HttpParserError as error:
+                self._refuse_unparsed(error, data)
+            return
+
+    def _refuse_unparsed(self, error: httptools.HttpParserError, data: bytes) -> None:
+        if self._phase == _ENDED:
+            return
+        cause = error.__context__
+        if isinstance(cause, RefusedError):
+            self._refuse(cause.refusal)
+        elif isinstance(error, httptools.HttpParserCallbackError):
+            logger.error("A request could not be taken in.", exc_info=error)
+            self._refuse(FAILED)
+        elif isinstance(error, httptools.HttpParserInvalidMethodError):
+            self._refuse(NOT_IMPLEMENTED if is_request_line(data) else MALFORMED)
+        else:
+            self._refuse(_REFUSALS_BY_REASON.get(str(error), MALFORMED))
+
+    def _bound_unfinished(self) -> None:
+        """Refuse what grows inside the parser, where the callbacks do not see it yet."""
+        self._unfinished_bytes += self._chunk_bytes
+        limits = self._limits
+        if self._unfinished_bytes <= limits.header_bytes_max + limits.request_line_bytes_max:
+            return
+        if self._phase != _ENDED:
+            self._refuse(HEADERS_TOO_LARGE)
+
+    def _throw_away(self, count: int) -> None:
+        self._unfinished_bytes += count
+        if self._unfinished_bytes > self._limits.linger_bytes_max:
+            self.abort()
+
+    def _send_continue(self) -> None:
+        # In order: the client must not take this for the answer to an earlier request.
+        if self._phase != _BODY or self.owes_an_answer or self._transport is None:
+            return
+        self._owes_continue = False
+        if not self._body:
+            self._transport.write(CONTINUE)
+
+    # What the parser calls
+
+    def on_message_begin(self) -> None:
+        self._phase = _HEAD
+        self._target = b""
+        if self._fields:
+            self._fields = {}
+            self._repeated = []
+
+    def on_url(self, part: bytes) -> None:
+        self._target += part
+        if len(self._target) > self._limits.request_line_bytes_max:
+            raise RefusedError(LINE_TOO_LONG)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        fields = self._fields
+        key = HEADER_NAMES.get(name) or name.decode("latin-1").lower()
+        if key in fields:
+            self._repeat_field(key, value.decode("latin-1").strip())
+        else:
+            fields[key] = value.decode("latin-1").strip()
+
+    def _repeat_field(self, key: str, value: str) -> None:
+        self._repeated.append(key)
+        if len(self._repeated) > self._limits.header_fields_max:
+            raise RefusedError(HEADERS_TOO_LARGE)
+        self._fields[key] = f"{self._fields[key]}, {value}"
+
+    def on_headers_complete(self) -> None:
+        headers = self._headers = self._fields
+        self._fields = {}
+        method = self._parser.get_method()
+        self._method = _METHODS.get(method) or method.decode("latin-1")
+        keeps = self._parser.should_keep_alive()
+        self._connection = KEEP if keeps else CLOSE
+        # Only HTTP/1.1 lives on without a Connection header: the version need not be asked for.
+        if not keeps or "connection" in headers:
+            self._check_version(keeps)
+        elif "host" not in headers:
+            raise RefusedError(BAD_HEADER)
+        if len(headers) > self._limits.header_fields_max:
+            raise RefusedError(HEADERS_TOO_LARGE)
+        if self._chunk_bytes > self._limits.header_bytes_max or self._unfinished_bytes > 0:
+            self._check_header_bytes()
+        self._repeated_headers = self._take_repeated() if self._repeated else _NO_NAMES
+        if not _FRAMING.isdisjoint(headers):
+            self._check_framing()
+        authority, self._path, self._query = split_target(self._target)
+        if authority:
+            headers["host"] = authority
+        self._body = b""
+        self._phase = _BODY
+        self._unfinished_bytes = -self._chunk_bytes
+
+    def on_body(self, part: bytes) -> None:
+        body = self._body
+        if len(body) + len(part) > self._limits.body_bytes_max:
+            raise RefusedError(BODY_TOO_LARGE)
+        self._unfinished_bytes = -self._chunk_bytes
+        if not body:
+            self._body = part
+        elif isinstance(body, bytearray):
+            body += part
+        else:
+            self._body = bytearray(body)
+            self._body += part
+
+    def on_message_complete(self) -> None:
+        request = Request(
+            self._method,
+            self._path,
+            self._query,
+            self._headers,
+            bytes(self._body),
+            self._peer,
+            self._scheme,
+            self._repeated_headers,
+        )
+        self._waiting.append((request, None, self._connection))
+        self._is_fresh = False
+        self._owes_continue = False
+        self._since = self._connections.now
+        self._unfinished_bytes = -self._chunk_bytes
+        self._phase = _ENDED if self._connection is CLOSE else _IDLE
+
+    def _take_repeated(self) -> frozenset[str]:
+        repeated, self._repeated = self._repeated, []
+        if len(self._headers) + len(repeated) > self._limits.header_fields_max:
+            raise RefusedError(HEADERS_TOO_LARGE)
+        if not _MUST_BE_SINGLE.isdisjoint(repeated):
+            raise RefusedError(BAD_HEADER)
+        return frozenset(repeated)
+
+    def _check_version(self, keeps: bool) -> None:  # noqa: FBT001 - the parser's own word
+        version = self._parser.get_http_version()
+        if version == "1.1":
+            if "host" not in self._headers:
+                raise RefusedError(BAD_HEADER)
+        elif version != "1.0":
+            raise RefusedError(VERSION_NOT_SUPPORTED)
+        elif "transfer-encoding" in self._headers:
+            raise RefusedError(MALFORMED)
+        elif keeps:
+            self._connection = KEEP_AS_ASKED
+
+    def _check_header_bytes(self) -> None:
+        headers = self._headers
+        total = sum(map(len, headers)) + sum(map(len, headers.values())) + 4 * len(headers)
+        if total > self._limits.header_bytes_max:
+            raise RefusedError(HEADERS_TOO_LARGE)
+
+    def _check_framing(self) -> None:
+        headers = self._headers
+        coding = headers.get("transfer-encoding")
+        length = int(headers.get("content-length", "0"))
+        if coding is not None and coding.lower() != "chunked":
+            is_stacked = coding.lower().endswith((",chunked", " chunked"))
+            raise RefusedError(NOT_IMPLEMENTED if is_stacked else MALFORMED)
+        if length > self._limits.body_bytes_max:
+            raise RefusedError(BODY_TOO_LARGE)
+        has_body = coding is not None or length > 0
+        if has_body and self._parser.should_upgrade():
+            raise RefusedError(NOT_IMPLEMENTED)
+        self._since = self._connections.now
+        self._window_start_bytes = 0
+        if "expect" in headers:
+            self._check_expectation(has_body)
+
+    def _check_expectation(self, has_body: bool) -> None:  # noqa: FBT001 - decided one line above
+        if self._headers["expect"].lower() != "100-continue":
+            raise RefusedError(BAD_EXPECTATION)
+        self._owes_continue = has_body
+
+    # Answers
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Answer this after everything that came before it, and take nothing more."""
+        self._waiting.append((None, self._refusal(refusal), CLOSE))
+        self._phase = _ENDED
+
+    def _refuse_now(self, refusal: Refusal) -> None:
+        self._refuse(refusal)
+        self._serve()
+
+    def _refusal(self, refusal: Refusal) -> Response:
+        clock = self._connections.clock
+        return refusal_response(refusal, clock.new_id(), clock.ticks())
+
+    def _serve(self) -> None:
+        waiting = self._waiting
+        while waiting and self._running is None and self._is_writable:
+            request, refusal, connection = waiting.popleft()
+            if request is not None:
+                self._answer(request, connection)
+            elif refusal is not None:
+                self._send(None, refusal, connection)
+                self._linger()
+        if waiting or not self._is_reading:
+            self._balance_reading()
+        if self._owes_continue:
+            self._send_continue()
+
+    def _answer(self, request: Request, connection: bytes) -> None:
+        """Drive `respond` by hand: most answers are ready without waiting and need no task."""
+        log = self._connections.log
+        started = self._connections.clock.monotonic() if log is not None else 0.0
+        fixed = self._fixed.get(request.path)
+        if fixed is not None:
+            self._send(request, fixed(), connection, started)
+            return
+        try:
+            coroutine = self._respond(request)
+            awaited = coroutine.send(None)
+        except StopIteration as finished:
+            self._send(request, finished.value, connection, started)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a bug must not end the server
+            self._send(request, self._failure(request, error), connection, started)
+        else:
+            rest = self._finish(_resumed(coroutine, awaited), request, connection, started)
+            self._running = self._loop.create_task(rest)
+
+    async def _finish(
+        self,
+        rest: Coroutine[Any, Any, Response],
+        request: Request,
+        connection: bytes,
+        started: float,
+    ) -> None:
+        try:
+            response = await rest
+        except Exception as error:  # noqa: BLE001 - a bug must not end the server
+            response = self._failure(request, error)
+        finally:
+            self._running = None
+            if self._transport is None:
+                self._connections.forget(self, self._peer)
+        self._send(request, response, connection, started)
+        self._serve()
+
+    def _failure(self, request: Request, error: BaseException) -> Response:
+        logger.error("%s %s failed", request.method, request.path, exc_info=error)
+        return self._refusal(FAILED)
+
+    def _send(
+        self,
+        request: Request | None,
+        response: Response,
+        connection: bytes,
+        started: float = 0.0,
+    ) -> None:
+        connections = self._connections
+        transport = self._transport
+        if request is not None and connections.log is not None:
+            duration = connections.clock.monotonic() - started
+            connections.log(logged(request, response, duration))
+        if transport is None or transport.is_closing():
+            return
+        if connections.is_stopping or self._has_eof:
+            connection = self._last_connection_line(connection)
+        head = encode_head(response, connections.common, connection)
+        body = response.body
+        if not body or (request is not None and request.method == "HEAD"):
+            transport.write(head)
+        elif len(body) <= _SMALL_BODY_BYTES:
+            transport.write(head + body)
+        else:
+            transport.write(head)
+            transport.write(body)
+        if connection is CLOSE and request is not None:
+            self._end()
+
+    def _last_connection_line(self, connection: bytes) -> bytes:
+        """Close after this answer, unless more requests are already ours to answer."""
+        if self._waiting or self._phase in (_HEAD, _BODY):
+            return connection
+        return CLOSE
+
+    def _balance_reading(self) -> None:
+        """Read only while there is room for what may come."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        has_room = (
+            self._is_writable
+            and len(self._waiting) < self._limits.pipelined_requests_max
+            and self._waiting_body_bytes() < self._limits.body_bytes_max
+        )
+        wants_reading = has_room or (self._phase == _ENDED and not self._waiting)
+        if wants_reading == self._is_reading:
+            return
+        self._is_reading = wants_reading
+        if wants_reading:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    def _waiting_body_bytes(self) -> int:
+        return sum(len(request.body) for request, _, _ in self._waiting if request is not None)
+
+
+_METHODS = {
+    name.encode(): name
+    for name in ("GET", "PUT", "POST", "MERGE", "PATCH", "DELETE", "HEAD", "OPTIONS")
+}
+_FRAMING = frozenset(("content-length", "transfer-encoding", "expect", "upgrade"))
+_MUST_BE_SINGLE = frozenset(("host", "content-length", "transfer-encoding", "expect"))
+_REFUSALS_BY_REASON = {
+    "Invalid HTTP version": VERSION_NOT_SUPPORTED,
+    "Pause on PRI/Upgrade": VERSION_NOT_SUPPORTED,
+    "Expected HTTP/2 Connection Preface": VERSION_NOT_SUPPORTED,
+    "Invalid method for HTTP/x.x request": NOT_IMPLEMENTED,
+}

@@ -1,0 +1,150 @@
+"""An account in this process: the official clients without a socket.
+
+The service runs on one event loop in a thread of its own. Clients of any thread or loop share
+it; what they acknowledge is as durable as with a server.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from partita.clock import SystemClock
+from partita.database import Durability
+from partita.errors import ConfigurationError
+from partita.service.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, Account, Accounts
+from partita.service.app import App
+
+if TYPE_CHECKING:
+    from azure.data.tables import TableServiceClient
+    from azure.data.tables.aio import TableServiceClient as AsyncTableServiceClient
+
+T = TypeVar("T")
+
+TABLE_ENDPOINT = f"http://127.0.0.1:10002/{DEVELOPMENT_ACCOUNT}"
+"""What the clients believe they talk to: the address that `partita serve` has by default."""
+
+
+def open_account(
+    path: str | os.PathLike[str] | None, *, durability: str = "full"
+) -> "LocalAccount":
+    """Open the development account of a folder; None keeps everything in memory.
+
+    The folder is the one that `partita serve --path` takes. One process can hold it at a time.
+
+    >>> import partita
+    >>> with partita.open_account(None) as account:
+    ...     staff = account.tables.create_table("Staff")
+    ...     _ = staff.create_entity({"PartitionKey": "Sales", "RowKey": "00010", "Name": "Ken"})
+    ...     staff.get_entity("Sales", "00010")["Name"]
+    'Ken'
+    """
+    try:
+        import azure.data.tables  # noqa: F401, PLC0415 - an extra; say so if it is not there
+    except ImportError as error:
+        raise ConfigurationError(
+            "Configuration",
+            "The official Azure SDK is not installed.",
+            hint="Run: pip install 'partita[azure]'",
+        ) from error
+    root = None if path is None else Path(path)
+    return LocalAccount(root, Durability(durability))
+
+
+class LocalAccount:
+    """The clients of one account in this process. Close it, or use it as a context."""
+
+    def __init__(self, root: Path | None, durability: Durability) -> None:
+        self._clock = SystemClock()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="partita-account", daemon=True
+        )
+        self._thread.start()
+        try:
+            self._app = self._run(self._open(root, durability))
+        except BaseException:
+            self._stop_loop()
+            raise
+        self._tables: TableServiceClient | None = None
+        self.aio = AsyncClients(self)
+
+    @property
+    def tables(self) -> "TableServiceClient":
+        """The synchronous table client, the same at every call."""
+        from azure.data.tables import TableServiceClient  # noqa: PLC0415 - an extra
+
+        from partita.service.azure_transport import InProcessTransport  # noqa: PLC0415
+
+        if self._tables is None:
+            self._tables = TableServiceClient(
+                TABLE_ENDPOINT,
+                credential=_credential(),
+                transport=InProcessTransport(self._app.respond, self._loop),
+            )
+        return self._tables
+
+    def close(self) -> None:
+        """Finish what was accepted and give the folder free."""
+        if self._loop.is_closed():
+            return
+        self._run(self._app.accounts.close())
+        self._stop_loop()
+
+    def __enter__(self) -> "LocalAccount":
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def _open(self, root: Path | None, durability: Durability) -> App:
+        account = await Account.open(
+            DEVELOPMENT_ACCOUNT,
+            [DEVELOPMENT_KEY],
+            root=root,
+            durability=durability,
+            clock=self._clock,
+        )
+        return App(Accounts([account], self._clock), self._clock)
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def _stop_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class AsyncClients:
+    """The asynchronous twins of an account's clients; each call gives a client of its own."""
+
+    def __init__(self, account: LocalAccount) -> None:
+        self._account = account
+
+    @property
+    def tables(self) -> "AsyncTableServiceClient":
+        from azure.data.tables.aio import TableServiceClient  # noqa: PLC0415 - an extra
+
+        from partita.service.azure_transport import AsyncInProcessTransport  # noqa: PLC0415
+
+        account = self._account
+        return TableServiceClient(
+            TABLE_ENDPOINT,
+            credential=_credential(),
+            transport=AsyncInProcessTransport(account._app.respond, account._loop),  # noqa: SLF001
+        )
+
+
+def _credential() -> Any:
+    from azure.core.credentials import AzureNamedKeyCredential  # noqa: PLC0415 - an extra
+
+    return AzureNamedKeyCredential(DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY)

@@ -1,0 +1,143 @@
+"""TableEngine: applies the rules of the table service on a store. No HTTP here."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from partita.errors import EntityNotFoundError, GroupRuleError, TableNotFoundError
+from partita.tables import limits
+from partita.tables.entity import Entity, EntityKey, check_table_name
+from partita.tables.filters import Filter, compile_table_filter
+from partita.tables.group import EntityGroup, Outcome
+from partita.tables.paging import KeyRange, Page, after
+from partita.tables.plan import Plan, PlanKind, plan
+from partita.tables.store import Policy, Table, TableStore
+
+
+class TablePage(msgspec.Struct, frozen=True):
+    """Tables in order, and the lower-cased name where the next page starts."""
+
+    tables: list[Table]
+    continuation: str | None = None
+
+
+class TableEngine:
+    """Tables, entities, policies of one account.
+
+    >>> import asyncio
+    >>> from partita.database import Database
+    >>> from partita.tables.entity import EntityKey
+    >>> from partita.tables.operations import Insert
+    >>> from partita.tables.sqlite_store import SqliteTableStore
+    >>> async def example() -> bytes:
+    ...     engine = TableEngine(await SqliteTableStore.open(await Database.open(None)))
+    ...     await engine.create_table("Staff")
+    ...     ken = Insert(EntityKey("Sales", "00010"), {"Name": "Ken"})
+    ...     await engine.run("Staff", EntityGroup([ken]))
+    ...     entity = await engine.get("Staff", ken.key)
+    ...     await engine.close()
+    ...     return entity.properties()["Name"]
+    >>> asyncio.run(example())
+    'Ken'
+    """
+
+    def __init__(self, store: TableStore) -> None:
+        self.store = store
+
+    async def run(self, table_name: str, group: EntityGroup) -> Outcome:
+        """Apply a group: all of it, durably, or nothing."""
+        if not group.operations:
+            raise GroupRuleError("InvalidInput", "One of the request inputs is not valid.")
+        group.check()
+        table = await self._get_table(table_name)
+        async with self.store.partition(
+            table, group.partition_key, frees_space=group.only_deletes
+        ) as partition:
+            before = await partition.read([operation.key.row_key for operation in group.operations])
+            outcome = group.apply(before, partition.now)
+            put = [entity for entity in outcome.entities if entity is not None]
+            removed = [
+                operation.key
+                for operation, entity in zip(group.operations, outcome.entities, strict=True)
+                if entity is None
+            ]
+            await partition.write(put, removed)
+        return outcome
+
+    async def get(self, table_name: str, key: EntityKey) -> Entity:
+        """Read one entity, or raise EntityNotFoundError."""
+        entity = await self.store.get(await self._get_table(table_name), key)
+        if entity is None:
+            raise EntityNotFoundError("ResourceNotFound", "The specified resource does not exist.")
+        return entity
+
+    async def query(
+        self,
+        table_name: str,
+        filter_: Filter | None,
+        *,
+        within: KeyRange,
+        start: EntityKey | None = None,
+        limit: int = limits.PAGE_ENTITIES_MAX,
+    ) -> tuple[Plan, Page]:
+        """Return a page of the entities that match, inside a range, and how they were found.
+
+        `start` is the continuation of the page before; it grants nothing, since `within` clips
+        it too.
+        """
+        table = await self._get_table(table_name)
+        chosen = plan(filter_, within)
+        span = chosen.span if start is None else chosen.span.starting_at(start)
+        if chosen.kind is PlanKind.POINT and chosen.residual is None and limit > 0:
+            found = None if span.is_empty else await self.store.get(table, span.lower)
+            return chosen, Page([] if found is None else [found])
+        return chosen, await self.store.scan(table, span, chosen.residual, limit)
+
+    async def create_table(self, name: str) -> Table:
+        return await self.store.create_table(check_table_name(name))
+
+    async def delete_table(self, name: str) -> None:
+        await self.store.delete_table(name)
+
+    async def get_table(self, name: str) -> Table:
+        """Find a table for operations that call it a resource."""
+        table = await self.store.find_table(name)
+        if table is None:
+            raise TableNotFoundError(
+                "ResourceNotFound", "The specified resource does not exist.", facts={"table": name}
+            )
+        return table
+
+    async def list_tables(
+        self, filter_: Filter | None, *, start: str = "", limit: int = limits.PAGE_ENTITIES_MAX
+    ) -> TablePage:
+        """List tables by lower-cased name, from `start` on (inclusive)."""
+        if limit <= 0:
+            return TablePage([])
+        matches = compile_table_filter(filter_) if filter_ is not None else None
+        chosen: list[Table] = []
+        while len(chosen) <= limit:
+            tables = await self.store.list_tables(start, limits.PAGE_ENTITIES_MAX)
+            chosen += [table for table in tables if matches is None or matches(table.name)]
+            if len(tables) < limits.PAGE_ENTITIES_MAX:
+                break
+            start = after(tables[-1].name.lower())
+        following = chosen[limit].name.lower() if len(chosen) > limit else None
+        return TablePage(chosen[:limit], following)
+
+    async def get_policies(self, name: str) -> list[Policy]:
+        return await self.store.get_policies(await self.get_table(name))
+
+    async def set_policies(self, name: str, policies: Sequence[Policy]) -> None:
+        await self.store.set_policies(await self.get_table(name), policies)
+
+    async def close(self) -> None:
+        await self.store.close()
+
+    async def _get_table(self, name: str) -> Table:
+        table = await self.store.find_table(name)
+        if table is None:
+            raise TableNotFoundError(
+                "TableNotFound", "The table specified does not exist.", facts={"table": name}
+            )
+        return table

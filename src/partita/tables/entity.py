@@ -1,0 +1,280 @@
+"""Entity, its key, its etag, its size; the JSON document that a store keeps.
+
+The document is minimal-metadata JSON without its opening brace and without `odata.metadata`,
+which depends on the host: `"odata.etag":…,"PartitionKey":…,"RowKey":…,"Timestamp":…,…}`.
+A reader puts the front before it and copies bytes.
+"""
+
+import json
+import re
+import unicodedata
+from functools import lru_cache
+from typing import NamedTuple
+
+import msgspec
+
+from partita.errors import InvalidKeyError, InvalidPropertyError, LimitExceededError
+from partita.tables import edm, limits
+from partita.tables.edm import TYPE_SUFFIX, Members
+
+
+class EntityKey(NamedTuple):
+    """Partition key and row key; tuples order as the service orders entities."""
+
+    partition_key: str
+    row_key: str
+
+
+class Entity(msgspec.Struct, frozen=True, gc=False):
+    """One stored version of an entity. `ticks` is its Timestamp and makes its etag."""
+
+    partition_key: str
+    row_key: str
+    ticks: int
+    document: bytes
+    members: Members | None = None
+    """The custom properties where they are already at hand: right after `build`."""
+
+    @property
+    def key(self) -> EntityKey:
+        return EntityKey(self.partition_key, self.row_key)
+
+    @property
+    def etag(self) -> str:
+        return etag_of(self.ticks)
+
+    def properties(self) -> Members:
+        """Return the custom properties, annotations included."""
+        if self.members is not None:
+            return self.members
+        members: Members = _decode_document(b"{" + self.document)
+        for name in ("odata.etag", "PartitionKey", "RowKey", "Timestamp"):
+            del members[name]
+        return members
+
+
+class EntityBody(msgspec.Struct, frozen=True):
+    """What a request body says of an entity; a key that it does not name is None."""
+
+    partition_key: str | None
+    row_key: str | None
+    properties: Members
+
+
+_decode_document = msgspec.json.Decoder(dict[str, str | int | float | bool]).decode
+_decode_body = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+
+_FORBIDDEN_IN_KEY = re.compile(r"[/\\#?\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_MEMBER_END = re.compile(rb'"[ \t\r\n]*:')
+_TABLE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*")
+_NAME_START = frozenset({"Lu", "Ll", "Lt", "Lm", "Lo", "Nl"})
+_NAME_REST = _NAME_START | {"Mn", "Mc", "Nd", "Pc", "Cf"}
+
+
+def etag_of(ticks: int) -> str:
+    """Return the etag of a version."""
+    text = edm.text_of(ticks).replace(":", "%3A")
+    return f"W/\"datetime'{text}'\""
+
+
+def build(key: tuple[str, str], ticks: int, properties: Members) -> Entity:
+    """Return the entity to store, checked against the limits of a whole entity."""
+    partition_key, row_key = key
+    text = edm.text_of(ticks)
+    quoted = text.replace(":", "%3A")
+    document = _encode(
+        {
+            "odata.etag": f"W/\"datetime'{quoted}'\"",
+            "PartitionKey": partition_key,
+            "RowKey": row_key,
+            "Timestamp": text,
+            **properties,
+        }
+    )[1:]
+    # Each property is counted with at most two bytes a JSON byte plus 16, so that only
+    # documents near the limit need the exact sum.
+    if 2 * len(document) + 16 * len(properties) > limits.ENTITY_BYTES_MAX and (
+        size_of(key, properties) > limits.ENTITY_BYTES_MAX
+    ):
+        raise LimitExceededError(
+            "EntityTooLarge", "The entity is larger than the maximum allowed size (1MB)."
+        )
+    if len(properties) > limits.PROPERTIES_MAX:
+        check_property_count(properties)
+    return Entity(partition_key, row_key, ticks, document, properties)
+
+
+def size_of(key: tuple[str, str], properties: Members) -> int:
+    """Return the size of an entity as the service computes it."""
+    size = 4 + 2 * (edm.utf16_length(key[0]) + edm.utf16_length(key[1]))
+    for name in properties:
+        if not name.endswith(TYPE_SUFFIX):
+            size += 8 + 2 * edm.utf16_length(name) + edm.size_of(properties, name)
+    return size
+
+
+def check_property_count(properties: Members) -> None:
+    count = sum(not name.endswith(TYPE_SUFFIX) for name in properties)
+    if count > limits.PROPERTIES_MAX:
+        raise LimitExceededError(
+            "TooManyProperties",
+            "The entity contains more properties than allowed. Each entity can include up to 252"
+            " properties to store data. Each entity also has 3 system properties.",
+        )
+
+
+def check_key(name: str, value: object) -> str:
+    """Return a key of a request body; `name` says which one in the error."""
+    if not isinstance(value, str):
+        raise InvalidKeyError(
+            "InvalidInput", "An error occurred while processing this request.", facts={"key": name}
+        )
+    check_key_length(value)
+    if _FORBIDDEN_IN_KEY.search(value):
+        raise InvalidKeyError(
+            "OutOfRangeInput",
+            f"The '{name}' parameter of value '{printable(value)}' is out of range.",
+        )
+    return value
+
+
+def check_key_length(value: str) -> None:
+    if len(value) * 2 > limits.KEY_CHARACTERS_MAX and (
+        edm.utf16_length(value) > limits.KEY_CHARACTERS_MAX
+    ):
+        raise LimitExceededError(
+            "PropertyValueTooLarge",
+            "The property value exceeds the maximum allowed size (64KB). If the property value is"
+            " a string, it is UTF-16 encoded and the maximum number of characters should be 32K"
+            " or less.",
+            hint="A key holds at most 512 characters (1 KiB).",
+        )
+
+
+def check_key_in_address(value: str) -> str:
+    """Return a key of a URI: the service words these refusals differently."""
+    if "/" in value or "\\" in value:
+        raise InvalidKeyError("InvalidInput", "Bad Request - Error in query syntax.")
+    check_key_length(value)
+    if _FORBIDDEN_IN_KEY.search(value):
+        raise InvalidKeyError("OutOfRangeInput", "One of the request inputs is out of range.")
+    return value
+
+
+def printable(text: str) -> str:
+    """Make a text fit for a message: short, encodable, one line."""
+    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text[:512])
+    return shown if len(text) <= 512 else shown + "…"
+
+
+def check_table_name(name: str) -> str:
+    """Return the name of a table to be, if the rules allow it."""
+    if not _TABLE_NAME.fullmatch(name):
+        raise InvalidKeyError(
+            "InvalidResourceName",
+            # The service misspells the word, and clients look for it.
+            "The specifed resource name contains invalid characters.",
+        )
+    if not limits.TABLE_NAME_CHARACTERS_MIN <= len(name) <= limits.TABLE_NAME_CHARACTERS_MAX:
+        raise InvalidKeyError(
+            "OutOfRangeInput",
+            "The specified resource name length is not within the permissible limits.",
+        )
+    if name.lower() == "tables":
+        raise InvalidKeyError("InvalidInput", "One of the request inputs is not valid.")
+    return name
+
+
+@lru_cache(maxsize=4096)
+def check_property_name(name: str) -> str:
+    """Return the name if it is a C# identifier; names repeat, so the answer is kept."""
+    if len(name) > limits.PROPERTY_NAME_CHARACTERS_MAX:
+        raise LimitExceededError(
+            "PropertyNameTooLong", "The property name exceeds the maximum allowed length (255)."
+        )
+    if name.isascii() and name.isidentifier():
+        return name
+    if (
+        name
+        and (name[0] == "_" or unicodedata.category(name[0]) in _NAME_START)
+        and all(unicodedata.category(character) in _NAME_REST for character in name[1:])
+    ):
+        return name
+    raise InvalidPropertyError(
+        "PropertyNameInvalid",
+        "The property name is invalid.",
+        hint="A name starts with a letter or '_' and goes on with letters, digits and '_'.",
+    )
+
+
+def parse_object(body: bytes) -> dict[str, object]:
+    """Decode a JSON object, refusing what fast parsers let through: repeated members."""
+    try:
+        decoded = _decode_body(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise _bad_body() from None
+    if not isinstance(decoded, dict):
+        raise _bad_body()
+    # A member's name ends in a quote and a colon; inside a text that pair can only stand as
+    # \": , so equal counts prove that no member was swallowed.
+    if len(_MEMBER_END.findall(body)) != len(decoded):
+        _refuse_repeated_members(body)
+    return decoded
+
+
+def _refuse_repeated_members(body: bytes) -> None:
+    def checked(pairs: list[tuple[str, object]]) -> None:
+        if len({name for name, _ in pairs}) != len(pairs):
+            raise InvalidPropertyError(
+                "DuplicatePropertiesSpecified", "A property is specified more than one time."
+            )
+
+    try:
+        json.loads(body, object_pairs_hook=checked)
+    except (ValueError, RecursionError):
+        raise _bad_body() from None
+
+
+def _bad_body() -> InvalidPropertyError:
+    return InvalidPropertyError(
+        "InvalidInput",
+        "An error occurred while processing this request.",
+        hint="The body is not a JSON object.",
+    )
+
+
+def parse_body(body: bytes) -> EntityBody:
+    """Read the body of an insert, replace or merge."""
+    members = parse_object(body)
+    partition_key = members.pop("PartitionKey", None)
+    row_key = members.pop("RowKey", None)
+    members.pop("Timestamp", None)
+    properties: Members = {}
+    for name, value in members.items():
+        if "@" in name or name.startswith("odata."):
+            _check_annotation(name)
+            continue
+        if value is None:
+            continue
+        check_property_name(name)
+        annotation = members.get(name + TYPE_SUFFIX)
+        if annotation is not None and not isinstance(annotation, str):
+            raise _bad_body()
+        kept, stored = edm.canonical(name, value, annotation)
+        if kept is not None:
+            properties[name + TYPE_SUFFIX] = kept
+        properties[name] = stored
+    check_property_count(properties)
+    return EntityBody(
+        None if partition_key is None else check_key("PartitionKey", partition_key),
+        None if row_key is None else check_key("RowKey", row_key),
+        properties,
+    )
+
+
+def _check_annotation(name: str) -> None:
+    before, _, after = name.partition("@")
+    if name.startswith("odata.") or (before and after.startswith("odata.")):
+        return  # an annotation: used where its property is read, dropped otherwise
+    raise InvalidPropertyError("PropertyNameInvalid", "The property name is invalid.")

@@ -1,0 +1,28 @@
+"""Every limit of the table service, named. The values are those of the REST reference."""
+
+KIB = 1024
+MIB = 1024 * KIB
+
+ENTITY_BYTES_MAX = 1 * MIB
+PROPERTY_BYTES_MAX = 64 * KIB
+KEY_CHARACTERS_MAX = 512
+"""UTF-16 code units: the 1 KiB of the reference."""
+PROPERTIES_MAX = 252
+"""Custom properties; PartitionKey, RowKey and Timestamp make 255."""
+PROPERTY_NAME_CHARACTERS_MAX = 255
+TABLE_NAME_CHARACTERS_MIN = 3
+TABLE_NAME_CHARACTERS_MAX = 63
+GROUP_OPERATIONS_MAX = 100
+GROUP_BYTES_MAX = 4 * MIB
+PAGE_ENTITIES_MAX = 1000
+PAGE_BYTES_MAX = 4 * MIB
+"""A page ends early when its documents pass this size."""
+PAGE_SECONDS_MAX = 5.0
+"""A page ends early, perhaps empty, when finding it took this long."""
+FILTER_DEPTH_MAX = 100
+FILTER_CHARACTERS_MAX = 32 * KIB
+SELECT_NAMES_MAX = 255
+POLICIES_MAX = 5
+POLICY_ID_CHARACTERS_MAX = 64
+NUMBER_DIGITS_MAX = 64
+JSON_DEPTH_MAX = 64

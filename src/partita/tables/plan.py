@@ -1,0 +1,300 @@
+"""How to read for a filter: which range of keys, and what is left to decide on each entity.
+
+A plan never loses an entity that the filter selects: its span holds them all, and the residual
+is the filter without the conditions that the span says exactly. Conditions on the partition
+key always make bounds; those on the row key only where one partition is left, since keys are
+ordered by partition key first.
+"""
+
+import enum
+from typing import TypeGuard
+from urllib.parse import quote
+
+import msgspec
+
+from partita.tables import edm
+from partita.tables.entity import EntityKey
+from partita.tables.filters import (
+    OPPOSITES,
+    PARTITION_KEY,
+    ROW_KEY,
+    And,
+    Comparison,
+    Constant,
+    Filter,
+    Not,
+    Or,
+    all_of,
+    to_text,
+)
+from partita.tables.paging import FIRST, KeyRange, after
+
+
+class PlanKind(enum.Enum):
+    """From the cheapest to the dearest way to read."""
+
+    POINT = "point"
+    """One key, never an empty span."""
+    RANGE = "range"
+    """Row keys of one partition, perhaps none."""
+    PARTITION = "partition"
+    MULTI_PARTITION = "multi-partition"
+    TABLE = "table"
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """Read `span` in order and keep what `residual` (None: everything) selects."""
+
+    kind: PlanKind
+    span: KeyRange
+    residual: Filter | None = None
+
+
+_EVERYTHING = KeyRange()
+_NOTHING = KeyRange(FIRST, FIRST)
+
+
+def plan(node: Filter | None, within: KeyRange = _EVERYTHING) -> Plan:
+    """Plan the reading for a filter inside a range of keys, such as that of a SAS."""
+    conjuncts = [] if node is None else _conjuncts(node, negated=False)
+    box = _box_of_all(conjuncts)
+    span = box.span().clip(within)
+    if span.is_empty:
+        return Plan(PlanKind.RANGE, _NOTHING)
+    expressed = (PARTITION_KEY, ROW_KEY) if box.partition_keys.is_single else (PARTITION_KEY,)
+    rest = [each for each in conjuncts if not _is_expressed(each, expressed)]
+    return Plan(_kind_of(span), span, all_of(rest) if rest else None)
+
+
+# ---------------------------------------------------------------------------------------------
+# The conditions that all must hold
+
+
+def _conjuncts(node: Filter, *, negated: bool) -> list[Filter]:
+    """Return conditions that together say the same, with negations moved inwards.
+
+    Only a comparison of a key with a text turns into its opposite: every entity has keys, so
+    that exactly one of the two is true. Of other properties neither may be.
+    """
+    if isinstance(node, Not):
+        return _conjuncts(node.child, negated=not negated)
+    if isinstance(node, Or if negated else And):
+        return [part for child in node.children for part in _conjuncts(child, negated=negated)]
+    if not negated:
+        return [node]
+    if isinstance(node, Constant):
+        return [Constant(not node.value)]
+    if _is_key_comparison(node):
+        return [Comparison(node.name, OPPOSITES[node.operator], node.literal)]
+    return [Not(node)]
+
+
+def _is_key_comparison(node: Filter) -> TypeGuard[Comparison]:
+    return (
+        isinstance(node, Comparison)
+        and node.name in (PARTITION_KEY, ROW_KEY)
+        and node.literal.type == edm.STRING
+    )
+
+
+def _is_expressed(node: Filter, names: tuple[str, ...]) -> bool:
+    """Tell whether the bounds of these keys say all that the condition says."""
+    if isinstance(node, Constant):
+        return node.value
+    return _is_key_comparison(node) and node.name in names and node.operator != "ne"
+
+
+# ---------------------------------------------------------------------------------------------
+# Bounds
+
+
+class _Interval(msgspec.Struct, frozen=True, gc=False):
+    """Texts from `lower` (inside) to `upper` (outside; None: no end)."""
+
+    lower: str = ""
+    upper: str | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self.upper is not None and self.lower >= self.upper
+
+    @property
+    def is_single(self) -> bool:
+        return self.upper == after(self.lower)
+
+    def clip(self, other: "_Interval") -> "_Interval":
+        uppers = [upper for upper in (self.upper, other.upper) if upper is not None]
+        return _Interval(max(self.lower, other.lower), min(uppers, default=None))
+
+    def hull(self, other: "_Interval") -> "_Interval":
+        no_end = self.upper is None or other.upper is None
+        upper = None if no_end else max(str(self.upper), str(other.upper))
+        return _Interval(min(self.lower, other.lower), upper)
+
+
+_ALL_TEXTS = _Interval()
+_NO_TEXTS = _Interval("", "")
+
+
+class _Box(msgspec.Struct, frozen=True, gc=False):
+    """Bounds of both keys, each for itself."""
+
+    partition_keys: _Interval = _ALL_TEXTS
+    row_keys: _Interval = _ALL_TEXTS
+
+    @property
+    def is_empty(self) -> bool:
+        return self.partition_keys.is_empty or self.row_keys.is_empty
+
+    def clip(self, other: "_Box") -> "_Box":
+        return _Box(
+            self.partition_keys.clip(other.partition_keys), self.row_keys.clip(other.row_keys)
+        )
+
+    def hull(self, other: "_Box") -> "_Box":
+        if self.is_empty or other.is_empty:
+            return other if self.is_empty else self
+        return _Box(
+            self.partition_keys.hull(other.partition_keys), self.row_keys.hull(other.row_keys)
+        )
+
+    def span(self) -> KeyRange:
+        """Return the smallest range of keys around the box."""
+        if self.is_empty:
+            return _NOTHING
+        first, end = self.partition_keys.lower, self.partition_keys.upper
+        if not self.partition_keys.is_single:
+            return KeyRange(EntityKey(first, ""), None if end is None else EntityKey(end, ""))
+        if self.row_keys.upper is None:
+            return KeyRange(EntityKey(first, self.row_keys.lower), EntityKey(after(first), ""))
+        return KeyRange(
+            EntityKey(first, self.row_keys.lower), EntityKey(first, self.row_keys.upper)
+        )
+
+
+def _box_of_all(conjuncts: list[Filter]) -> _Box:
+    box = _Box()
+    for each in conjuncts:
+        box = box.clip(_box_of(each))
+    return box
+
+
+def _box_of(node: Filter) -> _Box:
+    if _is_key_comparison(node):
+        interval = _interval_of(node.operator, str(node.literal.value))
+        return _Box(interval) if node.name == PARTITION_KEY else _Box(row_keys=interval)
+    if isinstance(node, Constant) and not node.value:
+        return _Box(_NO_TEXTS)
+    if isinstance(node, Or):
+        box = _Box(_NO_TEXTS)
+        for child in node.children:
+            box = box.hull(_box_of_all(_conjuncts(child, negated=False)))
+        return box
+    return _Box()
+
+
+def _interval_of(comparison: str, text: str) -> _Interval:
+    match comparison:
+        case "eq":
+            return _Interval(text, after(text))
+        case "ge":
+            return _Interval(text)
+        case "gt":
+            return _Interval(after(text))
+        case "le":
+            return _Interval("", after(text))
+        case "lt":
+            return _Interval("", text)
+        case _:
+            return _ALL_TEXTS
+
+
+def _kind_of(span: KeyRange) -> PlanKind:
+    partition_key = span.single_partition()
+    if partition_key is None:
+        return PlanKind.TABLE if span == _EVERYTHING else PlanKind.MULTI_PARTITION
+    if span == KeyRange.of_partition(partition_key):
+        return PlanKind.PARTITION
+    if span.upper == (partition_key, after(span.lower.row_key)):
+        return PlanKind.POINT
+    return PlanKind.RANGE
+
+
+# ---------------------------------------------------------------------------------------------
+# For people
+
+_SHOWN_CHARACTERS_MAX = 200
+_SHOWN_AS_IS = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
+
+
+def describe(chosen: Plan) -> str:
+    """Say a plan in one line of ASCII, fit for a header; anything long is cut."""
+    if chosen.span.is_empty:
+        return "nothing"
+    parts = [chosen.kind.value, *_describe_span(chosen)]
+    if chosen.residual is not None:
+        parts.append(f"residual: {_shown(to_text(chosen.residual))}")
+    return " ".join(parts)
+
+
+def _describe_span(chosen: Plan) -> list[str]:
+    span = chosen.span
+    match chosen.kind:
+        case PlanKind.TABLE:
+            return []
+        case PlanKind.MULTI_PARTITION:
+            return _describe_keys(span)
+        case PlanKind.PARTITION:
+            return [f"pk={_quoted(span.lower.partition_key)}"]
+        case PlanKind.POINT:
+            pair = span.lower
+            return [f"pk={_quoted(pair.partition_key)}", f"rk={_quoted(pair.row_key)}"]
+        case PlanKind.RANGE:
+            one_partition = f"pk={_quoted(span.lower.partition_key)}"
+            return [one_partition, *_describe_row_keys(span)]
+
+
+def _describe_row_keys(span: KeyRange) -> list[str]:
+    parts = [_lower_bound("rk", span.lower.row_key)] if span.lower.row_key else []
+    if span.upper is not None and span.upper.partition_key == span.lower.partition_key:
+        parts.append(_upper_bound("rk", span.upper.row_key))
+    return parts
+
+
+def _describe_keys(span: KeyRange) -> list[str]:
+    parts: list[str] = []
+    lower, upper = span.lower, span.upper
+    if lower.row_key:
+        parts.append(f"(pk,rk)>=({_quoted(lower.partition_key)},{_quoted(lower.row_key)})")
+    elif lower.partition_key:
+        parts.append(_lower_bound("pk", lower.partition_key))
+    if upper is not None and upper.row_key:
+        parts.append(f"(pk,rk)<({_quoted(upper.partition_key)},{_quoted(upper.row_key)})")
+    elif upper is not None:
+        parts.append(_upper_bound("pk", upper.partition_key))
+    return parts
+
+
+def _lower_bound(name: str, text: str) -> str:
+    behind = text.removesuffix("\x00")
+    return f"{name}>={_quoted(text)}" if behind == text else f"{name}>{_quoted(behind)}"
+
+
+def _upper_bound(name: str, text: str) -> str:
+    behind = text.removesuffix("\x00")
+    return f"{name}<{_quoted(text)}" if behind == text else f"{name}<={_quoted(behind)}"
+
+
+def _quoted(text: str) -> str:
+    return f"'{_shown(text)}'"
+
+
+def _shown(text: str) -> str:
+    escaped = quote(text, safe=_SHOWN_AS_IS)
+    if len(escaped) <= _SHOWN_CHARACTERS_MAX:
+        return escaped
+    cut = escaped[:_SHOWN_CHARACTERS_MAX]
+    # Never half an escape.
+    if "%" in cut[-2:]:
+        cut = cut[: cut.rindex("%")]
+    return cut + "..."

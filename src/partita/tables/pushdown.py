@@ -1,0 +1,343 @@
+"""Filters as SQL over a JSONB column of short values: what SQLite can rule out without us.
+
+The one rule: the SQL may select too much, never too little; the exact closure decides on what
+comes back. Columns: `pk` and `rk` TEXT, `ticks` INTEGER, `short` JSONB, or NULL where an entity
+cannot be described and so is always a candidate.
+
+    Int32, Int64   JSON integer                 Boolean    U+0001, then f or t
+    Double         JSON number with a point     DateTime   U+0002, then the text without its Z
+    String         its first 64 characters      Guid       U+0003, then the text
+                                                Binary     U+0004, then 64 digits of hex
+
+SQLite orders numbers before texts, and texts by bytes, so that each type is one interval and
+strings come last. A comparison then costs one lookup: `v >= x` is an interval, `v < x` (true
+for every other type as well) is all but an interval, and a missing property makes both NULL.
+"""
+
+import binascii
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, assert_never
+
+import msgspec
+
+from partita.tables import edm
+from partita.tables.edm import Members, Scalar
+from partita.tables.filters import (
+    OPPOSITES,
+    PARTITION_KEY,
+    ROW_KEY,
+    TIMESTAMP,
+    TRUE_ON_MISMATCH,
+    And,
+    Comparison,
+    Constant,
+    Filter,
+    Literal,
+    Not,
+    Or,
+    Truth,
+)
+
+SHORT_CHARACTERS_MAX = 64
+"""Of a string, or of the hex digits of a binary; longer literals are not pushed down."""
+LEAVES_MAX = 500
+"""SQLite refuses expressions 1000 deep, and a chain of n is n deep."""
+DEPTH_MAX = 16
+"""Below this depth nothing is pushed down: older SQLite has a parser stack of 100."""
+
+_MARKS = {edm.BOOLEAN: "\x01", edm.DATETIME: "\x02", edm.GUID: "\x03", edm.BINARY: "\x04"}
+_MARK_FALSE, _MARK_TRUE = _MARKS[edm.BOOLEAN] + "f", _MARKS[edm.BOOLEAN] + "t"
+_STRING_FIRST = "\x06"
+"""No string that is described starts below; every marked value does."""
+_LAST = "~"
+"""Behind everything that follows a mark."""
+
+Sql = tuple[str, tuple[object, ...]]
+
+_encode = msgspec.json.Encoder().encode
+
+
+# ---------------------------------------------------------------------------------------------
+# What is stored
+
+
+def describe(properties: Members) -> str | None:
+    """Return the JSON text of the short values; None if one value has no exact description.
+
+    Text and not bytes: `jsonb()` takes some JSON in a BLOB for JSONB.
+    """
+    short: dict[str, Scalar] = {}
+    for name, value in properties.items():
+        if type(value) is str:
+            if "@" in name:
+                continue
+            described = _describe_text(value, properties.get(name + edm.TYPE_SUFFIX))
+            if described is None:
+                return None
+            short[name] = described
+        elif type(value) is bool:
+            short[name] = _MARK_TRUE if value else _MARK_FALSE
+        else:
+            short[name] = value
+    return _encode(short).decode()
+
+
+def _describe_text(value: str, annotation: object) -> Scalar | None:
+    if annotation is None:
+        cut = value[:SHORT_CHARACTERS_MAX]
+        return cut if _is_plain(cut) else None
+    if annotation == edm.INT64:
+        return int(value)
+    if annotation == edm.DATETIME:
+        return _MARKS[edm.DATETIME] + value[:-1]
+    if annotation == edm.GUID:
+        return _MARKS[edm.GUID] + value
+    if annotation == edm.BINARY:
+        # Four characters of base64 are three bytes: decode little more than is kept.
+        raw = binascii.a2b_base64(value[:SHORT_CHARACTERS_MAX])
+        return _MARKS[edm.BINARY] + raw.hex()[:SHORT_CHARACTERS_MAX]
+    return None  # a Double that is not finite
+
+
+def _is_plain(text: str) -> bool:
+    """Tell whether a string can neither be taken for a marked value nor be cut short by C."""
+    return not text or (text[0] >= _STRING_FIRST and "\x00" not in text)
+
+
+# ---------------------------------------------------------------------------------------------
+# What is asked
+
+
+def translate(node: Filter) -> Sql | None:
+    """Return an SQL condition that every entity meets which the filter selects.
+
+    None where nothing can be ruled out.
+    """
+    if _count_leaves(node) > LEAVES_MAX:
+        return None
+    sql = _translate(node, negated=False, depth=0)
+    if sql is None or "short" not in sql[0]:
+        return sql
+    return f"(short IS NULL OR {sql[0]})", sql[1]
+
+
+def _count_leaves(node: Filter) -> int:
+    if isinstance(node, Not):
+        return _count_leaves(node.child)
+    if isinstance(node, And | Or):
+        return sum([_count_leaves(child) for child in node.children])
+    return 1
+
+
+def _translate(node: Filter, *, negated: bool, depth: int) -> Sql | None:
+    """Translate a node or its negation: negations move down to the leaves."""
+    match node:
+        case Comparison():
+            return _comparison(node, negated=negated)
+        case Truth():
+            return _test(node.name, "V IS NOT ?" if negated else "V = ?", _MARK_TRUE)
+        case Constant():
+            return None if node.value is not negated else ("0", ())
+        case Not():
+            return _translate(node.child, negated=not negated, depth=depth)
+        case And() | Or():
+            if depth >= DEPTH_MAX:
+                return None
+            parts = [_translate(c, negated=negated, depth=depth + 1) for c in node.children]
+            return _all_of(parts) if isinstance(node, And) is not negated else _any_of(parts)
+        case _:
+            assert_never(node)
+
+
+def _all_of(parts: list[Sql | None]) -> Sql | None:
+    known = [part for part in parts if part is not None]
+    return _joined(known, " AND ") if known else None
+
+
+def _any_of(parts: list[Sql | None]) -> Sql | None:
+    known = [part for part in parts if part is not None]
+    return _joined(known, " OR ") if len(known) == len(parts) else None
+
+
+def _joined(parts: Sequence[Sql], word: str) -> Sql:
+    if len(parts) == 1:
+        return parts[0]
+    values = tuple([value for part in parts for value in part[1]])
+    return "(" + word.join([part[0] for part in parts]) + ")", values
+
+
+# ---------------------------------------------------------------------------------------------
+# Leaves
+
+_SIGNS = {"eq": "=", "ne": "<>", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_COLUMNS = {
+    PARTITION_KEY: ("pk", edm.STRING),
+    ROW_KEY: ("rk", edm.STRING),
+    TIMESTAMP: ("ticks", edm.DATETIME),
+}
+
+
+def _comparison(node: Comparison, *, negated: bool) -> Sql | None:
+    # Of a property that is there exactly one of two opposites is true (NaN is not described).
+    comparison = OPPOSITES[node.operator] if negated else node.operator
+    if node.name in _COLUMNS:
+        return _column(node.name, comparison, node.literal)
+    leaf = _LEAVES[node.literal.type](node.name, comparison, node.literal.value)
+    if leaf is None:
+        return None if negated else _test(node.name, "V IS NOT NULL")
+    if negated:
+        # Every leaf is NULL for a missing property, whose comparison is false: keep it.
+        return f"({leaf[0]}) IS NOT FALSE", leaf[1]
+    return leaf
+
+
+def _column(name: str, comparison: str, literal: Literal) -> Sql | None:
+    column, kind = _COLUMNS[name]
+    if literal.type == kind:
+        return f"{column} {_SIGNS[comparison]} ?", (literal.value,)
+    return None if comparison in TRUE_ON_MISMATCH else ("0", ())
+
+
+def _test(name: str, form: str, *values: object) -> Sql:
+    """Write a condition on the short value V of a property; V stands before all values."""
+    return form.replace("V", "short ->> ?"), (name, *values)
+
+
+def _string(name: str, comparison: str, text: str) -> Sql | None:
+    if len(text) >= SHORT_CHARACTERS_MAX or not _is_plain(text):
+        return None
+    if not text and comparison not in ("eq", "ne"):
+        # The empty string is the one string before the marked values.
+        is_upper = comparison in ("lt", "le")
+        return _test(
+            name, "V < ?" if is_upper else "V >= ?", "" if comparison == "ge" else _STRING_FIRST
+        )
+    return _test(name, f"V {_SIGNS[comparison]} ?", text)
+
+
+def _marked(mark: str, text: str, name: str, comparison: str) -> Sql:
+    value, last = mark + text, mark + _LAST
+    match comparison:
+        case "eq" | "ne":
+            return _test(name, f"V {_SIGNS[comparison]} ?", value)
+        case "ge":
+            return _test(name, "V BETWEEN ? AND ?", value, last)
+        case "gt":
+            return _test(name, "V BETWEEN ? AND ?", value + mark, last)
+        case "lt":
+            return _test(name, "V NOT BETWEEN ? AND ?", value, last)
+        case _:
+            return _test(name, "V NOT BETWEEN ? AND ?", value + mark, last)
+
+
+def _boolean(name: str, comparison: str, value: bool) -> Sql:  # noqa: FBT001 - a literal's value
+    return _marked(_MARKS[edm.BOOLEAN], "t" if value else "f", name, comparison)
+
+
+def _datetime(name: str, comparison: str, ticks: int) -> Sql:
+    return _marked(_MARKS[edm.DATETIME], edm.text_of(ticks)[:-1], name, comparison)
+
+
+def _guid(name: str, comparison: str, text: str) -> Sql:
+    return _marked(_MARKS[edm.GUID], text, name, comparison)
+
+
+def _binary(name: str, comparison: str, raw: bytes) -> Sql | None:
+    digits = raw.hex()
+    if len(digits) >= SHORT_CHARACTERS_MAX:
+        return None
+    return _marked(_MARKS[edm.BINARY], digits, name, comparison)
+
+
+# ---------------------------------------------------------------------------------------------
+# Numbers. SQLite reads the text of a Double when it looks, and not every version rounds that
+# to the nearest: bounds for Doubles stand a few steps further out than the literal.
+
+_STEPS = 8
+_EXACT_MAX = 2**53
+"""Up to here every whole number is a Double, whose text any SQLite reads exactly."""
+_UP = "V BETWEEN ? AND 9e999"
+"""Numbers from a bound up; texts are greater than infinity."""
+_NOT_UP = "V NOT BETWEEN ? AND 9e999"
+
+
+def _out(value: float, towards: float) -> float:
+    for _ in range(_STEPS):
+        value = math.nextafter(value, towards)
+    return value
+
+
+def _int32(name: str, comparison: str, value: int) -> Sql:
+    if comparison == "eq":
+        return _equal(name, value)
+    return _whole(name, comparison, value, _out(float(value), math.inf))
+
+
+def _int64(name: str, comparison: str, value: int) -> Sql | None:
+    if comparison == "eq":
+        return _equal(name, value)
+    # An Int64 literal does not fit an Int32 property, which is therefore less than it; and what
+    # is stored tells the two only where the value is too large for an Int32.
+    if comparison == "ne" and edm.INT32_MIN <= value <= edm.INT32_MAX:
+        return None
+    end = max(_out(float(value), math.inf), float(edm.INT32_MAX + 1))
+    if comparison == "lt":
+        return _test(name, _NOT_UP, end)
+    return _whole(name, comparison, value, end)
+
+
+def _equal(name: str, value: int) -> Sql:
+    if abs(value) <= _EXACT_MAX:
+        return _test(name, "V = ?", value)
+    start, end = _out(float(value), -math.inf), _out(float(value), math.inf)
+    equal = [_test(name, "V = ?", value), _test(name, "typeof(V) = 'real'")]
+    return _joined([_test(name, "V BETWEEN ? AND ?", start, end), _joined(equal, " OR ")], " AND ")
+
+
+def _unequal(name: str, value: int) -> Sql:
+    """Rule out only whole properties: a Double may differ by less than SQLite can tell."""
+    return _joined([_test(name, "V <> ?", value), _test(name, "typeof(V) = 'real'")], " OR ")
+
+
+def _whole(name: str, comparison: str, value: int, end: float) -> Sql:
+    """Compare with a whole number; what is not less than `end` is surely greater than it."""
+    start = _out(float(value), -math.inf)
+    match comparison:
+        case "ne":
+            return _unequal(name, value)
+        case "ge":
+            return _test(name, _UP, start)
+        case "gt":
+            return _joined([_test(name, _UP, start), _unequal(name, value)], " AND ")
+        case "lt":
+            return _joined([_test(name, _NOT_UP, end), _unequal(name, value)], " AND ")
+        case _:
+            return _test(name, _NOT_UP, end)
+
+
+def _double(name: str, comparison: str, value: float) -> Sql | None:
+    start, end = _out(value, -math.inf), _out(value, math.inf)
+    if comparison in ("lt", "le") and end < math.inf:
+        # Whole properties do not fit a Double literal and so are less than it.
+        whole = _test(name, "typeof(V) = 'integer'")
+        return _joined([_test(name, _NOT_UP, end), whole], " OR ")
+    if math.isnan(value) or comparison in TRUE_ON_MISMATCH:
+        return None
+    # Not "= 'real'": that would be false, and not NULL, for a missing property.
+    real = _test(name, "typeof(V) <> 'integer'")
+    if comparison == "eq":
+        return _joined([_test(name, "V BETWEEN ? AND ?", start, end), real], " AND ")
+    return _joined([_test(name, _UP, start), real], " AND ")
+
+
+_LEAVES: dict[str, Callable[[str, str, Any], Sql | None]] = {
+    edm.STRING: _string,
+    edm.INT32: _int32,
+    edm.INT64: _int64,
+    edm.DOUBLE: _double,
+    edm.BOOLEAN: _boolean,
+    edm.DATETIME: _datetime,
+    edm.GUID: _guid,
+    edm.BINARY: _binary,
+}

@@ -1,0 +1,111 @@
+"""The contract of a table store: ordered keys, atomic in one partition, durable when it says so.
+
+Every store runs the same suite, tests/conformance/table_store.py. All calls are coroutines: a
+networked store suspends, the embedded one does not on point reads. A store keeps the clock of
+its writes: ticks rise with every change and never repeat, also after a restart or a wall clock
+that went back.
+"""
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+import msgspec
+
+from partita.tables.entity import Entity, EntityKey
+from partita.tables.filters import Filter
+from partita.tables.paging import KeyRange, Page
+
+
+class Table(msgspec.Struct, frozen=True, gc=False):
+    """A table as the store knows it. `id` is never used again after the table is dropped."""
+
+    id: int
+    name: str
+    """In the case used at creation; names match without case."""
+
+
+class Policy(msgspec.Struct, frozen=True, gc=False):
+    """A stored access policy. Times are texts as given; None means not given."""
+
+    id: str
+    start: str | None = None
+    expiry: str | None = None
+    permission: str | None = None
+
+
+class Statistics(msgspec.Struct, frozen=True, gc=False):
+    """What a range of keys holds: the figures a balancer works with."""
+
+    entities: int
+    document_bytes: int
+
+
+class Partition(Protocol):
+    """One partition inside a transaction: what a group reads and writes."""
+
+    now: int
+    """The ticks of this change: later than those of every change before it."""
+
+    async def read(self, row_keys: Sequence[str]) -> dict[str, Entity]:
+        """Read the entities that exist, by row key."""
+        ...
+
+    async def write(self, put: Iterable[Entity], remove: Iterable[EntityKey]) -> None: ...
+
+
+class TableStore(Protocol):
+    """Where tables and their entities are kept."""
+
+    async def find_table(self, name: str) -> Table | None: ...
+
+    async def create_table(self, name: str) -> Table:
+        """Raise TableExistsError if a table has this name in any case."""
+        ...
+
+    async def delete_table(self, name: str) -> None:
+        """Drop a table at once; its space is reclaimed behind it. TableNotFoundError if missing."""
+        ...
+
+    async def list_tables(self, start: str, limit: int) -> list[Table]:
+        """List tables by lower-cased name from `start` on (inclusive)."""
+        ...
+
+    async def get(self, table: Table, key: EntityKey) -> Entity | None: ...
+
+    async def scan(
+        self, table: Table, span: KeyRange, residual: Filter | None, limit: int
+    ) -> Page:
+        """Return at most `limit` matching entities of a range, and where to go on.
+
+        A page may end early, even empty, by its byte and time budgets; its continuation then
+        names the next key to look at.
+        """
+        ...
+
+    def partition(
+        self, table: Table, partition_key: str, *, frees_space: bool = False
+    ) -> AbstractAsyncContextManager[Partition]:
+        """Open a transaction on one partition.
+
+        Leaving the block commits: it returns when the change is durable. An exception undoes
+        the block, and leaves it only when everything the block has read is durable.
+        `frees_space` marks a block that only deletes: it may use the reserve of a full disk.
+        """
+        ...
+
+    async def get_policies(self, table: Table) -> list[Policy]: ...
+
+    async def set_policies(self, table: Table, policies: Sequence[Policy]) -> None: ...
+
+    async def get_setting(self, name: str) -> bytes | None:
+        """Read an account-wide setting, such as the service properties."""
+        ...
+
+    async def set_setting(self, name: str, value: bytes) -> None: ...
+
+    async def statistics(self, table: Table, span: KeyRange) -> Statistics: ...
+
+    async def close(self) -> None:
+        """Finish what was accepted and let go of the files."""
+        ...
