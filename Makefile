@@ -41,8 +41,8 @@ format: $(DEV) ## Format the code and fix what can be fixed
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-bench: $(DEV) ## Measure Partita beside Azurite (needs wrk)
-	$(BIN)/python -m bench.tables $(ARGS)
+bench: $(DEV) ## Measure Partita beside Azurite (needs wrk; ARGS="--quick")
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/tables/run.py $(ARGS)
 
 lock: $(DEV) ## Renew requirements/*.txt within the ranges of pyproject.toml
 	$(LOCK) --upgrade --extra dev --output-file requirements/dev.txt pyproject.toml

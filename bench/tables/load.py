@@ -30,9 +30,7 @@ async def fill(port: int, entities: int, *, first: int = 0) -> float:
     started = time.perf_counter()
     await _create_table(port)
     firsts = iter(range(first, first + entities, GROUP_OPERATIONS))
-    async with asyncio.TaskGroup() as tasks:
-        for _ in range(CONNECTIONS):
-            tasks.create_task(_insert_groups(port, firsts))
+    await asyncio.gather(*(_insert_groups(port, firsts) for _ in range(CONNECTIONS)))
     return time.perf_counter() - started
 
 

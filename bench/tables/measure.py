@@ -30,6 +30,7 @@ _RATE_GUESS = {
     "partita": {"W2": 8000, "W3": 8000, "W4": 500, "W8": 20_000},
 }
 _READ_REQUESTS = {"W1": 60_000, "W5": 10_000, "W6": 2_000}
+OTHER_CORES_MAX = 0.25
 _HEADROOM = 1.5
 _TRIES = 3
 _SCAN_SECONDS_MIN = 2.0
@@ -52,6 +53,11 @@ class Run:
     server_cores: float
     client_cores: float
     other_cores: float
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Say whether others took so much of the machine that the figure proves nothing."""
+        return self.other_cores > OTHER_CORES_MAX
 
 
 @dataclass

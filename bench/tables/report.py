@@ -89,8 +89,18 @@ def amount(value: float) -> str:
     return f"{value / 1000:.1f}k" if value >= 10_000 else f"{value:.0f}"
 
 
-def yes(*, met: bool) -> str:
+def verdict(*, met: bool, busy: bool = False) -> str:
+    """Say yes, NO, or busy: others used the machine, so the figures prove nothing."""
+    if busy:
+        return "busy"
     return "yes" if met else "NO"
+
+
+def print_verdicts(verdicts: Sequence[tuple[str, str]]) -> None:
+    for sentence, word in verdicts:
+        print(f"{word:>4}  {sentence}")
+    if any(word == "busy" for _, word in verdicts):
+        print("busy: others used the machine during the run, so there is no verdict")
 
 
 def _read(path: str) -> str:

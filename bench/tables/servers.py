@@ -169,7 +169,9 @@ def azurite(folder: Path) -> Server:
 
 def partita(folder: Path, command: str = "") -> Server:
     """Return Partita as `partita serve` runs it by default: every answer after its fsync."""
-    return Server("partita", command or _partita_command(), folder)
+    # A server that we do not know may save late, as Azurite does.
+    quiet_seconds = 6.0 if command else 0.75
+    return Server("partita", command or _partita_command(), folder, quiet_seconds=quiet_seconds)
 
 
 def bare_http(folder: Path) -> Server | None:

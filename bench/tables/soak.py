@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import uvloop
 from bench.tables import load, report, servers
 from bench.tables.connection import BlockingConnection, BrokenExchangeError, Connection
-from bench.tables.measure import RunError, Side, measure, scan_once
+from bench.tables.measure import OTHER_CORES_MAX, CpuMeter, RunError, Side, measure, scan_once
 from bench.tables.servers import Server
 from bench.tables.workload import PARTITION_ENTITIES, Requests
 
@@ -65,8 +65,10 @@ def main() -> bool:
         side = Side.of(server, options.entities)
         beside = scan_beside_reads(side, options.scan_seconds, options.rounds, options.filter)
         print(f"W8 for {options.seconds:.0f} s", flush=True)
+        meter = CpuMeter(server)
         soak = uvloop.run(mixed_load(side, options.seconds))
-    summary = summarise(soak, options.seconds)
+        _, _, _, other_cores = meter.read()
+    summary = summarise(soak, options.seconds) | {"other_cores": other_cores}
     verdicts = judge(summary, beside)
     print_report(summary, beside, verdicts)
     document = {
@@ -79,7 +81,7 @@ def main() -> bool:
         "verdicts": dict(verdicts),
     }
     draw(soak, report.save("soak", document))
-    return summary["refused"] > 0 or (options.demand and not all(met for _, met in verdicts))
+    return summary["refused"] > 0 or (options.demand and any(word != "yes" for _, word in verdicts))
 
 
 def read_options() -> argparse.Namespace:
@@ -150,13 +152,21 @@ def scan_beside_reads(
     side: Side, seconds: float, rounds: int, filter_text: str
 ) -> dict[str, list[float]]:
     """Measure W1 alone and beside one client that scans the table over and over, in turns."""
-    found: dict[str, list[float]] = {"alone": [], "beside": [], "scans_per_second": []}
+    found: dict[str, list[float]] = {
+        "alone": [],
+        "beside": [],
+        "scans_per_second": [],
+        "other_cores": [],
+    }
     for _ in range(rounds):
-        found["alone"].append(measure(side, "W1", CLIENTS, seconds).rate)
+        alone = measure(side, "W1", CLIENTS, seconds)
         with _scanning(side.server.port, filter_text) as passes:
             started = time.perf_counter()
-            found["beside"].append(measure(side, "W1", CLIENTS, seconds).rate)
+            beside = measure(side, "W1", CLIENTS, seconds)
             found["scans_per_second"].append(len(passes) / (time.perf_counter() - started))
+        found["alone"].append(alone.rate)
+        found["beside"].append(beside.rate)
+        found["other_cores"].append(max(alone.other_cores, beside.other_cores))
         if len(set(passes)) != 1:
             message = f"the scans beside W1 do not agree: {sorted(set(passes))} entities"
             raise RunError(message)
@@ -215,13 +225,24 @@ def summarise(soak: Soak, seconds: float) -> dict[str, float]:
     }
 
 
-def judge(summary: dict[str, float], beside: dict[str, list[float]]) -> list[tuple[str, bool]]:
+def judge(summary: dict[str, float], beside: dict[str, list[float]]) -> list[tuple[str, str]]:
     kept = statistics.median(beside["beside"]) / statistics.median(beside["alone"])
     worst = summary["write_max_ms"]
+    is_calm = worst <= STALL_SECONDS * 1000
+    # A neighbour can cause a stall but cannot hide one.
+    may_be_theirs = not is_calm and summary["other_cores"] > OTHER_CORES_MAX
     return [
-        ("every request was answered as it should", summary["refused"] == 0),
-        (f"slowest write {worst:.0f} ms (max 500)", worst <= STALL_SECONDS * 1000),
-        (f"W1 beside a scan keeps {kept:.2f} of its rate (min 0.5)", kept >= SCAN_KEEPS_MIN),
+        ("every request was answered as it should", report.verdict(met=summary["refused"] == 0)),
+        (
+            f"slowest write {worst:.0f} ms (max 500)",
+            report.verdict(met=is_calm, busy=may_be_theirs),
+        ),
+        (
+            f"W1 beside a scan keeps {kept:.2f} of its rate (min {SCAN_KEEPS_MIN})",
+            report.verdict(
+                met=kept >= SCAN_KEEPS_MIN, busy=max(beside["other_cores"]) > OTHER_CORES_MAX
+            ),
+        ),
     ]
 
 
@@ -242,7 +263,7 @@ def by_second(soak: Soak) -> list[dict[str, float]]:
 def print_report(
     summary: dict[str, float],
     beside: dict[str, list[float]],
-    verdicts: list[tuple[str, bool]],
+    verdicts: list[tuple[str, str]],
 ) -> None:
     print()
     for name, value in summary.items():
@@ -250,8 +271,7 @@ def print_report(
         print(f"{name:28} {value / 1e6 if is_size else value:12,.1f}{' MB' if is_size else ''}")
     for name, rates in beside.items():
         print(f"W1 {name:25} {statistics.median(rates):12,.1f}")
-    for sentence, met in verdicts:
-        print(f"{report.yes(met=met):>3}  {sentence}")
+    report.print_verdicts(verdicts)
 
 
 def draw(soak: Soak, beside: Path) -> None:
@@ -259,7 +279,7 @@ def draw(soak: Soak, beside: Path) -> None:
     if made is None:
         return
     drawn, (rate, stall, wal, rss) = made
-    seconds = by_second(soak)
+    seconds = by_second(soak)[:-1]  # the last one is not whole
     times = [sample.at for sample in soak.samples]
     rate.plot([cell["second"] for cell in seconds], [cell["answered"] for cell in seconds])
     rate.set(title="requests answered in each second", ylim=(0, None))
@@ -269,7 +289,8 @@ def draw(soak: Soak, beside: Path) -> None:
     wal.plot(times, [sample.wal_bytes / 1e6 for sample in soak.samples])
     wal.set(title="WAL, MB")
     rss.plot(times, [sample.rss_bytes / 1e6 for sample in soak.samples])
-    rss.set(title="memory, MB", xlabel="seconds", ylim=(0, None))
+    top = max(sample.rss_bytes for sample in soak.samples) / 1e6 * 1.1
+    rss.set(title="memory, MB", xlabel="seconds", ylim=(0, top))
     report.save_figure(drawn, beside)
 
 

@@ -12,6 +12,7 @@ the database stops acknowledging for good; a restart recovers from what is on di
 import asyncio
 import contextlib
 import enum
+import errno
 import fcntl
 import logging
 import os
@@ -48,15 +49,23 @@ APPLICATION_ID = 0x50415254
 """`PART` in the header of the file: other SQLite files are refused."""
 
 PAGE_BYTES = 8192
-"""A quarter page must hold a usual entity, or SQLite spills it: 4 KiB pages cost 3 × the space."""
+"""A quarter page must hold a usual entity, or SQLite spills it: 4 KiB cost three times the room."""
 RESERVE_BYTES = 4 * 1024 * 1024
+"""Given free on a full disk: the room in which deletes and a checkpoint still work."""
 READER_THREADS = 2
 WAL_CHECKPOINT_BYTES = 16 * 1024 * 1024
 """Behind this much new log a checkpoint runs beside the writers."""
 WAL_HOLD_BYTES = 64 * 1024 * 1024
 """Above this size writers wait while the (short) rest is checkpointed, so that the log restarts."""
+ROOM_SHORT_BYTES = 256 * 1024 * 1024
+"""Below this much room on the disk the log stays so short that the reserve can take it in."""
+CHECKPOINT_BUSY_MS = 100
 WRITER_CACHE_KIB = 64 * 1024
 READER_CACHE_KIB = 32 * 1024
+
+
+DISK_ERRORS = (apsw.FullError, apsw.IOError, apsw.CorruptError, apsw.NotADBError)
+"""What a block cannot be blamed for."""
 
 
 class Durability(enum.Enum):
@@ -65,7 +74,7 @@ class Durability(enum.Enum):
     FULL = "full"
     """It is on disk: it survives power loss on a disk that obeys sync."""
     FAST = "fast"
-    """It survives a kill of the process; power loss may take the last writes (never half of one)."""
+    """It survives a kill of the process; power loss may take the last writes, never half."""
 
 
 class Database:
@@ -85,7 +94,7 @@ class Database:
     _wal_pages = 0
     """Size of the write-ahead log, told by SQLite after each commit."""
     _wal_pages_checkpointed = 0
-    """Its size when the last checkpoint began."""
+    """How much of it the last checkpoint has carried into the main file."""
 
     def __init__(self, folder: Path | None, durability: Durability, vfs: str | None) -> None:
         self.folder = folder
@@ -105,10 +114,7 @@ class Database:
         """Who waits to enter, in order of arrival."""
         self._lock = _lock_folder(folder) if folder else None
         try:
-            self._writer = self._connect(WRITER_CACHE_KIB)
-            _prepare(self._writer, is_file=folder is not None, durability=durability)
-            self.reader = self._connect(READER_CACHE_KIB) if folder else self._writer
-            self._checkpointer = self._connect(0) if folder else None
+            self._connect_even_if_full()
         except apsw.Error as error:
             self._release()
             raise translated(error, folder) from error
@@ -125,7 +131,7 @@ class Database:
         self._commit_thread.start()
         self._checkpoint_thread = ThreadPoolExecutor(1, "partita-checkpoint")
         if folder:
-            self._keep_reserve()
+            self._is_full = not self._keep_reserve(RESERVE_BYTES)
             self._writer.set_wal_hook(self._saw_wal)
 
     @classmethod
@@ -138,7 +144,7 @@ class Database:
     ) -> "Database":
         """Open or create the database of a folder; None keeps everything in memory."""
         if folder is not None:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _make_folder(folder)
         return cls(folder, durability, vfs)
 
     @property
@@ -192,7 +198,7 @@ class Database:
         if self._is_closing:
             return
         self._is_closing = True
-        while self._members or self._committing or self._is_checkpointing:
+        while self._members or self._committing or self._is_checkpointing:  # noqa: ASYNC110 - rare
             await asyncio.sleep(0.001)
         self._wake_waiters()
         self._commands.put(None)
@@ -204,14 +210,12 @@ class Database:
     # Entering and leaving a change
 
     async def enter(self, *, frees_space: bool) -> apsw.Connection:
-        self._refuse_if_stopped()
-        if self._is_full and not frees_space:
-            self._refuse_if_still_full()
+        self._refuse_if_unfit(frees_space=frees_space)
         while self._is_committing or self._is_held:
             turn = self._loop.create_future()
             self._waiters.append(turn)
             await turn
-            self._refuse_if_stopped()
+            self._refuse_if_unfit(frees_space=frees_space)
         if not self._writer.in_transaction:
             self._begin()
         self._writer.execute("SAVEPOINT change")
@@ -224,7 +228,7 @@ class Database:
                 hook(self._writer)
         except apsw.Error as error:
             self._rollback()
-            raise self._translate(error) from error
+            raise self.failed(error) from error
 
     def leave(self, error: BaseException | None) -> asyncio.Future[None]:
         """Close the savepoint and return the future that the commit resolves."""
@@ -235,12 +239,12 @@ class Database:
                 self._writer.execute("RELEASE change")
             except apsw.Error as failure:
                 self._rollback()
-                self._finish(self._members, self._translate(failure))
+                self._finish(self._members, self.failed(failure))
                 self._members = []
-                raise self._translate(failure) from failure
+                raise self.failed(failure) from failure
         else:
             # SQLite undid the whole transaction (a full disk, an I/O error): nobody is saved.
-            cause = self._translate(error) if isinstance(error, apsw.Error) else None
+            cause = self.failed(error) if isinstance(error, apsw.Error) else None
             lost = cause or StoreStoppedError("StoreStopped", "The transaction was lost.")
             self._rollback()
             self._finish(self._members, lost)
@@ -263,6 +267,8 @@ class Database:
 
     def _start_commit(self) -> None:
         self._commit_is_scheduled = False
+        if not self._writer.in_transaction:
+            return  # it was lost since, and its members know
         self._is_committing = True
         self._committing, self._members = self._members, []
         self._commands.put(self._commit)
@@ -284,7 +290,7 @@ class Database:
         self._is_committing = False
         outcome = None
         if error is not None:
-            outcome = self._translate(error)
+            outcome = self.failed(error)
             self._rollback()
         self._finish(members, outcome)
         self._checkpoint_if_due()
@@ -316,19 +322,22 @@ class Database:
 
     # Failures
 
-    def _refuse_if_stopped(self) -> None:
+    def _refuse_if_unfit(self, *, frees_space: bool) -> None:
         if self._failure is not None:
             raise _stopped() from self._failure
         if self._is_closing:
             raise StoreBusyError("ServerBusy", "The store is closing.")
+        if self._is_full and not frees_space:
+            self._refuse_if_still_full()
 
-    def _translate(self, error: BaseException) -> PartitaError:
+    def failed(self, error: BaseException) -> PartitaError:
         """Return the error for the callers, and remember what it means for the database."""
         result = translated(error, self.folder)
         if isinstance(result, StoreFullError):
             if not self._is_full:
                 logger.error("the disk is full: only reads and deletes go on")
             self._is_full = True
+            self._wal_pages_checkpointed = 0  # due again, now with the room of the reserve
             self._drop_reserve()
         elif isinstance(result, StoreStoppedError | DamageError) and self._failure is None:
             self._failure = error
@@ -338,25 +347,34 @@ class Database:
         return result
 
     def _refuse_if_still_full(self) -> None:
-        assert self.folder is not None
-        space = os.statvfs(self.folder)
-        if space.f_bavail * space.f_frsize < 2 * RESERVE_BYTES + PAGE_BYTES:
+        # Deletes leave room inside the file, but a write needs room for its log as well.
+        free = self._free_bytes()
+        inside = self.reader.pragma("freelist_count") * PAGE_BYTES
+        has_room = free >= RESERVE_BYTES // 2 and free + inside >= 2 * RESERVE_BYTES
+        if not has_room or not self._keep_reserve(min(RESERVE_BYTES, free // 2)):
             raise translated(apsw.FullError(), self.folder)
-        self._keep_reserve()
         self._is_full = False
         logger.warning("there is room on the disk again: writes go on")
 
-    def _keep_reserve(self) -> None:
+    def _free_bytes(self) -> int:
         assert self.folder is not None
-        path = self.folder / RESERVE_FILE
-        if path.exists() and path.stat().st_size >= RESERVE_BYTES:
-            return
+        space = os.statvfs(self.folder)
+        return space.f_bavail * space.f_frsize
+
+    def _keep_reserve(self, size: int) -> bool:
+        """Make the reserve as large as that; False if the disk has no room for any."""
+        assert self.folder is not None
+        descriptor = os.open(self.folder / RESERVE_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+        kept = os.fstat(descriptor).st_size
         try:
-            with path.open("wb") as file:
-                os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
-        except OSError:
-            # No room even for the reserve: then there is none; the first full commit says so.
-            self._drop_reserve()
+            if kept < size:
+                os.posix_fallocate(descriptor, 0, size)
+        except OSError as error:
+            os.ftruncate(descriptor, kept)
+            return kept > 0 or error.errno not in (errno.ENOSPC, errno.EDQUOT)
+        finally:
+            os.close(descriptor)
+        return True
 
     def _drop_reserve(self) -> None:
         assert self.folder is not None
@@ -372,35 +390,76 @@ class Database:
     def _checkpoint_if_due(self) -> None:
         if self._wal_pages < self._wal_pages_checkpointed:
             self._wal_pages_checkpointed = 0  # the log has started again from its beginning
-        if self._is_checkpointing or self._failure is not None or self.folder is None:
+        if self._failure is not None or self.folder is None:
             return
-        fresh = self._wal_pages - self._wal_pages_checkpointed
-        must_hold = self.wal_bytes >= WAL_HOLD_BYTES and fresh * PAGE_BYTES < WAL_CHECKPOINT_BYTES
-        if fresh * PAGE_BYTES < WAL_CHECKPOINT_BYTES and not must_hold:
+        if self._is_checkpointing:
+            # The checkpoint under way does not keep up with the writers.
+            self._is_held = self.wal_bytes >= 2 * WAL_HOLD_BYTES
             return
+        fresh = (self._wal_pages - self._wal_pages_checkpointed) * PAGE_BYTES
+        if self._is_full or self._free_bytes() < ROOM_SHORT_BYTES:
+            # What waits in the log may need as much new room in the main file: the reserve's.
+            if fresh >= RESERVE_BYTES // 4:
+                self._start_checkpoint(is_held=True, gives_space=True)
+            return
+        is_rest = fresh < WAL_CHECKPOINT_BYTES
+        if self.wal_bytes >= WAL_HOLD_BYTES and (is_rest or self.wal_bytes >= 2 * WAL_HOLD_BYTES):
+            self._start_checkpoint(is_held=True)
+        elif not is_rest:
+            self._start_checkpoint(is_held=False)
+
+    def _start_checkpoint(self, *, is_held: bool, gives_space: bool = False) -> None:
         self._is_checkpointing = True
-        self._is_held = must_hold
-        self._wal_pages_checkpointed = self._wal_pages
-        ended = self._loop.run_in_executor(self._checkpoint_thread, self._checkpoint)
+        self._is_held = is_held
+        ended = self._loop.run_in_executor(
+            self._checkpoint_thread, self._checkpoint, is_held and gives_space
+        )
         ended.add_done_callback(self._checkpoint_ended)
 
-    def _checkpoint(self) -> None:
+    def _checkpoint(self, gives_space: bool) -> tuple[int, int]:  # noqa: FBT001 - internal
+        """Return the pages of the log and how many of them are in the main file now."""
         assert self._checkpointer is not None
-        try:
-            self._checkpointer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-        except (apsw.FullError, apsw.BusyError) as error:
-            logger.warning("a checkpoint did not finish and is tried again: %s", error)
+        pages, carried = self._checkpointer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        if gives_space and carried == pages:
+            with contextlib.suppress(apsw.BusyError):  # a reader is in the log: next time
+                self._checkpointer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+                return 0, 0
+        return pages, carried
 
-    def _checkpoint_ended(self, ended: "asyncio.Future[None]") -> None:
+    def _checkpoint_ended(self, ended: "asyncio.Future[tuple[int, int]]") -> None:
         self._is_checkpointing = False
         was_held, self._is_held = self._is_held, False
+        was_full = self._is_full
         error = ended.exception()
-        if error is not None:
-            self._translate(error)
-        if was_held:
+        if error is None:
+            pages, self._wal_pages_checkpointed = ended.result()
+            if pages == 0:
+                self._wal_pages = 0
+        elif isinstance(self.failed(error), StoreFullError) and not was_full:
+            self._checkpoint_if_due()  # again, with the room of the reserve
+        if was_held and not self._is_held:
             self._wake_waiters()
 
     # Connections
+
+    def _connect_even_if_full(self) -> None:
+        try:
+            self._connect_all()
+        except apsw.Error as error:
+            if not isinstance(translated(error, self.folder), StoreFullError):
+                raise
+            self._drop_reserve()
+            self._connect_all()
+
+    def _connect_all(self) -> None:
+        self._writer = self._connect(WRITER_CACHE_KIB)
+        _prepare(self._writer, is_file=bool(self.folder), durability=self.durability)
+        self.reader = self._connect(READER_CACHE_KIB) if self.folder else self._writer
+        self._checkpointer = self._connect(0) if self.folder else None
+        if self._checkpointer is not None:
+            # A connection that has never read does not know of the log, and checkpoints nothing.
+            self._checkpointer.pragma("schema_version")
+            self._checkpointer.set_busy_timeout(CHECKPOINT_BUSY_MS)
 
     def _connect(self, cache_kib: int) -> apsw.Connection:
         name = str(self.folder / DATABASE_FILE) if self.folder else ":memory:"
@@ -412,6 +471,8 @@ class Database:
         connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
         if self.folder:
             connection.wal_autocheckpoint(0)
+            # Closing must not write either: after a failed sync the log is all there is.
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         return connection
 
     def _read_in_thread(self, read: Callable[[apsw.Connection], T]) -> T:
@@ -420,7 +481,10 @@ class Database:
             connection = self._connect(READER_CACHE_KIB)
             self._thread_connection.connection = connection
             self._thread_connections.append(connection)
-        return read(connection)
+        try:
+            return read(connection)
+        except apsw.Error as error:
+            raise translated(error, self.folder) from error
 
     def _release(self) -> None:
         connections = [*getattr(self, "_thread_connections", [])]
@@ -458,8 +522,8 @@ class Change:
         _traceback: TracebackType | None,
     ) -> None:
         await self._database.leave(error)
-        if isinstance(error, apsw.Error):
-            raise translated(error, self._database.folder) from error
+        if isinstance(error, DISK_ERRORS):
+            raise self._database.failed(error) from error
 
 
 def _prepare(connection: apsw.Connection, *, is_file: bool, durability: Durability) -> None:
@@ -479,6 +543,19 @@ def _prepare(connection: apsw.Connection, *, is_file: bool, durability: Durabili
         connection.pragma("application_id", APPLICATION_ID)
 
 
+def _make_folder(folder: Path) -> None:
+    """Create a folder so that its name, too, survives a power cut."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    parent = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(parent)
+    finally:
+        os.close(parent)
+
+
 def _lock_folder(folder: Path) -> int:
     """Hold the folder until the returned descriptor is closed."""
     descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -493,8 +570,10 @@ def _lock_folder(folder: Path) -> int:
             facts={"folder": str(folder), "holder": holder},
             hint="Stop that process, or choose another folder.",
         ) from error
-    os.truncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+    owner = f"{os.getpid()}\n".encode("ascii")
+    with contextlib.suppress(OSError):  # on a full disk the lock holds without its name
+        os.pwrite(descriptor, owner, 0)
+        os.ftruncate(descriptor, len(owner))
     return descriptor
 
 
@@ -506,12 +585,18 @@ def _stopped() -> StoreStoppedError:
     )
 
 
+def _is_short_of_shared_memory(error: BaseException) -> bool:
+    """The index of the log is a file too: SQLite calls its lack of room an I/O error."""
+    code = getattr(error, "extendedresult", None)
+    return isinstance(error, apsw.IOError) and code == apsw.SQLITE_IOERR_SHMSIZE
+
+
 def translated(error: BaseException, folder: Path | None) -> PartitaError:
     """Return our error for one of SQLite's."""
     facts = {"folder": str(folder)}
     if isinstance(error, PartitaError):
         return error
-    if isinstance(error, apsw.FullError):
+    if isinstance(error, apsw.FullError) or _is_short_of_shared_memory(error):
         return StoreFullError(
             "StoreFull",
             "The disk is full: reads and deletes go on, other writes wait for room.",

@@ -75,7 +75,7 @@ class Target(msgspec.Struct, frozen=True):
     root: str
     """What printed addresses start with: `http://127.0.0.1:10002/acct`, no slash at the end."""
     path: str
-    """What follows the account, as sent. It is read (`parse_resource`) once it is known who asks."""
+    """What follows the account, as sent; `parse_resource` reads it once it is known who asks."""
 
 
 _HOST = re.compile(r"\[[0-9A-Fa-f:.]{2,45}\](?::[0-9]{1,5})?|[A-Za-z0-9._-]{1,253}(?::[0-9]{1,5})?")
@@ -114,6 +114,9 @@ def locate(scheme: str, host: str, path: str, account_names: Container[str]) -> 
         root = f"{scheme}://{host}/{named}"
         _check_account_segment(named)
     account = named.removesuffix(_SECONDARY)
+    if len(account) < len(named):
+        # In path style the Python SDK puts the secondary before the whole path of the primary.
+        rest = rest.removeprefix(f"{account}/")
     return Target(account, len(account) < len(named), root, rest)
 
 
@@ -278,6 +281,7 @@ def _wrong_key_count(account: str, table: str) -> InvalidRequestError:
         "InvalidInput",
         "The number of keys specified in the URI does not match number of key properties for the"
         f" resource '{account}.{table}'.",
+        facts={"table": table},
     )
 
 

@@ -9,7 +9,13 @@ from collections.abc import Container, Mapping, Sequence
 from typing import assert_never
 
 from partita.clock import Clock
-from partita.errors import InvalidRequestError, LimitExceededError, NotAuthorizedError, PartitaError
+from partita.errors import (
+    InvalidRequestError,
+    LimitExceededError,
+    NotAuthorizedError,
+    PartitaError,
+    UsageError,
+)
 from partita.service import bearer, cors, shared_key, xml_wire
 from partita.service import table_answers as answers
 from partita.service.account import Account, Accounts
@@ -80,7 +86,7 @@ class App:
             response = await self._answer(request, target, account, request_id)
         except PartitaError as error:
             response = self._refuse(error, request, request_id)
-        self._add_common_headers(response, request, account, request_id)
+        self._add_headers(response, request, account, request_id)
         return response
 
     async def _answer(
@@ -98,10 +104,17 @@ class App:
                 "RequestBodyTooLarge",
                 "The request body is too large and exceeds the maximum permissible limit.",
             )
-        resource = parse_resource(target.path, target.account)
-        if isinstance(resource, Batch) and request.method == "POST":
-            return await self._answer_batch(request, target, account, grant, request_id)
-        call = decode(request, resource, options_of(pairs), is_secondary=target.is_secondary)
+        try:
+            resource = parse_resource(target.path, target.account)
+            if isinstance(resource, Batch) and request.method == "POST":
+                return await self._answer_batch(request, target, account, grant, request_id)
+            call = decode(request, resource, options_of(pairs), is_secondary=target.is_secondary)
+        except UsageError as error:
+            # The service misses a table before it finds fault with the keys of its entities.
+            table = error.facts.get("table")
+            if isinstance(table, str) and grant.everything:
+                await account.tables.require_table(table)
+            raise
         for need in () if grant.everything else call.needs():
             grant.check(need)
         return await self._perform(call, request, target, account, grant)
@@ -126,9 +139,7 @@ class App:
                 )
             if authorization.startswith("Bearer "):
                 raise bearer.challenge(request)
-            shared_key.authenticate(
-                request, account.name, account.keys, now, self._skew_seconds
-            )
+            shared_key.authenticate(request, account.name, account.keys, now, self._skew_seconds)
             return FULL
         policies = []
         if sas.policy_id and account.name:
@@ -145,7 +156,7 @@ class App:
             scheme=request.scheme,
         )
 
-    async def _perform(  # noqa: PLR0911, PLR0912, C901 - one honest switch over the calls
+    async def _perform(  # noqa: PLR0911, PLR0912 - one honest switch over the calls
         self, call: Call, request: Request, target: Target, account: Account, grant: Grant
     ) -> Response:
         tables, root, name = account.tables, target.root, account.name
@@ -324,7 +335,7 @@ class App:
             extra.append(("Preference-Applied", preference))
         return encode_json(error, message, _error_content_type(request), extra=extra)
 
-    def _add_common_headers(
+    def _add_headers(
         self, response: Response, request: Request, account: Account | None, request_id: str
     ) -> None:
         headers = response.headers

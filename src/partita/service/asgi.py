@@ -11,6 +11,7 @@ from typing import Any
 from partita.clock import Clock, SystemClock
 from partita.service.http import Respond
 from partita.service.http_wire import (
+    BAD_HEADER,
     BAD_TARGET,
     BODY_TOO_LARGE,
     FAILED,
@@ -18,6 +19,7 @@ from partita.service.http_wire import (
     HttpLimits,
     Refusal,
     RefusedError,
+    join_repeated,
     refusal_response,
     sanitised_headers,
 )
@@ -87,10 +89,12 @@ async def _decline(scope: Scope, send: Send) -> None:
 
 
 async def _request_of(scope: Scope, receive: Receive, body_bytes_max: int) -> Request:
-    headers, repeated = _headers_of(scope["headers"])
+    headers, repeated = join_repeated(scope["headers"])
     path = _raw_path(scope)
     length = headers.get("content-length", "0")
-    if not length.isascii() or not length.isdigit() or int(length) > body_bytes_max:
+    if not length.isascii() or not length.isdigit():
+        raise RefusedError(BAD_HEADER)
+    if int(length) > body_bytes_max:
         raise RefusedError(BODY_TOO_LARGE)
     client = scope.get("client")
     return Request(
@@ -115,18 +119,6 @@ def _raw_path(scope: Scope) -> str:
     except UnicodeDecodeError:
         raise RefusedError(BAD_TARGET) from None
     return path
-
-
-def _headers_of(pairs: list[tuple[bytes, bytes]]) -> tuple[dict[str, str], frozenset[str]]:
-    headers: dict[str, str] = {}
-    repeated: set[str] = set()
-    for raw_name, raw_value in pairs:
-        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1").strip()
-        if name in headers:
-            repeated.add(name)
-            value = f"{headers[name]}, {value}"
-        headers[name] = value
-    return headers, frozenset(repeated)
 
 
 async def _read_body(receive: Receive, body_bytes_max: int) -> bytes:

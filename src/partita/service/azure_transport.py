@@ -60,9 +60,7 @@ class AsyncInProcessTransport(AsyncHttpTransport[HttpRequest, AsyncHttpResponseI
     ) -> AsyncHttpResponseImpl:
         future = asyncio.run_coroutine_threadsafe(self._respond(_request_of(request)), self._loop)
         answer = await asyncio.wrap_future(future)
-        response = AsyncHttpResponseImpl(
-            **_facts(request, answer, _AsyncEnded(), _AsyncDownload)
-        )
+        response = AsyncHttpResponseImpl(**_facts(request, answer, _AsyncEnded(), _AsyncDownload))
         if not stream:
             await response.read()
         return response

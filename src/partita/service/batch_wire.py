@@ -3,11 +3,6 @@
 Reading is one pass over the body: what real clients send is tolerated, anything else is
 refused at the first byte that cannot be right. Content-Length inside a part is not trusted:
 a part ends where the next delimiter line begins.
-
-    body        = *( "--" batch CRLF part ) "--" batch "--" CRLF
-    part        = Content-Type: multipart/mixed, blank line, change set
-                | Content-Type: application/http, blank line, request     (one query, alone)
-    change set  = *( "--" changeset CRLF headers, blank line, request ) "--" changeset "--"
 """
 
 import re
@@ -21,13 +16,18 @@ from partita.errors import InvalidRequestError
 from partita.service.request import Request, Response
 from partita.tables import limits
 
+# body        = *( "--" batch CRLF part ) "--" batch "--" CRLF
+# part        = Content-Type: multipart/mixed, blank line, change set
+#             | Content-Type: application/http, blank line, request     (one query, alone)
+# change set  = *( "--" changeset CRLF headers, blank line, request ) "--" changeset "--"
+
 BOUNDARY_CHARACTERS_MAX = 70
 """RFC 2046, 5.1.1."""
 PART_HEADERS_MAX = 64
 PART_HEAD_BYTES_MAX = 16 * limits.KIB
 """The headers of one part, its request line included."""
 LOOKALIKES_MAX = 1000
-"""Lines that begin like a delimiter and are none; no client sends any."""
+"""Lines that begin like a delimiter and are none: one boundary may begin another."""
 
 
 class BatchRequest(msgspec.Struct, frozen=True):

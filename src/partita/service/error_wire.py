@@ -12,6 +12,7 @@ from partita.service.request import Response
 from partita.tables.edm import TICKS_A_SECOND, text_of
 
 STATUS: dict[str, int] = {
+    "AddressUnusable": 500,
     "AtomFormatNotSupported": 415,
     "AuthenticationFailed": 403,
     "AuthorizationFailure": 403,
@@ -29,6 +30,7 @@ STATUS: dict[str, int] = {
     "FormatVersion": 500,
     "InsufficientAccountPermissions": 403,
     "InternalError": 500,
+    "InvalidAccountKey": 500,
     "InvalidAuthenticationInfo": 400,
     "InvalidDuplicateRow": 400,
     "InvalidHeaderValue": 400,
@@ -59,7 +61,9 @@ STATUS: dict[str, int] = {
     "StoreStopped": 503,
     "TableAlreadyExists": 409,
     "TableNotFound": 404,
+    "TlsFilesUnusable": 500,
     "TooManyProperties": 400,
+    "UnreadableServiceProperties": 500,
     "UnsupportedXmlNode": 400,
     "UpdateConditionNotSatisfied": 412,
     "XMethodIncorrectCount": 400,

@@ -3,20 +3,20 @@
 httptools (llhttp, strict) finds the parts of a request; what it lets pass and we do not is
 refused here. Requests of one connection are answered one at a time and in order. The one rule:
 a request that `respond` has begun is never cancelled; when its client is gone, only the answer
-is dropped. Time is coarse: one sweep a second moves `Connections.now`, so that a request costs
-no call to a clock and no timer.
+is dropped. It stays whole, although long: a connection is one state machine. Time is coarse:
+one sweep a second moves `Connections.now`, so that a request costs no clock and no timer.
 """
 
 import asyncio
 import logging
 import types
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from typing import Any, Final, cast
 
 import httptools
 
-from partita.clock import Clock
+from partita.service.connections import Connections
 from partita.service.http_wire import (
     BAD_EXPECTATION,
     BAD_HEADER,
@@ -35,12 +35,11 @@ from partita.service.http_wire import (
     TOO_SLOW,
     VERSION_NOT_SUPPORTED,
     HttpLimits,
-    LoggedRequest,
     Refusal,
     RefusedError,
-    common_lines,
     encode_head,
     is_request_line,
+    join_repeated,
     logged,
     refusal_response,
     split_target,
@@ -53,7 +52,6 @@ Respond = Callable[[Request], Coroutine[Any, Any, Response]]
 Until its first suspension it runs outside any task: it may await futures, but may enter
 `asyncio.timeout` or a task group only after it has suspended once.
 """
-RequestLog = Callable[[LoggedRequest], None]
 Fixed = Mapping[str, Callable[[], Response]]
 """Paths that are answered before `respond`, such as the health of the process."""
 
@@ -61,6 +59,8 @@ _Exchange = tuple[Request | None, Response | None, bytes]
 """A request to answer, or the answer of a refusal; and the Connection line that goes with it."""
 
 _SMALL_BODY_BYTES = 16 * 1024
+"""Up to here one copy is cheaper than a second write."""
+_LF = 10
 _NO_NAMES: frozenset[str] = frozenset()
 
 logger = logging.getLogger(__name__)
@@ -75,104 +75,6 @@ _HEAD: Final = 1
 _BODY: Final = 2
 _ENDED: Final = 3
 """The last answer is decided; what still arrives is thrown away."""
-
-
-class Connections:
-    """The open connections of one server: who may come in, how long they may take, who is left.
-
-    `now` and `common` are moved by the sweep only. A connection stays in the set until it is lost
-    *and* its running request has finished: stopping waits for both.
-    """
-
-    def __init__(self, limits: HttpLimits, clock: Clock, log: RequestLog | None = None) -> None:
-        self.limits = limits
-        self.clock = clock
-        self.log = log
-        self.now = clock.monotonic()
-        self.common = common_lines(clock.ticks())
-        self.is_stopping = False
-        self._open: set[HttpProtocol] = set()
-        self._refused: set[HttpProtocol] = set()
-        self._by_peer: Counter[str] = Counter()
-        self._emptied = asyncio.Event()
-        self._emptied.set()
-        self._timer: asyncio.TimerHandle | None = None
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def admits(self, peer: str) -> bool:
-        """Say whether one more connection from this address fits into the limits."""
-        if self.is_stopping or len(self._open) >= self.limits.connections_max:
-            return False
-        return is_loopback(peer) or self._by_peer[peer] < self.limits.connections_per_peer_max
-
-    def add(self, connection: "HttpProtocol", peer: str) -> bool:
-        """Take a connection in, or say that it must be refused."""
-        if not self.admits(peer):
-            self._refused.add(connection)
-            return False
-        self._open.add(connection)
-        self._by_peer[peer] += 1
-        self._emptied.clear()
-        return True
-
-    @property
-    def has_room_to_refuse(self) -> bool:
-        """Say whether a refused client may be told so, rather than cut off."""
-        return len(self._refused) <= self.limits.connections_max
-
-    def forget(self, connection: "HttpProtocol", peer: str) -> None:
-        self._refused.discard(connection)
-        if connection not in self._open:
-            return
-        self._open.remove(connection)
-        self._by_peer[peer] -= 1
-        if not self._by_peer[peer]:
-            del self._by_peer[peer]
-        if not self._open:
-            self._emptied.set()
-
-    def start_sweeping(self) -> None:
-        self.now = self.clock.monotonic()
-        self.common = common_lines(self.clock.ticks())
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self.limits.sweep_seconds, self._sweep)
-
-    def stop_sweeping(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _sweep(self) -> None:
-        self.start_sweeping()
-        for connection in [*self._open, *self._refused]:
-            connection.sweep(self.now)
-
-    async def drain(self, grace_seconds: float) -> bool:
-        """Close what is idle, let the rest answer, cut off what is left; say if all was answered.
-
-        Requests that are still running go on without their connection.
-        """
-        self.is_stopping = True
-        for connection in [*self._open]:
-            connection.close_if_idle()
-        try:
-            await asyncio.wait_for(self._emptied.wait(), grace_seconds)
-        except TimeoutError:
-            return not any(connection.owes_an_answer for connection in self._open)
-        finally:
-            self.cut_off()
-        return True
-
-    def cut_off(self) -> None:
-        """Close every connection now, answered or not."""
-        for connection in [*self._open, *self._refused]:
-            connection.abort()
-
-
-def is_loopback(peer: str) -> bool:
-    """Say whether an address belongs to this machine; a Unix socket has an empty one."""
-    return peer in ("", "::1") or peer.startswith(("127.", "::ffff:127."))
 
 
 @types.coroutine
@@ -229,7 +131,6 @@ class HttpProtocol(asyncio.Protocol):
         "_phase",
         "_query",
         "_repeated",
-        "_repeated_headers",
         "_respond",
         "_running",
         "_scheme",
@@ -274,14 +175,13 @@ class HttpProtocol(asyncio.Protocol):
         self._window_start_bytes = 0
 
         self._target = b""
-        self._fields: dict[str, str] = {}
-        self._repeated: list[str] = []
+        self._fields: list[tuple[bytes, bytes]] = []
         """Header fields as they arrive; once the head is whole, only trailers, which we drop."""
         self._method = ""
         self._path = ""
         self._query = ""
         self._headers: dict[str, str] = {}
-        self._repeated_headers = _NO_NAMES
+        self._repeated = _NO_NAMES
         self._connection = KEEP
         self._body: bytes | bytearray = b""
         self._owes_continue = False
@@ -417,55 +317,59 @@ class HttpProtocol(asyncio.Protocol):
     # Bytes in
 
     def data_received(self, data: bytes) -> None:
-        phase = self._phase
-        if phase == _ENDED:
+        if self._phase == _ENDED:
             self._throw_away(len(data))
             return
         self._chunk_bytes = len(data)
-        if phase == _IDLE:
-            self._begin_head(data)
-        self._parse(data)
+        if self._phase == _IDLE:
+            self._phase = _HEAD
+            self._since = self._connections.now
+            self._unfinished_bytes = 0
+            # llhttp skips empty lines before a request, also those that end in a bare LF.
+            if data[0] == _LF:
+                self._refuse_now(MALFORMED)
+                return
+        failure: Exception | None = None
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            failure = error
+        # Not inside `except`: a further error would lose the refusal that is its context.
+        if failure is not None:
+            self._recover(failure, data)
         if self._phase != _IDLE:
             self._bound_unfinished()
         if self._waiting:
             self._serve()
-        if self._owes_continue:
+        elif self._owes_continue:
             self._send_continue()
 
-    def _begin_head(self, data: bytes) -> None:
-        self._phase = _HEAD
-        self._since = self._connections.now
-        self._unfinished_bytes = 0
-        # llhttp skips empty lines before a request, also those that end in a bare LF.
-        if data.startswith(b"\n"):
-            self._refuse(MALFORMED)
-
-    def _parse(self, data: bytes) -> None:
-        while self._phase != _ENDED:
+    def _recover(self, error: Exception, data: bytes | memoryview) -> None:
+        """Go on after an offer to upgrade, which we do not take up; refuse everything else."""
+        while isinstance(error, httptools.HttpParserUpgrade):
+            data = memoryview(data)[error.args[0] :]
+            if not data or self._phase == _ENDED:
+                return
             try:
                 self._parser.feed_data(data)
-            except httptools.HttpParserUpgrade as upgrade:
-                # The offer was not taken up: what follows is HTTP/1.1 still.
-                data = data[upgrade.args[0] :]
-                if data:
-                    continue
-            except httptools.HttpParserError as error:
-                self._refuse_unparsed(error, data)
-            return
+            except (httptools.HttpParserError, httptools.HttpParserUpgrade) as next_error:
+                error = next_error
+            else:
+                return
+        if self._phase != _ENDED:
+            self._refuse(self._refusal_of(error, data))
 
-    def _refuse_unparsed(self, error: httptools.HttpParserError, data: bytes) -> None:
-        if self._phase == _ENDED:
-            return
+    def _refusal_of(self, error: Exception, data: bytes | memoryview) -> Refusal:
         cause = error.__context__
         if isinstance(cause, RefusedError):
-            self._refuse(cause.refusal)
-        elif isinstance(error, httptools.HttpParserCallbackError):
+            return cause.refusal
+        if isinstance(error, httptools.HttpParserCallbackError):
             logger.error("A request could not be taken in.", exc_info=error)
-            self._refuse(FAILED)
-        elif isinstance(error, httptools.HttpParserInvalidMethodError):
-            self._refuse(NOT_IMPLEMENTED if is_request_line(data) else MALFORMED)
-        else:
-            self._refuse(_REFUSALS_BY_REASON.get(str(error), MALFORMED))
+            return FAILED
+        if isinstance(error, httptools.HttpParserInvalidMethodError):
+            is_first = self._unfinished_bytes >= 0
+            return NOT_IMPLEMENTED if is_first and is_request_line(data) else MALFORMED
+        return _REFUSALS_BY_REASON.get(str(error), MALFORMED)
 
     def _bound_unfinished(self) -> None:
         """Refuse what grows inside the parser, where the callbacks do not see it yet."""
@@ -495,8 +399,7 @@ class HttpProtocol(asyncio.Protocol):
         self._phase = _HEAD
         self._target = b""
         if self._fields:
-            self._fields = {}
-            self._repeated = []
+            self._fields = []
 
     def on_url(self, part: bytes) -> None:
         self._target += part
@@ -504,22 +407,10 @@ class HttpProtocol(asyncio.Protocol):
             raise RefusedError(LINE_TOO_LONG)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        fields = self._fields
-        key = HEADER_NAMES.get(name) or name.decode("latin-1").lower()
-        if key in fields:
-            self._repeat_field(key, value.decode("latin-1").strip())
-        else:
-            fields[key] = value.decode("latin-1").strip()
-
-    def _repeat_field(self, key: str, value: str) -> None:
-        self._repeated.append(key)
-        if len(self._repeated) > self._limits.header_fields_max:
-            raise RefusedError(HEADERS_TOO_LARGE)
-        self._fields[key] = f"{self._fields[key]}, {value}"
+        self._fields.append((name, value))
 
     def on_headers_complete(self) -> None:
-        headers = self._headers = self._fields
-        self._fields = {}
+        headers = self._take_headers()
         method = self._parser.get_method()
         self._method = _METHODS.get(method) or method.decode("latin-1")
         keeps = self._parser.should_keep_alive()
@@ -529,11 +420,6 @@ class HttpProtocol(asyncio.Protocol):
             self._check_version(keeps)
         elif "host" not in headers:
             raise RefusedError(BAD_HEADER)
-        if len(headers) > self._limits.header_fields_max:
-            raise RefusedError(HEADERS_TOO_LARGE)
-        if self._chunk_bytes > self._limits.header_bytes_max or self._unfinished_bytes > 0:
-            self._check_header_bytes()
-        self._repeated_headers = self._take_repeated() if self._repeated else _NO_NAMES
         if not _FRAMING.isdisjoint(headers):
             self._check_framing()
         authority, self._path, self._query = split_target(self._target)
@@ -565,7 +451,7 @@ class HttpProtocol(asyncio.Protocol):
             bytes(self._body),
             self._peer,
             self._scheme,
-            self._repeated_headers,
+            self._repeated,
         )
         self._waiting.append((request, None, self._connection))
         self._is_fresh = False
@@ -574,13 +460,27 @@ class HttpProtocol(asyncio.Protocol):
         self._unfinished_bytes = -self._chunk_bytes
         self._phase = _ENDED if self._connection is CLOSE else _IDLE
 
-    def _take_repeated(self) -> frozenset[str]:
-        repeated, self._repeated = self._repeated, []
-        if len(self._headers) + len(repeated) > self._limits.header_fields_max:
+    def _take_headers(self) -> dict[str, str]:
+        fields = self._fields
+        self._fields = []
+        if len(fields) > self._limits.header_fields_max:
             raise RefusedError(HEADERS_TOO_LARGE)
-        if not _MUST_BE_SINGLE.isdisjoint(repeated):
-            raise RefusedError(BAD_HEADER)
-        return frozenset(repeated)
+        if self._chunk_bytes > self._limits.header_bytes_max or self._unfinished_bytes > 0:
+            self._check_header_bytes(fields)
+        names = HEADER_NAMES
+        headers = {names[name]: value.decode("latin-1").strip() for name, value in fields}
+        self._repeated = _NO_NAMES
+        if len(headers) < len(fields):
+            headers, self._repeated = join_repeated(fields)
+            if not _MUST_BE_SINGLE.isdisjoint(self._repeated):
+                raise RefusedError(BAD_HEADER)
+        self._headers = headers
+        return headers
+
+    def _check_header_bytes(self, fields: list[tuple[bytes, bytes]]) -> None:
+        total = sum(len(name) + len(value) + 4 for name, value in fields)
+        if total > self._limits.header_bytes_max:
+            raise RefusedError(HEADERS_TOO_LARGE)
 
     def _check_version(self, keeps: bool) -> None:  # noqa: FBT001 - the parser's own word
         version = self._parser.get_http_version()
@@ -593,12 +493,6 @@ class HttpProtocol(asyncio.Protocol):
             raise RefusedError(MALFORMED)
         elif keeps:
             self._connection = KEEP_AS_ASKED
-
-    def _check_header_bytes(self) -> None:
-        headers = self._headers
-        total = sum(map(len, headers)) + sum(map(len, headers.values())) + 4 * len(headers)
-        if total > self._limits.header_bytes_max:
-            raise RefusedError(HEADERS_TOO_LARGE)
 
     def _check_framing(self) -> None:
         headers = self._headers
@@ -679,6 +573,10 @@ class HttpProtocol(asyncio.Protocol):
     ) -> None:
         try:
             response = await rest
+        except asyncio.CancelledError:
+            # Only the end of the loop cancels: there is no answer to give any more.
+            self.abort()
+            raise
         except Exception as error:  # noqa: BLE001 - a bug must not end the server
             response = self._failure(request, error)
         finally:
@@ -708,7 +606,7 @@ class HttpProtocol(asyncio.Protocol):
             return
         if connections.is_stopping or self._has_eof:
             connection = self._last_connection_line(connection)
-        head = encode_head(response, connections.common, connection)
+        head = encode_head(response, connections.server_lines, connection)
         body = response.body
         if not body or (request is not None and request.method == "HEAD"):
             transport.write(head)

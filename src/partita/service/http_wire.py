@@ -72,12 +72,20 @@ _NAMES_SEEN_OFTEN: Final = (
     "x-partita-explain",
 )
 
-HEADER_NAMES: Final = {
-    form.encode(): name.lower()
+
+class _HeaderNames(dict[bytes, str]):
+    """Header names in lower case by their spelling; those that clients use are ready-made."""
+
+    def __missing__(self, name: bytes) -> str:
+        # Not kept: strangers would fill the memory with names.
+        return name.decode("latin-1").lower()
+
+
+HEADER_NAMES: Final = _HeaderNames(
+    (form.encode(), name.lower())
     for name in _NAMES_SEEN_OFTEN
     for form in (name, name.lower(), name.title())
-}
-"""Spellings that clients use, ready-made: a look-up costs a third of decoding."""
+)
 
 
 class HttpLimits(msgspec.Struct, frozen=True):
@@ -214,23 +222,23 @@ def http_date(ticks: int) -> str:
     return f"{day}, {time.day:02} {month} {time.year:04} {time:%H:%M:%S} GMT"
 
 
-def common_lines(ticks: int) -> bytes:
+def server_lines(ticks: int) -> bytes:
     """Return the header lines that every answer of this second carries."""
     return f"Server: {SERVER}\r\nDate: {http_date(ticks)}\r\n".encode("latin-1")
 
 
-def encode_head(response: Response, common: bytes, connection: bytes) -> bytes:
+def encode_head(response: Response, server_lines: bytes, connection: bytes) -> bytes:
     """Return everything that goes before the body."""
     status = response.status
     line = STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
     headers = response.headers
-    text = "".join([f"{name}: {value}\r\n" for name, value in headers])
+    text = "\r\n".join([*map(": ".join, headers), ""])
     # Counting is cheaper than looking at each value: one CR and one LF a line, or someone smuggles.
     if text.count("\n") != len(headers) or text.count("\r") != len(headers) or "\0" in text:
         text = "".join(f"{name}: {value}\r\n" for name, value in sanitised_headers(headers))
     # A 304 speaks of the length of what it does not send: better to say nothing.
     length = b"Content-Length: %d\r\n\r\n" % len(response.body) if status != 304 else b"\r\n"
-    return b"".join((line, common, text.encode("latin-1", "replace"), connection, length))
+    return b"".join((line, server_lines, text.encode("latin-1", "replace"), connection, length))
 
 
 def sanitised_headers(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -240,6 +248,19 @@ def sanitised_headers(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
 
 def _one_line(text: str) -> str:
     return re.sub(r"[\r\n\0]", " ", text)
+
+
+def join_repeated(fields: list[tuple[bytes, bytes]]) -> tuple[dict[str, str], frozenset[str]]:
+    """Return the headers, those sent more than once joined by a comma; and the names of these."""
+    headers: dict[str, str] = {}
+    repeated: set[str] = set()
+    for raw_name, raw_value in fields:
+        name, value = HEADER_NAMES[raw_name], raw_value.decode("latin-1").strip()
+        if name in headers:
+            repeated.add(name)
+            value = f"{headers[name]}, {value}"
+        headers[name] = value
+    return headers, frozenset(repeated)
 
 
 def split_target(target: bytes) -> tuple[str, str, str]:
@@ -274,7 +295,7 @@ def _without_authority(target: str) -> tuple[str, str]:
 _REQUEST_LINE: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,32} [!-~]+ HTTP/1\.[01]\r\n")
 
 
-def is_request_line(start: bytes) -> bool:
+def is_request_line(start: bytes | memoryview) -> bool:
     """Tell a method that we do not know from what is no HTTP at all."""
     return _REQUEST_LINE.match(start) is not None
 

@@ -20,7 +20,8 @@ import msgspec
 
 from partita.clock import Clock, SystemClock
 from partita.errors import ConfigurationError
-from partita.service.http import Connections, HttpProtocol, RequestLog, Respond
+from partita.service.connections import Connections, RequestLog
+from partita.service.http import HttpProtocol, Respond
 from partita.service.http_wire import HttpLimits
 from partita.service.request import Response
 
@@ -129,7 +130,7 @@ class Server:
     def hurry(self) -> None:
         """Cut the grace of a running `stop` short."""
         if self._connections is not None:
-            self._connections.cut_off()
+            self._connections.hurry()
 
     def _readiness(self) -> Response:
         is_stopping = self._connections is not None and self._connections.is_stopping
@@ -209,7 +210,7 @@ def _unusable_address(hosts: Sequence[str], port: int, error: OSError) -> Config
         "AddressUnusable",
         "The server cannot listen on this address.",
         facts={"hosts": ", ".join(hosts), "port": port, "reason": error.strerror or str(error)},
-        hint="Another process may hold the port; --port 0 takes a free one.",
+        hint="Another process may hold the port; --table-port 0 takes a free one.",
     )
 
 

@@ -214,7 +214,10 @@ def _other_spellings(path: str, account: str) -> Iterator[str]:
     paths = [path]
     secondary = f"/{account}-secondary"
     if path.startswith(secondary) and path[len(secondary) : len(secondary) + 1] in ("", "/"):
-        paths.append(f"/{account}{path[len(secondary) :]}")
+        below = path[len(secondary) :]
+        paths.append(f"/{account}{below}")
+        if below.startswith(f"/{account}/"):
+            paths.append(below)  # the Python SDK signs before it turns to the secondary
     seen = {path}
     for one in paths:
         plain = one.replace("%27", "'")

@@ -23,6 +23,8 @@ from partita.tables.store import Table
 
 Headers = list[tuple[str, str]]
 
+_BEFORE_VERSION = ("Content-Type", "Preference-Applied")
+_BEHIND_VERSION = ("Location", "DataServiceId", "ETag")
 _BATCH_FRONT: Headers = [("X-Content-Type-Options", "nosniff"), ("Cache-Control", "no-cache")]
 
 
@@ -99,15 +101,11 @@ def part_of_change(answer: Response, call: Change) -> Response:
     is_insert = isinstance(call.operation, Insert)
     given = dict(answer.headers)
     headers = list(_BATCH_FRONT)
-    for name in ("Content-Type", "Preference-Applied"):
-        if name in given:
-            headers.append((name, given[name]))
+    headers += [(name, given[name]) for name in _BEFORE_VERSION if name in given]
     headers.append(("DataServiceVersion", "3.0;" if is_insert else "1.0;"))
     if call.content_id is not None:
         headers.append(("Content-ID", call.content_id))
-    for name in ("Location", "DataServiceId", "ETag"):
-        if name in given:
-            headers.append((name, given[name]))
+    headers += [(name, given[name]) for name in _BEHIND_VERSION if name in given]
     return Response(answer.status, headers, answer.body)
 
 

@@ -24,9 +24,22 @@ from partita.service.address import (
 )
 from partita.service.render import Level
 from partita.service.request import Request
-from partita.service.sas import CONTAINER, OBJECT, READ, SERVICE, Need
+from partita.service.sas import (
+    ADD,
+    CONTAINER,
+    CREATE,
+    DELETE,
+    LIST,
+    OBJECT,
+    READ,
+    SERVICE,
+    UPDATE,
+    UPSERT,
+    WRITE,
+    Need,
+)
 from partita.tables import limits
-from partita.tables.entity import EntityBody, EntityKey, check_table_name, parse_body, parse_object
+from partita.tables.entity import EntityKey, check_table_name, parse_body, parse_object
 from partita.tables.filters import Filter, parse, parse_table_filter
 from partita.tables.operations import (
     ANY_ETAG,
@@ -50,7 +63,7 @@ class QueryTables(msgspec.Struct, frozen=True, gc=False):
     level: Level
 
     def needs(self) -> Sequence[Need]:
-        return (Need(CONTAINER, ("l",)),)
+        return (Need(CONTAINER, LIST),)
 
 
 class GetTable(msgspec.Struct, frozen=True, gc=False):
@@ -58,7 +71,7 @@ class GetTable(msgspec.Struct, frozen=True, gc=False):
     level: Level
 
     def needs(self) -> Sequence[Need]:
-        return (Need(CONTAINER, ("l",)),)
+        return (Need(CONTAINER, LIST),)
 
 
 class CreateTable(msgspec.Struct, frozen=True, gc=False):
@@ -67,21 +80,21 @@ class CreateTable(msgspec.Struct, frozen=True, gc=False):
     preference: str | None
 
     def needs(self) -> Sequence[Need]:
-        return (Need(CONTAINER, ("c", "w")),)
+        return (Need(CONTAINER, CREATE),)
 
 
 class DeleteTable(msgspec.Struct, frozen=True, gc=False):
     name: str
 
     def needs(self) -> Sequence[Need]:
-        return (Need(CONTAINER, ("d",)),)
+        return (Need(CONTAINER, DELETE),)
 
 
 class GetPolicies(msgspec.Struct, frozen=True, gc=False):
     table: str
 
     def needs(self) -> Sequence[Need]:
-        return (Need(CONTAINER, ("r",), by_key_only=True),)
+        return (Need(CONTAINER, READ, by_key_only=True),)
 
 
 class SetPolicies(msgspec.Struct, frozen=True, gc=False):
@@ -89,24 +102,24 @@ class SetPolicies(msgspec.Struct, frozen=True, gc=False):
     body: bytes
 
     def needs(self) -> Sequence[Need]:
-        return (Need(CONTAINER, ("w",), by_key_only=True),)
+        return (Need(CONTAINER, WRITE, by_key_only=True),)
 
 
 class GetProperties(msgspec.Struct, frozen=True, gc=False):
     def needs(self) -> Sequence[Need]:
-        return (Need(SERVICE, ("r",)),)
+        return (Need(SERVICE, READ),)
 
 
 class SetProperties(msgspec.Struct, frozen=True, gc=False):
     body: bytes
 
     def needs(self) -> Sequence[Need]:
-        return (Need(SERVICE, ("w",)),)
+        return (Need(SERVICE, WRITE),)
 
 
 class GetStatistics(msgspec.Struct, frozen=True, gc=False):
     def needs(self) -> Sequence[Need]:
-        return (Need(SERVICE, ("r",)),)
+        return (Need(SERVICE, READ),)
 
 
 class QueryEntities(msgspec.Struct, frozen=True, gc=False):
@@ -141,17 +154,17 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     content_id: str | None = None
 
     def needs(self) -> Sequence[Need]:
-        letters = _PERMISSIONS[type(self.operation)]
-        return (Need(OBJECT, (letters,), self.table, self.operation.key),)
+        permissions = _PERMISSIONS[type(self.operation)]
+        return (Need(OBJECT, permissions, self.table, self.operation.key),)
 
 
-_PERMISSIONS: dict[type, str] = {
-    Insert: "a",
-    Replace: "u",
-    Merge: "u",
-    InsertOrReplace: "au",
-    InsertOrMerge: "au",
-    Delete: "d",
+_PERMISSIONS: dict[type, tuple[str, ...]] = {
+    Insert: ADD,
+    Replace: UPDATE,
+    Merge: UPDATE,
+    InsertOrReplace: UPSERT,
+    InsertOrMerge: UPSERT,
+    Delete: DELETE,
 }
 
 Call = (
@@ -182,9 +195,7 @@ _SINGLE_OPTIONS = frozenset(
 )
 _TOP = re.compile(r"\d{1,9}", re.ASCII)
 _ETAG = re.compile(r'W/"[^"]*"|"[^"]*"')
-_METHODS = frozenset(
-    {"GET", "HEAD", "POST", "PUT", "PATCH", "MERGE", "DELETE", "OPTIONS"}
-)
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "MERGE", "DELETE", "OPTIONS"})
 _TUNNELLED = frozenset({"MERGE", "PATCH", "PUT", "DELETE"})
 
 
@@ -265,7 +276,8 @@ def _decode_entity(
                 hint="A delete needs If-Match: an etag, or * for any version.",
             )
         return Change(table, Delete(key, etag), level)
-    properties = body_of(request).properties
+    check_media_type(request)
+    properties = parse_body(request.body, is_insert=False).properties
     operation: Operation
     if method == "PUT":
         operation = (
@@ -295,11 +307,13 @@ def _decode_entity_set(
         )
     if method != "POST":
         raise _method_not_allowed()
-    body = body_of(request)
+    check_media_type(request)
+    body = parse_body(request.body)
     if body.partition_key is None or body.row_key is None:
         raise InvalidKeyError(
             "PropertiesNeedValue",
             "The values are not specified for all properties in the entity.",
+            facts={"table": table},
             hint="An insert needs PartitionKey and RowKey.",
         )
     key = EntityKey(body.partition_key, body.row_key)
@@ -311,9 +325,7 @@ def _decode_entity_set(
     )
 
 
-def _decode_policies(
-    request: Request, method: str, table: str, options: Mapping[str, str]
-) -> Call:
+def _decode_policies(request: Request, method: str, table: str, options: Mapping[str, str]) -> Call:
     if options["comp"] != "acl" or "restype" in options:
         raise _invalid_parameter()
     if method == "GET":
@@ -342,9 +354,7 @@ def _decode_tables(request: Request, method: str, options: Mapping[str, str]) ->
         raise InvalidRequestError(
             "PropertiesNeedValue", "The values are not specified for all properties in the entity."
         )
-    return CreateTable(
-        check_table_name(name), level_of(request, options), preference_of(request)
-    )
+    return CreateTable(check_table_name(name), level_of(request, options), preference_of(request))
 
 
 def _decode_service(request: Request, method: str, options: Mapping[str, str]) -> Call:
@@ -433,7 +443,7 @@ def check_media_type(request: Request) -> None:
     if "content-encoding" in request.headers:
         raise InvalidRequestError(
             "MediaTypeNotSupported",
-            "The media type is not supported.",
+            "None of the provided media types are supported",
             hint="Send the body without Content-Encoding.",
         )
     media_type = request.headers.get("content-type", "application/json").lower()
@@ -443,14 +453,9 @@ def check_media_type(request: Request) -> None:
         raise InvalidRequestError("AtomFormatNotSupported", "Atom format is not supported.")
     raise InvalidRequestError(
         "MediaTypeNotSupported",
-        "The media type is not supported.",
+        "None of the provided media types are supported",
         hint="Send application/json.",
     )
-
-
-def body_of(request: Request) -> EntityBody:
-    check_media_type(request)
-    return parse_body(request.body)
 
 
 def top_of(options: Mapping[str, str]) -> int:

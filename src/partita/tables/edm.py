@@ -41,7 +41,7 @@ TICKS_MAX = (date(9999, 12, 31).toordinal() + 1 - _EPOCH_DAY) * TICKS_A_DAY - 1
 _DATETIME = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)"
     r"(?:[Tt ](\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,20}))?)?)?"
-    r"(?:[Zz]|([+-])(\d\d):(\d\d))?",
+    r"(?:[Zz]|([+-])([01]\d|2[0-3]):([0-5]\d))?",
     re.ASCII,
 )
 _INTEGER = re.compile(r"[+-]?\d{1,64}", re.ASCII)
@@ -87,9 +87,7 @@ def text_of(ticks: int) -> str:
     minutes, second = divmod(seconds, 60)
     hour, minute = divmod(minutes, 60)
     day = date.fromordinal(days + _EPOCH_DAY)
-    whole = (
-        f"{day.year:04}-{day.month:02}-{day.day:02}T{hour:02}:{minute:02}:{second:02}"
-    )
+    whole = f"{day.year:04}-{day.month:02}-{day.day:02}T{hour:02}:{minute:02}:{second:02}"
     if fraction:
         tail = f"{fraction:07}".rstrip("0")
         return f"{whole}.{tail}Z"

@@ -49,7 +49,7 @@ class TableEngine:
         if not group.operations:
             raise GroupRuleError("InvalidInput", "One of the request inputs is not valid.")
         group.check()
-        table = await self._get_table(table_name)
+        table = await self.require_table(table_name)
         async with self.store.partition(
             table, group.partition_key, frees_space=group.only_deletes
         ) as partition:
@@ -66,7 +66,7 @@ class TableEngine:
 
     async def get(self, table_name: str, key: EntityKey) -> Entity:
         """Read one entity, or raise EntityNotFoundError."""
-        entity = await self.store.get(await self._get_table(table_name), key)
+        entity = await self.store.get(await self.require_table(table_name), key)
         if entity is None:
             raise EntityNotFoundError("ResourceNotFound", "The specified resource does not exist.")
         return entity
@@ -85,7 +85,7 @@ class TableEngine:
         `start` is the continuation of the page before; it grants nothing, since `within` clips
         it too.
         """
-        table = await self._get_table(table_name)
+        table = await self.require_table(table_name)
         chosen = plan(filter_, within)
         span = chosen.span if start is None else chosen.span.starting_at(start)
         if chosen.kind is PlanKind.POINT and chosen.residual is None and limit > 0:
@@ -134,7 +134,8 @@ class TableEngine:
     async def close(self) -> None:
         await self.store.close()
 
-    async def _get_table(self, name: str) -> Table:
+    async def require_table(self, name: str) -> Table:
+        """Find a table for operations on its entities."""
         table = await self.store.find_table(name)
         if table is None:
             raise TableNotFoundError(

@@ -244,8 +244,8 @@ def _bad_body() -> InvalidPropertyError:
     )
 
 
-def parse_body(body: bytes) -> EntityBody:
-    """Read the body of an insert, replace or merge."""
+def parse_body(body: bytes, *, is_insert: bool = True) -> EntityBody:
+    """Read the body of an insert, or of another write, whose keys stand in its address."""
     members = parse_object(body)
     partition_key = members.pop("PartitionKey", None)
     row_key = members.pop("RowKey", None)
@@ -266,11 +266,26 @@ def parse_body(body: bytes) -> EntityBody:
             properties[name + TYPE_SUFFIX] = kept
         properties[name] = stored
     check_property_count(properties)
+    if not is_insert:
+        return EntityBody(None, None, properties)  # the address names the keys
     return EntityBody(
-        None if partition_key is None else check_key("PartitionKey", partition_key),
-        None if row_key is None else check_key("RowKey", row_key),
+        _key_of(members, "PartitionKey", partition_key),
+        _key_of(members, "RowKey", row_key),
         properties,
     )
+
+
+def _key_of(members: dict[str, object], name: str, value: object) -> str | None:
+    if value is None:
+        return None
+    if members.get(name + TYPE_SUFFIX, edm.STRING) != edm.STRING:
+        raise InvalidKeyError(
+            "InvalidInput",
+            "An error occurred while processing this request.",
+            facts={"key": name},
+            hint="Keys are of type Edm.String.",
+        )
+    return check_key(name, value)
 
 
 def _check_annotation(name: str) -> None:

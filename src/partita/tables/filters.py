@@ -1,14 +1,15 @@
 """`$filter`: text to tree, tree to text, tree to a closure over the members of a document.
 
-The truth table is that of the service and is two-valued: a comparison with a missing property
-is false whatever its operator, and a property is less than every literal of a type that does
-not fit it. The one rule here: no input makes the parser recurse, and no tree is deeper than
-`limits.FILTER_DEPTH_MAX` lets its text be, so that walking a tree by recursion is safe.
+Logic is two-valued: a comparison with a missing property is false whatever its operator, and a
+property is less than every literal whose type does not fit. The one rule here: no input makes
+the parser recurse, and `limits.FILTER_DEPTH_MAX` bounds the trees, so that recursion over them
+is safe. Long, but whole: tokens, tree and truth table are read together or not at all.
 """
 
 import binascii
 import math
 import operator
+import string
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date
 from functools import partial
@@ -112,7 +113,8 @@ def _not_implemented(hint: str) -> NotSupportedError:
 # Tokens
 
 _BLANKS = " \t\r\n"
-_DIGITS = "0123456789"
+_DIGITS = string.digits
+_WORD_CHARACTERS = frozenset(string.ascii_letters + string.digits + "_")
 _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 _KEYWORDS = _COMPARISONS | {"and", "or", "not"}
 _ARITHMETIC = frozenset({"add", "sub", "mul", "div", "mod"})
@@ -163,18 +165,13 @@ def _tokens(text: str) -> Iterator[_Token]:
             token = _Token("operand", end, Literal(edm.STRING, value))
         elif character in _DIGITS or character in "-.":
             token = _number(text, position)
-        elif _is_word(character):
+        elif character in _WORD_CHARACTERS or character > "\x7f":
             token = _word(text, position)
         else:
             raise _syntax_error(text, position + 1)
         yield token
         position = token.end
     yield _Token("end", length)
-
-
-def _is_word(character: str) -> bool:
-    # Beyond ASCII this takes too much; `check_property_name` has the last word.
-    return character.isalnum() or character == "_" or character > "\x7f"
 
 
 def _quoted(text: str, start: int) -> tuple[str, int]:
@@ -209,8 +206,9 @@ def _word(text: str, start: int) -> _Token:
 
 
 def _end_of_word(text: str, start: int) -> int:
-    end = start
-    while end < len(text) and _is_word(text[end]):
+    end, length = start, len(text)
+    # Beyond ASCII this takes too much; `check_property_name` has the last word.
+    while end < length and ((character := text[end]) in _WORD_CHARACTERS or character > "\x7f"):
         end += 1
     return end
 

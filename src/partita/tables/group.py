@@ -9,7 +9,7 @@ import msgspec
 
 from partita.errors import GroupRuleError, PartitaError
 from partita.tables import limits
-from partita.tables.entity import Entity
+from partita.tables.entity import Entity, EntityKey
 from partita.tables.operations import Delete, Operation
 
 
@@ -34,7 +34,7 @@ class EntityGroup(msgspec.Struct, frozen=True):
 
     def check(self) -> None:
         """Raise for the first operation that breaks a rule; the error's facts name its index."""
-        seen: set[str] = set()
+        seen: set[EntityKey] = set()
         for index, operation in enumerate(self.operations):
             if index == limits.GROUP_OPERATIONS_MAX:
                 raise GroupRuleError(
@@ -42,21 +42,22 @@ class EntityGroup(msgspec.Struct, frozen=True):
                     "The batch request operation exceeds the maximum 100 changes per change set.",
                     facts={"index": index - 1},
                 )
-            partition_key, row_key = operation.key
-            if partition_key != self.partition_key:
-                raise GroupRuleError(
-                    "CommandsInBatchActOnDifferentPartitions",
-                    "All commands in a batch must operate on same entity group.",
-                    facts={"index": index},
-                )
-            if row_key in seen:
+            if operation.key in seen:
                 raise GroupRuleError(
                     "InvalidDuplicateRow",
                     "The batch request contains multiple changes with same row key. An entity can"
                     " appear only once in a batch request.",
                     facts={"index": index},
                 )
-            seen.add(row_key)
+            seen.add(operation.key)
+        # The service judges partitions only behind the count and the keys of the whole group.
+        for index, operation in enumerate(self.operations):
+            if operation.key.partition_key != self.partition_key:
+                raise GroupRuleError(
+                    "CommandsInBatchActOnDifferentPartitions",
+                    "All commands in a batch must operate on same entity group.",
+                    facts={"index": index},
+                )
 
     def apply(self, before: Mapping[str, Entity], now: int) -> Outcome:
         """Return what to write; the error of a failing operation names its index."""

@@ -22,9 +22,7 @@ class Insert(msgspec.Struct, frozen=True, gc=False):
 
     def apply(self, before: Entity | None, now: int) -> Entity:
         if before is not None:
-            raise EntityExistsError(
-                "EntityAlreadyExists", "The specified entity already exists."
-            )
+            raise EntityExistsError("EntityAlreadyExists", "The specified entity already exists.")
         return build(self.key, now, self.properties)
 
 

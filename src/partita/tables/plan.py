@@ -123,6 +123,8 @@ class _Interval(msgspec.Struct, frozen=True, gc=False):
         return self.upper == after(self.lower)
 
     def clip(self, other: "_Interval") -> "_Interval":
+        if self is _ALL_TEXTS or other is _ALL_TEXTS:
+            return other if self is _ALL_TEXTS else self
         uppers = [upper for upper in (self.upper, other.upper) if upper is not None]
         return _Interval(max(self.lower, other.lower), min(uppers, default=None))
 
@@ -172,8 +174,12 @@ class _Box(msgspec.Struct, frozen=True, gc=False):
         )
 
 
+_ALL_KEYS = _Box()
+_NO_KEYS = _Box(_NO_TEXTS)
+
+
 def _box_of_all(conjuncts: list[Filter]) -> _Box:
-    box = _Box()
+    box = _ALL_KEYS
     for each in conjuncts:
         box = box.clip(_box_of(each))
     return box
@@ -184,13 +190,13 @@ def _box_of(node: Filter) -> _Box:
         interval = _interval_of(node.operator, str(node.literal.value))
         return _Box(interval) if node.name == PARTITION_KEY else _Box(row_keys=interval)
     if isinstance(node, Constant) and not node.value:
-        return _Box(_NO_TEXTS)
+        return _NO_KEYS
     if isinstance(node, Or):
-        box = _Box(_NO_TEXTS)
+        box = _NO_KEYS
         for child in node.children:
             box = box.hull(_box_of_all(_conjuncts(child, negated=False)))
         return box
-    return _Box()
+    return _ALL_KEYS
 
 
 def _interval_of(comparison: str, text: str) -> _Interval:

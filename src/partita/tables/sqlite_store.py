@@ -7,19 +7,19 @@ select too much, never too little: the exact filter decides on what comes back.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import apsw
 import msgspec
 
 from partita.clock import TICKS_A_SECOND, Clock, SystemClock
 from partita.database import Database
-from partita.errors import TableExistsError, TableNotFoundError
+from partita.errors import TableExistsError, TableNotFoundError, UnavailableError
 from partita.tables import limits, pushdown
 from partita.tables.entity import Entity, EntityKey
-from partita.tables.filters import Filter, compile_filter
+from partita.tables.filters import Filter, Predicate, compile_filter
 from partita.tables.paging import KeyRange, Page, after
 from partita.tables.store import Policy, Statistics, Table
 
@@ -65,6 +65,7 @@ _decode_members = msgspec.json.Decoder(dict[str, str | int | float | bool]).deco
 _encode = msgspec.json.Encoder().encode
 
 Row = tuple[str, str, int, bytes]
+T = TypeVar("T")
 
 
 class SqliteTableStore:
@@ -79,7 +80,7 @@ class SqliteTableStore:
         """Committed tables by folded name; moved only when a commit has ended."""
         database.prepare("tables", FORMAT_VERSION, SCHEMA)
         for identity, name in database.reader.execute("SELECT id, name FROM catalog"):
-            self._tables[name.lower()] = Table(identity, name)
+            self._tables[_folded(name)] = Table(identity, name)
         self._last_ticks: int = (
             database.reader.execute("SELECT value FROM setting WHERE name = 'ticks'").get or 0
         )
@@ -100,22 +101,24 @@ class SqliteTableStore:
     async def close(self) -> None:
         if self._purging is not None:
             self._purging.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._purging
+            await asyncio.wait([self._purging])
         self._point_read.close()
         await self.database.close()
 
     # Tables
 
     async def find_table(self, name: str) -> Table | None:
-        return self._tables.get(name.lower())
+        return self._tables.get(_folded(name))
 
     async def create_table(self, name: str) -> Table:
+        return await _unbroken(self._create_table(name))
+
+    async def _create_table(self, name: str) -> Table:
         async with self.database.change() as connection:
             try:
                 connection.execute(
                     "INSERT INTO catalog (folded, name, policies) VALUES (?, ?, ?)",
-                    (name.lower(), name, b"[]"),
+                    (_folded(name), name, b"[]"),
                 )
             except apsw.ConstraintError as error:
                 raise TableExistsError(
@@ -124,11 +127,14 @@ class SqliteTableStore:
                     facts={"table": name},
                 ) from error
             table = Table(connection.last_insert_rowid(), name)
-        self._tables[name.lower()] = table
+        self._tables[_folded(name)] = table
         return table
 
     async def delete_table(self, name: str) -> None:
-        folded = name.lower()
+        await _unbroken(self._delete_table(name))
+
+    async def _delete_table(self, name: str) -> None:
+        folded = _folded(name)
         async with self.database.change(frees_space=True) as connection:
             identity = connection.execute(
                 "DELETE FROM catalog WHERE folded = ? RETURNING id", (folded,)
@@ -151,7 +157,7 @@ class SqliteTableStore:
     # Entities
 
     async def get(self, table: Table, key: EntityKey) -> Entity | None:
-        rows = self._point_read.execute(_GET, (table.id, *key)).fetchall()
+        rows: list[Any] = self._point_read.execute(_GET, (table.id, *key)).fetchall()
         return Entity(key[0], key[1], *rows[0]) if rows else None
 
     async def scan(self, table: Table, span: KeyRange, residual: Filter | None, limit: int) -> Page:
@@ -159,8 +165,10 @@ class SqliteTableStore:
             return Page([])
         if residual is None and span.single_partition() is not None:
             wanted = min(limit, INLINE_ENTITIES_MAX)
-            rows = _select(self.database.reader, table, span, None, wanted + 1)
-            if len(rows) <= wanted or wanted == limit:
+            rows, size = _select_within(
+                self.database.reader, table, span, None, (wanted + 1, limits.PAGE_BYTES_MAX)
+            )
+            if size < limits.PAGE_BYTES_MAX and (len(rows) <= wanted or wanted == limit):
                 return _page_of(rows, limit)
         return await self._scan_in_reader(table, span, residual, limit)
 
@@ -172,16 +180,15 @@ class SqliteTableStore:
         found: list[Row] = []
         position: KeyRange | None = span
         size = 0
-        while position is not None and len(found) <= limit:
-            if found and size >= limits.PAGE_BYTES_MAX:
-                break
-            if self._clock.monotonic() > deadline:
-                break
+        while position is not None and len(found) <= limit and size < limits.PAGE_BYTES_MAX:
             rows, position, read = await self.database.in_reader(
                 chunk.reader(position, limit + 1 - len(found), limits.PAGE_BYTES_MAX - size)
             )
             found += rows
             size += read
+            # Looked at behind the first step: every page gets on.
+            if self._clock.monotonic() > deadline:
+                break
         if len(found) > limit:
             return _page_of(found, limit)
         return Page([Entity(*row) for row in found], position.lower if position else None)
@@ -191,15 +198,17 @@ class SqliteTableStore:
         self, table: Table, partition_key: str, *, frees_space: bool = False
     ) -> AsyncIterator["SqlitePartition"]:
         async with self.database.change(frees_space=frees_space) as connection:
-            self._last_ticks = max(self._clock.ticks(), self._last_ticks + 1)
+            # A wall clock that leapt since the mark was written must not carry us past it.
+            now = min(self._clock.ticks(), self._reserved_ticks)
+            self._last_ticks = max(now, self._last_ticks + 1)
             yield SqlitePartition(connection, table, partition_key, self._last_ticks)
 
     async def statistics(self, table: Table, span: KeyRange) -> Statistics:
         where, parameters = _where(table, span)
 
         def read(connection: apsw.Connection) -> Statistics:
-            row = connection.execute(
-                "SELECT count(*), coalesce(sum(length(document)), 0) FROM entity WHERE " + where,
+            row: Any = connection.execute(
+                "SELECT count(*), coalesce(sum(length(document)), 0) FROM entity WHERE " + where,  # noqa: S608 - only our own text
                 parameters,
             ).fetchall()[0]
             return Statistics(*row)
@@ -209,7 +218,7 @@ class SqliteTableStore:
     # Policies and settings
 
     async def get_policies(self, table: Table) -> list[Policy]:
-        rows = self.database.reader.execute(
+        rows: list[Any] = self.database.reader.execute(
             "SELECT policies FROM catalog WHERE id = ?", (table.id,)
         ).fetchall()
         return _decode_policies(rows[0][0]) if rows else []
@@ -221,7 +230,7 @@ class SqliteTableStore:
             )
 
     async def get_setting(self, name: str) -> bytes | None:
-        rows = self.database.reader.execute(
+        rows: list[Any] = self.database.reader.execute(
             "SELECT value FROM setting WHERE name = ?", (name,)
         ).fetchall()
         return rows[0][0] if rows else None
@@ -249,14 +258,19 @@ class SqliteTableStore:
 
     async def _purge(self) -> None:
         while self.database.is_writable:
-            row = self.database.reader.execute("SELECT id FROM dropped LIMIT 1").fetchall()
-            if not row:
+            identity = self.database.reader.execute("SELECT id FROM dropped LIMIT 1").get
+            if identity is None:
                 return
-            async with self.database.change(frees_space=True) as connection:
-                connection.execute(_PURGE, (row[0][0], PURGE_ENTITIES))
-                if connection.changes() == 0:
-                    connection.execute("DELETE FROM dropped WHERE id = ?", row[0])
+            # A full or busy disk only delays the purge; a stopped one ends the loop.
+            with contextlib.suppress(UnavailableError):
+                await self._purge_some(identity)
             await asyncio.sleep(PURGE_PAUSE_SECONDS)
+
+    async def _purge_some(self, identity: int) -> None:
+        async with self.database.change(frees_space=True) as connection:
+            connection.execute(_PURGE, (identity, PURGE_ENTITIES))
+            if connection.changes() == 0:
+                connection.execute("DELETE FROM dropped WHERE id = ?", (identity,))
 
 
 class SqlitePartition:
@@ -274,7 +288,7 @@ class SqlitePartition:
         found: dict[str, Entity] = {}
         pk = self._partition_key
         for rk in row_keys:
-            rows = self._connection.execute(_GET, (self._table.id, pk, rk)).fetchall()
+            rows: list[Any] = self._connection.execute(_GET, (self._table.id, pk, rk)).fetchall()
             if rows:
                 found[rk] = Entity(pk, rk, *rows[0])
         return found
@@ -309,36 +323,29 @@ class _Chunk:
         self, span: KeyRange, wanted: int, budget: int
     ) -> Callable[[apsw.Connection], tuple[list[Row], KeyRange | None, int]]:
         def read(connection: apsw.Connection) -> tuple[list[Row], KeyRange | None, int]:
-            if self.matches is None:
-                return self._read_plain(connection, span, wanted, budget)
-            return self._read_filtered(connection, span, wanted, budget)
+            part, rest = span, None
+            if self.matches is not None:
+                part, rest = self._cut(connection, span)
+            rows, size = _select_within(
+                connection, self.table, part, self.pushed, (wanted, budget), self.matches
+            )
+            if len(rows) == wanted or size >= budget:
+                rest = _behind(span, rows[-1])
+            return rows, rest, size
 
         return read
 
-    def _read_plain(
-        self, connection: apsw.Connection, span: KeyRange, wanted: int, budget: int
-    ) -> tuple[list[Row], KeyRange | None, int]:
-        rows, size = _select_within(connection, self.table, span, None, (wanted, budget))
-        is_whole = len(rows) < wanted and size < budget
-        return rows, None if is_whole else _behind(span, rows[-1]), size
-
-    def _read_filtered(
-        self, connection: apsw.Connection, span: KeyRange, wanted: int, budget: int
-    ) -> tuple[list[Row], KeyRange | None, int]:
-        assert self.matches is not None
+    def _cut(self, connection: apsw.Connection, span: KeyRange) -> tuple[KeyRange, KeyRange | None]:
+        """Cut a range behind the number of entities that one step may look at."""
         where, parameters = _where(self.table, span)
-        end = connection.execute(
+        end: list[Any] = connection.execute(
             f"SELECT pk, rk FROM entity WHERE {where} ORDER BY pk, rk LIMIT 1 OFFSET ?",  # noqa: S608 - only our own text
             (*parameters, CHUNK_ENTITIES),
         ).fetchall()
-        part = KeyRange(span.lower, EntityKey(*end[0])) if end else span
-        rows, size = _select_within(connection, self.table, part, self.pushed, (wanted, budget))
-        if len(rows) == wanted or size >= budget:
-            rest: KeyRange | None = _behind(span, rows[-1])
-        else:
-            rest = KeyRange(EntityKey(*end[0]), span.upper) if end else None
-        matches = self.matches
-        return [row for row in rows if matches(_members_of(row))], rest, size
+        if not end:
+            return span, None
+        key = EntityKey(*end[0])
+        return KeyRange(span.lower, key), KeyRange(key, span.upper)
 
 
 def _members_of(row: Row) -> Mapping[str, object]:
@@ -367,41 +374,31 @@ def _where(table: Table, span: KeyRange) -> tuple[str, tuple[Any, ...]]:
     return "tid = ? AND (pk, rk) >= (?, ?) AND (pk, rk) < (?, ?)", (table.id, pk, rk, *upper)
 
 
-def _statement(
-    table: Table, span: KeyRange, pushed: tuple[str, tuple[object, ...]] | None, limit: int
-) -> tuple[str, tuple[Any, ...]]:
-    where, parameters = _where(table, span)
-    if pushed is not None:
-        where, parameters = f"{where} AND ({pushed[0]})", (*parameters, *pushed[1])
-    return f"{_ROWS}{where} ORDER BY pk, rk LIMIT ?", (*parameters, limit)
-
-
-def _select(
-    connection: apsw.Connection,
-    table: Table,
-    span: KeyRange,
-    pushed: tuple[str, tuple[object, ...]] | None,
-    limit: int,
-) -> list[Row]:
-    return connection.execute(*_statement(table, span, pushed, limit)).fetchall()
-
-
 def _select_within(
     connection: apsw.Connection,
     table: Table,
     span: KeyRange,
-    pushed: tuple[str, tuple[object, ...]] | None,
+    pushed: pushdown.Sql | None,
     bounds: tuple[int, int],
+    matches: Predicate | None = None,
 ) -> tuple[list[Row], int]:
-    """Read rows until a count or a number of document bytes is reached."""
+    """Read matching rows until a count or a number of document bytes is reached."""
     limit, budget = bounds
+    where, parameters = _where(table, span)
+    if pushed is not None:
+        where, parameters = f"{where} AND ({pushed[0]})", (*parameters, *pushed[1])
+    statement = f"{_ROWS}{where} ORDER BY pk, rk"
+    if matches is None:
+        statement, parameters = statement + " LIMIT ?", (*parameters, limit)
     rows: list[Row] = []
     size = 0
-    cursor = connection.execute(*_statement(table, span, pushed, limit))
+    cursor = connection.execute(statement, parameters)
     for row in cursor:
+        if matches is not None and not matches(_members_of(row)):
+            continue
         rows.append(row)
         size += len(row[3])
-        if size >= budget:
+        if size >= budget or len(rows) == limit:
             break
     cursor.close()
     return rows, size
@@ -412,3 +409,13 @@ def _set_setting(connection: apsw.Connection, name: str, value: bytes | int) -> 
         "INSERT INTO setting VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value",
         (name, value),
     )
+
+
+def _folded(name: str) -> str:
+    """Return what matches names without case: of ASCII only, or the Kelvin sign would be a k."""
+    return name.lower() if name.isascii() else name
+
+
+async def _unbroken(work: Coroutine[Any, Any, T]) -> T:
+    """Finish the work though the caller is cancelled: memory must learn of every commit."""
+    return await asyncio.shield(asyncio.ensure_future(work))

@@ -73,9 +73,7 @@ class TableStore(Protocol):
 
     async def get(self, table: Table, key: EntityKey) -> Entity | None: ...
 
-    async def scan(
-        self, table: Table, span: KeyRange, residual: Filter | None, limit: int
-    ) -> Page:
+    async def scan(self, table: Table, span: KeyRange, residual: Filter | None, limit: int) -> Page:
         """Return at most `limit` matching entities of a range, and where to go on.
 
         A page may end early, even empty, by its byte and time budgets; its continuation then

@@ -5,7 +5,6 @@ import random
 from functools import cache
 
 from hypothesis import strategies as st
-from unit.tables.reference_filter import Typed, TypedEntity, Value
 
 from partita.tables import edm
 from partita.tables.filters import (
@@ -18,6 +17,7 @@ from partita.tables.filters import (
     all_of,
     any_of,
 )
+from unit.tables.reference_filter import Typed, TypedEntity, Value
 
 NAMES = ("A", "B", "Größe", "_x9")
 OPERATORS = ("eq", "ne", "lt", "le", "gt", "ge")
@@ -100,7 +100,9 @@ def filters_over(leaves: st.SearchStrategy[Filter]) -> st.SearchStrategy[Filter]
 
 def filters() -> st.SearchStrategy[Filter]:
     truths = st.sampled_from(NAMES).map(Truth)
-    return filters_over(st.one_of(comparisons(), comparisons(), truths, st.builds(Constant, st.booleans())))
+    return filters_over(
+        st.one_of(comparisons(), comparisons(), truths, st.builds(Constant, st.booleans()))
+    )
 
 
 def key_filters() -> st.SearchStrategy[Filter]:

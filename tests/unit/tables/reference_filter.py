@@ -4,12 +4,12 @@ It works on typed values, `{name: (type, value)}`, not on stored text: what it h
 with the closures is the tree alone.
 """
 
+import base64
 import json
 import math
 from collections.abc import Mapping
 
 from partita.tables import edm, entity
-from partita.tables.edm import Members
 from partita.tables.entity import Entity
 from partita.tables.filters import And, Comparison, Constant, Filter, Literal, Not, Or, Truth
 
@@ -68,7 +68,7 @@ def in_order(left: Value, operator: str, right: Value) -> bool:
 
 def build(properties: TypedEntity) -> Entity:
     """Store typed values the way a request would."""
-    members: Members = {}
+    members: edm.Members = {}
     for name, (kind, value) in properties.items():
         if name in ("PartitionKey", "RowKey", "Timestamp"):
             continue
@@ -84,16 +84,10 @@ def wire_form(kind: str, value: Value) -> object:
     if kind == edm.DATETIME:
         return edm.text_of(int(value))
     if isinstance(value, bytes):
-        return entity_base64(value)
+        return base64.b64encode(value).decode()
     if isinstance(value, float) and not math.isfinite(value):
         return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
     return value
-
-
-def entity_base64(raw: bytes) -> str:
-    import base64
-
-    return base64.b64encode(raw).decode()
 
 
 def decode(stored: Entity) -> Mapping[str, object]:

@@ -5,14 +5,6 @@ import timeit
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from unit.tables.filter_strategies import (
-    OPERATORS,
-    POOLS,
-    filters,
-    many_entities,
-    typed_entities,
-)
-from unit.tables.reference_filter import Typed, TypedEntity, Value, build, decode, evaluate
 
 from partita.errors import FilterSyntaxError, NotSupportedError, PartitaError
 from partita.tables import edm, limits
@@ -31,10 +23,18 @@ from partita.tables.filters import (
     parse_table_filter,
     to_text,
 )
+from unit.tables.filter_strategies import (
+    OPERATORS,
+    POOLS,
+    filters,
+    many_entities,
+    typed_entities,
+)
+from unit.tables.reference_filter import Typed, TypedEntity, Value, build, decode, evaluate
 
 NOT_VALID = "One of the request inputs is not valid."
 NOT_IMPLEMENTED = "The requested operation is not implemented on the specified resource."
-POOL = [(typed, decode(build(typed))) for typed in many_entities()]
+POOL = [(typed, decode(build(typed))) for typed in many_entities(60)]
 GUID_TEXT = "c9da6455-213d-42c9-9a79-3e9149a57833"
 
 
@@ -95,9 +95,7 @@ def test_not_may_be_repeated() -> None:
 def test_parentheses_override_precedence() -> None:
     tree = parse("(A or B) and not (C and D)")
 
-    assert tree == And(
-        (Or((Truth("A"), Truth("B"))), Not(And((Truth("C"), Truth("D")))))
-    )
+    assert tree == And((Or((Truth("A"), Truth("B"))), Not(And((Truth("C"), Truth("D"))))))
 
 
 def test_chains_are_flat_however_they_are_parenthesised() -> None:
@@ -607,7 +605,9 @@ def test_blank_table_filter_is_no_filter() -> None:
     assert parse_table_filter(" ") is None
 
 
-@pytest.mark.parametrize("text", ["Name eq 'x'", "TableName eq 'x' and Other", "not (tablename eq 'x')"])
+@pytest.mark.parametrize(
+    "text", ["Name eq 'x'", "TableName eq 'x' and Other", "not (tablename eq 'x')"]
+)
 def test_unknown_property_of_tables_is_refused(text: str) -> None:
     with pytest.raises(FilterSyntaxError) as caught:
         parse_table_filter(text)

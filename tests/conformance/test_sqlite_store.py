@@ -1,0 +1,65 @@
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from conformance.table_store import EVERYTHING, TableStoreConformance, condition, row_keys_of
+from partita.database import Database
+from partita.errors import StoreLockedError
+from partita.tables import sqlite_store
+from partita.tables.sqlite_store import SqliteTableStore
+
+
+class TestSqliteInAFolder(TableStoreConformance):
+    async def open_store(self) -> SqliteTableStore:
+        return await SqliteTableStore.open(await Database.open(self.folder), self.clock)
+
+    async def test_a_folder_has_one_holder(self) -> None:
+        with pytest.raises(StoreLockedError) as refused:
+            await Database.open(self.folder)
+
+        assert str(refused.value.facts["holder"]).isdigit()
+
+    @pytest.mark.parametrize("limit", [1, 1000])
+    async def test_a_scan_for_a_rare_match_takes_few_steps(
+        self, limit: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        table = await self.store.create_table("Staff")
+        text = "x" * 200
+        await self.put(table, *(("p", f"{n:04}") for n in range(3000)), Name=text)
+        await self.put(table, ("p", "2999"), Name=text + "y")
+        steps = 0
+        in_reader = Database.in_reader
+
+        async def counted(database: Database, read: Callable[..., Any]) -> Any:
+            nonlocal steps
+            steps += 1
+            return await in_reader(database, read)
+
+        monkeypatch.setattr(Database, "in_reader", counted)
+        # Too long to be pushed down: every entity is a candidate.
+        page = await self.store.scan(table, EVERYTHING, condition(f"Name eq '{text}y'"), limit)
+
+        assert row_keys_of(page.entities) == ["2999"]
+        assert steps == 1
+
+
+class TestSqliteInMemory(TableStoreConformance):
+    is_durable = False
+
+    async def open_store(self) -> SqliteTableStore:
+        return await SqliteTableStore.open(await Database.open(None), self.clock)
+
+
+class TestSqliteInSmallSteps(TableStoreConformance):
+    """The same contract when every scan takes many steps and every purge many changes."""
+
+    @pytest.fixture(autouse=True)
+    def small_steps(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sqlite_store, "CHUNK_ENTITIES", 50)
+        monkeypatch.setattr(sqlite_store, "INLINE_ENTITIES_MAX", 3)
+        monkeypatch.setattr(sqlite_store, "PURGE_ENTITIES", 20)
+        monkeypatch.setattr(sqlite_store, "PURGE_PAUSE_SECONDS", 0)
+
+    async def open_store(self) -> SqliteTableStore:
+        return await SqliteTableStore.open(await Database.open(self.folder), self.clock)

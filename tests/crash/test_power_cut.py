@@ -1,0 +1,89 @@
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from crash.power_cut import power_cuts
+from crash.recording_vfs import Trace
+from crash.shim_vfs import registered, scratch_folder
+from crash.workload import Finding, examine, run_clients, write_image
+from partita import database
+from partita.database import Durability
+
+STATES = 20_000 if os.environ.get("PARTITA_SOAK") else 2_000
+STEPS = 150
+SEEDS = 4
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=scratch_folder(), prefix="partita-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(autouse=True)
+def _checkpoints_are_frequent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "WAL_CHECKPOINT_BYTES", 128 * 1024)
+    monkeypatch.setattr(database, "WAL_HOLD_BYTES", 512 * 1024)
+    monkeypatch.setattr(database, "RESERVE_BYTES", 4096)
+
+
+@dataclass
+class Tally:
+    states: int = 0
+    bad: list[tuple[int, int, Finding]] = field(default_factory=list)
+    """Seed, position and what was wrong."""
+
+    def count(self, kind: str) -> int:
+        return sum(bool(getattr(finding, kind)) for _, _, finding in self.bad)
+
+
+async def replay(scratch: Path, wanted: int, durability: Durability) -> Tally:
+    tally = Tally()
+    for seed in range(SEEDS):
+        trace = Trace()
+        with registered(trace) as vfs:
+            memory = await run_clients(
+                scratch / f"run{seed}",
+                vfs,
+                lambda trace=trace: trace.position,  # type: ignore[misc]
+                steps=STEPS,
+                seed=seed,
+                durability=durability,
+            )
+        cuts = power_cuts(trace.events, wanted // SEEDS, random.Random(seed))
+        for position, image in cuts:
+            folder = scratch / "image"
+            write_image(folder, image)
+            finding = await examine(folder, memory, position)
+            shutil.rmtree(folder)
+            tally.states += 1
+            if not finding.is_well:
+                tally.bad.append((seed, position, finding))
+    return tally
+
+
+@pytest.mark.timeout(1800)
+async def test_a_power_cut_at_any_moment_loses_nothing_that_was_acknowledged(
+    scratch: Path,
+) -> None:
+    tally = await replay(scratch, STATES, Durability.FULL)
+
+    print(f"{tally.states} crash states")
+    assert tally.bad == []
+    assert tally.states >= STATES
+
+
+async def test_the_same_cuts_find_the_writes_that_fast_durability_may_lose(
+    scratch: Path,
+) -> None:
+    tally = await replay(scratch, 400, Durability.FAST)
+
+    assert tally.count("lost") > 0
+    assert tally.count("damaged") == 0
+    assert tally.count("halves") == 0

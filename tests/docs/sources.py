@@ -1,0 +1,52 @@
+"""What the document tests look at: the project's own files."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+PROJECT = Path(__file__).parents[2]
+SOURCES = sorted((PROJECT / "src").rglob("*.py"))
+DOCUMENTS = sorted([*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")])
+_NOT_OURS = {".git", ".venv", "node_modules", "partita-data", "__pycache__", "out", "build", "dist"}
+
+
+def own_files() -> Iterator[Path]:
+    """Every file that belongs in the repository, caches and data left out."""
+    for path in sorted(PROJECT.rglob("*")):
+        parts = path.relative_to(PROJECT).parts
+        is_hidden = any(
+            part.startswith(".") and part not in {".ci", ".gitignore"} for part in parts
+        )
+        if path.is_file() and not is_hidden and _NOT_OURS.isdisjoint(parts):
+            yield path
+
+
+def trees() -> Iterator[tuple[Path, ast.Module]]:
+    for path in SOURCES:
+        yield path, ast.parse(path.read_text("utf-8"))
+
+
+def name_of(node: ast.expr) -> str:
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case _:
+            return ""
+
+
+def anchor_of(heading: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    text = re.sub(r"[`*]", "", heading).strip().lower()
+    return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+
+
+def headings(document: Path) -> list[str]:
+    text = re.sub(r"^```.*?^```", "", document.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+
+
+def code_blocks(document: Path, language: str) -> list[str]:
+    """The fenced blocks whose info string is exactly `language`."""
+    pattern = rf"^```{re.escape(language)}\n(.*?)^```$"
+    return re.findall(pattern, document.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)

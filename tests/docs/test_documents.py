@@ -1,0 +1,117 @@
+import argparse
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from docs.sources import DOCUMENTS, PROJECT, anchor_of, headings, own_files
+from partita.cli.config import SETTINGS
+from partita.cli.main import parser
+from partita.service.http_wire import HttpLimits
+from partita.tables import limits
+
+# In pieces, so that this file does not name them either.
+MACHINE_FOLDERS = ("work/", "opt/", "root/", "home/", "tmp/", "Users/")
+MACHINE_PATHS = re.compile("|".join(rf"(?<![\w.\])])/{folder}" for folder in MACHINE_FOLDERS))
+
+LOCK_LINE = re.compile(
+    r"|#.*| +# .*"
+    r"|[a-z0-9-]+==[\w.]+( ; .*)? \\"
+    r"|    --hash=sha256:[0-9a-f]{64}( \\)?"
+)
+
+
+def flags_of(verb: argparse.ArgumentParser) -> Iterator[str]:
+    for action in verb._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                yield from flags_of(inner)
+        yield from (option for option in action.option_strings if option.startswith("--"))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_inside_the_project_resolve(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text("utf-8")):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        linked = (document.parent / name).resolve() if name else document
+        assert linked.exists(), target
+        if anchor:
+            assert anchor in {anchor_of(heading) for heading in headings(linked)}, target
+
+
+def test_every_flag_is_in_the_operations_document() -> None:
+    text = (PROJECT / "docs" / "operations.md").read_text("utf-8")
+
+    flags = set(flags_of(parser())) - {"--help"}
+
+    assert "--table-port" in flags
+    assert {flag for flag in flags if not re.search(rf"`(partita )?{flag}\b", text)} == set()
+
+
+def test_every_setting_and_its_variable_are_in_the_operations_document() -> None:
+    text = (PROJECT / "docs" / "operations.md").read_text("utf-8")
+
+    assert {name for name in SETTINGS if f"`PARTITA_{name.upper()}`" not in text} == set()
+
+
+def test_every_limit_is_in_the_limits_document() -> None:
+    text = (PROJECT / "docs" / "limits.md").read_text("utf-8")
+    units = {"KIB", "MIB"}
+
+    names = {name for name in vars(limits) if name.isupper()} - units
+
+    assert {name for name in names if f"`{name}`" not in text} == set()
+    for bound in ("request_line_bytes_max", "connections_max", "keep_alive_seconds"):
+        assert bound in HttpLimits.__struct_fields__
+        assert f"`{bound}`" in text
+
+
+def test_every_decision_is_linked_from_the_architecture() -> None:
+    text = (PROJECT / "docs" / "architecture.md").read_text("utf-8")
+
+    for decision in (PROJECT / "docs" / "decisions").glob("*.md"):
+        assert f"decisions/{decision.name}" in text
+
+
+def test_every_dependency_has_its_reason() -> None:
+    import tomllib
+
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"].values()
+    wanted = [*project["dependencies"], *(line for extra in extras for line in extra)]
+    names = {re.match(r"[\w-]+", line)[0] for line in wanted} - {"partita"}  # type: ignore[index]
+    text = (PROJECT / "docs" / "decisions" / "0005-every-dependency-and-why.md").read_text("utf-8")
+
+    assert {
+        name for name in names if not re.search(rf"(^\| |, ){name}\b", text, re.MULTILINE)
+    } == set()
+
+
+def test_no_file_names_a_path_of_somebody_s_machine() -> None:
+    found = []
+    for path in own_files():
+        try:
+            text = path.read_text("utf-8")
+        except UnicodeDecodeError:
+            continue
+        found += [(path.name, match[0]) for match in MACHINE_PATHS.finditer(text)]
+
+    assert found == []
+
+
+def test_the_locks_name_packages_versions_and_hashes_only() -> None:
+    for lock in (PROJECT / "requirements").glob("*.txt"):
+        for line in lock.read_text("utf-8").splitlines():
+            assert LOCK_LINE.fullmatch(line), line
+            assert "://" not in line
+
+
+def test_the_readme_shows_its_promise_on_one_screen() -> None:
+    screen = "\n".join((PROJECT / "README.md").read_text("utf-8").splitlines()[:40])
+
+    assert "make serve" in screen
+    assert "from_connection_string" in screen
+    assert "planned" in screen

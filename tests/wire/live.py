@@ -1,0 +1,73 @@
+"""A live `partita serve`: the process that the wire tests talk to, and only by its endpoint."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+PATIENCE_SECONDS = 20
+
+
+class LiveServer:
+    """One server process on a free port. Its folder outlives it, so it can be restarted."""
+
+    def __init__(self, folder: Path, *flags: str) -> None:
+        self._folder = folder
+        self._flags = flags
+        self._process: subprocess.Popen[str] | None = None
+        self.announced: dict[str, Any] = {}
+        self.start()
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "partita.cli.main", "serve", "--json"]
+        flags = ["--table-port", "0", "--no-request-log", *self._flags]
+        process = subprocess.Popen(
+            [*command, *flags], cwd=self._folder, stdout=subprocess.PIPE, text=True
+        )
+        self._process = process
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            self.kill()
+            raise AssertionError("the server said nothing and ended")
+        self.announced = json.loads(line)
+
+    def stop(self) -> None:
+        """End it as an operator does; a server that does not end in time is killed."""
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            assert self._process.wait(PATIENCE_SECONDS) == 0
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait(PATIENCE_SECONDS)
+        if process.stdout is not None:
+            process.stdout.close()
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port."""
+        return self.endpoint.rpartition("/")[0]
+
+    @property
+    def endpoint(self) -> str:
+        text: str = self.announced["table_endpoint"]
+        return text
+
+    @property
+    def connection_string(self) -> str:
+        text: str = self.announced["connection_string"]
+        return text

@@ -1,0 +1,1224 @@
+"""The HTTP protocol over raw sockets, on a live server, on both event loops."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import signal
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from partita.clock import ManualClock
+from partita.errors import ConfigurationError
+from partita.service.connections import Connections, is_loopback
+from partita.service.http import HttpProtocol
+from partita.service.http_wire import HttpLimits, LoggedRequest
+from partita.service.request import Request, Response
+from partita.service.server import Server, TlsFiles, new_event_loop
+
+PATIENCE_SECONDS = 20
+QUICK_SWEEP = HttpLimits(sweep_seconds=0.02)
+
+ECHO = b"GET /echo HTTP/1.1\r\nHost: a\r\n\r\n"
+START = b"POST /echo HTTP/1.1\r\nHost: a\r\n"
+CHUNKED = START + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def echo(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error_code(self) -> str:
+        code: str = json.loads(self.body)["odata.error"]["code"]
+        return code
+
+
+class Client:
+    """A raw socket that can read answers one by one."""
+
+    def __init__(self, address: tuple[str, int], *, context: ssl.SSLContext | None = None) -> None:
+        self.socket = socket.create_connection(address, timeout=PATIENCE_SECONDS)
+        if context is not None:
+            self.socket = context.wrap_socket(self.socket, server_hostname="localhost")
+        self._stream = self.socket.makefile("rb")
+
+    def send(self, *parts: bytes) -> "Client":
+        for part in parts:
+            self.socket.sendall(part)
+        return self
+
+    def send_until_blocked(self, part: bytes, *, times: int) -> int:
+        """Send the part again and again until the server reads no more; return the bytes sent."""
+        sent = 0
+        try:
+            while sent < times * len(part):
+                sent += self.socket.send(part[sent % len(part) :])
+        except TimeoutError:
+            return sent
+        raise AssertionError("the server read everything")
+
+    def send_until_cut_off(self, part: bytes, *, times: int) -> None:
+        for _ in range(times):
+            self.send(part)
+
+    def read(self, *, is_head: bool = False) -> Answer:
+        status_line = self._stream.readline().decode()
+        assert status_line.startswith("HTTP/1.1 "), f"no answer but {status_line!r}"
+        headers: dict[str, str] = {}
+        while (line := self._stream.readline().decode("latin-1")) != "\r\n":
+            name, _, value = line.rstrip("\r\n").partition(": ")
+            assert name.lower() not in headers, f"{name} was sent twice"
+            headers[name.lower()] = value
+        length = 0 if is_head else int(headers.get("content-length", "0"))
+        return Answer(int(status_line.split()[1]), headers, self._stream.read(length))
+
+    def read_rest(self) -> bytes:
+        return self._stream.read()
+
+    def is_closed_by_server(self) -> bool:
+        try:
+            return self._stream.read(1) == b""
+        except ConnectionResetError:
+            return True
+
+    def reset(self) -> None:
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close()
+
+    def close(self) -> None:
+        self._stream.close()
+        self.socket.close()
+
+
+class Behaviour:
+    """What `respond` does here, by path; and what it saw."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        self.notes: list[str] = []
+        self.release = asyncio.Event()
+        self.response = Response(200, [], b"")
+
+    async def respond(self, request: Request) -> Response:
+        self.requests.append(request)
+        verb: Callable[[Request], Any] = getattr(self, request.path.strip("/").partition("/")[0])
+        response: Response = await verb(request)
+        return response
+
+    async def echo(self, request: Request) -> Response:
+        seen = {
+            "method": request.method,
+            "path": request.path,
+            "query": request.query,
+            "headers": request.headers,
+            "body": request.body.decode("latin-1"),
+            "peer": request.peer,
+            "scheme": request.scheme,
+            "repeated": sorted(request.repeated),
+        }
+        return Response(200, [("Content-Type", "application/json")], json.dumps(seen).encode())
+
+    async def given(self, _: Request) -> Response:
+        return self.response
+
+    async def wait(self, request: Request) -> Response:
+        self.notes.append("began")
+        try:
+            await self.release.wait()
+        except asyncio.CancelledError:
+            self.notes.append("cancelled")
+            raise
+        self.notes.append("finished")
+        return Response(200, [], request.query.encode())
+
+    async def large(self, _: Request) -> Response:
+        return Response(200, [], b"x" * 1024 * 1024)
+
+    async def boom(self, _: Request) -> Response:
+        raise ValueError("a secret detail")
+
+    async def late_boom(self, _: Request) -> Response:
+        await asyncio.sleep(0)
+        raise ValueError("a secret detail")
+
+    async def recover(self, _: Request) -> Response:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.get_loop().call_soon(future.set_exception, KeyError("first"))
+        try:
+            await future
+        except KeyError:
+            return Response(200, [], await asyncio.sleep(0, b"recovered"))
+        return Response(200, [], b"the error was lost")
+
+    async def tasks(self, _: Request) -> Response:
+        before = asyncio.current_task()
+        await asyncio.sleep(0)
+        after = asyncio.current_task()
+        return Response(200, [], f"{before is None} {after is not None}".encode())
+
+    async def no_task(self, _: Request) -> Response:
+        return Response(200, [], str(asyncio.current_task() is None).encode())
+
+
+class LiveServer:
+    """A server on a loop of its own, in a thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.clock = ManualClock()
+        self.behaviour = Behaviour()
+        self.logged: list[LoggedRequest] = []
+        self.is_ready = True
+        self.server: Server | None = None
+        self._thread = threading.Thread(target=loop.run_forever)
+        self._thread.start()
+        self._clients: list[Client] = []
+
+    def call(self, coroutine: Any) -> Any:
+        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        return future.result(PATIENCE_SECONDS)
+
+    def start(self, **options: Any) -> int:
+        options.setdefault("limits", QUICK_SWEEP)
+        options.setdefault("is_ready", lambda: self.is_ready)
+        self.server = Server(self.behaviour.respond, clock=self.clock, **options)
+        port: int = self.call(self.server.start())
+        return port
+
+    def client(self, *, host: str = "127.0.0.1", context: ssl.SSLContext | None = None) -> Client:
+        if self.server is None:
+            self.start()
+        assert self.server is not None
+        client = Client((host, self.server.port), context=context)
+        self._clients.append(client)
+        return client
+
+    def stop(self, grace_seconds: float) -> Any:
+        assert self.server is not None
+        return self.call(self.server.stop(grace_seconds))
+
+    def release(self) -> None:
+        self.loop.call_soon_threadsafe(self.behaviour.release.set)
+
+    def until(self, is_so: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not is_so():
+            assert time.monotonic() < deadline, "it never became so"
+            time.sleep(0.005)
+
+    def tear_down(self) -> None:
+        self.release()
+        for client in self._clients:
+            client.close()
+        if self.server is not None:
+            self.stop(PATIENCE_SECONDS)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+
+@pytest.fixture(params=[new_event_loop, asyncio.new_event_loop], ids=["uvloop", "asyncio"])
+def live(request: pytest.FixtureRequest) -> Iterator[LiveServer]:
+    live = LiveServer(request.param())
+    yield live
+    live.tear_down()
+
+
+# Requests as they come in
+
+
+def test_request_carries_raw_path_query_headers_body_and_peer(live: LiveServer) -> None:
+    target = b"/echo/T(PartitionKey='a%2Fb',RowKey='%C3%A9')?$filter=a%20eq%20'b'&x=?"
+
+    client = live.client().send(
+        b"PUT %s HTTP/1.1\r\nHost: h:1\r\nX-Ms-Date: \t now \t\r\nX-Empty:\r\n"
+        b"Content-Length: 3\r\n\r\nabc" % target
+    )
+
+    assert client.read().echo == {
+        "method": "PUT",
+        "path": "/echo/T(PartitionKey='a%2Fb',RowKey='%C3%A9')",
+        "query": "$filter=a%20eq%20'b'&x=?",
+        "headers": {"host": "h:1", "x-ms-date": "now", "x-empty": "", "content-length": "3"},
+        "body": "abc",
+        "peer": "127.0.0.1",
+        "scheme": "http",
+        "repeated": [],
+    }
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "POST", "MERGE", "PATCH", "DELETE", "OPTIONS"])
+def test_every_method_of_the_protocol_reaches_respond(live: LiveServer, method: str) -> None:
+    client = live.client().send(f"{method} /echo HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+
+    assert client.read().echo["method"] == method
+
+
+def test_request_may_arrive_byte_by_byte(live: LiveServer) -> None:
+    request = START + b"X-Long-Name: v w\r\nContent-Length: 4\r\n\r\nbody"
+
+    client = live.client()
+    client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    client.send(*(bytes([byte]) for byte in request))
+
+    echo = client.read().echo
+    assert (echo["headers"]["x-long-name"], echo["body"]) == ("v w", "body")
+
+
+def test_header_sent_twice_is_joined_and_named(live: LiveServer) -> None:
+    client = live.client().send(ECHO[:-2] + b"X-A: 1\r\nx-a: 2\r\nX-B: 3\r\n\r\n")
+
+    echo = client.read().echo
+    assert echo["headers"]["x-a"] == "1, 2"
+    assert echo["repeated"] == ["x-a"]
+
+
+def test_repeated_headers_of_one_request_do_not_reach_the_next(live: LiveServer) -> None:
+    client = live.client().send(ECHO[:-2] + b"X-A: 1\r\nX-A: 2\r\n\r\n", ECHO)
+
+    client.read()
+    assert client.read().echo["repeated"] == []
+
+
+@pytest.mark.parametrize(
+    ("target", "path", "query"),
+    [
+        ("http://other:8080/echo/a?b=c", "/echo/a", "b=c"),
+        ("HTTPS://other:8080/echo", "/echo", ""),
+        ("http://other:8080/echo?http://x/y", "/echo", "http://x/y"),
+    ],
+)
+def test_absolute_target_is_stripped_and_names_the_host(
+    live: LiveServer, target: str, path: str, query: str
+) -> None:
+    client = live.client().send(f"GET {target} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+
+    echo = client.read().echo
+    assert (echo["path"], echo["query"], echo["headers"]["host"]) == (path, query, "other:8080")
+
+
+def test_chunked_body_is_put_together_and_its_trailers_dropped(live: LiveServer) -> None:
+    client = live.client().send(
+        CHUNKED + b"3\r\nabc\r\n5;note=x\r\ndefgh\r\n1\r\ni\r\n0\r\nHost: evil\r\nX-T: 1\r\n\r\n",
+        ECHO,
+    )
+
+    echo = client.read().echo
+    assert echo["body"] == "abcdefghi"
+    assert echo["headers"] == {"host": "a", "transfer-encoding": "chunked"}
+    assert client.read().echo["headers"] == {"host": "a"}
+
+
+def test_body_of_exactly_the_limit_is_taken(live: LiveServer) -> None:
+    live.start(limits=HttpLimits(body_bytes_max=300_000))
+
+    client = live.client().send(START + b"Content-Length: 300000\r\n\r\n" + b"y" * 300_000)
+
+    assert client.read().echo["body"] == "y" * 300_000
+
+
+def test_offer_to_upgrade_is_ignored(live: LiveServer) -> None:
+    client = live.client().send(
+        ECHO[:-2] + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\r\n" + ECHO
+    )
+
+    assert [client.read().status, client.read().status] == [200, 200]
+
+
+def test_request_after_an_offer_to_upgrade_is_refused_for_its_own_fault(live: LiveServer) -> None:
+    offer = ECHO[:-2] + b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+
+    client = live.client().send(offer + START + b"Content-Length: 10737418240\r\n\r\n")
+
+    assert [client.read().status, client.read().status] == [200, 413]
+
+
+# Answers as they go out
+
+
+def test_answer_carries_server_date_and_length(live: LiveServer) -> None:
+    live.behaviour.response = Response(200, [("X-Own", "1")], b"hello")
+
+    answer = live.client().send(ECHO.replace(b"echo", b"given")).read()
+
+    assert answer == Answer(
+        200,
+        {
+            "server": "Windows-Azure-Table/1.0 Microsoft-HTTPAPI/2.0",
+            "date": "Tue, 14 Nov 2023 22:13:20 GMT",
+            "x-own": "1",
+            "content-length": "5",
+        },
+        b"hello",
+    )
+
+
+def test_date_follows_the_clock(live: LiveServer) -> None:
+    client = live.client().send(ECHO)
+    before = client.read().headers["date"]
+
+    live.clock.jump(3600)
+
+    live.until(lambda: client.send(ECHO).read().headers["date"] != before)
+    assert client.send(ECHO).read().headers["date"] == "Tue, 14 Nov 2023 23:13:20 GMT"
+
+
+def test_answer_without_content_says_length_zero(live: LiveServer) -> None:
+    live.behaviour.response = Response(204)
+
+    client = live.client().send(ECHO.replace(b"echo", b"given"), ECHO)
+
+    assert client.read().headers["content-length"] == "0"
+    assert client.read().status == 200
+
+
+def test_not_modified_has_no_length(live: LiveServer) -> None:
+    live.behaviour.response = Response(304, [("ETag", "x")])
+
+    client = live.client().send(ECHO.replace(b"echo", b"given"), ECHO)
+
+    assert "content-length" not in client.read().headers
+    assert client.read().status == 200
+
+
+def test_head_gets_the_length_and_no_body(live: LiveServer) -> None:
+    live.behaviour.response = Response(200, [], b"hello")
+
+    client = live.client().send(b"HEAD /given HTTP/1.1\r\nHost: a\r\n\r\n", ECHO)
+
+    assert client.read(is_head=True).headers["content-length"] == "5"
+    assert client.read().status == 200
+
+
+@pytest.mark.parametrize("evil", ["a\r\nX-Evil: 1", "a\nX-Evil: 1", "a\rX-Evil: 1", "a\0b"])
+def test_header_value_cannot_start_another_line(live: LiveServer, evil: str) -> None:
+    live.behaviour.response = Response(200, [("X-Own", evil), ("X-Next", "\u0416")], b"")
+
+    client = live.client().send(ECHO.replace(b"echo", b"given")[:-2] + b"Connection: close\r\n\r\n")
+
+    lines = client.read_rest().split(b"\r\n")
+    assert [line for line in lines if line.lower().startswith(b"x-evil")] == []
+    assert [line for line in lines if b"\r" in line or b"\n" in line or b"\0" in line] == []
+    assert b"X-Next: ?" in lines
+
+
+def test_large_answer_arrives_whole(live: LiveServer) -> None:
+    client = live.client().send(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n")
+
+    assert client.read().body == b"x" * 1024 * 1024
+
+
+def test_unknown_status_still_makes_a_status_line(live: LiveServer) -> None:
+    live.behaviour.response = Response(299, [], b"odd")
+
+    assert live.client().send(ECHO.replace(b"echo", b"given")).read().status == 299
+
+
+# The life of a connection
+
+
+def test_connection_is_kept_for_the_next_request(live: LiveServer) -> None:
+    client = live.client()
+
+    assert client.send(ECHO).read().status == 200
+    answer = client.send(ECHO).read()
+
+    assert answer.status == 200
+    assert "connection" not in answer.headers
+
+
+def test_client_may_ask_to_close(live: LiveServer) -> None:
+    client = live.client().send(ECHO[:-2] + b"Connection: close\r\n\r\n")
+
+    assert client.read().headers["connection"] == "close"
+    assert client.is_closed_by_server()
+
+
+def test_http_1_0_closes_unless_asked_to_keep(live: LiveServer) -> None:
+    client = live.client().send(b"GET /echo HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+    assert client.read().headers["connection"] == "keep-alive"
+
+    client.send(b"GET /echo HTTP/1.0\r\n\r\n")
+    assert client.read().headers["connection"] == "close"
+    assert client.is_closed_by_server()
+
+
+def test_what_follows_the_last_request_is_not_served(live: LiveServer) -> None:
+    client = live.client().send(ECHO[:-2] + b"Connection: close\r\n\r\n" + ECHO)
+
+    assert client.read().status == 200
+    assert client.is_closed_by_server()
+    assert len(live.behaviour.requests) == 1
+
+
+def test_client_that_half_closes_gets_its_answers(live: LiveServer) -> None:
+    client = live.client().send(b"GET /wait?1 HTTP/1.1\r\nHost: a\r\n\r\n" + ECHO)
+    live.until(lambda: live.behaviour.notes == ["began"])
+
+    client.socket.shutdown(socket.SHUT_WR)
+    time.sleep(0.05)
+    live.release()
+
+    assert client.read().body == b"1"
+    assert client.read().headers["connection"] == "close"
+    assert client.is_closed_by_server()
+
+
+def test_client_that_half_closes_inside_a_request_is_let_go(live: LiveServer) -> None:
+    client = live.client().send(ECHO + START + b"Content-Length: 5\r\n\r\nab")
+    assert client.read().status == 200
+
+    client.socket.shutdown(socket.SHUT_WR)
+
+    assert client.is_closed_by_server()
+
+
+def test_pipelined_requests_are_answered_in_order(live: LiveServer) -> None:
+    client = live.client().send(
+        b"GET /wait?first HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET /echo?second HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET /wait?third HTTP/1.1\r\nHost: a\r\n\r\n",
+    )
+    live.until(lambda: live.behaviour.notes == ["began"])
+    assert len(live.behaviour.requests) == 1
+
+    live.release()
+
+    assert client.read().body == b"first"
+    assert client.read().echo["query"] == "second"
+    assert client.read().body == b"third"
+
+
+def test_reading_pauses_while_too_many_requests_wait(live: LiveServer) -> None:
+    client = live.client().send(b"GET /wait?first HTTP/1.1\r\nHost: a\r\n\r\n")
+    live.until(lambda: live.behaviour.notes == ["began"])
+    padded = ECHO[:-2] + b"X-Pad: " + b"p" * 30_000 + b"\r\n\r\n"
+
+    client.socket.settimeout(0.5)
+    sent = client.send_until_blocked(padded, times=4000)
+    whole = sent // len(padded)
+    client.socket.settimeout(PATIENCE_SECONDS)
+    live.release()
+
+    assert client.read().body == b"first"
+    assert {client.read().status for _ in range(whole)} == {200}
+
+
+def test_requests_wait_while_the_client_does_not_read(live: LiveServer) -> None:
+    request = b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n"
+
+    client = live.client().send(request * 200)
+    live.until(lambda: len(live.behaviour.requests) > 0)
+    time.sleep(0.2)
+    begun = len(live.behaviour.requests)
+
+    assert begun < 100
+    assert {len(client.read().body) for _ in range(200)} == {1024 * 1024}
+
+
+# Driving respond without a task
+
+
+def test_answer_that_is_ready_needs_no_task(live: LiveServer) -> None:
+    assert live.client().send(ECHO.replace(b"echo", b"no_task")).read().body == b"True"
+
+
+def test_respond_goes_on_in_a_task_once_it_suspends(live: LiveServer) -> None:
+    assert live.client().send(ECHO.replace(b"echo", b"tasks")).read().body == b"True True"
+
+
+def test_error_of_the_first_awaited_future_reaches_respond(live: LiveServer) -> None:
+    assert live.client().send(ECHO.replace(b"echo", b"recover")).read().body == b"recovered"
+
+
+@pytest.mark.parametrize("leave", [Client.close, Client.reset], ids=["close", "reset"])
+def test_request_finishes_although_its_client_went_away(
+    live: LiveServer, leave: Callable[[Client], None]
+) -> None:
+    client = live.client().send(b"GET /wait HTTP/1.1\r\nHost: a\r\n\r\n")
+    live.until(lambda: live.behaviour.notes == ["began"])
+
+    leave(client)
+    time.sleep(0.05)
+    live.release()
+
+    live.until(lambda: live.behaviour.notes == ["began", "finished"])
+    live.until(lambda: live.server is not None and live.server.connection_count == 0)
+
+
+def test_request_that_waits_behind_another_is_dropped_with_its_client(live: LiveServer) -> None:
+    client = live.client().send(b"GET /wait HTTP/1.1\r\nHost: a\r\n\r\n", ECHO)
+    live.until(lambda: live.behaviour.notes == ["began"])
+
+    client.reset()
+    time.sleep(0.05)
+    live.release()
+
+    live.until(lambda: live.server is not None and live.server.connection_count == 0)
+    assert [request.path for request in live.behaviour.requests] == ["/wait"]
+
+
+def test_end_of_the_loop_reaches_respond_as_a_cancellation(live: LiveServer) -> None:
+    client = live.client().send(b"GET /wait HTTP/1.1\r\nHost: a\r\n\r\n")
+    live.until(lambda: live.behaviour.notes == ["began"])
+
+    async def cancel_all() -> None:
+        current = asyncio.current_task()
+        for task in asyncio.all_tasks():
+            assert task is current or task.cancel()
+
+    live.call(cancel_all())
+
+    assert client.is_closed_by_server()
+    assert live.behaviour.notes == ["began", "cancelled"]
+    live.until(lambda: live.server is not None and live.server.connection_count == 0)
+
+
+@pytest.mark.parametrize("path", ["boom", "late_boom"])
+def test_escaped_error_is_logged_and_tells_the_client_nothing(
+    live: LiveServer, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = live.client().send(ECHO.replace(b"echo", path.encode()))
+
+    answer = client.read()
+    assert (answer.status, answer.error_code) == (500, "InternalError")
+    assert b"secret" not in answer.body
+    assert answer.headers["x-ms-request-id"].encode() in answer.body
+    assert "a secret detail" in caplog.text
+    assert "Traceback" in caplog.text
+    assert client.send(ECHO).read().status == 200
+
+
+# What is refused
+
+MALFORMED: dict[str, tuple[bytes, int]] = {
+    "transfer encoding and length": (
+        START + b"Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        400,
+    ),
+    "length and transfer encoding": (
+        START + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        400,
+    ),
+    "xchunked": (START + b"Transfer-Encoding: xchunked\r\n\r\n", 400),
+    "identity": (START + b"Transfer-Encoding: identity\r\n\r\n", 400),
+    "chunked twice": (
+        START + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
+        400,
+    ),
+    "gzip before chunked": (START + b"Transfer-Encoding: gzip, chunked\r\n\r\n", 501),
+    "chunked in http 1.0": (
+        b"POST /echo HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        400,
+    ),
+    "two lengths": (START + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", 400),
+    "length list": (START + b"Content-Length: 3, 3\r\n\r\nabc", 400),
+    "negative length": (START + b"Content-Length: -3\r\n\r\nabc", 400),
+    "signed length": (START + b"Content-Length: +3\r\n\r\nabc", 400),
+    "length past 64 bits": (START + b"Content-Length: 99999999999999999999999\r\n\r\n", 400),
+    "bare lf everywhere": (b"GET /echo HTTP/1.1\nHost: a\n\n", 400),
+    "bare lf after the request line": (b"GET /echo HTTP/1.1\nHost: a\r\n\r\n", 400),
+    "bare lf in headers": (b"GET /echo HTTP/1.1\r\nHost: a\nX: b\r\n\r\n", 400),
+    "bare lf at the end": (b"GET /echo HTTP/1.1\r\nHost: a\r\n\n", 400),
+    "bare lf in front": (b"\n" + ECHO, 400),
+    "bare cr in a value": (b"GET /echo HTTP/1.1\r\nHost: a\rX: b\r\n\r\n", 400),
+    "folded header": (ECHO[:-2] + b"X: b\r\n c\r\n\r\n", 400),
+    "folded first header": (b"GET /echo HTTP/1.1\r\n Host: a\r\n\r\n", 400),
+    "space before the colon": (b"GET /echo HTTP/1.1\r\nHost : a\r\n\r\n", 400),
+    "space in a header name": (ECHO[:-2] + b"X Y: b\r\n\r\n", 400),
+    "empty header name": (ECHO[:-2] + b": b\r\n\r\n", 400),
+    "no colon": (ECHO[:-2] + b"X\r\n\r\n", 400),
+    "nul in a value": (ECHO[:-2] + b"X: a\0b\r\n\r\n", 400),
+    "control in a value": (ECHO[:-2] + b"X: a\x01b\r\n\r\n", 400),
+    "delete in a value": (ECHO[:-2] + b"X: a\x7fb\r\n\r\n", 400),
+    "nul in the target": (b"GET /echo\0 HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+    "control in the target": (b"GET /echo\x01 HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+    "tab in the target": (b"GET /echo\tb HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+    "raw utf-8 in the target": (b"GET /echo\xc3\xa9 HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+    "space in the target": (b"GET /echo b HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+    "fragment in the target": (b"GET /echo#b HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+    "relative target": (b"GET echo HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+    "target of another scheme": (b"GET ftp://a/echo HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+    "target with a user": (b"GET http://u@a/echo HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+    "no host": (b"GET /echo HTTP/1.1\r\n\r\n", 400),
+    "no host but a connection": (b"GET /echo HTTP/1.1\r\nConnection: close\r\n\r\n", 400),
+    "two hosts": (ECHO[:-2] + b"Host: b\r\n\r\n", 400),
+    "lf in a chunk extension": (CHUNKED + b"3;a\nb\r\nabc\r\n0\r\n\r\n", 400),
+    "lf after a chunk extension": (CHUNKED + b"3;a=b\nabc\r\n0\r\n\r\n", 400),
+    "lf after a chunk size": (CHUNKED + b"3\nabc\r\n0\r\n\r\n", 400),
+    "lf after chunk bytes": (CHUNKED + b"3\r\nabc\n0\r\n\r\n", 400),
+    "chunk longer than its size": (CHUNKED + b"3\r\nabcd\r\n0\r\n\r\n", 400),
+    "hexadecimal prefix of a chunk": (CHUNKED + b"0x3\r\nabc\r\n0\r\n\r\n", 400),
+    "negative chunk": (CHUNKED + b"-3\r\nabc\r\n0\r\n\r\n", 400),
+    "chunk size past 64 bits": (CHUNKED + b"f" * 20 + b"\r\nabc\r\n0\r\n\r\n", 400),
+    "lf in trailers": (CHUNKED + b"0\r\nX: y\n\r\n", 400),
+    "length in trailers": (CHUNKED + b"0\r\nContent-Length: 4\r\n\r\n", 400),
+    "words": (b"hello world\r\n\r\n", 400),
+    "zeros": (b"\0" * 100, 400),
+    "tls hello": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
+    "unknown method": (b"BREW /echo HTTP/1.1\r\nHost: a\r\n\r\n", 501),
+    "method in small letters": (b"get /echo HTTP/1.1\r\nHost: a\r\n\r\n", 501),
+    "upgrade with a body": (
+        START + b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 3\r\n\r\nabc",
+        501,
+    ),
+    "http 2 preface": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
+    "http 0.9": (b"GET /echo\r\n\r\n", 505),
+    "http 1.2": (b"GET /echo HTTP/1.2\r\nHost: a\r\n\r\n", 505),
+    "http 2.0 by name": (b"GET /echo HTTP/2.0\r\nHost: a\r\n\r\n", 505),
+    "request line of 64 KiB": (b"GET /echo?" + b"a" * 65536 + b" HTTP/1.1\r\nHost: a\r\n\r\n", 414),
+    "unfinished request line": (b"GET /echo?" + b"a" * 65536, 414),
+    "one header of 64 KiB": (ECHO[:-2] + b"X: " + b"a" * 65536 + b"\r\n\r\n", 431),
+    "header section of 64 KiB": (
+        ECHO[:-2] + b"".join(b"X%d: %s\r\n" % (n, b"a" * 1000) for n in range(64)) + b"\r\n",
+        431,
+    ),
+    "unfinished header": (ECHO[:-2] + b"X: " + b"a" * 400_000, 431),
+    "unfinished header name": (ECHO[:-2] + b"a" * 400_000, 431),
+    "1,000 headers": (ECHO[:-2] + b"".join(b"X%d: 1\r\n" % n for n in range(1000)) + b"\r\n", 431),
+    "101 headers": (ECHO[:-2] + b"".join(b"X%d: 1\r\n" % n for n in range(100)) + b"\r\n", 431),
+    "one header 101 times": (ECHO[:-2] + b"X: 1\r\n" * 100 + b"\r\n", 431),
+    "one header 1,000 times": (ECHO[:-2] + b"X: 1\r\n" * 1000 + b"\r\n", 431),
+    "endless empty lines": (b"\r\n" * 200_000, 431),
+    "endless trailers": (CHUNKED + b"0\r\n" + b"X: 1\r\n" * 100_000, 431),
+    "endless trailer": (CHUNKED + b"0\r\nX: " + b"a" * 600_000, 431),
+    "endless chunk extension": (CHUNKED + b"3;a=" + b"a" * 600_000, 431),
+    "body of 10 GB": (START + b"Content-Length: 10737418240\r\n\r\n", 413),
+    "body of 10 GB, asked for": (
+        START + b"Expect: 100-continue\r\nContent-Length: 10737418240\r\n\r\n",
+        413,
+    ),
+    "unknown expectation": (START + b"Expect: a miracle\r\nContent-Length: 3\r\n\r\n", 417),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed_request_is_refused_and_the_connection_closed(
+    live: LiveServer, name: str
+) -> None:
+    request, status = MALFORMED[name]
+
+    client = live.client().send(request)
+
+    answer = client.read()
+    assert answer.status == status
+    assert answer.headers["connection"] == "close"
+    assert 0 < len(answer.body) < 1000
+    assert answer.error_code
+    assert client.is_closed_by_server()
+    assert live.behaviour.requests == []
+
+
+def test_100_headers_are_taken(live: LiveServer) -> None:
+    client = live.client().send(
+        ECHO[:-2] + b"".join(b"X%d: 1\r\n" % n for n in range(99)) + b"\r\n"
+    )
+
+    assert client.read().status == 200
+
+
+def test_header_section_and_line_just_under_their_limits_are_taken(live: LiveServer) -> None:
+    client = live.client().send(
+        b"GET /echo?" + b"a" * 32_000 + b" HTTP/1.1\r\nHost: a\r\nX: " + b"b" * 32_000,
+        b"\r\n\r\n",
+    )
+
+    echo = client.read().echo
+    assert (len(echo["query"]), len(echo["headers"]["x"])) == (32_000, 32_000)
+
+
+def test_long_pipeline_with_an_unfinished_head_is_not_taken_for_a_long_head(
+    live: LiveServer,
+) -> None:
+    client = live.client().send(ECHO * 4000 + ECHO[:20])
+
+    assert {client.read().status for _ in range(4000)} == {200}
+    assert client.send(ECHO[20:]).read().status == 200
+
+
+def test_requests_before_a_malformed_one_are_answered_first(live: LiveServer) -> None:
+    client = live.client().send(
+        b"GET /wait?1 HTTP/1.1\r\nHost: a\r\n\r\n" + ECHO + b"nonsense\r\n\r\n"
+    )
+    live.until(lambda: live.behaviour.notes == ["began"])
+    live.release()
+
+    assert [client.read().status for _ in range(3)] == [200, 200, 400]
+    assert client.is_closed_by_server()
+
+
+def test_chunked_body_over_the_limit_is_refused(live: LiveServer) -> None:
+    live.start(limits=HttpLimits(body_bytes_max=1000))
+
+    client = live.client().send(CHUNKED + b"3e8\r\n" + b"x" * 1000 + b"\r\n1\r\nx\r\n0\r\n\r\n")
+
+    answer = client.read()
+    assert (answer.status, answer.error_code) == (413, "RequestBodyTooLarge")
+    assert client.is_closed_by_server()
+
+
+def test_client_that_sends_its_large_body_anyway_still_hears_the_refusal(live: LiveServer) -> None:
+    body = b"x" * (5 * 1024 * 1024)
+
+    client = live.client().send(START + b"Content-Length: %d\r\n\r\n" % len(body), body)
+
+    assert client.read().error_code == "RequestBodyTooLarge"
+
+
+def test_client_that_never_stops_sending_is_cut_off(live: LiveServer) -> None:
+    live.start(limits=HttpLimits(linger_bytes_max=1024 * 1024))
+    client = live.client().send(b"nonsense\r\n\r\n")
+
+    with pytest.raises((ConnectionResetError, BrokenPipeError)):
+        client.send_until_cut_off(b"x" * 1024 * 1024, times=1000)
+
+
+# Expect: 100-continue
+
+
+def test_continue_is_sent_when_the_body_will_be_read(live: LiveServer) -> None:
+    client = live.client().send(START + b"Expect: 100-Continue\r\nContent-Length: 3\r\n\r\n")
+
+    assert client.read().status == 100
+    assert client.send(b"abc").read().echo["body"] == "abc"
+
+
+def test_continue_waits_for_the_answers_before_it(live: LiveServer) -> None:
+    client = live.client().send(
+        b"GET /wait?1 HTTP/1.1\r\nHost: a\r\n\r\n",
+        START + b"Expect: 100-continue\r\nContent-Length: 3\r\n\r\n",
+    )
+    live.until(lambda: live.behaviour.notes == ["began"])
+    live.release()
+
+    assert client.read().body == b"1"
+    assert client.read().status == 100
+    assert client.send(b"abc").read().echo["body"] == "abc"
+
+
+def test_continue_is_not_sent_when_the_body_is_already_here(live: LiveServer) -> None:
+    client = live.client().send(START + b"Expect: 100-continue\r\nContent-Length: 3\r\n\r\nabc")
+
+    assert client.read().echo["body"] == "abc"
+    assert client.send(START + b"Content-Length: 3\r\n\r\n", b"def").read().echo["body"] == "def"
+
+
+# Slow clients
+
+
+def test_slow_head_is_refused_after_its_time(live: LiveServer) -> None:
+    client = live.client().send(b"GET /echo HTTP/1.1\r\nHo")
+    live.until(lambda: live.server is not None and live.server.connection_count == 1)
+    time.sleep(0.1)
+
+    live.clock.advance(5)
+    time.sleep(0.1)
+    client.send(b"s")
+    live.clock.advance(6)
+
+    answer = client.read()
+    assert (answer.status, answer.headers["connection"]) == (408, "close")
+    assert client.is_closed_by_server()
+
+
+def test_connection_that_sends_nothing_is_closed_after_the_time_of_a_head(live: LiveServer) -> None:
+    client = live.client()
+    live.until(lambda: live.server is not None and live.server.connection_count == 1)
+
+    live.clock.advance(11)
+
+    assert client.read_rest() == b""
+
+
+def test_body_that_trickles_is_refused(live: LiveServer) -> None:
+    client = live.client().send(START + b"Content-Length: 100000\r\n\r\n" + b"x" * 50_000)
+    live.until(lambda: live.server is not None and live.server.connection_count == 1)
+    time.sleep(0.1)
+    live.clock.advance(11)
+    time.sleep(0.1)
+
+    client.send(b"x" * 100)
+    time.sleep(0.1)
+    live.clock.advance(11)
+
+    assert client.read().status == 408
+    assert client.is_closed_by_server()
+
+
+def test_body_at_a_good_rate_may_take_its_time(live: LiveServer) -> None:
+    client = live.client().send(START + b"Content-Length: 100000\r\n\r\n")
+    for _ in range(5):
+        client.send(b"x" * 20_000)
+        time.sleep(0.1)
+        live.clock.advance(11)
+
+    assert len(client.read().echo["body"]) == 100_000
+
+
+def test_idle_connection_is_closed_after_keep_alive(live: LiveServer) -> None:
+    client = live.client().send(ECHO)
+    client.read()
+    live.clock.advance(70)
+    time.sleep(0.1)
+    assert client.send(ECHO).read().status == 200
+
+    live.clock.advance(76)
+
+    assert client.read_rest() == b""
+
+
+def test_running_request_has_no_time_out(live: LiveServer) -> None:
+    client = live.client().send(b"GET /wait?1 HTTP/1.1\r\nHost: a\r\n\r\n")
+    live.until(lambda: live.behaviour.notes == ["began"])
+
+    live.clock.advance(1000)
+    time.sleep(0.1)
+    live.release()
+
+    assert client.read().body == b"1"
+
+
+def test_client_that_reads_nothing_is_cut_off(live: LiveServer) -> None:
+    live.client().send(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n" * 50)
+    live.until(lambda: len(live.behaviour.requests) > 0)
+    time.sleep(0.2)
+
+    live.clock.advance(61)
+
+    live.until(lambda: live.server is not None and live.server.connection_count == 0)
+
+
+def test_refused_client_that_stays_is_cut_off(live: LiveServer) -> None:
+    client = live.client().send(b"nonsense\r\n\r\n")
+    client.read()
+    live.until(lambda: live.server is not None and live.server.connection_count == 1)
+
+    live.clock.advance(3)
+
+    live.until(lambda: live.server is not None and live.server.connection_count == 0)
+
+
+# How many may come
+
+
+def test_connection_over_the_limit_is_told_and_closed(live: LiveServer) -> None:
+    live.start(limits=HttpLimits(connections_max=2))
+    first, second = live.client(), live.client()
+    assert first.send(ECHO).read().status == 200
+    assert second.send(ECHO).read().status == 200
+
+    third = live.client()
+    answer = third.read()
+    assert (answer.status, answer.error_code) == (503, "ServerBusy")
+    assert answer.headers["connection"] == "close"
+    assert third.is_closed_by_server()
+
+    first.close()
+    live.until(lambda: live.server is not None and live.server.connection_count == 1)
+    assert live.client().send(ECHO).read().status == 200
+
+
+async def test_one_peer_may_not_take_every_connection() -> None:
+    behaviour = Behaviour()
+    limits = HttpLimits(connections_per_peer_max=2)
+    connections = Connections(limits, ManualClock())
+    first, second, third = (HttpProtocol(behaviour.respond, limits, connections) for _ in range(3))
+
+    assert connections.add(first, "192.0.2.1")
+    assert connections.add(second, "192.0.2.1")
+    assert not connections.add(third, "192.0.2.1")
+    assert connections.admits("192.0.2.2")
+    connections.forget(first, "192.0.2.1")
+    assert connections.admits("192.0.2.1")
+
+
+@pytest.mark.parametrize("peer", ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", ""])
+def test_loopback_peers_are_exempt(peer: str) -> None:
+    assert is_loopback(peer)
+
+
+@pytest.mark.parametrize("peer", ["192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1", "12.7.0.1"])
+def test_other_peers_are_not_exempt(peer: str) -> None:
+    assert not is_loopback(peer)
+
+
+def test_loopback_may_hold_more_than_the_share_of_a_peer(live: LiveServer) -> None:
+    live.start(limits=HttpLimits(connections_per_peer_max=1))
+
+    assert [live.client().send(ECHO).read().status for _ in range(3)] == [200, 200, 200]
+
+
+# Health, log
+
+
+def test_health_is_answered_before_respond(live: LiveServer) -> None:
+    client = live.client()
+
+    answer = client.send(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").read()
+
+    assert (answer.status, answer.body) == (200, b"ok\n")
+    assert live.behaviour.requests == []
+
+
+def test_readiness_asks_each_time(live: LiveServer) -> None:
+    request = b"GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n"
+    client = live.client()
+
+    assert client.send(request).read().status == 200
+    live.is_ready = False
+    assert client.send(request).read().status == 503
+
+
+def test_readiness_that_fails_is_not_ready(
+    live: LiveServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    live.start(is_ready=lambda: 1 // 0 == 1)
+
+    with caplog.at_level(logging.ERROR):
+        answer = live.client().send(b"GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n").read()
+
+    assert answer.status == 503
+
+
+def test_request_log_has_no_signature(live: LiveServer) -> None:
+    live.start(log=live.logged.append)
+    live.behaviour.response = Response(201, [("x-ms-request-id", "42")], b"hello")
+
+    live.client().send(
+        b"PUT /given?sv=1&sig=SECRET&SIG=SECRET&s%69g=SECRET&sp=r HTTP/1.1\r\nHost: a\r\n\r\n"
+    ).read()
+
+    assert live.logged == [
+        LoggedRequest(
+            method="PUT",
+            path="/given",
+            query="sv=1&sig=REDACTED&SIG=REDACTED&s%69g=REDACTED&sp=r",
+            status=201,
+            duration_seconds=0.0,
+            body_bytes=5,
+            peer="127.0.0.1",
+            request_id="42",
+        )
+    ]
+
+
+def test_request_log_measures_by_the_clock(live: LiveServer) -> None:
+    live.start(log=live.logged.append)
+    client = live.client().send(b"GET /wait HTTP/1.1\r\nHost: a\r\n\r\n")
+    live.until(lambda: live.behaviour.notes == ["began"])
+
+    live.clock.advance(2.5)
+    live.release()
+    client.read()
+
+    assert [line.duration_seconds for line in live.logged] == [2.5]
+
+
+# Start and stop
+
+
+def test_stop_closes_idle_connections_and_accepts_no_more(live: LiveServer) -> None:
+    client = live.client().send(ECHO)
+    client.read()
+
+    assert live.stop(PATIENCE_SECONDS) is True
+
+    assert client.read_rest() == b""
+    with pytest.raises(ConnectionRefusedError):
+        live.client()
+
+
+def test_stop_lets_accepted_requests_finish_and_says_close(live: LiveServer) -> None:
+    client = live.client().send(b"GET /wait?1 HTTP/1.1\r\nHost: a\r\n\r\n", ECHO)
+    live.until(lambda: live.behaviour.notes == ["began"])
+    time.sleep(0.05)
+    assert live.server is not None
+
+    stopping = asyncio.run_coroutine_threadsafe(live.server.stop(PATIENCE_SECONDS), live.loop)
+    time.sleep(0.05)
+    assert not stopping.done()
+    live.release()
+
+    assert client.read().body == b"1"
+    assert client.read().headers["connection"] == "close"
+    assert client.is_closed_by_server()
+    assert stopping.result(PATIENCE_SECONDS) is True
+
+
+def test_stop_lets_a_request_arrive_that_has_begun(live: LiveServer) -> None:
+    client = live.client().send(START + b"Content-Length: 3\r\n\r\na")
+    live.until(lambda: live.server is not None and live.server.connection_count == 1)
+    time.sleep(0.05)
+    assert live.server is not None
+
+    stopping = asyncio.run_coroutine_threadsafe(live.server.stop(PATIENCE_SECONDS), live.loop)
+    time.sleep(0.05)
+    answer = client.send(b"bc").read()
+
+    assert (answer.echo["body"], answer.headers["connection"]) == ("abc", "close")
+    assert stopping.result(PATIENCE_SECONDS) is True
+
+
+def test_stop_says_when_grace_was_not_enough_and_cancels_nothing(live: LiveServer) -> None:
+    client = live.client().send(b"GET /wait HTTP/1.1\r\nHost: a\r\n\r\n")
+    live.until(lambda: live.behaviour.notes == ["began"])
+
+    assert live.stop(0.05) is False
+
+    assert client.is_closed_by_server()
+    live.release()
+    live.until(lambda: live.behaviour.notes == ["began", "finished"])
+
+
+def test_stop_without_grace_is_content_with_idle_connections(live: LiveServer) -> None:
+    live.client().send(ECHO).read()
+
+    assert live.stop(0) is True
+
+
+def test_one_server_listens_on_several_hosts(live: LiveServer) -> None:
+    live.start(hosts=("127.0.0.1", "::1"))
+
+    assert live.client(host="127.0.0.1").send(ECHO).read().echo["peer"] == "127.0.0.1"
+    assert live.client(host="::1").send(ECHO).read().echo["peer"] == "::1"
+
+
+def test_taken_port_is_a_configuration_error(live: LiveServer) -> None:
+    port = live.start()
+
+    with pytest.raises(ConfigurationError) as caught:
+        live.call(Server(live.behaviour.respond, port=port).start())
+
+    assert caught.value.facts["port"] == port
+
+
+# TLS
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> TlsFiles:
+    files = TlsFiles(tmp_path / "certificate.pem", tmp_path / "key.pem")
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    command += ["-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    command += ["-addext", "subjectAltName=DNS:localhost"]
+    command += ["-keyout", str(files.key), "-out", str(files.certificate)]
+    subprocess.run(command, check=True, capture_output=True)
+    return files
+
+
+def test_tls_requests_say_https(live: LiveServer, tls: TlsFiles) -> None:
+    live.start(tls=tls)
+    context = ssl.create_default_context(cafile=str(tls.certificate))
+
+    client = live.client(context=context).send(ECHO)
+
+    assert client.read().echo["scheme"] == "https"
+    assert client.send(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n").read().body == b"x" * 1024 * 1024
+
+
+def test_tls_refusal_reaches_the_client(live: LiveServer, tls: TlsFiles) -> None:
+    live.start(tls=tls)
+    context = ssl.create_default_context(cafile=str(tls.certificate))
+
+    assert live.client(context=context).send(b"nonsense\r\n\r\n").read().status == 400
+
+
+def test_tls_below_1_2_is_not_spoken(live: LiveServer, tls: TlsFiles) -> None:
+    live.start(tls=tls)
+    context = ssl.create_default_context(cafile=str(tls.certificate))
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    with pytest.warns(DeprecationWarning, match="TLSv1"):
+        context.minimum_version = ssl.TLSVersion.TLSv1
+    with pytest.warns(DeprecationWarning, match="TLSv1"):
+        context.maximum_version = ssl.TLSVersion.TLSv1_1
+
+    assert live.server is not None
+    with (
+        socket.create_connection(("127.0.0.1", live.server.port)) as plain,
+        pytest.raises((ssl.SSLError, ConnectionResetError)),
+        contextlib.closing(context.wrap_socket(plain, server_hostname="localhost")),
+    ):
+        pass
+
+
+def test_unusable_tls_files_are_a_configuration_error(live: LiveServer, tmp_path: Path) -> None:
+    files = TlsFiles(tmp_path / "none.pem", tmp_path / "none.pem")
+
+    with pytest.raises(ConfigurationError):
+        live.start(tls=files)
+    live.server = None
+
+
+# The whole process
+
+PROGRAM = """
+import asyncio, sys
+from partita.service.request import Response
+from partita.service.server import Server, run, serve_until_stopped
+
+async def respond(request):
+    if request.path == "/slow":
+        await asyncio.sleep(float(request.query))
+    return Response(200, [], b"done")
+
+async def main():
+    server = Server(respond)
+    print(await server.start(), flush=True)
+    return await serve_until_stopped(server, grace_seconds=60)
+
+sys.exit(run(main))
+"""
+
+
+@contextlib.contextmanager
+def a_process() -> Iterator[tuple[subprocess.Popen[str], Client]]:
+    command = [sys.executable, "-c", PROGRAM]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        client = Client(("127.0.0.1", int(process.stdout.readline())))
+        try:
+            yield process, client
+        finally:
+            client.close()
+            process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_stops_the_process_after_the_answers(number: signal.Signals) -> None:
+    with a_process() as (process, client):
+        client.send(b"GET /slow?0.5 HTTP/1.1\r\nHost: a\r\n\r\n")
+        time.sleep(0.1)
+        process.send_signal(number)
+
+        answer = client.read()
+
+        assert (answer.body, answer.headers["connection"]) == (b"done", "close")
+        assert process.wait(PATIENCE_SECONDS) == 0
+
+
+def test_second_signal_cuts_the_grace_short() -> None:
+    with a_process() as (process, client):
+        client.send(b"GET /slow?50 HTTP/1.1\r\nHost: a\r\n\r\n")
+        time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        process.send_signal(signal.SIGTERM)
+
+        assert client.is_closed_by_server()
+        assert process.wait(PATIENCE_SECONDS) == 1
