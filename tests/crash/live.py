@@ -65,7 +65,7 @@ def serving(folder: Path, prefix: Sequence[str] = ()) -> Iterator[Server]:
             server.kill()
 
 
-class Gone(Exception):
+class GoneError(Exception):
     """The server went away before it answered: nobody knows what became of the request."""
 
 
@@ -97,7 +97,7 @@ class WireClient:
             return answer.status, answer.read()
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
-            raise Gone from error
+            raise GoneError from error
 
     def create_table(self) -> None:
         status, answer = self.send("POST", "Tables", json.dumps({"TableName": TABLE}).encode())
@@ -161,12 +161,13 @@ class Ledger:
         self.counter += 1
         value = self.counter
         is_group = value % 4 == 0
-        name = f"g{number}-{value % 3}" if is_group else f"p{number}/r{value % 11}"
+        partition, row = f"p{number}", f"r{value % 11}"
+        name = f"g{number}-{value % 3}" if is_group else f"{partition}/{row}"
         self.asked[name] = value
         if is_group:
             status = client.put_group(name, GROUP_ROWS, value)
         else:
-            status = client.put(*name.split("/"), value)
+            status = client.put(partition, row, value)
         if status >= 300:
             return False
         self.told[name] = value

@@ -12,7 +12,7 @@ from crash.recording_vfs import Delete, Event, Open, Sync, Truncate, Write
 
 SECTOR_BYTES = 512
 
-STATES_A_POSITION = 2
+STATES_A_POSITION = 2.4
 """At least so many different images a position gives on average."""
 
 Image = dict[str, bytes]

@@ -107,9 +107,7 @@ async def test_the_log_is_held_when_checkpoints_do_not_keep_up(
 
 
 async def test_a_closed_store_has_an_empty_log(tmp_path: Path) -> None:
-    engine = TableEngine(
-        await SqliteTableStore.open(await Database.open(tmp_path), SystemClock())
-    )
+    engine = TableEngine(await SqliteTableStore.open(await Database.open(tmp_path), SystemClock()))
     await engine.create_table(TABLE)
     await engine.run(TABLE, a_group(0, 0))
 
@@ -122,7 +120,8 @@ async def test_a_closed_store_has_an_empty_log(tmp_path: Path) -> None:
 async def test_the_purge_of_a_dropped_table_goes_on_after_a_crash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_store, "PURGE_ENTITIES", 5)
+    monkeypatch.setattr(sqlite_store, "PURGE_ENTITIES", 20)
+    monkeypatch.setattr(sqlite_store, "PURGE_PAUSE_SECONDS", 0)
     trace = Trace()
     with registered(trace) as vfs:
         opened = await Database.open(tmp_path / "run", vfs=vfs)
@@ -136,21 +135,25 @@ async def test_the_purge_of_a_dropped_table_goes_on_after_a_crash(
         await engine.create_table(TABLE)
         await engine.run(TABLE, EntityGroup([Insert(EntityKey("new", "1"), {"N": 1})]))
         told = trace.position
-        while opened.reader.execute("SELECT count(*) FROM dropped").get:
-            await asyncio.sleep(0.01)
+        await purged(opened)
         await engine.close()
 
     disk = Disk()
     left_to_purge = []
     for position, event in enumerate(trace.events, start=1):
         disk.advance(event)
-        if position < dropped or position % 7:
+        if position < dropped or position % 20:
             continue
         folder = tmp_path / f"cut{position}"
         write_image(folder, disk.after_cut(Choose(random.Random(0), share=0.0)))
         left_to_purge.append(await check_purge(folder, is_told=position >= told))
     assert max(left_to_purge) > 100
     assert min(left_to_purge) == 0
+
+
+async def purged(opened: Database) -> None:
+    while opened.reader.execute("SELECT count(*) FROM dropped").get:  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
 
 
 async def check_purge(folder: Path, *, is_told: bool) -> int:
@@ -161,8 +164,7 @@ async def check_purge(folder: Path, *, is_told: bool) -> int:
     if is_told:
         _, page = await engine.query(TABLE, None, within=KeyRange())
         assert [entity.partition_key for entity in page.entities] == ["new"]
-    while opened.reader.execute("SELECT count(*) FROM dropped").get:
-        await asyncio.sleep(0.005)
+    await purged(opened)
     assert opened.reader.execute("SELECT count(*) FROM entity WHERE pk <> 'new'").get == 0
     await engine.close()
     return left
@@ -172,9 +174,7 @@ async def test_etags_rise_when_the_clock_goes_back_across_a_restart(tmp_path: Pa
     clock = ManualClock()
     ticks: list[int] = []
     for _ in range(5):
-        engine = TableEngine(
-            await SqliteTableStore.open(await Database.open(tmp_path), clock)
-        )
+        engine = TableEngine(await SqliteTableStore.open(await Database.open(tmp_path), clock))
         if not ticks:
             await engine.create_table(TABLE)
         for _ in range(3):
@@ -229,7 +229,7 @@ asyncio.run(hold())
 
 
 async def test_a_second_process_is_refused_and_told_who_holds_the_folder(tmp_path: Path) -> None:
-    holder = subprocess.Popen(
+    holder = subprocess.Popen(  # noqa: ASYNC220 - nothing else runs in this loop
         [sys.executable, "-c", HOLDER, str(tmp_path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

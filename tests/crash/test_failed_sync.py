@@ -7,7 +7,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from crash.live import Gone, Ledger, WireClient, serving
+from crash.live import GoneError, Ledger, WireClient, serving
 from crash.shim_vfs import Watcher, registered
 from partita import database
 from partita.clock import SystemClock
@@ -22,6 +22,10 @@ from partita.tables.sqlite_store import SqliteTableStore
 TABLE = "Work"
 
 
+class _SyncError(apsw.IOError):
+    extendedresult = apsw.SQLITE_IOERR_FSYNC
+
+
 class FailingSync(Watcher):
     """Fails the next sync of one file, once, when it is armed."""
 
@@ -32,9 +36,7 @@ class FailingSync(Watcher):
         if file == self.armed:
             self.armed = None
             self.failed += 1
-            error = apsw.IOError("the disk does not answer")
-            error.extendedresult = apsw.SQLITE_IOERR_FSYNC
-            raise error
+            raise _SyncError("the disk does not answer")
         return 0
 
 
@@ -146,11 +148,7 @@ async def test_a_failed_sync_of_a_checkpoint_stops_the_store_too(
     await engine.create_table(TABLE)
 
     watcher.armed = "main"
-    acknowledged = 0
-    with pytest.raises(StoreStoppedError):
-        for number in range(1000):
-            await insert(engine, number)
-            acknowledged += 1
+    acknowledged = await insert_until_stopped(engine)
     await engine.close()
 
     assert watcher.failed == 1
@@ -158,6 +156,15 @@ async def test_a_failed_sync_of_a_checkpoint_stops_the_store_too(
     for number in range(acknowledged):
         await engine.get(TABLE, EntityKey("p", f"{number}"))
     await engine.close()
+
+
+async def insert_until_stopped(engine: TableEngine) -> int:
+    for number in range(1000):
+        try:
+            await insert(engine, number)
+        except StoreStoppedError:
+            return number
+    pytest.fail("the store goes on")
 
 
 async def test_a_purge_that_meets_a_failed_sync_does_not_hinder_the_close(
@@ -169,7 +176,7 @@ async def test_a_purge_that_meets_a_failed_sync_does_not_hinder_the_close(
     await insert(engine, 1)
     await engine.delete_table(TABLE)
     watcher.armed = "log"
-    while not watcher.failed:
+    while not watcher.failed:  # noqa: ASYNC110 - the watcher knows no loop
         await asyncio.sleep(0.01)
 
     await engine.close()
@@ -214,7 +221,7 @@ def test_a_server_whose_disk_fails_to_sync_stops_and_recovers(tmp_path: Path, wh
                 is_acknowledged = ledger.work(client, 0)
                 refused += not is_acknowledged
                 acknowledged_later += is_acknowledged and refused > 0
-        except Gone:
+        except GoneError:
             client.close()
         deadline = time.monotonic() + 20
         while server.process.poll() is None and time.monotonic() < deadline:

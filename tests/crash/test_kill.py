@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from crash.live import Gone, Ledger, Server, WireClient, serving
+from crash.live import GoneError, Ledger, Server, WireClient, serving
 
 ROUNDS = 200 if os.environ.get("PARTITA_SOAK") else 20
 CLIENTS = 3
@@ -18,7 +18,7 @@ def keep_writing(server: Server, number: int, ledger: Ledger, wrong: list[str]) 
         while True:
             if not ledger.work(client, number):
                 wrong.append(f"client {number} was refused")
-    except Gone:
+    except GoneError:
         client.close()
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
 from wire.live import LiveServer
 from wire.raw import RawClient
 

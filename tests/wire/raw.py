@@ -73,9 +73,7 @@ class RawClient:
         is_signed: bool = True,
     ) -> Answer:
         """Send to a target below the account, query included."""
-        return self.send_to(
-            method, f"/{self.account}{target}", body, headers, is_signed=is_signed
-        )
+        return self.send_to(method, f"/{self.account}{target}", body, headers, is_signed=is_signed)
 
     def send_to(
         self,
@@ -86,13 +84,14 @@ class RawClient:
         *,
         is_signed: bool = True,
     ) -> Answer:
-        """Send to a target as it is, with the given headers before all others."""
+        """Send to a target as it is. A body in chunks is given with its chunks."""
         content = body.encode() if isinstance(body, str) else body
         fields = {"Host": self.host, "x-ms-version": "2019-02-02"} | dict(headers or {})
         if is_signed:
             fields["x-ms-date"] = formatdate(usegmt=True)
             fields["Authorization"] = self.authorization(target, fields["x-ms-date"])
-        if content or method in ("POST", "PUT", "PATCH", "MERGE"):
+        has_body = bool(content) or method in ("POST", "PUT", "PATCH", "MERGE")
+        if has_body and "Transfer-Encoding" not in fields:
             fields["Content-Length"] = str(len(content))
         connection = self._connect()
         try:

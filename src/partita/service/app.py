@@ -21,7 +21,7 @@ from partita.service import table_answers as answers
 from partita.service.account import Account, Accounts
 from partita.service.address import Batch, Target, locate, parse_query, parse_resource
 from partita.service.batch_wire import batch_content_type, print_batch, read_batch
-from partita.service.error_wire import encode_json, encode_xml, message_of
+from partita.service.error_wire import encode_json, encode_xml, message_of, status_of
 from partita.service.policy import check_policies
 from partita.service.render import Level
 from partita.service.request import Request, Response
@@ -54,6 +54,8 @@ DEFAULT_VERSION = "2019-02-02"
 TABLE_SERVICE = "t"
 
 _VERSION = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_API_VERSION = re.compile(r"(?:^|&)api-version=(\d{4}-\d\d-\d\d)(?:&|$)", re.ASCII)
+"""Old .NET clients name the version so beside a SAS."""
 _CLIENT_REQUEST_ID = re.compile(r"[\x20-\x7e]{1,1024}")
 _XML = ("Content-Type", "application/xml")
 
@@ -333,14 +335,14 @@ class App:
         preference = preference_of(request)
         if preference is not None and request.method == "POST":
             extra.append(("Preference-Applied", preference))
-        return encode_json(error, message, _error_content_type(request), extra=extra)
+        return encode_json(error, message, _error_content_type(error, request), extra=extra)
 
     def _add_headers(
         self, response: Response, request: Request, account: Account | None, request_id: str
     ) -> None:
         headers = response.headers
         headers.append(("x-ms-request-id", request_id))
-        headers.append(("x-ms-version", request.headers.get("x-ms-version", DEFAULT_VERSION)))
+        headers.append(("x-ms-version", version_of(request)))
         headers.append(("X-Content-Type-Options", "nosniff"))
         if "comp=" not in request.query:
             headers.append(("Cache-Control", "no-cache"))
@@ -365,7 +367,11 @@ class _RequestIds:
 
 def version_of(request: Request) -> str:
     """Return the API version of a request; newer ones than we know are served."""
-    return request.headers.get("x-ms-version", DEFAULT_VERSION)
+    named = request.headers.get("x-ms-version")
+    if named is not None or "api-version=" not in request.query:
+        return named or DEFAULT_VERSION
+    in_query = _API_VERSION.search(request.query)
+    return DEFAULT_VERSION if in_query is None else in_query[1]
 
 
 def guard_against_browsers(
@@ -401,15 +407,19 @@ _LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 
 
 def _wants_xml(request: Request) -> bool:
+    if request.headers.get("accept") == "application/xml":
+        return True
     try:
         return is_xml(dict(parse_query(request.query)))
     except PartitaError:
         return False
 
 
-def _error_content_type(request: Request) -> str:
+def _error_content_type(error: PartitaError, request: Request) -> str:
+    if status_of(error) in (401, 403):
+        return "application/json"  # who is not let in is not asked for a level
     try:
-        return level_of(request, {}).content_type
+        return level_of(request, dict(parse_query(request.query))).content_type
     except PartitaError:
         return Level.MINIMAL.content_type
 

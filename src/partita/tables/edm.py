@@ -8,7 +8,8 @@ are text with a member `<name>@odata.type` before it. Equal values have equal te
 import binascii
 import math
 import re
-from datetime import date
+from datetime import date, datetime
+from functools import lru_cache
 
 from partita.errors import InvalidPropertyError, LimitExceededError
 from partita.tables import limits
@@ -32,6 +33,8 @@ Members = dict[str, Scalar]
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
+_SHORT_TEXT = limits.PROPERTY_BYTES_MAX // 4
+
 TICKS_A_SECOND = 10_000_000
 TICKS_A_DAY = 86_400 * TICKS_A_SECOND
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
@@ -44,6 +47,9 @@ _DATETIME = re.compile(
     r"(?:[Zz]|([+-])([01]\d|2[0-3]):([0-5]\d))?",
     re.ASCII,
 )
+_USUAL_DATETIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,7}))?Z", re.ASCII)
+"""What clients send: it needs no reckoning, only a look whether there is such a moment."""
+_FIRST_YEAR = "1601"
 _INTEGER = re.compile(r"[+-]?\d{1,64}", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(?:\d{1,400}\.?\d{0,400}|\.\d{1,400})(?:[eE][+-]?\d{1,6})?", re.ASCII)
 _GUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -82,16 +88,21 @@ def ticks_of(text: str) -> int | None:
 
 def text_of(ticks: int) -> str:
     """Print ticks as the service does: UTC, trailing zeros of the fraction trimmed."""
-    days, rest = divmod(ticks, TICKS_A_DAY)
-    seconds, fraction = divmod(rest, TICKS_A_SECOND)
-    minutes, second = divmod(seconds, 60)
+    seconds, fraction = divmod(ticks, TICKS_A_SECOND)
+    whole = _text_of_second(seconds)
+    if fraction:
+        return f"{whole}.{fraction:07}".rstrip("0") + "Z"
+    return whole + "Z"
+
+
+@lru_cache(maxsize=1024)
+def _text_of_second(seconds: int) -> str:
+    """Print a second; the writes of one second share the answer."""
+    days, rest = divmod(seconds, 86_400)
+    minutes, second = divmod(rest, 60)
     hour, minute = divmod(minutes, 60)
     day = date.fromordinal(days + _EPOCH_DAY)
-    whole = f"{day.year:04}-{day.month:02}-{day.day:02}T{hour:02}:{minute:02}:{second:02}"
-    if fraction:
-        tail = f"{fraction:07}".rstrip("0")
-        return f"{whole}.{tail}Z"
-    return whole + "Z"
+    return f"{day.year:04}-{day.month:02}-{day.day:02}T{hour:02}:{minute:02}:{second:02}"
 
 
 def utf16_length(text: str) -> int:
@@ -117,7 +128,8 @@ def canonical(name: str, value: object, annotation: str | None) -> tuple[str | N
     if annotation is None:
         kind = type(value)
         if kind is str:
-            return None, _string(name, value)
+            # Every code point is at most two units, so short texts need no count.
+            return None, value if len(value) <= _SHORT_TEXT else _string(name, value)  # type: ignore[arg-type, return-value]
         if kind is int:
             return None, _int32(name, value)
         if kind is float:
@@ -152,10 +164,7 @@ def _too_large(name: str) -> LimitExceededError:
 def _string(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise _bad_value(name)
-    # Every code point is at most two units, so short texts need no count.
-    if len(value) * 4 > limits.PROPERTY_BYTES_MAX and (
-        utf16_length(value) * 2 > limits.PROPERTY_BYTES_MAX
-    ):
+    if len(value) > _SHORT_TEXT and utf16_length(value) * 2 > limits.PROPERTY_BYTES_MAX:
         raise _too_large(name)
     return value
 
@@ -217,7 +226,14 @@ def _boolean(name: str, value: object) -> tuple[str | None, Scalar]:
 
 
 def _datetime(name: str, value: object) -> tuple[str | None, Scalar]:
-    ticks = ticks_of(value) if isinstance(value, str) else None
+    if not isinstance(value, str):
+        raise _bad_value(name)
+    if usual := _USUAL_DATETIME.fullmatch(value):
+        whole, fraction = usual.groups()
+        if whole >= _FIRST_YEAR and _is_moment(whole):
+            digits = fraction.rstrip("0") if fraction else ""
+            return DATETIME, f"{whole}.{digits}Z" if digits else whole + "Z"
+    ticks = ticks_of(value)
     if ticks is None:
         raise _bad_value(name)
     if not TICKS_MIN <= ticks <= TICKS_MAX:
@@ -227,6 +243,14 @@ def _datetime(name: str, value: object) -> tuple[str | None, Scalar]:
             facts={"property": name},
         )
     return DATETIME, text_of(ticks)
+
+
+def _is_moment(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _us_date(text: str) -> str:

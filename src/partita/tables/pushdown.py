@@ -6,8 +6,8 @@ cannot be described and so is always a candidate.
 
     Int32, Int64   JSON integer                 Boolean    U+0001, then f or t
     Double         JSON number with a point     DateTime   U+0002, then the text without its Z
-    String         its first 64 characters      Guid       U+0003, then the text
-                                                Binary     U+0004, then 64 digits of hex
+    String         its first 32 characters      Guid       U+0003, then the text
+                                                Binary     U+0004, then 32 digits of hex
 
 SQLite orders numbers before texts, and texts by bytes, so that each type is one interval and
 strings come last. A comparison then costs one lookup: `v >= x` is an interval, `v < x` (true
@@ -39,7 +39,7 @@ from partita.tables.filters import (
     Truth,
 )
 
-SHORT_CHARACTERS_MAX = 64
+SHORT_CHARACTERS_MAX = 32
 """Of a string, or of the hex digits of a binary; longer literals are not pushed down."""
 LEAVES_MAX = 500
 """SQLite refuses expressions 1000 deep, and a chain of n is n deep."""
@@ -48,6 +48,7 @@ DEPTH_MAX = 16
 
 _MARKS = {edm.BOOLEAN: "\x01", edm.DATETIME: "\x02", edm.GUID: "\x03", edm.BINARY: "\x04"}
 _MARK_FALSE, _MARK_TRUE = _MARKS[edm.BOOLEAN] + "f", _MARKS[edm.BOOLEAN] + "t"
+_MARKED = {False: _MARK_FALSE, True: _MARK_TRUE}
 _STRING_FIRST = "\x06"
 """No string that is described starts below; every marked value does."""
 _LAST = "~"
@@ -68,36 +69,36 @@ def describe(properties: Members) -> str | None:
     Text and not bytes: `jsonb()` takes some JSON in a BLOB for JSONB.
     """
     short: dict[str, Scalar] = {}
+    annotation: Scalar | None = None
     for name, value in properties.items():
-        if type(value) is str:
-            if "@" in name:
-                continue
-            described = _describe_text(value, properties.get(name + edm.TYPE_SUFFIX))
-            if described is None:
+        if type(value) is not str:
+            short[name] = value if type(value) is not bool else _MARKED[value]
+        elif "@" in name:
+            annotation = value  # stands right before its property
+            continue
+        elif annotation is None:
+            cut = value[:SHORT_CHARACTERS_MAX]
+            if not (cut.isprintable() or _is_plain(cut)):
                 return None
-            short[name] = described
-        elif type(value) is bool:
-            short[name] = _MARK_TRUE if value else _MARK_FALSE
+            short[name] = cut
+        elif annotation == edm.DOUBLE:
+            return None  # it is not finite
         else:
-            short[name] = value
+            short[name] = _describe_annotated(value, annotation)
+        annotation = None
     return _encode(short).decode()
 
 
-def _describe_text(value: str, annotation: object) -> Scalar | None:
-    if annotation is None:
-        cut = value[:SHORT_CHARACTERS_MAX]
-        return cut if _is_plain(cut) else None
+def _describe_annotated(value: str, annotation: Scalar) -> Scalar:
     if annotation == edm.INT64:
         return int(value)
     if annotation == edm.DATETIME:
         return _MARKS[edm.DATETIME] + value[:-1]
     if annotation == edm.GUID:
         return _MARKS[edm.GUID] + value
-    if annotation == edm.BINARY:
-        # Four characters of base64 are three bytes: decode little more than is kept.
-        raw = binascii.a2b_base64(value[:SHORT_CHARACTERS_MAX])
-        return _MARKS[edm.BINARY] + raw.hex()[:SHORT_CHARACTERS_MAX]
-    return None  # a Double that is not finite
+    # Four characters of base64 are three bytes: decode little more than is kept.
+    raw = binascii.a2b_base64(value[:SHORT_CHARACTERS_MAX])
+    return _MARKS[edm.BINARY] + raw.hex()[:SHORT_CHARACTERS_MAX]
 
 
 def _is_plain(text: str) -> bool:

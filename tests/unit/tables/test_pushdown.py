@@ -95,7 +95,7 @@ EVERY_VALUE = Described(
     [
         (edm.STRING, "text", "text"),
         (edm.STRING, "", ""),
-        (edm.STRING, "x" * 100, "x" * 64),
+        (edm.STRING, "x" * 100, "x" * 32),
         (edm.INT32, 5, 5),
         (edm.INT64, 2**60 + 1, 2**60 + 1),
         (edm.DOUBLE, 5.0, 5.0),
@@ -108,7 +108,7 @@ EVERY_VALUE = Described(
             "\x03c9da6455-213d-42c9-9a79-3e9149a57833",
         ),
         (edm.BINARY, b"\xff\x00", "\x04ff00"),
-        (edm.BINARY, b"a" * 99, "\x04" + "61" * 32),
+        (edm.BINARY, b"a" * 99, "\x04" + "61" * 16),
     ],
 )
 def test_short_value_of_each_type(kind: str, value: Value, short: object) -> None:
