@@ -61,8 +61,10 @@ ROOM_SHORT_BYTES = 256 * 1024 * 1024
 """Below this much room on the disk the log stays so short that the reserve can take it in."""
 CHECKPOINT_BUSY_MS = 100
 WRITER_CACHE_KIB = 64 * 1024
-READER_CACHE_KIB = 32 * 1024
-
+READER_CACHE_KIB = 4 * 1024
+READER_MAP_BYTES = 144 * 1024 * 1024
+"""Readers see the first part of the file through a memory map. A page cache would be emptied by
+every commit of the writer, and copying a page costs as much as searching it."""
 
 DISK_ERRORS = (apsw.FullError, apsw.IOError, apsw.CorruptError, apsw.NotADBError)
 """What a block cannot be blamed for."""
@@ -131,7 +133,8 @@ class Database:
         self._commit_thread.start()
         self._checkpoint_thread = ThreadPoolExecutor(1, "partita-checkpoint")
         if folder:
-            self._is_full = not self._keep_reserve(RESERVE_BYTES)
+            if not self._keep_reserve(RESERVE_BYTES):
+                self._became_full()
             self._writer.set_wal_hook(self._saw_wal)
 
     @classmethod
@@ -334,17 +337,22 @@ class Database:
         """Return the error for the callers, and remember what it means for the database."""
         result = translated(error, self.folder)
         if isinstance(result, StoreFullError):
-            if not self._is_full:
-                logger.error("the disk is full: only reads and deletes go on")
-            self._is_full = True
-            self._wal_pages_checkpointed = 0  # due again, now with the room of the reserve
-            self._drop_reserve()
+            self._became_full()
         elif isinstance(result, StoreStoppedError | DamageError) and self._failure is None:
             self._failure = error
             logger.critical("the database stops acknowledging writes: %s", error)
             if self.on_failure is not None:
                 self.on_failure(error)
         return result
+
+    def _became_full(self) -> None:
+        if self.folder is None:
+            return
+        if not self._is_full:
+            logger.error("the disk is full: only reads and deletes go on")
+        self._is_full = True
+        self._wal_pages_checkpointed = 0  # due again, now with the room of the reserve
+        self._drop_reserve()
 
     def _refuse_if_still_full(self) -> None:
         # Deletes leave room inside the file, but a write needs room for its log as well.
@@ -364,16 +372,17 @@ class Database:
     def _keep_reserve(self, size: int) -> bool:
         """Make the reserve as large as that; False if the disk has no room for any."""
         assert self.folder is not None
-        descriptor = os.open(self.folder / RESERVE_FILE, os.O_RDWR | os.O_CREAT, 0o600)
-        kept = os.fstat(descriptor).st_size
+        path = self.folder / RESERVE_FILE
+        kept = path.stat().st_size if path.exists() else 0
+        if kept >= size:
+            return True
         try:
-            if kept < size:
-                os.posix_fallocate(descriptor, 0, size)
+            with path.open("ab") as file:
+                os.posix_fallocate(file.fileno(), 0, size)
         except OSError as error:
-            os.ftruncate(descriptor, kept)
+            with contextlib.suppress(FileNotFoundError):
+                os.truncate(path, kept)
             return kept > 0 or error.errno not in (errno.ENOSPC, errno.EDQUOT)
-        finally:
-            os.close(descriptor)
         return True
 
     def _drop_reserve(self) -> None:
@@ -393,8 +402,8 @@ class Database:
         if self._failure is not None or self.folder is None:
             return
         if self._is_checkpointing:
-            # The checkpoint under way does not keep up with the writers.
-            self._is_held = self.wal_bytes >= 2 * WAL_HOLD_BYTES
+            # Too much log already: the checkpoint under way does not keep up with the writers.
+            self._is_held = self._is_held or self.wal_bytes >= 2 * WAL_HOLD_BYTES
             return
         fresh = (self._wal_pages - self._wal_pages_checkpointed) * PAGE_BYTES
         if self._is_full or self._free_bytes() < ROOM_SHORT_BYTES:
@@ -454,19 +463,22 @@ class Database:
     def _connect_all(self) -> None:
         self._writer = self._connect(WRITER_CACHE_KIB)
         _prepare(self._writer, is_file=bool(self.folder), durability=self.durability)
-        self.reader = self._connect(READER_CACHE_KIB) if self.folder else self._writer
+        self.reader = (
+            self._connect(READER_CACHE_KIB, READER_MAP_BYTES) if self.folder else self._writer
+        )
         self._checkpointer = self._connect(0) if self.folder else None
         if self._checkpointer is not None:
             # A connection that has never read does not know of the log, and checkpoints nothing.
             self._checkpointer.pragma("schema_version")
             self._checkpointer.set_busy_timeout(CHECKPOINT_BUSY_MS)
 
-    def _connect(self, cache_kib: int) -> apsw.Connection:
+    def _connect(self, cache_kib: int, map_bytes: int = 0) -> apsw.Connection:
         name = str(self.folder / DATABASE_FILE) if self.folder else ":memory:"
         connection = apsw.Connection(name, vfs=self.vfs)
         connection.set_busy_timeout(5000)
         if cache_kib:
             connection.pragma("cache_size", -cache_kib)
+        connection.pragma("mmap_size", map_bytes)
         connection.pragma("temp_store", "memory")
         connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
         if self.folder:
@@ -478,12 +490,12 @@ class Database:
     def _read_in_thread(self, read: Callable[[apsw.Connection], T]) -> T:
         connection: apsw.Connection | None = getattr(self._thread_connection, "connection", None)
         if connection is None:
-            connection = self._connect(READER_CACHE_KIB)
+            connection = self._connect(READER_CACHE_KIB, READER_MAP_BYTES)
             self._thread_connection.connection = connection
             self._thread_connections.append(connection)
         try:
             return read(connection)
-        except apsw.Error as error:
+        except DISK_ERRORS as error:
             raise translated(error, self.folder) from error
 
     def _release(self) -> None:

@@ -71,11 +71,20 @@ class Memory:
         return allowed, [None, *(v.state for v in asked[:last])]
 
     def told_ticks(self, position: int) -> dict[str, int]:
-        highest: dict[str, int] = {}
-        for at, ticks, key in self.ticks:
-            if at <= position:
-                highest[key] = max(ticks, highest.get(key, 0))
-        return highest
+        """Return the highest ticks of each key that were told by then."""
+        if position < self._told_until:
+            self._told_count, self._told = 0, {}
+        self._told_until = position
+        while self._told_count < len(self.ticks) and self.ticks[self._told_count][0] <= position:
+            _, ticks, key = self.ticks[self._told_count]
+            self._told[key] = max(ticks, self._told.get(key, 0))
+            self._told_count += 1
+        return self._told
+
+    # What the last question has summed up: positions are asked for in rising order.
+    _told_until = 0
+    _told_count = 0
+    _told: dict[str, int] = field(default_factory=dict)
 
 
 class Client:
@@ -233,7 +242,6 @@ class Finding:
     halves: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     repeated: list[str] = field(default_factory=list)
-    is_whole_work: bool = True
 
     @property
     def is_well(self) -> bool:

@@ -1,15 +1,17 @@
 """Servers for the wire tests: one for all tests of a worker, special ones on request."""
 
+import json
 import subprocess
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from wire.live import LiveServer
-from wire.raw import RawClient
+from wire.raw import JSON, RawClient
+from wire.sdk import CREDENTIAL, HALVES, open_service
 
 StartServer = Callable[..., LiveServer]
 
@@ -52,6 +54,32 @@ def raw(server: LiveServer) -> RawClient:
 def name() -> str:
     """A table name that no other test uses."""
     return f"T{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def table(raw: RawClient, name: str) -> str:
+    """A table that exists and is empty."""
+    assert raw.send("POST", "/Tables", json.dumps({"TableName": name}), JSON).status == 201
+    return name
+
+
+@pytest.fixture(params=HALVES)
+def half(request: pytest.FixtureRequest) -> str:
+    """Which half of the Python SDK a test runs on: each runs on both."""
+    chosen: str = request.param
+    return chosen
+
+
+@pytest.fixture
+async def service(half: str, server: LiveServer) -> AsyncIterator[Any]:
+    async with open_service(half, server.endpoint, CREDENTIAL) as client:
+        yield client
+
+
+@pytest.fixture
+async def client(service: Any, table: str) -> Any:
+    """A TableClient for an empty table."""
+    return service.get_table_client(table)
 
 
 @pytest.fixture(scope="session")

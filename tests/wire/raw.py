@@ -8,26 +8,33 @@ import json
 import re
 import ssl
 from collections.abc import Mapping
+from dataclasses import dataclass
 from email.utils import formatdate
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 from partita.service.account import DEVELOPMENT_KEY
 
 PATIENCE_SECONDS = 20
+GUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{7}Z"
+MINIMAL = "application/json;odata=minimalmetadata;streaming=true;charset=utf-8"
+KEYS = "(PartitionKey='p',RowKey='r')"
+"""The entity that most tests are about."""
 JSON = {"Content-Type": "application/json", "Accept": "application/json;odata=minimalmetadata"}
 
 
-class Answer(NamedTuple):
+@dataclass(frozen=True)
+class Answer:
     status: int
     reason: str
     fields: list[tuple[str, str]]
     """The headers in their order and spelling."""
     body: bytes
 
-    def __getitem__(self, name: object) -> Any:
+    def __getitem__(self, name: str) -> str:
         """Return the only header of this name."""
-        (value,) = [value for key, value in self.fields if key.lower() == str(name).lower()]
+        (value,) = [value for key, value in self.fields if key.lower() == name.lower()]
         return value
 
     @property
@@ -117,3 +124,15 @@ class RawClient:
         return http.client.HTTPSConnection(
             self.host, timeout=PATIENCE_SECONDS, context=self._context
         )
+
+
+def accepting(level: str) -> dict[str, str]:
+    return {"Accept": f"application/json;odata={level}", "Content-Type": "application/json"}
+
+
+def insert(raw: RawClient, table: str, **properties: Any) -> Answer:
+    """Insert an entity with these members, under KEYS unless they say otherwise."""
+    body = {"PartitionKey": "p", "RowKey": "r"} | properties
+    answer = raw.send("POST", f"/{table}", json.dumps(body), JSON)
+    assert answer.status == 201
+    return answer

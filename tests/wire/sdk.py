@@ -8,11 +8,17 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+from azure.core.credentials import AzureNamedKeyCredential
+from azure.core.exceptions import HttpResponseError
 from azure.core.paging import ItemPaged
 from azure.data.tables import TableClient, TableServiceClient
 from azure.data.tables.aio import TableServiceClient as AsyncTableServiceClient
 
+from partita.service.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
+
 HALVES = ("sync", "aio")
+CREDENTIAL = AzureNamedKeyCredential(DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY)
 
 _AT_ONCE = frozenset(
     {"get_table_client", "list_tables", "query_tables", "list_entities", "query_entities"}
@@ -85,7 +91,9 @@ def _wrap(value: Any) -> Any:
 
 
 @asynccontextmanager
-async def open_service(half: str, endpoint: str, credential: Any, **options: Any) -> Any:
+async def open_service(
+    half: str, endpoint: str, credential: Any, **options: Any
+) -> AsyncIterator[Any]:
     """Open a TableServiceClient of one half. It does not try again: a 5xx is a failure here."""
     options = {"retry_total": 0} | options
     if half == "sync":
@@ -96,5 +104,17 @@ async def open_service(half: str, endpoint: str, credential: Any, **options: Any
         yield client
 
 
+def code_of(raised: pytest.ExceptionInfo[HttpResponseError]) -> str:
+    """Return the code of an error: not every call of the SDK puts it into the exception."""
+    response: Any = raised.value.response
+    code: str = response.headers["x-ms-error-code"]
+    return code
+
+
 async def all_of(listing: Any) -> list[Any]:
     return [item async for item in listing]
+
+
+async def pages_of(listing: Any, continuation: Any = None) -> list[list[Any]]:
+    pages = listing.by_page(continuation)
+    return [[item async for item in page] async for page in pages]

@@ -40,6 +40,7 @@ from partita.service.table_wire import (
     QueryTables,
     SetPolicies,
     SetProperties,
+    check_encoding,
     decode,
     is_xml,
     level_of,
@@ -96,6 +97,7 @@ class App:
     ) -> Response:
         if account.is_guarded:
             guard_against_browsers(request, account, self._allowed_hosts)
+        check_version(request)
         if request.method == "OPTIONS":
             return cors.preflight(account.properties.cors, request)
         now = self._clock.ticks()
@@ -106,6 +108,7 @@ class App:
                 "RequestBodyTooLarge",
                 "The request body is too large and exceeds the maximum permissible limit.",
             )
+        check_encoding(request)
         try:
             resource = parse_resource(target.path, target.account)
             if isinstance(resource, Batch) and request.method == "POST":
@@ -368,10 +371,26 @@ class _RequestIds:
 def version_of(request: Request) -> str:
     """Return the API version of a request; newer ones than we know are served."""
     named = request.headers.get("x-ms-version")
-    if named is not None or "api-version=" not in request.query:
-        return named or DEFAULT_VERSION
+    if named is not None:
+        return named if _is_version(named) else DEFAULT_VERSION
+    if "api-version=" not in request.query:
+        return DEFAULT_VERSION
     in_query = _API_VERSION.search(request.query)
     return DEFAULT_VERSION if in_query is None else in_query[1]
+
+
+def check_version(request: Request) -> None:
+    """Refuse a version that is no date: its place among the known ones cannot be told."""
+    if not _is_version(request.headers.get("x-ms-version", DEFAULT_VERSION)):
+        raise InvalidRequestError(
+            "InvalidHeaderValue",
+            "The value for one of the HTTP headers is not in the correct format.",
+            hint="x-ms-version is a date such as 2019-02-02.",
+        )
+
+
+def _is_version(text: str) -> bool:
+    return text == DEFAULT_VERSION or _VERSION.fullmatch(text) is not None
 
 
 def guard_against_browsers(
@@ -392,7 +411,7 @@ def guard_against_browsers(
             hint=f"Host {name!r} is not allowed for the development account: use --allowed-host.",
         )
     origin = headers.get("origin")
-    if origin is None and headers.get("sec-fetch-site") != "cross-site":
+    if origin is None and "cross-site" not in headers.get("sec-fetch-site", ""):
         return
     method = headers.get("access-control-request-method", request.method)
     if origin is None or cors.find_rule(account.properties.cors, origin, method) is None:

@@ -15,6 +15,7 @@ from partita.service.http_wire import (
     BAD_TARGET,
     BODY_TOO_LARGE,
     FAILED,
+    LENGTH_DIGITS_MAX,
     SERVER,
     HttpLimits,
     Refusal,
@@ -92,7 +93,7 @@ async def _request_of(scope: Scope, receive: Receive, body_bytes_max: int) -> Re
     headers, repeated = join_repeated(scope["headers"])
     path = _raw_path(scope)
     length = headers.get("content-length", "0")
-    if not length.isascii() or not length.isdigit():
+    if not length.isascii() or not length.isdigit() or len(length) > LENGTH_DIGITS_MAX:
         raise RefusedError(BAD_HEADER)
     if int(length) > body_bytes_max:
         raise RefusedError(BODY_TOO_LARGE)

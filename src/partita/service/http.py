@@ -29,6 +29,7 @@ from partita.service.http_wire import (
     HEADERS_TOO_LARGE,
     KEEP,
     KEEP_AS_ASKED,
+    LENGTH_DIGITS_MAX,
     LINE_TOO_LONG,
     MALFORMED,
     NOT_IMPLEMENTED,
@@ -215,6 +216,8 @@ class HttpProtocol(asyncio.Protocol):
         self._transport = None
         self._phase = _ENDED
         self._waiting.clear()
+        # The parser and we refer to each other: without this a body lives until the next collection.
+        self._body = b""
         if self._running is None:
             self._connections.forget(self, self._peer)
 
@@ -265,7 +268,9 @@ class HttpProtocol(asyncio.Protocol):
         if self._has_eof:
             transport.close()
             return
+        self._body = b""
         self._unfinished_bytes = 0
+        self._window_start_bytes = 0
         self._since = self._connections.now
         if transport.can_write_eof():
             transport.write_eof()
@@ -305,7 +310,7 @@ class HttpProtocol(asyncio.Protocol):
             if age > limits.body_window_seconds:
                 self._judge_body_rate(age)
         elif age > limits.linger_seconds:
-            self.abort()
+            self._judge_lingering(age)
 
     def _judge_body_rate(self, age: float) -> None:
         if len(self._body) - self._window_start_bytes < age * self._limits.body_rate_bytes_min:
@@ -313,6 +318,15 @@ class HttpProtocol(asyncio.Protocol):
             return
         self._since = self._connections.now
         self._window_start_bytes = len(self._body)
+
+    def _judge_lingering(self, age: float) -> None:
+        """Go, unless the client is still sending: it would not read its answer."""
+        arrived = self._unfinished_bytes - self._window_start_bytes
+        if arrived < age * self._limits.linger_rate_bytes_min:
+            self.abort()
+            return
+        self._since = self._connections.now
+        self._window_start_bytes = self._unfinished_bytes
 
     # Bytes in
 
@@ -454,6 +468,7 @@ class HttpProtocol(asyncio.Protocol):
             self._repeated,
         )
         self._waiting.append((request, None, self._connection))
+        self._body = b""
         self._is_fresh = False
         self._owes_continue = False
         self._since = self._connections.now
@@ -497,7 +512,10 @@ class HttpProtocol(asyncio.Protocol):
     def _check_framing(self) -> None:
         headers = self._headers
         coding = headers.get("transfer-encoding")
-        length = int(headers.get("content-length", "0"))
+        length_text = headers.get("content-length", "0")
+        if len(length_text) > LENGTH_DIGITS_MAX:
+            raise RefusedError(MALFORMED)
+        length = int(length_text)
         if coding is not None and coding.lower() != "chunked":
             is_stacked = coding.lower().endswith((",chunked", " chunked"))
             raise RefusedError(NOT_IMPLEMENTED if is_stacked else MALFORMED)

@@ -22,6 +22,9 @@ KEEP: Final = b""
 KEEP_AS_ASKED: Final = b"Connection: keep-alive\r\n"
 """Said to HTTP/1.0 clients only: they close unless they hear it."""
 
+LENGTH_DIGITS_MAX: Final = 20
+"""Leading zeros are legal without end, and Python reads no number of thousands of digits."""
+
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 SERVER: Final = "Windows-Azure-Table/1.0 Microsoft-HTTPAPI/2.0"
 
@@ -108,6 +111,8 @@ class HttpLimits(msgspec.Struct, frozen=True):
     """Above this no further request of the connection is read or started."""
     linger_seconds: float = 2
     """How long we listen after a refusal: closing with unread bytes would destroy the answer."""
+    linger_rate_bytes_min: int = 64 * 1024
+    """Bytes a second for which we listen on: such a client is still sending its body."""
     linger_bytes_max: int = 16 * 1024 * 1024
     connections_max: int = 1024
     connections_per_peer_max: int = 64

@@ -438,14 +438,19 @@ def _level_of(media_types: str) -> Level:
     return Level.MINIMAL
 
 
-def check_media_type(request: Request) -> None:
-    """Refuse bodies that are no JSON; a body without a type is taken for JSON."""
+def check_encoding(request: Request) -> None:
+    """Refuse compressed bodies, whatever they hold: a small one could become any size."""
     if "content-encoding" in request.headers:
         raise InvalidRequestError(
             "MediaTypeNotSupported",
             "None of the provided media types are supported",
             hint="Send the body without Content-Encoding.",
         )
+
+
+def check_media_type(request: Request) -> None:
+    """Refuse bodies that are no JSON; a body without a type is taken for JSON."""
+    check_encoding(request)
     media_type = request.headers.get("content-type", "application/json").lower()
     if media_type.startswith("application/json"):
         return

@@ -224,6 +224,9 @@ def _list(element: Element) -> tuple[str, ...]:
         raise _too_much(
             hint=f"An origin or header has at most {CORS_VALUE_CHARACTERS_MAX} characters."
         )
+    # They are printed into header lines.
+    if not all(value.isprintable() for value in values):
+        raise _bad_value(hint="An origin or header holds a control character.")
     return values
 
 

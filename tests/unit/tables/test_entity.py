@@ -246,7 +246,6 @@ def test_a_property_name_is_an_identifier(name: str) -> None:
         "😀",
         "a@b",
         "@a",
-        "@odata.type",
         "a@odata",
         "a/b",
     ],
@@ -340,6 +339,16 @@ def test_another_forbidden_character_in_an_address_is_out_of_range(character: st
 @pytest.mark.parametrize("value", [5, True, 0.5, [], {}])
 def test_a_key_is_a_text(value: object) -> None:
     assert code_of(lambda: parse_body(body(RowKey=value))) == "InvalidInput"
+
+
+def test_a_key_is_of_type_string() -> None:
+    assert code_of(lambda: parse_body(body(**{"RowKey@odata.type": edm.INT32}))) == "InvalidInput"
+
+
+def test_keys_in_the_body_of_an_update_are_not_read() -> None:
+    for key in ("other", "a/b", "k" * 600):
+        parsed = parse_body(body(PartitionKey=key, RowKey=5, Age=1), is_insert=False)
+        assert parsed == EntityBody(None, None, {"Age": 1})
 
 
 def test_a_key_that_is_null_or_absent_is_none() -> None:

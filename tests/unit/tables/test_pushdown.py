@@ -136,10 +136,6 @@ def test_entity_with_an_indescribable_value_is_always_a_candidate(kind: str, val
     assert odd.candidates(Comparison("B", "eq", Literal(edm.INT32, 2))) == {0}
 
 
-def test_annotation_may_stand_behind_its_property() -> None:
-    assert pushdown.describe({"A": "5", "A@odata.type": edm.INT64}) == '{"A":5}'
-
-
 # What is asked
 
 
