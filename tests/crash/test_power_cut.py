@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from crash.power_cut import power_cuts
-from crash.recording_vfs import Trace
+from crash.recording_vfs import Sync, Trace
 from crash.shim_vfs import registered, scratch_folder
 from crash.workload import Finding, examine, run_clients, write_image
 from partita import database
@@ -56,6 +56,9 @@ async def replay(scratch: Path, wanted: int, durability: Durability) -> Tally:
                 seed=seed,
                 durability=durability,
             )
+        # Without checkpoints and a log that starts again, the cuts would prove little.
+        assert sum(isinstance(event, Sync) and event.file == "main" for event in trace.events) > 10
+        assert sum(event[:2] == ("log", 0) for event in trace.events) > 3
         cuts = power_cuts(trace.events, wanted // SEEDS, random.Random(seed))
         for position, image in cuts:
             folder = scratch / "image"

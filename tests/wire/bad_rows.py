@@ -163,6 +163,20 @@ def of_bytes(size: int) -> Build:
     return build
 
 
+def properties(exposed_header: str) -> Build:
+    rule = (
+        "<AllowedMethods>GET</AllowedMethods><AllowedOrigins>*</AllowedOrigins><AllowedHeaders/>"
+        f"<ExposedHeaders>{exposed_header}</ExposedHeaders><MaxAgeInSeconds>1</MaxAgeInSeconds>"
+    )
+    body = f"<Cors><CorsRule>{rule}</CorsRule></Cors>"
+    return signed(
+        "PUT",
+        "/?restype=service&comp=properties",
+        {},
+        f"<StorageServiceProperties>{body}</StorageServiceProperties>",
+    )
+
+
 def policies(count: int) -> str:
     each = "".join(
         f"<SignedIdentifier><Id>{number}</Id></SignedIdentifier>" for number in range(count)
@@ -564,6 +578,9 @@ DOCUMENTS = [
     ),
     Row(32, "deep", acl("<a>" * 50_000), "400 InvalidXmlDocument", seconds_max=CPU_SECONDS),
     Row(32, "no XML", acl("{}"), "400 InvalidXmlDocument"),
+    Row(
+        0, "line end in a CORS rule", properties("a&#13;&#10;X-Evil: 1"), "400 InvalidXmlNodeValue"
+    ),
     Row(
         32,
         "properties with a document type",

@@ -328,6 +328,46 @@ def test_client_that_sends_13_mib_first_hears_why_not(witness: Service) -> None:
     assert json.loads(body)["odata.error"]["code"] == "RequestBodyTooLarge"
 
 
+def test_client_that_sends_too_much_slowly_hears_why_not(witness: Service) -> None:
+    piece = bytes(2**18)
+    with socket.create_connection(("127.0.0.1", witness.port), PATIENCE_SECONDS) as connection:
+        connection.sendall(with_lines(f"Content-Length: {20 * len(piece)}\r\n")(witness))
+        for _ in range(20):
+            connection.sendall(piece)
+            time.sleep(0.2)
+        answer = read_answer(connection, time.monotonic())
+
+    assert answer.told == "413 RequestBodyTooLarge"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+def test_bodies_of_clients_that_left_or_rest_are_let_go(live: LiveServer, witness: Service) -> None:
+    size = 4 * 2**20
+    before = memory_bytes(live)
+    clients = [socket.create_connection(("127.0.0.1", witness.port), 5) for _ in range(40)]
+    for connection in clients[:20]:
+        connection.sendall(with_lines(f"Content-Length: {size}\r\n", bytes(size - 1))(witness))
+        connection.close()
+    for connection in clients[20:]:
+        connection.sendall(witness.unsigned("POST", "/Witness", JSON, bytes(size)))
+        assert read_answer(connection, 0).told == "401 NoAuthenticationInformation"
+
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while memory_bytes(live) - before > 10 * size and time.monotonic() < deadline:
+        time.sleep(0.1)
+    grown = memory_bytes(live) - before
+    for connection in clients[20:]:
+        connection.close()
+
+    assert grown < 10 * size
+
+
+def memory_bytes(live: LiveServer) -> int:
+    assert live._process is not None
+    status = Path(f"/proc/{live._process.pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) * 1024
+
+
 def test_what_follows_a_refused_request_is_not_served(witness: Service) -> None:
     smuggled = witness.signed("DELETE", ENTITY, {"If-Match": "*"})
     lines = "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n"

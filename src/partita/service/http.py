@@ -216,7 +216,7 @@ class HttpProtocol(asyncio.Protocol):
         self._transport = None
         self._phase = _ENDED
         self._waiting.clear()
-        # The parser and we refer to each other: without this a body lives until the next collection.
+        # The parser and we hold each other: a body would live until the next collection.
         self._body = b""
         if self._running is None:
             self._connections.forget(self, self._peer)

@@ -493,9 +493,10 @@ class EngineMachine(RuleBasedStateMachine):
             )
             pages.append(page.entities)
             assert len(page.entities) <= limit
-            start = page.continuation
-            if start is None:
+            if page.continuation is None:
                 return pages
+            assert start is None or page.continuation > start
+            start = page.continuation
 
     @rule(
         name=TABLE_NAMES,
@@ -518,9 +519,10 @@ class EngineMachine(RuleBasedStateMachine):
                 self.engine.query(name, parse(text), within=KeyRange(), start=start, limit=limit)
             )
             found += [entity.key for entity in page.entities]
-            start = page.continuation
-            if start is None:
+            if page.continuation is None:
                 break
+            assert start is None or page.continuation > start
+            start = page.continuation
             if between:
                 wish = between.pop()
                 touched.add(wish.key)
