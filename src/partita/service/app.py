@@ -5,15 +5,17 @@ pure over values; the first PartitaError on the way becomes the answer.
 """
 
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from typing import assert_never
 
 from partita.clock import Clock
 from partita.errors import (
+    DamageError,
     InvalidRequestError,
     LimitExceededError,
     NotAuthorizedError,
     PartitaError,
+    UnavailableError,
     UsageError,
 )
 from partita.service import bearer, cors, shared_key, xml_wire
@@ -131,7 +133,7 @@ class App:
         pairs: Sequence[tuple[str, str]],
         now: int,
     ) -> Grant:
-        sas = parse_sas(pairs)
+        sas = parse_sas(pairs) if pairs else None
         check_single_credential(request, sas)
         if sas is None:
             authorization = request.headers.get("authorization")
@@ -244,8 +246,8 @@ class App:
             outcome = await account.tables.run(
                 calls[0].table, EntityGroup([call.operation for call in calls])
             )
-        except NotAuthorizedError:
-            raise
+        except (NotAuthorizedError, UnavailableError, DamageError):
+            raise  # not about one operation: clients retry what they see as the answer itself
         except PartitaError as error:
             index = error.facts.get("index", 0)
             failing = batch.parts[index if isinstance(index, int) else 0]
@@ -272,7 +274,7 @@ class App:
         calls: list[Change] = []
         for index, part in enumerate(parts):
             try:
-                call, _ = self._decode_part(part, target)
+                call = self._decode_part(part, target)
                 if not isinstance(call, Change):
                     raise _bad_batch("A change set holds writes of entities only.")
                 if calls and call.table.lower() != calls[0].table.lower():
@@ -285,28 +287,19 @@ class App:
             calls.append(call)
         return calls
 
-    def _decode_part(self, part: Request, target: Target) -> tuple[Call, Mapping[str, str]]:
+    def _decode_part(self, part: Request, target: Target) -> Call:
         host = target.root.split("/")[2]
         here = locate("http", host, part.path, self.accounts)
         if here.account != target.account:
             raise _bad_batch("A part of the batch names another account.")
         options = options_of(parse_query(part.query))
-        call = decode(part, parse_resource(here.path, here.account), options)
-        if isinstance(call, Change) and "content-id" in part.headers:
-            return Change(
-                call.table,
-                call.operation,
-                call.level,
-                call.preference,
-                part.headers["content-id"],
-            ), options
-        return call, options
+        return decode(part, parse_resource(here.path, here.account), options)
 
     async def _answer_query(
         self, part: Request, target: Target, account: Account, grant: Grant, request_id: str
     ) -> Response:
         try:
-            call, _ = self._decode_part(part, target)
+            call = self._decode_part(part, target)
             if not isinstance(call, GetEntity | QueryEntities):
                 raise _bad_batch("The query of a batch reads entities.")
             for need in () if grant.everything else call.needs():

@@ -275,7 +275,7 @@ def _decode_entity(
                 "An HTTP header that's mandatory for this request is not specified.",
                 hint="A delete needs If-Match: an etag, or * for any version.",
             )
-        return Change(table, Delete(key, etag), level)
+        return Change(table, Delete(key, etag), level, content_id=content_id_of(request))
     check_media_type(request)
     properties = parse_body(request.body, is_insert=False).properties
     operation: Operation
@@ -285,7 +285,7 @@ def _decode_entity(
         )
     else:
         operation = InsertOrMerge(key, properties) if etag is None else Merge(key, properties, etag)
-    return Change(table, operation, level)
+    return Change(table, operation, level, content_id=content_id_of(request))
 
 
 def _decode_entity_set(
@@ -322,6 +322,7 @@ def _decode_entity_set(
         Insert(key, body.properties),
         level_of(request, options),
         preference_of(request),
+        content_id_of(request),
     )
 
 
@@ -411,6 +412,11 @@ def condition_of(request: Request) -> str | None:
             " Please make sure only one etag value is specified and is valid.",
         )
     return etag.replace("%3a", "%3A")
+
+
+def content_id_of(request: Request) -> str | None:
+    """Return what a part of a batch is called by its client, which wants to find it again."""
+    return request.headers.get("content-id")
 
 
 def preference_of(request: Request) -> str | None:

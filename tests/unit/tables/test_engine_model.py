@@ -73,7 +73,9 @@ TABLE_NAMES = st.sampled_from(["Staff", "STAFF", "staff", "Staff2", "Orders"])
 TEXTS = ["", "a", "a'", "\uffff", "\U00010000"]
 KEYS = st.builds(EntityKey, st.sampled_from(["", "p"]), st.sampled_from(TEXTS))
 SCALARS: st.SearchStrategy[tuple[str | None, edm.Scalar]] = st.one_of(
-    st.tuples(st.none(), st.sampled_from(["", "a", "b", "a" * 70, "a" * 70 + "b", "\x02x"])),
+    st.tuples(
+        st.none(), st.sampled_from(["", "a", "b", "a" * 63, "a" * 70, "a" * 70 + "b", "\x02x"])
+    ),
     st.tuples(st.none(), st.sampled_from([0, 1, -1, edm.INT32_MAX])),
     st.tuples(st.none(), st.sampled_from([0.0, 0.5, 1.0, 1e300])),
     st.tuples(st.none(), st.booleans()),
@@ -93,6 +95,7 @@ LITERALS = st.sampled_from(
         "''",
         "'a'",
         "'b'",
+        f"'{'a' * 63}'",
         f"'{'a' * 70}'",
         "0",
         "1",
@@ -108,19 +111,19 @@ LITERALS = st.sampled_from(
     ]
 )
 OPERATORS = st.sampled_from(["eq", "ne", "lt", "le", "gt", "ge"])
+KEY_COMPARISONS = st.one_of(
+    st.builds("PartitionKey {} '{}'".format, OPERATORS, st.sampled_from(["", "p", "a"])),
+    st.builds("RowKey {} '{}'".format, OPERATORS, st.sampled_from(["", "a", "a''", "\uffff"])),
+    st.builds(
+        "PartitionKey eq '{}' and RowKey {} '{}'".format,
+        st.sampled_from(["", "p"]),
+        OPERATORS,
+        st.sampled_from(["", "a", "05"]),
+    ),
+)
 COMPARISONS = st.one_of(
-    st.builds(
-        "{} {} {}".format,
-        st.sampled_from("ABC"),
-        OPERATORS,
-        LITERALS,
-    ),
-    st.builds(
-        "{} {} '{}'".format,
-        st.sampled_from(["PartitionKey", "RowKey"]),
-        OPERATORS,
-        st.sampled_from(["", "a", "a''", "b", "p", "q", "\uffff", "\U00010000"]),
-    ),
+    st.builds("{} {} {}".format, st.sampled_from("ABC"), OPERATORS, LITERALS),
+    KEY_COMPARISONS,
     st.builds("{}".format, st.sampled_from("ABC")),
     st.just("Timestamp ge datetime'2000-01-01T00:00:00Z'"),
 )
