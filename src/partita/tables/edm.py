@@ -50,7 +50,7 @@ _DATETIME = re.compile(
 _USUAL_DATETIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,7}))?Z", re.ASCII)
 """What clients send: it needs no reckoning, only a look whether there is such a moment."""
 _FIRST_YEAR = "1601"
-_INTEGER = re.compile(r"[+-]?\d{1,64}", re.ASCII)
+_INTEGER = re.compile(rf"[+-]?\d{{1,{limits.NUMBER_DIGITS_MAX}}}", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(?:\d{1,400}\.?\d{0,400}|\.\d{1,400})(?:[eE][+-]?\d{1,6})?", re.ASCII)
 _GUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _NOT_FINITE = {
