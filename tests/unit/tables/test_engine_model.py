@@ -37,6 +37,7 @@ from partita.tables.operations import (
     Replace,
 )
 from partita.tables.paging import KeyRange, after
+from partita.tables.pushdown import SHORT_CHARACTERS_MAX
 from partita.tables.sqlite_store import SqliteTableStore
 
 T = TypeVar("T")
@@ -70,12 +71,12 @@ class RefusedError(Exception):
 # What is drawn
 
 TABLE_NAMES = st.sampled_from(["Staff", "STAFF", "staff", "Staff2", "Orders"])
+SHORT, LONG = "a" * (SHORT_CHARACTERS_MAX - 1), "a" * (SHORT_CHARACTERS_MAX + 6)
+"""Texts that are just compared by the store, and just not."""
 TEXTS = ["", "a", "a'", "\uffff", "\U00010000"]
 KEYS = st.builds(EntityKey, st.sampled_from(["", "p"]), st.sampled_from(TEXTS))
 SCALARS: st.SearchStrategy[tuple[str | None, edm.Scalar]] = st.one_of(
-    st.tuples(
-        st.none(), st.sampled_from(["", "a", "b", "a" * 63, "a" * 70, "a" * 70 + "b", "\x02x"])
-    ),
+    st.tuples(st.none(), st.sampled_from(["", "a", "b", SHORT, LONG, LONG + "b", "\x02x"])),
     st.tuples(st.none(), st.sampled_from([0, 1, -1, edm.INT32_MAX])),
     st.tuples(st.none(), st.sampled_from([0.0, 0.5, 1.0, 1e300])),
     st.tuples(st.none(), st.booleans()),
@@ -95,8 +96,8 @@ LITERALS = st.sampled_from(
         "''",
         "'a'",
         "'b'",
-        f"'{'a' * 63}'",
-        f"'{'a' * 70}'",
+        f"'{SHORT}'",
+        f"'{LONG}'",
         "0",
         "1",
         "1L",
@@ -143,7 +144,7 @@ SWEEP = [
         "PartitionKey {} 'p'",
         "RowKey {} 'a'",
         "PartitionKey eq 'p' and RowKey {} '05'",
-        f"A {{}} '{'a' * 63}'",
+        f"A {{}} '{SHORT}'",
         "B {} 1",
     )
 ]
