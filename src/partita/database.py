@@ -93,6 +93,8 @@ class Database:
     """True while writers wait for a checkpoint to catch up."""
     _is_checkpointing = False
     _commit_is_scheduled = False
+    _reads_this_turn = 0
+    """Point reads since the loop last turned; from the second on they share a snapshot."""
     _wal_pages = 0
     """Size of the write-ahead log, told by SQLite after each commit."""
     _wal_pages_checkpointed = 0
@@ -187,6 +189,22 @@ class Database:
         when what the block could see is durable.
         """
         return Change(self, frees_space)
+
+    def share_snapshot(self) -> None:
+        """Let the reads of one turn of the loop share a snapshot: opening one costs two locks.
+
+        Nothing is acknowledged within a turn, so that every read still sees all that was.
+        """
+        if self._reads_this_turn == 0:
+            self._loop.call_soon(self._end_turn)
+        elif self._reads_this_turn == 1 and self.folder is not None:
+            self.reader.execute("BEGIN")
+        self._reads_this_turn += 1
+
+    def _end_turn(self) -> None:
+        if self._reads_this_turn > 1 and self.folder is not None:
+            self.reader.execute("COMMIT")
+        self._reads_this_turn = 0
 
     async def in_reader(self, read: Callable[[apsw.Connection], T]) -> T:
         """Run a long read in a thread with a connection of its own; in memory, right here."""

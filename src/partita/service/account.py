@@ -24,21 +24,15 @@ _PROPERTIES = "service properties"
 
 
 class Account:
-    """One namespace with its own keys and data."""
+    """One namespace with its own keys and data. Build it with `open`."""
 
     database: Database
+    tables: TableEngine
 
-    def __init__(
-        self,
-        name: str,
-        keys: Sequence[str],
-        tables: TableEngine | None,
-        properties: ServiceProperties | None = None,
-    ) -> None:
+    def __init__(self, name: str, keys: Sequence[str]) -> None:
         self.name = name
         self.keys = [SigningKey.from_base64(key) for key in keys]
-        self._tables = tables
-        self.properties = properties or ServiceProperties()
+        self.properties = ServiceProperties()
         """Kept in the store; moved only by `set_properties`."""
         self.is_guarded = DEVELOPMENT_KEY in keys
         """A web page can sign with the well-known key, so browsers get stricter rules."""
@@ -54,20 +48,19 @@ class Account:
         clock: Clock,
     ) -> "Account":
         """Open an account in its folder below `root`; None keeps it in memory."""
-        check_account_name(name)
+        account = cls(check_account_name(name), keys)
         folder = None if root is None else root / name
         database = await Database.open(folder, durability=durability)
-        tables = TableEngine(await SqliteTableStore.open(database, clock))
-        stored = await tables.store.get_setting(_PROPERTIES)
-        properties = xml_wire.decode(stored) if stored is not None else None
-        account = cls(name, keys, tables, properties)
+        try:
+            account.tables = TableEngine(await SqliteTableStore.open(database, clock))
+            stored = await account.tables.store.get_setting(_PROPERTIES)
+            if stored is not None:
+                account.properties = xml_wire.decode(stored)
+        except BaseException:
+            await database.close()
+            raise
         account.database = database
         return account
-
-    @property
-    def tables(self) -> TableEngine:
-        assert self._tables is not None, "nobody passes authentication for an unknown account"
-        return self._tables
 
     async def set_properties(self, properties: ServiceProperties) -> None:
         await self.tables.store.set_setting(_PROPERTIES, xml_wire.encode(properties))
@@ -79,7 +72,8 @@ class Accounts:
 
     def __init__(self, accounts: Iterable[Account], clock: Clock) -> None:
         self._by_name = {account.name: account for account in accounts}
-        self._nobody = Account("", [], None)
+        # It has keys but no tables: nobody passes its authentication.
+        self._nobody = Account("", [])
         self._nobody.keys = [SigningKey(clock.random_bytes(64))]
 
     def find(self, name: str) -> Account:

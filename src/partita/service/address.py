@@ -80,8 +80,9 @@ class Target(msgspec.Struct, frozen=True):
 
 _HOST = re.compile(r"\[[0-9A-Fa-f:.]{2,45}\](?::[0-9]{1,5})?|[A-Za-z0-9._-]{1,253}(?::[0-9]{1,5})?")
 _IPV4 = re.compile(r"[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}")
+_KEY = r"([^'/\\#?\x00-\x1f\x7f-\x9f\ud800-\udfff]*)"
 _USUAL = re.compile(
-    r"/*([A-Za-z][A-Za-z0-9]{2,62})(?:\((?:PartitionKey='([^']*)',RowKey='([^']*)')?\))?/*"
+    rf"/*([A-Za-z][A-Za-z0-9]{{2,62}})(?:\((?:PartitionKey='{_KEY}',RowKey='{_KEY}')?\))?/*"
 )
 _NAME = re.compile(r"[^(/]*")
 _KEY_NAME = re.compile(r"\s*([A-Za-z]+)\s*=")
@@ -108,16 +109,25 @@ def locate(scheme: str, host: str, path: str, account_names: Container[str]) -> 
     """
     label, is_table_host = _host_form(host)
     if label and (is_table_host or label.removesuffix(_SECONDARY) in account_names):
-        named, rest, root = label, path, f"{scheme}://{host}"
-    else:
-        named, _, rest = path.lstrip("/").partition("/")
-        root = f"{scheme}://{host}/{named}"
-        _check_account_segment(named)
-    account = named.removesuffix(_SECONDARY)
-    if len(account) < len(named):
+        account, is_secondary = _without_suffix(label)
+        return Target(account, is_secondary, f"{scheme}://{host}", path)
+    named, _, rest = path.lstrip("/").partition("/")
+    account, is_secondary, root = _account_in_path(scheme, host, named)
+    if is_secondary:
         # In path style the Python SDK puts the secondary before the whole path of the primary.
         rest = rest.removeprefix(f"{account}/")
-    return Target(account, len(account) < len(named), root, rest)
+    return Target(account, is_secondary, root, rest)
+
+
+def _without_suffix(named: str) -> tuple[str, bool]:
+    account = named.removesuffix(_SECONDARY)
+    return account, len(account) < len(named)
+
+
+@lru_cache(maxsize=256)
+def _account_in_path(scheme: str, host: str, named: str) -> tuple[str, bool, str]:
+    _check_account_segment(named)
+    return *_without_suffix(named), f"{scheme}://{host}/{named}"
 
 
 @lru_cache(maxsize=256)
@@ -150,10 +160,10 @@ def parse_resource(path: str, account: str = "") -> Resource:
         if len(table) != 6 or table.lower() != "tables":
             if partition_key is None:
                 return EntitySet(table)
-            return OneEntity(
-                table,
-                EntityKey(check_key_in_address(partition_key), check_key_in_address(row_key)),
-            )
+            if len(text) > limits.KEY_CHARACTERS_MAX:
+                check_key_in_address(partition_key)
+                check_key_in_address(row_key)
+            return OneEntity(table, EntityKey(partition_key, row_key))
     return _parse_unusual(text.strip("/"), account)
 
 

@@ -6,6 +6,7 @@ pure over values; the first PartitaError on the way becomes the answer.
 
 import re
 from collections.abc import Container, Sequence
+from functools import lru_cache
 from typing import assert_never
 
 from partita.clock import Clock
@@ -18,7 +19,7 @@ from partita.errors import (
     UnavailableError,
     UsageError,
 )
-from partita.service import bearer, cors, shared_key, xml_wire
+from partita.service import bearer, browsers, cors, shared_key, xml_wire
 from partita.service import table_answers as answers
 from partita.service.account import Account, Accounts
 from partita.service.address import Batch, Target, locate, parse_query, parse_resource
@@ -27,8 +28,9 @@ from partita.service.error_wire import encode_json, encode_xml, message_of, stat
 from partita.service.policy import check_policies
 from partita.service.render import Level
 from partita.service.request import Request, Response
-from partita.service.sas import FULL, Grant, check_single_credential, evaluate, parse_sas
+from partita.service.sas import FULL, Grant, Sas, check_single_credential, evaluate, parse_sas
 from partita.service.table_wire import (
+    WRITES,
     Call,
     Change,
     CreateTable,
@@ -98,13 +100,18 @@ class App:
         self, request: Request, target: Target, account: Account, request_id: str
     ) -> Response:
         if account.is_guarded:
-            guard_against_browsers(request, account, self._allowed_hosts)
+            browsers.guard(request, account.properties.cors, self._allowed_hosts)
         check_version(request)
         if request.method == "OPTIONS":
             return cors.preflight(account.properties.cors, request)
         now = self._clock.ticks()
         pairs = parse_query(request.query)
-        grant = await self._authenticate(request, account, pairs, now)
+        sas = parse_sas(pairs) if pairs else None
+        if sas is None:
+            self._check_signature(request, account, now)
+            grant = FULL
+        else:
+            grant = await self._evaluate(sas, request, account, now)
         if len(request.body) > limits.GROUP_BYTES_MAX:
             raise LimitExceededError(
                 "RequestBodyTooLarge",
@@ -115,39 +122,35 @@ class App:
             resource = parse_resource(target.path, target.account)
             if isinstance(resource, Batch) and request.method == "POST":
                 return await self._answer_batch(request, target, account, grant, request_id)
-            call = decode(request, resource, options_of(pairs), is_secondary=target.is_secondary)
+            options = options_of(pairs) if pairs else {}
+            call = decode(request, resource, options)
         except UsageError as error:
             # The service misses a table before it finds fault with the keys of its entities.
             table = error.facts.get("table")
             if isinstance(table, str) and grant.everything:
                 await account.tables.require_table(table)
             raise
-        for need in () if grant.everything else call.needs():
-            grant.check(need)
+        if target.is_secondary and isinstance(call, WRITES):
+            raise _read_only()
+        if not grant.everything:
+            check_needs(call, grant)
         return await self._perform(call, request, target, account, grant)
 
-    async def _authenticate(
-        self,
-        request: Request,
-        account: Account,
-        pairs: Sequence[tuple[str, str]],
-        now: int,
-    ) -> Grant:
-        sas = parse_sas(pairs) if pairs else None
+    def _check_signature(self, request: Request, account: Account, now: int) -> None:
+        authorization = request.headers.get("authorization")
+        if authorization is None:
+            raise NotAuthorizedError(
+                "NoAuthenticationInformation",
+                "Server failed to authenticate the request. Please refer to the information"
+                " in the www-authenticate header.",
+                hint="Sign the request with an account key, or use a SAS.",
+            )
+        if authorization.startswith("Bearer "):
+            raise bearer.challenge(request)
+        shared_key.authenticate(request, account.name, account.keys, now, self._skew_seconds)
+
+    async def _evaluate(self, sas: Sas, request: Request, account: Account, now: int) -> Grant:
         check_single_credential(request, sas)
-        if sas is None:
-            authorization = request.headers.get("authorization")
-            if authorization is None:
-                raise NotAuthorizedError(
-                    "NoAuthenticationInformation",
-                    "Server failed to authenticate the request. Please refer to the information"
-                    " in the www-authenticate header.",
-                    hint="Sign the request with an account key, or use a SAS.",
-                )
-            if authorization.startswith("Bearer "):
-                raise bearer.challenge(request)
-            shared_key.authenticate(request, account.name, account.keys, now, self._skew_seconds)
-            return FULL
         policies = []
         if sas.policy_id and account.name:
             table = await account.tables.store.find_table(sas.table)
@@ -169,7 +172,7 @@ class App:
         tables, root, name = account.tables, target.root, account.name
         match call:
             case GetEntity():
-                if not grant.span.contains(call.key):
+                if not (grant.everything or grant.span.contains(call.key)):
                     raise NotAuthorizedError(
                         "ResourceNotFound", "The specified resource does not exist."
                     )
@@ -232,9 +235,7 @@ class App:
         self, request: Request, target: Target, account: Account, grant: Grant, request_id: str
     ) -> Response:
         if target.is_secondary:
-            raise InvalidRequestError(
-                "InsufficientAccountPermissions", "Write operations are not allowed."
-            )
+            raise _read_only()
         content_type = request.headers.get("content-type", "")
         root_path = f"/{target.account}" if target.root.endswith(f"/{target.account}") else ""
         batch = read_batch(request.body, content_type, root_path)
@@ -279,8 +280,7 @@ class App:
                     raise _bad_batch("A change set holds writes of entities only.")
                 if calls and call.table.lower() != calls[0].table.lower():
                     raise _bad_batch("All operations of a batch are on one table.")
-                for need in () if grant.everything else call.needs():
-                    grant.check(need)
+                check_needs(call, grant)
             except PartitaError as error:
                 error.facts["index"] = index
                 raise
@@ -302,8 +302,7 @@ class App:
             call = self._decode_part(part, target)
             if not isinstance(call, GetEntity | QueryEntities):
                 raise _bad_batch("The query of a batch reads entities.")
-            for need in () if grant.everything else call.needs():
-                grant.check(need)
+            check_needs(call, grant)
             answer = await self._perform(call, part, target, account, grant)
         except PartitaError as error:
             return answers.part_of_error(
@@ -337,9 +336,11 @@ class App:
         self, response: Response, request: Request, account: Account | None, request_id: str
     ) -> None:
         headers = response.headers
-        headers.append(("x-ms-request-id", request_id))
-        headers.append(("x-ms-version", version_of(request)))
-        headers.append(("X-Content-Type-Options", "nosniff"))
+        headers += (
+            ("x-ms-request-id", request_id),
+            ("x-ms-version", version_of(request)),
+            ("X-Content-Type-Options", "nosniff"),
+        )
         if "comp=" not in request.query:
             headers.append(("Cache-Control", "no-cache"))
         client_request_id = request.headers.get("x-ms-client-request-id")
@@ -365,7 +366,7 @@ def version_of(request: Request) -> str:
     """Return the API version of a request; newer ones than we know are served."""
     named = request.headers.get("x-ms-version")
     if named is not None:
-        return named if _is_version(named) else DEFAULT_VERSION
+        return named if is_version(named) else DEFAULT_VERSION
     if "api-version=" not in request.query:
         return DEFAULT_VERSION
     in_query = _API_VERSION.search(request.query)
@@ -374,7 +375,7 @@ def version_of(request: Request) -> str:
 
 def check_version(request: Request) -> None:
     """Refuse a version that is no date: its place among the known ones cannot be told."""
-    if not _is_version(request.headers.get("x-ms-version", DEFAULT_VERSION)):
+    if not is_version(request.headers.get("x-ms-version", DEFAULT_VERSION)):
         raise InvalidRequestError(
             "InvalidHeaderValue",
             "The value for one of the HTTP headers is not in the correct format.",
@@ -382,40 +383,9 @@ def check_version(request: Request) -> None:
         )
 
 
-def _is_version(text: str) -> bool:
-    return text == DEFAULT_VERSION or _VERSION.fullmatch(text) is not None
-
-
-def guard_against_browsers(
-    request: Request, account: Account, allowed_hosts: Container[str]
-) -> None:
-    """Refuse what a foreign web page could send: it can sign with the well-known key too.
-
-    The page's origin must be allowed by a CORS rule of the account, and the Host header must
-    name this machine (a name that an attacker points at it does not).
-    """
-    headers = request.headers
-    host = headers.get("host", "").rpartition("@")[2].lower()
-    name = host[: host.rfind("]") + 1] if host.startswith("[") else host.partition(":")[0]
-    if name not in _LOOPBACK and name not in allowed_hosts and not name.endswith(".localhost"):
-        raise InvalidRequestError(
-            "InvalidHeaderValue",
-            "The value for one of the HTTP headers is not in the correct format.",
-            hint=f"Host {name!r} is not allowed for the development account: use --allowed-host.",
-        )
-    origin = headers.get("origin")
-    if origin is None and "cross-site" not in headers.get("sec-fetch-site", ""):
-        return
-    method = headers.get("access-control-request-method", request.method)
-    if origin is None or cors.find_rule(account.properties.cors, origin, method) is None:
-        raise NotAuthorizedError(
-            "CorsPreflightFailure" if request.method == "OPTIONS" else "AuthorizationFailure",
-            "This request is not authorized to perform this operation.",
-            hint="A browser's request to the development account needs a matching CORS rule.",
-        )
-
-
-_LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
+@lru_cache(maxsize=256)
+def is_version(text: str) -> bool:
+    return _VERSION.fullmatch(text) is not None
 
 
 def _wants_xml(request: Request) -> bool:
@@ -434,6 +404,21 @@ def _error_content_type(error: PartitaError, request: Request) -> str:
         return level_of(request, dict(parse_query(request.query))).content_type
     except PartitaError:
         return Level.MINIMAL.content_type
+
+
+def check_needs(call: Call, grant: Grant) -> None:
+    """Raise unless everything that a call needs is granted."""
+    if not grant.everything:
+        for need in call.needs():
+            grant.check(need)
+
+
+def _read_only() -> InvalidRequestError:
+    return InvalidRequestError(
+        "InsufficientAccountPermissions",
+        "Write operations are not allowed.",
+        hint="The secondary endpoint only reads.",
+    )
 
 
 def _bad_batch(hint: str) -> InvalidRequestError:

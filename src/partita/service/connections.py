@@ -22,6 +22,8 @@ class Connection(Protocol):
     @property
     def owes_an_answer(self) -> bool: ...
 
+    def serve(self) -> None: ...
+
     def sweep(self, now: float) -> None: ...
 
     def close_if_idle(self) -> None: ...
@@ -49,9 +51,51 @@ class Connections:
         self._emptied = asyncio.Event()
         self._emptied.set()
         self._timer: asyncio.TimerHandle | None = None
+        self._ready: list[Connection] = []
+        """Connections whose requests arrived in this turn of the loop."""
+        self._is_serving = False
+        self._unsent: list[tuple[asyncio.Transport, bytes]] = []
+        """Answers of this turn, in order; empty unless `_is_serving`."""
+        self._unsent_bytes = 0
 
     def __len__(self) -> int:
         return len(self._open)
+
+    def serve_soon(self, connection: Connection) -> None:
+        """Answer a connection when everything that has arrived is read.
+
+        Reading all, then answering all, then writing all keeps the code of each part in the
+        processor's caches: under load that is worth half of the rate.
+        """
+        if not self._ready:
+            asyncio.get_running_loop().call_soon(self._serve_ready)
+        self._ready.append(connection)
+
+    def _serve_ready(self) -> None:
+        ready, self._ready = self._ready, []
+        self._is_serving = True
+        try:
+            for connection in ready:
+                connection.serve()
+        finally:
+            self._is_serving = False
+            self.flush()
+
+    def write(self, transport: asyncio.Transport, part: bytes) -> None:
+        """Send a part of an answer, at once or with the others of this turn."""
+        if not self._is_serving:
+            transport.write(part)
+            return
+        self._unsent.append((transport, part))
+        self._unsent_bytes += len(part)
+        if self._unsent_bytes > self.limits.write_buffer_bytes_max:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand what was held back to the transports."""
+        unsent, self._unsent, self._unsent_bytes = self._unsent, [], 0
+        for transport, part in unsent:
+            transport.write(part)
 
     def admits(self, peer: str) -> bool:
         """Say whether one more connection from this address fits into the limits."""

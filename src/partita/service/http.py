@@ -106,7 +106,7 @@ def _resumed(
 class HttpProtocol(asyncio.Protocol):
     """One connection.
 
-    `_waiting` holds exchanges in the order of their requests; only `_serve` takes from it, and
+    `_waiting` holds exchanges in the order of their requests; only `serve` takes from it, and
     only while no request is running and the client reads what we write.
     """
 
@@ -210,7 +210,7 @@ class HttpProtocol(asyncio.Protocol):
             transport.abort()
             return
         self._refuse(BUSY)
-        self._serve()
+        self.serve()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._transport = None
@@ -236,7 +236,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._is_writable = True
-        self._serve()
+        self.serve()
 
     @property
     def owes_an_answer(self) -> bool:
@@ -354,7 +354,7 @@ class HttpProtocol(asyncio.Protocol):
         if self._phase != _IDLE:
             self._bound_unfinished()
         if self._waiting:
-            self._serve()
+            self._connections.serve_soon(self)
         elif self._owes_continue:
             self._send_continue()
 
@@ -543,13 +543,14 @@ class HttpProtocol(asyncio.Protocol):
 
     def _refuse_now(self, refusal: Refusal) -> None:
         self._refuse(refusal)
-        self._serve()
+        self.serve()
 
     def _refusal(self, refusal: Refusal) -> Response:
         clock = self._connections.clock
         return refusal_response(refusal, clock.new_id(), clock.ticks())
 
-    def _serve(self) -> None:
+    def serve(self) -> None:
+        """Answer what waits, as far as the client takes it."""
         waiting = self._waiting
         while waiting and self._running is None and self._is_writable:
             request, refusal, connection = waiting.popleft()
@@ -602,7 +603,7 @@ class HttpProtocol(asyncio.Protocol):
             if self._transport is None:
                 self._connections.forget(self, self._peer)
         self._send(request, response, connection, started)
-        self._serve()
+        self.serve()
 
     def _failure(self, request: Request, error: BaseException) -> Response:
         logger.error("%s %s failed", request.method, request.path, exc_info=error)
@@ -627,14 +628,16 @@ class HttpProtocol(asyncio.Protocol):
         head = encode_head(response, connections.server_lines, connection)
         body = response.body
         if not body or (request is not None and request.method == "HEAD"):
-            transport.write(head)
+            connections.write(transport, head)
         elif len(body) <= _SMALL_BODY_BYTES:
-            transport.write(head + body)
+            connections.write(transport, head + body)
         else:
-            transport.write(head)
-            transport.write(body)
-        if connection is CLOSE and request is not None:
-            self._end()
+            connections.write(transport, head)
+            connections.write(transport, body)
+        if connection is CLOSE:
+            connections.flush()
+            if request is not None:
+                self._end()
 
     def _last_connection_line(self, connection: bytes) -> bytes:
         """Close after this answer, unless more requests are already ours to answer."""

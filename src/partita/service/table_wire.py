@@ -214,24 +214,11 @@ def options_of(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
     return options
 
 
-def decode(
-    request: Request, resource: Resource, options: Mapping[str, str], *, is_secondary: bool = False
-) -> Call:
+def decode(request: Request, resource: Resource, options: Mapping[str, str]) -> Call:
     """Return what a request asks for. `$batch` is not a call: its parts are."""
-    method = _method_of(request)
-    call = _decode_by_resource(request, method, resource, options)
-    if is_secondary and isinstance(call, WRITES):
-        raise InvalidRequestError(
-            "InsufficientAccountPermissions",
-            "Write operations are not allowed.",
-            hint="The secondary endpoint only reads.",
-        )
-    return call
-
-
-def _decode_by_resource(
-    request: Request, method: str, resource: Resource, options: Mapping[str, str]
-) -> Call:
+    method = _method_of(request) if "x-http-method" in request.headers else request.method
+    if method not in _METHODS:
+        raise _method_not_allowed()
     match resource:
         case OneEntity(table, key):
             return _decode_entity(request, method, table, key, options)
@@ -260,6 +247,8 @@ def _decode_by_resource(
 def _decode_entity(
     request: Request, method: str, table: str, key: EntityKey, options: Mapping[str, str]
 ) -> Call:
+    if method == "GET" and not options:
+        return GetEntity(table, key, None, _level_of(request.headers.get("accept", "")))
     _refuse_comp(options)
     if method == "GET":
         _refuse_unsupported(options)
@@ -375,12 +364,8 @@ def _decode_service(request: Request, method: str, options: Mapping[str, str]) -
 
 
 def _method_of(request: Request) -> str:
-    """Return the method that counts: the tunnelled one where there is one."""
-    tunnelled = request.headers.get("x-http-method")
-    if tunnelled is None:
-        if request.method not in _METHODS:
-            raise _method_not_allowed()
-        return request.method
+    """Return the method that a POST stands for."""
+    tunnelled = request.headers["x-http-method"]
     if request.method != "POST":
         raise InvalidRequestError(
             "XMethodNotUsingPost", "The request uses X-HTTP-Method with a verb other than POST."

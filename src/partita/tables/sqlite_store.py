@@ -161,6 +161,7 @@ class SqliteTableStore:
     # Entities
 
     async def get(self, table: Table, key: EntityKey) -> Entity | None:
+        self.database.share_snapshot()
         rows: list[Any] = self._point_read.execute(_GET, (table.id, *key)).fetchall()
         return Entity(key[0], key[1], *rows[0]) if rows else None
 

@@ -218,7 +218,7 @@ def test_what_cannot_be_lexed_is_a_syntax_error(path: str) -> None:
     assert refusal(path) == ("InvalidInput", SYNTAX)
 
 
-@pytest.mark.parametrize("character", ["%23", "%3F", "%00", "%1F", "%7F", "%C2%9F", "\udc80"])
+@pytest.mark.parametrize("character", ["%23", "%3F", "%00", "%1F", "%7F", "%C2%9F"])
 def test_forbidden_characters_of_a_key_are_out_of_range(character: str) -> None:
     path = f"MyTab(PartitionKey='a{character}',RowKey='b')"
 
