@@ -6,7 +6,7 @@ import pytest
 from conformance.table_store import EVERYTHING, TableStoreConformance, condition, row_keys_of
 from partita.database import Database
 from partita.errors import StoreLockedError
-from partita.tables import sqlite_store
+from partita.tables import sqlite_scan, sqlite_store
 from partita.tables.sqlite_store import SqliteTableStore
 
 
@@ -56,7 +56,9 @@ class TestSqliteInSmallSteps(TableStoreConformance):
 
     @pytest.fixture(autouse=True)
     def small_steps(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sqlite_store, "CHUNK_ENTITIES", 50)
+        monkeypatch.setattr(sqlite_scan, "CHUNK_ENTITIES", 50)
+        monkeypatch.setattr(sqlite_scan, "PROGRESS_INSTRUCTIONS", 1)
+        monkeypatch.setattr(sqlite_scan, "WHOLE_RANGE_SECONDS", -1.0)
         monkeypatch.setattr(sqlite_store, "INLINE_ENTITIES_MAX", 3)
         monkeypatch.setattr(sqlite_store, "PURGE_ENTITIES", 20)
         monkeypatch.setattr(sqlite_store, "PURGE_PAUSE_SECONDS", 0)

@@ -553,6 +553,17 @@ TRUE_ON_MISMATCH = frozenset({"ne", "lt", "le"})
 """A property is less than every literal whose type does not fit its own."""
 
 
+def names_in(node: Filter) -> frozenset[str]:
+    """Return the names of all properties that a filter looks at."""
+    if isinstance(node, Comparison | Truth):
+        return frozenset({node.name})
+    if isinstance(node, Not):
+        return names_in(node.child)
+    if isinstance(node, And | Or):
+        return frozenset().union(*map(names_in, node.children))
+    return frozenset()
+
+
 def compile_filter(node: Filter) -> Predicate:
     """Return a function that decides on the decoded members of a whole document.
 

@@ -7,8 +7,9 @@ select too much, never too little: the exact filter decides on what comes back.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import apsw
@@ -17,10 +18,11 @@ import msgspec
 from partita.clock import TICKS_A_SECOND, Clock, SystemClock
 from partita.database import Database
 from partita.errors import TableExistsError, TableNotFoundError, UnavailableError
-from partita.tables import limits, pushdown
+from partita.tables import pushdown
 from partita.tables.entity import Entity, EntityKey
-from partita.tables.filters import Filter, Predicate, compile_filter
-from partita.tables.paging import KeyRange, Page, after
+from partita.tables.filters import Filter
+from partita.tables.paging import KeyRange, Page
+from partita.tables.sqlite_scan import Scan, where_of
 from partita.tables.store import Policy, Statistics, Table
 
 FORMAT_VERSION = 1
@@ -41,17 +43,17 @@ TICKS_RESERVED = TICKS_A_SECOND
 """How far ahead the high-water mark of the store's clock is written."""
 INLINE_ENTITIES_MAX = 128
 """A range without residual is first tried on the loop: up to this many entities take 0.15 ms."""
-CHUNK_ENTITIES = 12_000
-"""A long filtered scan looks at this many entities at a time."""
-WHOLE_RANGE_SECONDS = 0.02
-"""How long a filtered scan may look at a range as a whole before it goes on by steps."""
-PROGRESS_INSTRUCTIONS = 20_000
-"""SQLite asks for the time after so many instructions: about every millisecond."""
+MEMORY_SECONDS_MAX = 0.25
+"""A scan in memory holds the loop, so that its pages end sooner."""
 PURGE_ENTITIES = 200
 """Entities of a dropped table that one change removes."""
 PURGE_PAUSE_SECONDS = 0.005
 
 _GET = "SELECT ticks, document FROM entity WHERE tid = ? AND pk = ? AND rk = ?"
+_GET_MANY = (
+    "SELECT pk, rk, ticks, document FROM entity"
+    " WHERE tid = ? AND pk = ? AND rk IN (SELECT value FROM json_each(?))"
+)
 _PUT = (
     "INSERT INTO entity (tid, pk, rk, ticks, short, document) VALUES (?, ?, ?, ?, jsonb(?), ?)"
     " ON CONFLICT DO UPDATE SET"
@@ -62,13 +64,10 @@ _PURGE = (
     "DELETE FROM entity WHERE tid = ?1 AND (pk, rk) IN"
     " (SELECT pk, rk FROM entity WHERE tid = ?1 ORDER BY pk, rk LIMIT ?2)"
 )
-_ROWS = "SELECT pk, rk, ticks, document FROM entity WHERE "
 
 _decode_policies = msgspec.json.Decoder(list[Policy]).decode
-_decode_members = msgspec.json.Decoder(dict[str, str | int | float | bool]).decode
 _encode = msgspec.json.Encoder().encode
 
-Row = tuple[str, str, int, bytes]
 T = TypeVar("T")
 
 
@@ -168,35 +167,15 @@ class SqliteTableStore:
     async def scan(self, table: Table, span: KeyRange, residual: Filter | None, limit: int) -> Page:
         if span.is_empty or limit <= 0:
             return Page([])
+        scan = Scan(table, span, residual, limit, self._clock)
         if residual is None and span.single_partition() is not None:
-            wanted = min(limit, INLINE_ENTITIES_MAX)
-            rows, size = _select_within(
-                self.database.reader, table, span, None, (wanted + 1, limits.PAGE_BYTES_MAX)
-            )
-            if size < limits.PAGE_BYTES_MAX and (len(rows) <= wanted or wanted == limit):
-                return _page_of(rows, limit)
-        return await self._scan_in_reader(table, span, residual, limit)
-
-    async def _scan_in_reader(
-        self, table: Table, span: KeyRange, residual: Filter | None, limit: int
-    ) -> Page:
-        chunk = _Chunk(table, residual, self._clock)
-        deadline = self._clock.monotonic() + limits.PAGE_SECONDS_MAX
-        found: list[Row] = []
-        position: KeyRange | None = span
-        size = 0
-        while position is not None and len(found) <= limit and size < limits.PAGE_BYTES_MAX:
-            rows, position, read = await self.database.in_reader(
-                chunk.reader(position, limit + 1 - len(found), limits.PAGE_BYTES_MAX - size)
-            )
-            found += rows
-            size += read
-            # Looked at behind the first step: every page gets on.
-            if self._clock.monotonic() > deadline:
-                break
-        if len(found) > limit:
-            return _page_of(found, limit)
-        return Page([Entity(*row) for row in found], position.lower if position else None)
+            inline = min(limit, INLINE_ENTITIES_MAX)
+            page = scan.read_plain(self.database.reader, inline)
+            if page.continuation is None or inline == limit:
+                return page
+        if self.database.folder is None:
+            return await self.database.in_reader(partial(scan.read, seconds=MEMORY_SECONDS_MAX))
+        return await self.database.in_reader(scan.read)
 
     @asynccontextmanager
     async def partition(
@@ -209,7 +188,7 @@ class SqliteTableStore:
             yield SqlitePartition(connection, table, partition_key, self._last_ticks)
 
     async def statistics(self, table: Table, span: KeyRange) -> Statistics:
-        where, parameters = _where(table, span)
+        where, parameters = where_of(table, span)
 
         def read(connection: apsw.Connection) -> Statistics:
             row: Any = connection.execute(
@@ -290,153 +269,36 @@ class SqlitePartition:
         self.now = now
 
     async def read(self, row_keys: Sequence[str]) -> dict[str, Entity]:
-        found: dict[str, Entity] = {}
-        pk = self._partition_key
-        for rk in row_keys:
-            rows: list[Any] = self._connection.execute(_GET, (self._table.id, pk, rk)).fetchall()
-            if rows:
-                found[rk] = Entity(pk, rk, *rows[0])
-        return found
+        identity, pk = self._table.id, self._partition_key
+        if len(row_keys) == 1:
+            rk = row_keys[0]
+            rows = _rows(self._connection, _GET, (identity, pk, rk))
+            return {rk: Entity(pk, rk, *rows[0])} if rows else {}
+        rows = _rows(self._connection, _GET_MANY, (identity, pk, _encode(row_keys).decode()))
+        return {row[1]: Entity(*row) for row in rows}
 
     async def write(self, put: Iterable[Entity], remove: Iterable[EntityKey]) -> None:
         identity = self._table.id
-        for entity in put:
-            self._connection.execute(
-                _PUT,
+        describe = pushdown.describe
+        self._connection.executemany(
+            _PUT,
+            [
                 (
                     identity,
                     entity.partition_key,
                     entity.row_key,
                     entity.ticks,
-                    pushdown.describe(entity.properties()),
+                    describe(entity.properties()),
                     entity.document,
-                ),
-            )
-        for key in remove:
-            self._connection.execute(_REMOVE, (identity, *key))
-
-
-class _Chunk:
-    """One step of a scan, run in a reader thread: a bounded time, or number of entities."""
-
-    is_long = False
-    """Set when the range proved too long to be looked at in one go."""
-
-    def __init__(self, table: Table, residual: Filter | None, clock: Clock) -> None:
-        self.table = table
-        self.clock = clock
-        self.pushed = pushdown.translate(residual) if residual is not None else None
-        self.matches = compile_filter(residual) if residual is not None else None
-
-    def reader(
-        self, span: KeyRange, wanted: int, budget: int
-    ) -> Callable[[apsw.Connection], tuple[list[Row], KeyRange | None, int]]:
-        def read(connection: apsw.Connection) -> tuple[list[Row], KeyRange | None, int]:
-            bounds = wanted, budget
-            rest: KeyRange | None = None
-            if self.matches is None:
-                rows, size = _select_within(connection, self.table, span, None, bounds)
-            else:
-                rows, size, rest = self._read_filtered(connection, span, bounds)
-            if len(rows) == wanted or size >= budget:
-                rest = _behind(span, rows[-1])
-            return rows, rest, size
-
-        return read
-
-    def _read_filtered(
-        self, connection: apsw.Connection, span: KeyRange, bounds: tuple[int, int]
-    ) -> tuple[list[Row], int, KeyRange | None]:
-        """Try the whole range for a moment; if that is too short, cut it into steps.
-
-        Most ranges are short, and finding where a step ends costs an eighth of the step.
-        """
-        if not self.is_long:
-            deadline = self.clock.monotonic() + WHOLE_RANGE_SECONDS
-            connection.set_progress_handler(
-                lambda: self.clock.monotonic() > deadline, PROGRESS_INSTRUCTIONS
-            )
-            try:
-                found = _select_within(
-                    connection, self.table, span, self.pushed, bounds, self.matches
                 )
-            except apsw.InterruptError:
-                self.is_long = True
-            else:
-                return *found, None
-            finally:
-                connection.set_progress_handler(None)
-        part, rest = self._cut(connection, span)
-        found = _select_within(connection, self.table, part, self.pushed, bounds, self.matches)
-        return *found, rest
-
-    def _cut(self, connection: apsw.Connection, span: KeyRange) -> tuple[KeyRange, KeyRange | None]:
-        """Cut a range behind the number of entities that one step may look at."""
-        where, parameters = _where(self.table, span)
-        end: list[Any] = connection.execute(
-            f"SELECT pk, rk FROM entity WHERE {where} ORDER BY pk, rk LIMIT 1 OFFSET ?",  # noqa: S608 - only our own text
-            (*parameters, CHUNK_ENTITIES),
-        ).fetchall()
-        if not end:
-            return span, None
-        key = EntityKey(*end[0])
-        return KeyRange(span.lower, key), KeyRange(key, span.upper)
+                for entity in put
+            ],
+        )
+        self._connection.executemany(_REMOVE, [(identity, *key) for key in remove])
 
 
-def _members_of(row: Row) -> Mapping[str, object]:
-    return _decode_members(b"{" + row[3])
-
-
-def _behind(span: KeyRange, row: Row) -> KeyRange | None:
-    rest = KeyRange(EntityKey(row[0], after(row[1])), span.upper)
-    return None if rest.is_empty else rest
-
-
-def _page_of(rows: list[Row], limit: int) -> Page:
-    entities = [Entity(*row) for row in rows[:limit]]
-    return Page(entities, EntityKey(*rows[limit][:2]) if len(rows) > limit else None)
-
-
-def _where(table: Table, span: KeyRange) -> tuple[str, tuple[Any, ...]]:
-    (pk, rk), upper = span.lower, span.upper
-    if span.single_partition() is not None:
-        assert upper is not None
-        if upper.partition_key == pk:
-            return "tid = ? AND pk = ? AND rk >= ? AND rk < ?", (table.id, pk, rk, upper.row_key)
-        return "tid = ? AND pk = ? AND rk >= ?", (table.id, pk, rk)
-    if upper is None:
-        return "tid = ? AND (pk, rk) >= (?, ?)", (table.id, pk, rk)
-    return "tid = ? AND (pk, rk) >= (?, ?) AND (pk, rk) < (?, ?)", (table.id, pk, rk, *upper)
-
-
-def _select_within(
-    connection: apsw.Connection,
-    table: Table,
-    span: KeyRange,
-    pushed: pushdown.Sql | None,
-    bounds: tuple[int, int],
-    matches: Predicate | None = None,
-) -> tuple[list[Row], int]:
-    """Read matching rows until a count or a number of document bytes is reached."""
-    limit, budget = bounds
-    where, parameters = _where(table, span)
-    if pushed is not None:
-        where, parameters = f"{where} AND ({pushed[0]})", (*parameters, *pushed[1])
-    statement = f"{_ROWS}{where} ORDER BY pk, rk"
-    if matches is None:
-        statement, parameters = statement + " LIMIT ?", (*parameters, limit)
-    rows: list[Row] = []
-    size = 0
-    cursor = connection.execute(statement, parameters)
-    for row in cursor:
-        if matches is not None and not matches(_members_of(row)):
-            continue
-        rows.append(row)
-        size += len(row[3])
-        if size >= budget or len(rows) == limit:
-            break
-    cursor.close()
-    return rows, size
+def _rows(connection: apsw.Connection, sql: str, parameters: tuple[Any, ...]) -> list[Any]:
+    return connection.execute(sql, parameters).fetchall()
 
 
 def _set_setting(connection: apsw.Connection, name: str, value: bytes | int) -> None:

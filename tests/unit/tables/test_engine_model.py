@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from partita.clock import ManualClock
 from partita.database import Database
 from partita.errors import PartitaError
-from partita.tables import edm, sqlite_store
+from partita.tables import edm, sqlite_scan, sqlite_store
 from partita.tables.engine import TableEngine
 from partita.tables.entity import Entity, EntityKey, build, etag_of
 from partita.tables.filters import compile_filter, parse
@@ -233,7 +233,9 @@ class EngineMachine(RuleBasedStateMachine):
         super().__init__()
         self.runner = asyncio.Runner()
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(sqlite_store, "CHUNK_ENTITIES", 5)
+        self.patch.setattr(sqlite_scan, "CHUNK_ENTITIES", 5)
+        self.patch.setattr(sqlite_scan, "PROGRESS_INSTRUCTIONS", 1)
+        self.patch.setattr(sqlite_scan, "WHOLE_RANGE_SECONDS", -1.0)
         self.patch.setattr(sqlite_store, "INLINE_ENTITIES_MAX", 2)
         self.patch.setattr(sqlite_store, "PURGE_ENTITIES", 3)
         self.folder = Path(tempfile.mkdtemp()) if self.is_durable else None

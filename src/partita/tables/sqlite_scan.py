@@ -1,0 +1,217 @@
+"""A page of a range of entities out of SQLite: where it starts, what it skips, when it ends.
+
+A page is read in one snapshot, so that it never shows half of a group. It ends at a count, at a
+number of document bytes, or when its time is up; its continuation names the next key.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable
+from functools import lru_cache
+from itertools import accumulate, islice, starmap
+from operator import itemgetter
+from typing import Any, TypedDict, cast
+
+import apsw
+import msgspec
+
+from partita.clock import Clock
+from partita.tables import limits, pushdown
+from partita.tables.edm import TYPE_SUFFIX
+from partita.tables.entity import Entity, EntityKey
+from partita.tables.filters import Filter, compile_filter, names_in
+from partita.tables.paging import KeyRange, Page, after
+from partita.tables.store import Table
+
+CHUNK_ENTITIES = 12_000
+"""A long filtered scan looks at this many entities at a time."""
+WHOLE_RANGE_SECONDS = 0.02
+"""How long a filtered scan may look at a range as a whole before it goes on by steps."""
+PROGRESS_INSTRUCTIONS = 20_000
+"""SQLite asks for the time after so many instructions: about every millisecond."""
+FIRST_ROWS = 16
+"""Rows read before their size is known: each may hold 1 MiB."""
+
+Row = tuple[str, str, int, bytes]
+_document_of = itemgetter(3)
+
+
+class Scan:
+    """One page to be read. Give it a connection; it needs nothing else."""
+
+    def __init__(
+        self, table: Table, span: KeyRange, residual: Filter | None, limit: int, clock: Clock
+    ) -> None:
+        self._table = table
+        self._span = span
+        self._residual = residual
+        self._limit = limit
+        self._clock = clock
+
+    def read(self, connection: apsw.Connection, seconds: float = limits.PAGE_SECONDS_MAX) -> Page:
+        """Read the page; `seconds` bounds how long a filtered one may take."""
+        connection.execute("BEGIN")
+        try:
+            if self._residual is None:
+                return self.read_plain(connection, self._limit)
+            return self._read_filtered(connection, self._residual, seconds)
+        finally:
+            connection.execute("COMMIT")
+
+    def read_plain(self, connection: apsw.Connection, limit: int) -> Page:
+        """Read without a filter, in the caller's snapshot; at most `limit` entities."""
+        rows, is_all = _take(_select(connection, self._table, self._span, None), limit + 1)
+        if len(rows) > limit or is_all:
+            return _page_of(rows, limit)
+        rest = _behind(self._span, rows[-1])
+        return Page(list(starmap(Entity, rows)), rest.lower if rest else None)
+
+    def _read_filtered(self, connection: apsw.Connection, residual: Filter, seconds: float) -> Page:
+        """Try the whole range for a moment; if that is too short, go on by steps.
+
+        Most ranges are short, and finding where a step ends costs an eighth of the step.
+        """
+        search = _Search(self._table, residual, self._limit + 1)
+        deadline = self._clock.monotonic() + seconds
+        if self._within(connection, WHOLE_RANGE_SECONDS, search, self._span):
+            return self._page(search, None)
+        rest: KeyRange | None = self._span
+        while rest is not None and not search.is_full:
+            part, rest = self._cut(connection, rest)
+            search.go_through(connection, part)
+            if self._clock.monotonic() > deadline:
+                break
+        return self._page(search, rest)
+
+    def _within(
+        self, connection: apsw.Connection, seconds: float, search: "_Search", span: KeyRange
+    ) -> bool:
+        """Go through a range unless it takes longer; then nothing was found."""
+        deadline = self._clock.monotonic() + seconds
+        connection.set_progress_handler(
+            lambda: self._clock.monotonic() > deadline, PROGRESS_INSTRUCTIONS
+        )
+        try:
+            search.go_through(connection, span)
+        except apsw.InterruptError:
+            search.forget()
+            return False
+        finally:
+            connection.set_progress_handler(None)
+        return True
+
+    def _cut(self, connection: apsw.Connection, span: KeyRange) -> tuple[KeyRange, KeyRange | None]:
+        """Cut a range behind the number of entities that one step may look at."""
+        where, parameters = where_of(self._table, span)
+        end: list[Any] = connection.execute(
+            f"SELECT pk, rk FROM entity WHERE {where} ORDER BY pk, rk LIMIT 1 OFFSET ?",  # noqa: S608 - only our own text
+            (*parameters, CHUNK_ENTITIES),
+        ).fetchall()
+        if not end:
+            return span, None
+        key = EntityKey(*end[0])
+        return KeyRange(span.lower, key), KeyRange(key, span.upper)
+
+    def _page(self, search: "_Search", rest: KeyRange | None) -> Page:
+        if len(search.rows) > self._limit:
+            return _page_of(search.rows, self._limit)
+        if search.is_full:
+            rest = _behind(self._span, search.rows[-1])
+        return Page(list(starmap(Entity, search.rows)), rest.lower if rest else None)
+
+
+class _Search:
+    """What a filter has found so far."""
+
+    def __init__(self, table: Table, residual: Filter, wanted: int) -> None:
+        self.rows: list[Row] = []
+        self._size = 0
+        self._table = table
+        self._wanted = wanted
+        self._pushed = pushdown.translate(residual)
+        self._matches = compile_filter(residual)
+        self._decode = _decoder_of(names_in(residual))
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.rows) == self._wanted or self._size >= limits.PAGE_BYTES_MAX
+
+    def go_through(self, connection: apsw.Connection, span: KeyRange) -> None:
+        """Add what matches, until the page is full."""
+        matches, decode = self._matches, self._decode
+        cursor = _select(connection, self._table, span, self._pushed)
+        for row in cursor:
+            if matches(decode(b"{" + row[3])):
+                self.rows.append(row)
+                self._size += len(row[3])
+                if self.is_full:
+                    break
+        cursor.close()
+
+    def forget(self) -> None:
+        self.rows, self._size = [], 0
+
+
+@lru_cache(maxsize=256)
+def _decoder_of(names: frozenset[str]) -> Callable[[bytes], dict[str, Any]]:
+    """Return a decoder that builds only the members which a filter looks at."""
+    members = dict.fromkeys(names, Any) | {name + TYPE_SUFFIX: Any for name in names}
+    shape = TypedDict("Members", members, total=False)  # type: ignore[misc]  # made at run time
+    return cast("Callable[[bytes], dict[str, Any]]", msgspec.json.Decoder(shape).decode)
+
+
+def where_of(table: Table, span: KeyRange) -> tuple[str, tuple[Any, ...]]:
+    """Return the condition on the keys of a range that is not empty."""
+    (pk, rk), upper = span.lower, span.upper
+    if span.single_partition() is not None:
+        assert upper is not None
+        if upper.partition_key == pk:
+            return "tid = ? AND pk = ? AND rk >= ? AND rk < ?", (table.id, pk, rk, upper.row_key)
+        return "tid = ? AND pk = ? AND rk >= ?", (table.id, pk, rk)
+    if upper is None:
+        return "tid = ? AND (pk, rk) >= (?, ?)", (table.id, pk, rk)
+    return "tid = ? AND (pk, rk) >= (?, ?) AND (pk, rk) < (?, ?)", (table.id, pk, rk, *upper)
+
+
+def _select(
+    connection: apsw.Connection, table: Table, span: KeyRange, pushed: pushdown.Sql | None
+) -> Any:
+    where, parameters = where_of(table, span)
+    if pushed is not None:
+        where, parameters = f"{where} AND ({pushed[0]})", (*parameters, *pushed[1])
+    return connection.execute(
+        f"SELECT pk, rk, ticks, document FROM entity WHERE {where} ORDER BY pk, rk",  # noqa: S608 - only our own text
+        parameters,
+    )
+
+
+def _take(cursor: Any, wanted: int) -> tuple[list[Row], bool]:
+    """Read rows until a count or the byte budget of a page is reached; say if that was all."""
+    rows: list[Row] = []
+    size = 0
+    is_all = False
+    count = min(wanted, FIRST_ROWS)
+    while count > 0:
+        more = list(islice(cursor, count))
+        is_all = len(more) < count
+        rows += more
+        size += sum(map(len, map(_document_of, more)))
+        if is_all:
+            break
+        room = max(0, limits.PAGE_BYTES_MAX - size) * len(rows) // size
+        count = min(wanted - len(rows), room)
+    cursor.close()
+    if size <= limits.PAGE_BYTES_MAX:
+        return rows, is_all
+    sizes = list(accumulate(map(len, map(_document_of, rows))))
+    fitting = bisect_left(sizes, limits.PAGE_BYTES_MAX) + 1
+    return rows[:fitting], is_all and fitting >= len(rows)
+
+
+def _behind(span: KeyRange, row: Row) -> KeyRange | None:
+    rest = KeyRange(EntityKey(row[0], after(row[1])), span.upper)
+    return None if rest.is_empty else rest
+
+
+def _page_of(rows: list[Row], limit: int) -> Page:
+    entities = list(starmap(Entity, rows[:limit]))
+    return Page(entities, EntityKey(*rows[limit][:2]) if len(rows) > limit else None)
