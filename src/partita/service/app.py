@@ -22,7 +22,7 @@ from partita.errors import (
 from partita.service import bearer, browsers, cors, shared_key, xml_wire
 from partita.service import table_answers as answers
 from partita.service.account import Account, Accounts
-from partita.service.address import Batch, Target, locate, parse_query, parse_resource
+from partita.service.address import Batch, Resource, Target, locate, parse_query, parse_resource
 from partita.service.batch_wire import batch_content_type, print_batch, read_batch
 from partita.service.error_wire import encode_json, encode_xml, message_of, status_of
 from partita.service.policy import check_policies
@@ -261,9 +261,7 @@ class App:
             )
             return self._multipart([part], self._clock.new_id())
         parts = [
-            answers.part_of_change(
-                answers.change_answer(entity, call, target.root, account.name), call
-            )
+            answers.part_of_change(entity, call, target.root, account.name)
             for call, entity in zip(calls, outcome.entities, strict=True)
         ]
         return self._multipart(parts, self._clock.new_id())
@@ -273,9 +271,10 @@ class App:
     ) -> list[Change]:
         """Decode and authorise the parts; an error names the index of its part."""
         calls: list[Change] = []
+        known: dict[str, Resource] = {}
         for index, part in enumerate(parts):
             try:
-                call = self._decode_part(part, target)
+                call = self._decode_part(part, target, known)
                 if not isinstance(call, Change):
                     raise _bad_batch("A change set holds writes of entities only.")
                 if calls and call.table.lower() != calls[0].table.lower():
@@ -287,19 +286,22 @@ class App:
             calls.append(call)
         return calls
 
-    def _decode_part(self, part: Request, target: Target) -> Call:
-        host = target.root.split("/")[2]
-        here = locate("http", host, part.path, self.accounts)
-        if here.account != target.account:
-            raise _bad_batch("A part of the batch names another account.")
-        options = options_of(parse_query(part.query))
-        return decode(part, parse_resource(here.path, here.account), options)
+    def _decode_part(self, part: Request, target: Target, known: dict[str, Resource]) -> Call:
+        """Decode a part; `known` keeps what its path names, since inserts share theirs."""
+        resource = known.get(part.path)
+        if resource is None:
+            here = locate("http", target.root.split("/")[2], part.path, self.accounts)
+            if here.account != target.account:
+                raise _bad_batch("A part of the batch names another account.")
+            resource = known[part.path] = parse_resource(here.path, here.account)
+        options = options_of(parse_query(part.query)) if part.query else {}
+        return decode(part, resource, options)
 
     async def _answer_query(
         self, part: Request, target: Target, account: Account, grant: Grant, request_id: str
     ) -> Response:
         try:
-            call = self._decode_part(part, target)
+            call = self._decode_part(part, target, {})
             if not isinstance(call, GetEntity | QueryEntities):
                 raise _bad_batch("The query of a batch reads entities.")
             check_needs(call, grant)

@@ -167,6 +167,13 @@ def _part_type(head: bytes) -> str:
 def _read_request(content: bytes, root_path: str) -> Request:
     # Some clients put a second blank line before the request line, or before the body.
     head, body = _cut_head(content.lstrip(b"\r\n"))
+    method, path, query, headers, repeated = _read_head(head, root_path)
+    return Request(method, path, query, headers, body.strip(b"\r\n"), repeated=repeated)
+
+
+@lru_cache(maxsize=256)
+def _read_head(head: bytes, root_path: str) -> tuple[str, str, str, dict[str, str], frozenset[str]]:
+    """Read request line and headers; all inserts of a batch have the same."""
     line, *header_lines = _head_lines(head)
     method, _, rest = line.partition(" ")
     address, _, version = rest.rstrip().rpartition(" ")
@@ -174,8 +181,7 @@ def _read_request(content: bytes, root_path: str) -> Request:
     if version not in _VERSIONS or not address or not _METHOD.fullmatch(method):
         raise _malformed("A part of the batch does not start with a request line.")
     path, query = _split_address(address, root_path)
-    headers, repeated = _parse_headers(header_lines)
-    return Request(method, path, query, headers, body.strip(b"\r\n"), repeated=repeated)
+    return method, path, query, *_parse_headers(header_lines)
 
 
 def _cut_head(content: bytes) -> tuple[bytes, bytes]:

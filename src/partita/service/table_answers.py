@@ -23,8 +23,6 @@ from partita.tables.store import Table
 
 Headers = list[tuple[str, str]]
 
-_BEFORE_VERSION = ("Content-Type", "Preference-Applied")
-_BEHIND_VERSION = ("Location", "DataServiceId", "ETag")
 _BATCH_FRONT: Headers = [("X-Content-Type-Options", "nosniff"), ("Cache-Control", "no-cache")]
 
 
@@ -96,17 +94,28 @@ def created_table_answer(table: Table, call: CreateTable, root: str, account: st
 # Parts of a batch: the header order is the service's, and clients match on the text
 
 
-def part_of_change(answer: Response, call: Change) -> Response:
-    """Dress the answer of one write as a part of a batch."""
+def part_of_change(entity: Entity | None, call: Change, root: str, account: str) -> Response:
+    """Answer one write as a part of a batch."""
     is_insert = isinstance(call.operation, Insert)
-    given = dict(answer.headers)
     headers = list(_BATCH_FRONT)
-    headers += [(name, given[name]) for name in _BEFORE_VERSION if name in given]
+    body = b""
+    if is_insert and call.preference != NO_CONTENT:
+        assert entity is not None
+        headers.append(("Content-Type", call.level.content_type))
+        body = render.one_entity(entity, View(root, account, call.table, call.level))
+    if call.preference is not None:
+        headers.append(("Preference-Applied", call.preference))
     headers.append(("DataServiceVersion", "3.0;" if is_insert else "1.0;"))
     if call.content_id is not None:
         headers.append(("Content-ID", call.content_id))
-    headers += [(name, given[name]) for name in _BEHIND_VERSION if name in given]
-    return Response(answer.status, headers, answer.body)
+    if is_insert:
+        location = entity_url(root, call.table, call.operation.key)
+        headers.append(("Location", location))
+        if call.preference == NO_CONTENT:
+            headers.append(("DataServiceId", location))
+    if entity is not None:
+        headers.append(("ETag", entity.etag))
+    return Response(201 if body else 204, headers, body)
 
 
 def part_of_query(answer: Response) -> Response:

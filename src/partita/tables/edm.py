@@ -33,7 +33,8 @@ Members = dict[str, Scalar]
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
-_SHORT_TEXT = limits.PROPERTY_BYTES_MAX // 4
+SHORT_TEXT = limits.PROPERTY_BYTES_MAX // 4
+"""Every code point is at most two units, so texts up to this length need no count."""
 
 TICKS_A_SECOND = 10_000_000
 TICKS_A_DAY = 86_400 * TICKS_A_SECOND
@@ -128,8 +129,7 @@ def canonical(name: str, value: object, annotation: str | None) -> tuple[str | N
     if annotation is None:
         kind = type(value)
         if kind is str:
-            # Every code point is at most two units, so short texts need no count.
-            return None, value if len(value) <= _SHORT_TEXT else _string(name, value)  # type: ignore[arg-type, return-value]
+            return None, value if len(value) <= SHORT_TEXT else _string(name, value)  # type: ignore[arg-type, return-value]
         if kind is int:
             return None, _int32(name, value)
         if kind is float:
@@ -164,7 +164,7 @@ def _too_large(name: str) -> LimitExceededError:
 def _string(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise _bad_value(name)
-    if len(value) > _SHORT_TEXT and utf16_length(value) * 2 > limits.PROPERTY_BYTES_MAX:
+    if len(value) > SHORT_TEXT and utf16_length(value) * 2 > limits.PROPERTY_BYTES_MAX:
         raise _too_large(name)
     return value
 

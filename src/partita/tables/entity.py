@@ -253,18 +253,16 @@ def parse_body(body: bytes, *, is_insert: bool = True) -> EntityBody:
     partition_key = members.pop("PartitionKey", None)
     row_key = members.pop("RowKey", None)
     members.pop("Timestamp", None)
+    annotations = _take_annotations(members)
     properties: Members = {}
     for name, value in members.items():
-        if "@" in name or "." in name:
-            if not name.endswith(TYPE_SUFFIX):
-                _check_annotation(name)
-            continue
         if value is None:
             continue
         check_property_name(name)
-        annotation = members.get(name + TYPE_SUFFIX)
-        if annotation is not None and not isinstance(annotation, str):
-            raise _bad_body()
+        annotation = annotations.get(name)
+        if annotation is None and type(value) is str and len(value) <= edm.SHORT_TEXT:
+            properties[name] = value
+            continue
         kept, stored = edm.canonical(name, value, annotation)
         if kept is not None:
             properties[name + TYPE_SUFFIX] = kept
@@ -274,16 +272,16 @@ def parse_body(body: bytes, *, is_insert: bool = True) -> EntityBody:
     if not is_insert:
         return EntityBody(None, None, properties)  # the address names the keys
     return EntityBody(
-        _key_of(members, "PartitionKey", partition_key),
-        _key_of(members, "RowKey", row_key),
+        _key_of(annotations, "PartitionKey", partition_key),
+        _key_of(annotations, "RowKey", row_key),
         properties,
     )
 
 
-def _key_of(members: dict[str, object], name: str, value: object) -> str | None:
+def _key_of(annotations: dict[str, str], name: str, value: object) -> str | None:
     if value is None:
         return None
-    if members.get(name + TYPE_SUFFIX, edm.STRING) != edm.STRING:
+    if annotations.get(name, edm.STRING) != edm.STRING:
         raise InvalidKeyError(
             "InvalidInput",
             "An error occurred while processing this request.",
@@ -291,6 +289,20 @@ def _key_of(members: dict[str, object], name: str, value: object) -> str | None:
             hint="Keys are of type Edm.String.",
         )
     return check_key(name, value)
+
+
+def _take_annotations(members: dict[str, object]) -> dict[str, str]:
+    """Take the annotations out of a body and return the types of properties, by their names."""
+    annotations: dict[str, str] = {}
+    for name in [name for name in members if "@" in name or "." in name]:
+        value = members.pop(name)
+        if not name.endswith(TYPE_SUFFIX):
+            _check_annotation(name)
+        elif isinstance(value, str):
+            annotations[name[: -len(TYPE_SUFFIX)]] = value
+        elif value is not None:
+            raise _bad_body()
+    return annotations
 
 
 def _check_annotation(name: str) -> None:
