@@ -54,7 +54,7 @@ class Connections:
         self._ready: list[Connection] = []
         """Connections whose requests arrived in this turn of the loop."""
         self._is_serving = False
-        self._unsent: list[tuple[asyncio.Transport, bytes]] = []
+        self._unsent: list[tuple[asyncio.Transport, bytes, bytes]] = []
         """Answers of this turn, in order; empty unless `_is_serving`."""
         self._unsent_bytes = 0
 
@@ -81,21 +81,21 @@ class Connections:
             self._is_serving = False
             self.flush()
 
-    def write(self, transport: asyncio.Transport, part: bytes) -> None:
-        """Send a part of an answer, at once or with the others of this turn."""
-        if not self._is_serving:
-            transport.write(part)
-            return
-        self._unsent.append((transport, part))
-        self._unsent_bytes += len(part)
-        if self._unsent_bytes > self.limits.write_buffer_bytes_max:
+    def write(self, transport: asyncio.Transport, head: bytes, body: bytes = b"") -> None:
+        """Send an answer, at once or with the others of this turn; a large body goes uncopied."""
+        self._unsent.append((transport, head, body))
+        self._unsent_bytes += len(head) + len(body)
+        if not self._is_serving or self._unsent_bytes > self.limits.write_buffer_bytes_max:
             self.flush()
 
     def flush(self) -> None:
         """Hand what was held back to the transports."""
         unsent, self._unsent, self._unsent_bytes = self._unsent, [], 0
-        for transport, part in unsent:
-            transport.write(part)
+        for transport, head, body in unsent:
+            if body:
+                transport.writelines((head, body))
+            else:
+                transport.write(head)
 
     def admits(self, peer: str) -> bool:
         """Say whether one more connection from this address fits into the limits."""

@@ -632,8 +632,7 @@ class HttpProtocol(asyncio.Protocol):
         elif len(body) <= _SMALL_BODY_BYTES:
             connections.write(transport, head + body)
         else:
-            connections.write(transport, head)
-            connections.write(transport, body)
+            connections.write(transport, head, body)
         if connection is CLOSE:
             connections.flush()
             if request is not None:

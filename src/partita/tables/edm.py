@@ -127,15 +127,15 @@ _PLAIN_TYPES: dict[type, str] = {str: STRING, bool: BOOLEAN, int: INT32, float: 
 def canonical(name: str, value: object, annotation: str | None) -> tuple[str | None, Scalar]:
     """Return the annotation to keep (None where JSON says it) and the value in stored form."""
     if annotation is None:
-        kind = type(value)
-        if kind is str:
-            return None, value if len(value) <= SHORT_TEXT else _string(name, value)  # type: ignore[arg-type, return-value]
-        if kind is int:
-            return None, _int32(name, value)
-        if kind is float:
+        if type(value) is int:
+            if INT32_MIN <= value <= INT32_MAX:
+                return None, value
+        elif type(value) is float:
             return _double(name, value)
-        if kind is bool:
-            return None, value  # type: ignore[return-value]  # kind says bool
+        elif type(value) is bool:
+            return None, value
+        elif type(value) is str:
+            return None, value if len(value) <= SHORT_TEXT else _string(name, value)
         raise _bad_value(name)
     parse = _PARSERS.get(annotation)
     if parse is None:
@@ -206,15 +206,17 @@ def _double(name: str, value: object) -> tuple[str | None, Scalar]:
             return DOUBLE, special
         if not _NUMBER.fullmatch(value):
             raise _bad_value(name)
-    elif type(value) not in (int, float):
+    elif type(value) is float and math.isfinite(value):
+        return None, value or 0.0  # -0.0 reads back as 0.0
+    elif type(value) is not int:
         raise _bad_value(name)
     try:
-        number = float(value)  # type: ignore[arg-type]  # str, int or float by now
+        number = float(value)
     except OverflowError:
         raise _bad_value(name) from None
     if not math.isfinite(number):
         raise _bad_value(name)
-    return None, number or 0.0  # -0.0 reads back as 0.0
+    return None, number or 0.0
 
 
 def _boolean(name: str, value: object) -> tuple[str | None, Scalar]:

@@ -30,7 +30,7 @@ class EntityGroup(msgspec.Struct, frozen=True):
 
     @property
     def only_deletes(self) -> bool:
-        return all(isinstance(operation, Delete) for operation in self.operations)
+        return {type(operation) for operation in self.operations} == {Delete}
 
     def check(self) -> None:
         """Raise for the first operation that breaks a rule; the error's facts name its index."""

@@ -7,16 +7,16 @@ select too much, never too little: the exact filter decides on what comes back.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
+from types import TracebackType
 from typing import Any, TypeVar
 
 import apsw
 import msgspec
 
 from partita.clock import TICKS_A_SECOND, Clock, SystemClock
-from partita.database import Database
+from partita.database import Change, Database
 from partita.errors import TableExistsError, TableNotFoundError, UnavailableError
 from partita.tables import pushdown
 from partita.tables.entity import Entity, EntityKey
@@ -92,7 +92,6 @@ class SqliteTableStore:
         """No change may pass this mark before a later one is written."""
         database.on_begin.append(self._reserve_ticks)
         database.on_rollback.append(self._forget_reserve)
-        self._point_read = database.reader.cursor()
 
     @classmethod
     async def open(cls, database: Database, clock: Clock | None = None) -> "SqliteTableStore":
@@ -105,7 +104,6 @@ class SqliteTableStore:
         if self._purging is not None:
             self._purging.cancel()
             await asyncio.wait([self._purging])
-        self._point_read.close()
         await self.database.close()
 
     # Tables
@@ -160,8 +158,8 @@ class SqliteTableStore:
     # Entities
 
     async def get(self, table: Table, key: EntityKey) -> Entity | None:
-        self.database.share_snapshot()
-        rows: list[Any] = self._point_read.execute(_GET, (table.id, *key)).fetchall()
+        reader = self.database.reader_of_this_turn()
+        rows: list[Any] = reader.execute(_GET, (table.id, *key)).fetchall()
         return Entity(key[0], key[1], *rows[0]) if rows else None
 
     async def scan(self, table: Table, span: KeyRange, residual: Filter | None, limit: int) -> Page:
@@ -170,22 +168,18 @@ class SqliteTableStore:
         scan = Scan(table, span, residual, limit, self._clock)
         if residual is None and span.single_partition() is not None:
             inline = min(limit, INLINE_ENTITIES_MAX)
-            page = scan.read_plain(self.database.reader, inline)
+            page = scan.read_plain(self.database.reader_of_this_turn(), inline)
             if page.continuation is None or inline == limit:
                 return page
         if self.database.folder is None:
             return await self.database.in_reader(partial(scan.read, seconds=MEMORY_SECONDS_MAX))
         return await self.database.in_reader(scan.read)
 
-    @asynccontextmanager
-    async def partition(
+    def partition(
         self, table: Table, partition_key: str, *, frees_space: bool = False
-    ) -> AsyncIterator["SqlitePartition"]:
-        async with self.database.change(frees_space=frees_space) as connection:
-            # A wall clock that leapt since the mark was written must not carry us past it.
-            now = min(self._clock.ticks(), self._reserved_ticks)
-            self._last_ticks = max(now, self._last_ticks + 1)
-            yield SqlitePartition(connection, table, partition_key, self._last_ticks)
+    ) -> "SqlitePartition":
+        change = self.database.change(frees_space=frees_space)
+        return SqlitePartition(change, self._next_ticks, table, partition_key)
 
     async def statistics(self, table: Table, span: KeyRange) -> Statistics:
         where, parameters = where_of(table, span)
@@ -231,6 +225,12 @@ class SqliteTableStore:
             self._reserved_ticks = upcoming + TICKS_RESERVED // 2
             _set_setting(connection, "ticks", self._reserved_ticks)
 
+    def _next_ticks(self) -> int:
+        # A wall clock that leapt since the mark was written must not carry us past it.
+        now = min(self._clock.ticks(), self._reserved_ticks)
+        self._last_ticks = max(now, self._last_ticks + 1)
+        return self._last_ticks
+
     def _forget_reserve(self) -> None:
         self._reserved_ticks = 0
 
@@ -258,15 +258,31 @@ class SqliteTableStore:
 
 
 class SqlitePartition:
-    """What a group reads and writes inside its savepoint."""
+    """What a group reads and writes inside its savepoint: `async with store.partition(…)`."""
+
+    now = 0
+    _connection: apsw.Connection
 
     def __init__(
-        self, connection: apsw.Connection, table: Table, partition_key: str, now: int
+        self, change: Change, next_ticks: Callable[[], int], table: Table, partition_key: str
     ) -> None:
-        self._connection = connection
+        self._change = change
+        self._next_ticks = next_ticks
         self._table = table
         self._partition_key = partition_key
-        self.now = now
+
+    async def __aenter__(self) -> "SqlitePartition":
+        self._connection = await self._change.__aenter__()
+        self.now = self._next_ticks()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._change.__aexit__(kind, error, traceback)
 
     async def read(self, row_keys: Sequence[str]) -> dict[str, Entity]:
         identity, pk = self._table.id, self._partition_key
@@ -277,24 +293,26 @@ class SqlitePartition:
         rows = _rows(self._connection, _GET_MANY, (identity, pk, _encode(row_keys).decode()))
         return {row[1]: Entity(*row) for row in rows}
 
-    async def write(self, put: Iterable[Entity], remove: Iterable[EntityKey]) -> None:
+    async def write(self, put: Sequence[Entity], remove: Sequence[EntityKey]) -> None:
         identity = self._table.id
-        describe = pushdown.describe
-        self._connection.executemany(
-            _PUT,
-            [
-                (
-                    identity,
-                    entity.partition_key,
-                    entity.row_key,
-                    entity.ticks,
-                    describe(entity.properties()),
-                    entity.document,
-                )
-                for entity in put
-            ],
-        )
-        self._connection.executemany(_REMOVE, [(identity, *key) for key in remove])
+        if put:
+            describe = pushdown.describe
+            self._connection.executemany(
+                _PUT,
+                [
+                    (
+                        identity,
+                        entity.partition_key,
+                        entity.row_key,
+                        entity.ticks,
+                        describe(entity.properties()),
+                        entity.document,
+                    )
+                    for entity in put
+                ],
+            )
+        if remove:
+            self._connection.executemany(_REMOVE, [(identity, *key) for key in remove])
 
 
 def _rows(connection: apsw.Connection, sql: str, parameters: tuple[Any, ...]) -> list[Any]:

@@ -6,7 +6,7 @@ its writes: ticks rise with every change and never repeat, also after a restart 
 that went back.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -51,7 +51,7 @@ class Partition(Protocol):
         """Read the entities that exist, by row key."""
         ...
 
-    async def write(self, put: Iterable[Entity], remove: Iterable[EntityKey]) -> None: ...
+    async def write(self, put: Sequence[Entity], remove: Sequence[EntityKey]) -> None: ...
 
 
 class TableStore(Protocol):
@@ -88,7 +88,9 @@ class TableStore(Protocol):
 
         Leaving the block commits: it returns when the change is durable. An exception undoes
         the block, and leaves it only when everything the block has read is durable.
-        `frees_space` marks a block that only deletes: it may use the reserve of a full disk.
+        The block awaits nothing but the partition's own calls: an embedded store shares one
+        transaction among all blocks. `frees_space` marks a block that only deletes: it may use
+        the reserve of a full disk.
         """
         ...
 
