@@ -73,10 +73,13 @@ def entity_page(entities: Sequence[Entity], view: View) -> bytes:
     if not entities:
         return front + b"]}"
     if view.level is Level.MINIMAL and view.select is None:
-        documents = b",{".join([entity.document for entity in entities])
+        documents = [entity.document for entity in entities]
     else:
-        documents = b",{".join([_members(entity, view) for entity in entities])
-    return b"".join((front, b"{", documents, b"]}"))
+        documents = [_members(entity, view) for entity in entities]
+    # Front and end go into the first and last piece: a page is large, and is copied only once.
+    documents[0] = front + b"{" + documents[0]
+    documents[-1] += b"]}"
+    return b",{".join(documents)
 
 
 def _members(entity: Entity, view: View) -> bytes:

@@ -35,7 +35,7 @@ CREATE TABLE dropped (id INTEGER PRIMARY KEY);
 CREATE TABLE setting (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE entity (
   tid INTEGER NOT NULL, pk TEXT NOT NULL, rk TEXT NOT NULL, ticks INTEGER NOT NULL,
-  short BLOB, document BLOB NOT NULL, PRIMARY KEY (tid, pk, rk)
+  marks INTEGER NOT NULL, short BLOB, document BLOB NOT NULL, PRIMARY KEY (tid, pk, rk)
 ) WITHOUT ROWID;
 """
 
@@ -55,9 +55,9 @@ _GET_MANY = (
     " WHERE tid = ? AND pk = ? AND rk IN (SELECT value FROM json_each(?))"
 )
 _PUT = (
-    "INSERT INTO entity (tid, pk, rk, ticks, short, document) VALUES (?, ?, ?, ?, jsonb(?), ?)"
-    " ON CONFLICT DO UPDATE SET"
-    " ticks = excluded.ticks, short = excluded.short, document = excluded.document"
+    "INSERT INTO entity (tid, pk, rk, ticks, marks, short, document)"
+    " VALUES (?, ?, ?, ?, ?, jsonb(?), ?) ON CONFLICT DO UPDATE SET ticks = excluded.ticks,"
+    " marks = excluded.marks, short = excluded.short, document = excluded.document"
 )
 _REMOVE = "DELETE FROM entity WHERE tid = ? AND pk = ? AND rk = ?"
 _PURGE = (
@@ -296,7 +296,7 @@ class SqlitePartition:
     async def write(self, put: Sequence[Entity], remove: Sequence[EntityKey]) -> None:
         identity = self._table.id
         if put:
-            describe = pushdown.describe
+            describe, marks_of = pushdown.describe, pushdown.marks_of
             self._connection.executemany(
                 _PUT,
                 [
@@ -305,6 +305,7 @@ class SqlitePartition:
                         entity.partition_key,
                         entity.row_key,
                         entity.ticks,
+                        marks_of(entity.properties()),
                         describe(entity.properties()),
                         entity.document,
                     )

@@ -28,7 +28,7 @@ from unit.tables.reference_filter import Typed, TypedEntity, Value, build, decod
 
 SCHEMA = """
 CREATE TABLE entity (
-  number INTEGER PRIMARY KEY, pk TEXT, rk TEXT, ticks INTEGER, short BLOB
+  number INTEGER PRIMARY KEY, pk TEXT, rk TEXT, ticks INTEGER, marks INTEGER, short BLOB
 )
 """
 
@@ -43,8 +43,9 @@ class Described:
         self.connection.execute(SCHEMA)
         for number, entity in enumerate(self.entities):
             short = pushdown.describe(entity.properties())
-            values = (number, *entity.key, entity.ticks, short)
-            self.connection.execute("INSERT INTO entity VALUES (?, ?, ?, ?, jsonb(?))", values)
+            marks = pushdown.marks_of(entity.properties())
+            values = (number, *entity.key, entity.ticks, marks, short)
+            self.connection.execute("INSERT INTO entity VALUES (?, ?, ?, ?, ?, jsonb(?))", values)
 
     def candidates(self, tree: Filter) -> set[int]:
         sql = pushdown.translate(tree)
@@ -140,8 +141,29 @@ def test_entity_with_an_indescribable_value_is_always_a_candidate(kind: str, val
 
 
 def test_common_equality_is_one_lookup() -> None:
-    assert translated("Age eq 5") == ("(short IS NULL OR short ->> ? = ?)", ("Age", 5))
-    assert translated("Name eq 'x'") == ("(short IS NULL OR short ->> ? = ?)", ("Name", "x"))
+    for text, name, value in (("Age eq 5", "Age", 5), ("Name eq 'x'", "Name", "x")):
+        sql, parameters = translated(text) or ("", ())
+        assert sql == "(short IS NULL OR (marks & ? = ? AND short ->> ? = ?))"
+        assert parameters[0] == parameters[1]
+        assert parameters[2:] == (name, value)
+
+
+def test_most_marks_of_another_value_rule_an_entity_out() -> None:
+    entities = Described([an_entity(A=(edm.INT32, number)) for number in range(400)])
+    sql, parameters = translated("A eq 17") or ("", ())
+    looked_up = entities.connection.execute(
+        "SELECT count(*) FROM entity WHERE marks & ? = ?", parameters[:2]
+    ).get
+
+    assert "marks" in sql
+    assert 1 <= looked_up < 20
+
+
+def test_equal_numbers_of_all_types_have_the_same_marks() -> None:
+    kinds = [(edm.INT32, 17), (edm.INT64, 17), (edm.DOUBLE, 17.0)]
+    marks = {pushdown.marks_of(build(an_entity(A=(k, v))).properties()) for k, v in kinds}
+
+    assert len(marks) == 1
 
 
 def test_conditions_on_system_properties_use_their_columns() -> None:
