@@ -20,3 +20,7 @@ def __getattr__(name: str) -> object:
         return open_account
     message = f"module 'partita' has no attribute {name!r}"
     raise AttributeError(message)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -28,6 +28,7 @@ from typing import TypeVar
 import apsw
 
 from partita.errors import (
+    ConfigurationError,
     DamageError,
     FormatVersionError,
     PartitaError,
@@ -152,9 +153,16 @@ class Database:
         vfs: str | None = None,
     ) -> "Database":
         """Open or create the database of a folder; None keeps everything in memory."""
-        if folder is not None:
-            _make_folder(folder)
-        return cls(folder, durability, vfs)
+        try:
+            if folder is not None:
+                _make_folder(folder)
+            return cls(folder, durability, vfs)
+        except OSError as error:
+            raise ConfigurationError(
+                "FolderUnusable",
+                f"The folder {folder} cannot be used: {error.strerror or error}.",
+                hint="Choose another folder, or look at its rights.",
+            ) from error
 
     @property
     def is_writable(self) -> bool:
@@ -610,7 +618,9 @@ def _lock_folder(folder: Path) -> int:
             "StoreLocked",
             f"The folder {folder} is held by process {holder or 'unknown'}.",
             facts={"folder": str(folder), "holder": holder},
-            hint="Stop that process, or choose another folder.",
+            hint="That is this process: use the account that it has open, or close it first."
+            if holder == str(os.getpid())
+            else "Stop that process, or choose another folder.",
         ) from error
     owner = f"{os.getpid()}\n".encode("ascii")
     with contextlib.suppress(OSError):  # on a full disk the lock holds without its name

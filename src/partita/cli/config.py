@@ -82,7 +82,8 @@ def load(flags: Mapping[str, object], environ: Mapping[str, str]) -> Config:
     for name, (read, default) in SETTINGS.items():
         variable = f"PARTITA_{name.upper()}"
         if name in flags:
-            raw, source, folder = flags[name], f"flag --{name.replace('_', '-')}", Path()
+            flag = "account" if name == "accounts" else name.replace("_", "-")
+            raw, source, folder = flags[name], f"flag --{flag}", Path()
         elif variable in environ:
             raw, source, folder = environ[variable], f"variable {variable}", Path()
         elif name in from_file:

@@ -20,7 +20,9 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigurationError(
             "Configuration",
             message.capitalize().rstrip(".") + ".",
-            hint=f"See `{self.prog} --help`.",
+            hint=f"See `{self.prog} --help`; `partita serve --help` lists the flags."
+            if self.prog == "partita"
+            else f"See `{self.prog} --help`.",
         )
 
 
@@ -40,6 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PartitaError as error:
         print("partita:", _told(error), file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        # Whoever read our output has gone; what is left of it must not be tried again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
 
 
 def parser() -> argparse.ArgumentParser:
@@ -50,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     root.add_argument("--version", action="version", version=f"partita {partita.__version__}")
-    verbs = root.add_subparsers(required=True, metavar="serve | config show")
+    verbs = root.add_subparsers(required=True, metavar="VERB")
     serving = verbs.add_parser(
         "serve", help="serve tables to the official SDKs", allow_abbrev=False
     )
@@ -114,7 +120,9 @@ def _flags(given: dict[str, object]) -> dict[str, object]:
 
 def _told(error: PartitaError) -> str:
     """Say what is wrong, about what, and what to do, in one line."""
-    facts = ", ".join(f"{name}: {value}" for name, value in error.facts.items())
+    facts = ", ".join(
+        f"{name}: {value}" for name, value in error.facts.items() if str(value) not in error.message
+    )
     parts = (error.message, f"({facts})" if facts else "", error.hint)
     return " ".join(part for part in parts if part).replace("\n", " ")
 

@@ -141,7 +141,7 @@ def start_of(config: Config, addresses: list[tuple[str, int]]) -> Start:
         connection_string=connection_string,
         addresses=addresses,
         accounts=[account.name for account in config.accounts],
-        path=None if config.in_memory else str(config.path),
+        path=None if config.in_memory else str(config.path.absolute()),
         durability="memory" if config.in_memory else config.durability.value,
     )
 
@@ -166,6 +166,8 @@ def as_text(start: Start) -> str:
         "  from azure.data.tables import TableServiceClient",
         f'  staff = {create}.create_table_if_not_exists("Staff")',
         '  staff.upsert_entity({"PartitionKey": "Sales", "RowKey": "00010", "Name": "Ken Kwok"})',
+        "",
+        "  Ctrl-C stops it.",
     ]
     return "\n".join(lines)
 

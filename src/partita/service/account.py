@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from partita.clock import Clock
-from partita.database import Database, Durability
+from partita.database import DATABASE_FILE, Database, Durability
 from partita.errors import ConfigurationError
 from partita.service import xml_wire
 from partita.service.shared_key import SigningKey
@@ -50,6 +50,12 @@ class Account:
         """Open an account in its folder below `root`; None keeps it in memory."""
         account = cls(check_account_name(name), keys)
         folder = None if root is None else root / name
+        if root is not None and (root / DATABASE_FILE).exists():
+            raise ConfigurationError(
+                "FolderUnusable",
+                f"The folder {root} is that of an account.",
+                hint=f"Give the folder above it: {root.parent}",
+            )
         database = await Database.open(folder, durability=durability)
         try:
             account.tables = TableEngine(await SqliteTableStore.open(database, clock))

@@ -93,6 +93,10 @@ class App:
             response = await self._answer(request, target, account, request_id)
         except PartitaError as error:
             response = self._refuse(error, request, request_id)
+            # To an account that not everybody knows, a hint would tell a stranger too much.
+            is_known = account is not None and account.is_guarded
+            if error.hint and (is_known or not isinstance(error, NotAuthorizedError)):
+                response.headers.append(("x-partita-hint", error.hint))
         self._add_headers(response, request, account, request_id)
         return response
 

@@ -6,6 +6,7 @@ any thread and any loop can share it.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent import futures
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,6 +17,7 @@ from azure.core.rest._http_response_impl import HttpResponseImpl
 from azure.core.rest._http_response_impl_async import AsyncHttpResponseImpl
 from requests.structures import CaseInsensitiveDict
 
+from partita.errors import UsageError
 from partita.service.request import Request, Response
 
 Respond = Callable[[Request], Coroutine[Any, Any, Response]]
@@ -32,7 +34,7 @@ class InProcessTransport(HttpTransport[HttpRequest, HttpResponseImpl]):
         self._loop = loop
 
     def send(self, request: HttpRequest, *, stream: bool = False, **_: Any) -> HttpResponseImpl:
-        future = asyncio.run_coroutine_threadsafe(self._respond(_request_of(request)), self._loop)
+        future = _submit(self._respond, request, self._loop)
         response = HttpResponseImpl(**_facts(request, future.result(), _Ended(), _Download))
         if not stream:
             response.read()
@@ -58,7 +60,7 @@ class AsyncInProcessTransport(AsyncHttpTransport[HttpRequest, AsyncHttpResponseI
     async def send(
         self, request: HttpRequest, *, stream: bool = False, **_: Any
     ) -> AsyncHttpResponseImpl:
-        future = asyncio.run_coroutine_threadsafe(self._respond(_request_of(request)), self._loop)
+        future = _submit(self._respond, request, self._loop)
         answer = await asyncio.wrap_future(future)
         response = AsyncHttpResponseImpl(**_facts(request, answer, _AsyncEnded(), _AsyncDownload))
         if not stream:
@@ -73,6 +75,14 @@ class AsyncInProcessTransport(AsyncHttpTransport[HttpRequest, AsyncHttpResponseI
 
     async def __aexit__(self, *_: object) -> None:
         """Nothing to close."""
+
+
+def _submit(
+    respond: Respond, request: HttpRequest, loop: asyncio.AbstractEventLoop
+) -> futures.Future[Response]:
+    if loop.is_closed():
+        raise UsageError("AccountClosed", "This account is closed.", hint="Open it again.")
+    return asyncio.run_coroutine_threadsafe(respond(_request_of(request)), loop)
 
 
 def _request_of(request: HttpRequest) -> Request:

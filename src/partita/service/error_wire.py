@@ -12,6 +12,7 @@ from partita.service.request import Response
 from partita.tables.edm import TICKS_A_SECOND, text_of
 
 STATUS: dict[str, int] = {
+    "AccountClosed": 400,
     "AddressUnusable": 500,
     "AtomFormatNotSupported": 415,
     "AuthenticationFailed": 403,
@@ -27,6 +28,7 @@ STATUS: dict[str, int] = {
     "DuplicatePropertiesSpecified": 400,
     "EntityAlreadyExists": 409,
     "EntityTooLarge": 400,
+    "FolderUnusable": 500,
     "FormatVersion": 500,
     "InsufficientAccountPermissions": 403,
     "InternalError": 500,

@@ -50,6 +50,11 @@ def open_account(
             "The official Azure SDK is not installed.",
             hint="Run: pip install 'partita[azure]'",
         ) from error
+    modes = [mode.value for mode in Durability]
+    if durability not in modes:
+        raise ConfigurationError(
+            "Configuration", f"{durability!r} is no durability.", hint=f"One of: {', '.join(modes)}"
+        )
     root = None if path is None else Path(path)
     return LocalAccount(root, Durability(durability))
 

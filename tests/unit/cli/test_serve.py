@@ -21,7 +21,7 @@ def test_the_usual_start_needs_no_more_than_the_short_connection_string() -> Non
 
     assert start.connection_string == "UseDevelopmentStorage=true"
     assert start.table_endpoint == "http://127.0.0.1:10002/devstoreaccount1"
-    assert start.path == "partita-data"
+    assert start.path == str(Path("partita-data").absolute())
     assert start.durability == "full"
 
 

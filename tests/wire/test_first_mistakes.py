@@ -1,0 +1,82 @@
+"""The mistakes that newcomers make first, and what they are told."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from azure.core.exceptions import HttpResponseError
+
+import partita
+from partita.errors import ConfigurationError, StoreLockedError, UsageError
+
+
+def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("not a folder")
+
+    with pytest.raises(ConfigurationError) as caught:
+        partita.open_account(file)
+
+    assert caught.value.code == "FolderUnusable"
+    assert "notes.txt" in caught.value.message
+
+
+def test_serve_refuses_an_unusable_folder_in_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("not a folder")
+
+    ended = subprocess.run(
+        [sys.executable, "-m", "partita.cli.main", "serve", "--table-port", "0", "--path", file],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ended.returncode == 2
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_the_folder_of_an_account_is_not_taken_for_its_parent(tmp_path: Path) -> None:
+    partita.open_account(tmp_path).close()
+
+    with pytest.raises(ConfigurationError) as caught:
+        partita.open_account(tmp_path / "devstoreaccount1")
+
+    assert str(tmp_path) in caught.value.hint
+    assert not (tmp_path / "devstoreaccount1" / "devstoreaccount1").exists()
+
+
+def test_a_second_account_in_this_process_is_told_so(tmp_path: Path) -> None:
+    with partita.open_account(tmp_path), pytest.raises(StoreLockedError) as caught:
+        partita.open_account(tmp_path)
+
+    assert "this process" in caught.value.hint
+
+
+def test_a_closed_account_says_that_it_is_closed() -> None:
+    account = partita.open_account(None)
+    tables = account.tables
+    account.close()
+
+    with pytest.raises(UsageError) as caught:
+        tables.create_table("Staff")
+
+    assert caught.value.code == "AccountClosed"
+
+
+def test_a_refusal_carries_its_hint_in_a_header() -> None:
+    with partita.open_account(None) as account:
+        staff = account.tables.create_table("Staff")
+        with pytest.raises(HttpResponseError) as caught:
+            list(staff.query_entities("Name eq Ken"))
+
+    headers = getattr(caught.value.response, "headers", {})
+    assert "a property on one side" in headers["x-partita-hint"]
+
+
+def test_an_unknown_durability_lists_the_known_ones() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        partita.open_account(None, durability="slow")
+
+    assert "full, fast" in caught.value.hint
