@@ -55,6 +55,8 @@ def serve(config: Config, *, as_json: bool) -> int:
     """Serve until a signal stops it; return the exit status."""
     check(config)
     logging.basicConfig(stream=sys.stderr, format="partita: %(levelname)s: %(message)s")
+    if config.request_log:
+        logging.getLogger("partita").setLevel(logging.INFO)  # why a request was not let in
     for warning in warnings(config):
         print("partita: warning:", warning, file=sys.stderr)
     return run(lambda: _serve(config, as_json=as_json))

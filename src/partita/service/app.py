@@ -4,6 +4,7 @@ locate → authenticate → decode → authorise → perform → encode. Everyth
 pure over values; the first PartitaError on the way becomes the answer.
 """
 
+import logging
 import re
 from collections.abc import Container, Sequence
 from functools import lru_cache
@@ -54,6 +55,8 @@ from partita.service.table_wire import (
 from partita.tables import limits, plan
 from partita.tables.group import EntityGroup
 
+logger = logging.getLogger("partita.service")
+
 DEFAULT_VERSION = "2019-02-02"
 """The API version of requests that name none: what the current Python SDK sends."""
 TABLE_SERVICE = "t"
@@ -93,9 +96,10 @@ class App:
             response = await self._answer(request, target, account, request_id)
         except PartitaError as error:
             response = self._refuse(error, request, request_id)
-            # To an account that not everybody knows, a hint would tell a stranger too much.
-            is_known = account is not None and account.is_guarded
-            if error.hint and (is_known or not isinstance(error, NotAuthorizedError)):
+            if isinstance(error, NotAuthorizedError):
+                # A stranger must not learn from the answer which part was wrong.
+                logger.info("%s refused: %s %s", request_id, error.code, error.hint)
+            elif error.hint:
                 response.headers.append(("x-partita-hint", error.hint))
         self._add_headers(response, request, account, request_id)
         return response
