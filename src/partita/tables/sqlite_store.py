@@ -90,6 +90,8 @@ class SqliteTableStore:
         """Ticks of the last change; at start, the persisted mark that no change has passed."""
         self._reserved_ticks = 0
         """No change may pass this mark before a later one is written."""
+        self._cursors: dict[apsw.Connection, apsw.Cursor] = {}
+        """One for each reader of the loop: making a new one costs as much as binding the keys."""
         database.on_begin.append(self._reserve_ticks)
         database.on_rollback.append(self._forget_reserve)
 
@@ -104,6 +106,8 @@ class SqliteTableStore:
         if self._purging is not None:
             self._purging.cancel()
             await asyncio.wait([self._purging])
+        for cursor in self._cursors.values():
+            cursor.close()
         await self.database.close()
 
     # Tables
@@ -159,7 +163,8 @@ class SqliteTableStore:
 
     async def get(self, table: Table, key: EntityKey) -> Entity | None:
         reader = self.database.reader_of_this_turn()
-        rows: list[Any] = reader.execute(_GET, (table.id, *key)).fetchall()
+        cursor = self._cursors.get(reader) or self._cursors.setdefault(reader, reader.cursor())
+        rows: list[Any] = cursor.execute(_GET, (table.id, *key)).fetchall()
         return Entity(key[0], key[1], *rows[0]) if rows else None
 
     async def scan(self, table: Table, span: KeyRange, residual: Filter | None, limit: int) -> Page:
