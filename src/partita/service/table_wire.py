@@ -183,8 +183,6 @@ Call = (
 )
 
 WRITES = (CreateTable, DeleteTable, SetPolicies, SetProperties, Change)
-IN_XML = (GetPolicies, SetPolicies, GetProperties, SetProperties, GetStatistics)
-"""Calls that are answered in XML, their errors too."""
 
 _UNSUPPORTED_OPTIONS = frozenset(
     {"$orderby", "$skip", "$expand", "$inlinecount", "$count", "$skiptoken"}

@@ -14,6 +14,7 @@ from defusedxml.ElementTree import fromstring
 
 from partita.errors import FormatVersionError, InvalidRequestError, LimitExceededError
 from partita.service.cors import CorsRule
+from partita.service.http_wire import http_date
 from partita.service.policy import check_policies, parse_time
 from partita.tables import edm
 from partita.tables.store import Policy
@@ -299,21 +300,9 @@ def _print_boolean(name: str, value: bool) -> str:  # noqa: FBT001 - the value i
 
 def print_stats(status: str, last_sync: int | None) -> bytes:
     """Return the body of Get Service Stats; only a live secondary has a time of last sync."""
-    synced = _http_date(last_sync) if status == "live" and last_sync is not None else ""
+    synced = http_date(last_sync) if status == "live" and last_sync is not None else ""
     replication = _element("Status", status) + _element("LastSyncTime", synced)
     return _document("StorageServiceStats", _element("GeoReplication", replication))
-
-
-_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-
-
-def _http_date(ticks: int) -> str:
-    # 1970-01-01 was a Thursday.
-    weekday = _DAYS[(ticks // edm.TICKS_A_DAY + 3) % 7]
-    text = edm.text_of(ticks)
-    month = _MONTHS[int(text[5:7]) - 1]
-    return f"{weekday}, {text[8:10]} {month} {text[:4]} {text[11:19]} GMT"
 
 
 def _parse(body: bytes, root_name: str) -> Element:

@@ -43,7 +43,7 @@ class Entity(msgspec.Struct, frozen=True, gc=False):
     def etag(self) -> str:
         """The etag, cut out of the document: that is cheaper than printing the time."""
         end = self.document.index(b"'", _TIME_START)
-        return f"W/\"datetime'{self.document[_TIME_START:end].decode()}'\""
+        return _ETAG % self.document[_TIME_START:end].decode()
 
     def properties(self) -> Members:
         """Return the custom properties, annotations included."""
@@ -67,6 +67,7 @@ _decode_document = msgspec.json.Decoder(dict[str, str | int | float | bool]).dec
 _decode_body = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
+_ETAG = "W/\"datetime'%s'\""
 _TIME_START = len(b'"odata.etag":"W/\\"datetime\'')
 _FORBIDDEN_IN_KEY = re.compile(r"[/\\#?\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _TABLE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*")
@@ -76,18 +77,16 @@ _NAME_REST = _NAME_START | {"Mn", "Mc", "Nd", "Pc", "Cf"}
 
 def etag_of(ticks: int) -> str:
     """Return the etag of a version."""
-    text = edm.text_of(ticks).replace(":", "%3A")
-    return f"W/\"datetime'{text}'\""
+    return _ETAG % edm.text_of(ticks).replace(":", "%3A")
 
 
 def build(key: tuple[str, str], ticks: int, properties: Members) -> Entity:
     """Return the entity to store, checked against the limits of a whole entity."""
     partition_key, row_key = key
     text = edm.text_of(ticks)
-    quoted = text.replace(":", "%3A")
     document = _encode(
         {
-            "odata.etag": f"W/\"datetime'{quoted}'\"",
+            "odata.etag": _ETAG % text.replace(":", "%3A"),
             "PartitionKey": partition_key,
             "RowKey": row_key,
             "Timestamp": text,

@@ -113,12 +113,17 @@ def marks_of(properties: Members) -> int:
         elif type(value) is float and value.is_integer() and abs(value) <= _EXACT_MAX:
             marks |= _mark(name, str(int(value)))
         annotation = None
-    return marks - (1 << 64) if marks >> 63 else marks
+    return _signed(marks)
 
 
 def _mark(name: str, value: str) -> int:
     chance = crc32(f"{name}={value}".encode("utf-8", "surrogatepass"))
     return 1 << (chance & 63) | 1 << (chance >> 6 & 63)
+
+
+def _signed(marks: int) -> int:
+    """Return 64 bits as SQLite's integer holds them."""
+    return marks - (1 << 64) if marks >> 63 else marks
 
 
 def _mark_of_literal(name: str, literal: Literal) -> int | None:
@@ -237,8 +242,7 @@ def _comparison(node: Comparison, *, negated: bool) -> Sql | None:
     mark = _mark_of_literal(node.name, node.literal) if comparison == "eq" else None
     if mark is None:
         return leaf
-    mark = mark - (1 << 64) if mark >> 63 else mark
-    return f"(marks & ? = ? AND {leaf[0]})", (mark, mark, *leaf[1])
+    return f"(marks & ? = ? AND {leaf[0]})", (_signed(mark), _signed(mark), *leaf[1])
 
 
 def _column(name: str, comparison: str, literal: Literal) -> Sql | None:
