@@ -1,16 +1,18 @@
 """Partitioned, transactional state for Python.
 
-`open_account` gives the official Azure SDK clients on a folder of this machine. The names are
+`open_account` gives the official Azure SDK clients on a folder of this machine, `open_state`
+transactional dictionaries and queues in your own process. The names are
 imported when first used, so that a program that needs one system does not pay for the others.
 """
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from partita.reliable.opening import open_state
     from partita.service.in_process import open_account
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "open_account"]
+__all__ = ["__version__", "open_account", "open_state"]
 
 
 def __getattr__(name: str) -> object:
@@ -18,6 +20,10 @@ def __getattr__(name: str) -> object:
         from partita.service.in_process import open_account  # noqa: PLC0415 - lazy by design
 
         return open_account
+    if name == "open_state":
+        from partita.reliable.opening import open_state  # noqa: PLC0415 - lazy by design
+
+        return open_state
     message = f"module 'partita' has no attribute {name!r}"
     raise AttributeError(message)
 

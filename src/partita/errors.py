@@ -2,7 +2,7 @@
 
 An error says what happened to whom (`message`, `facts`), whether trying again can help
 (`retry`) and what to do (`hint`). `code` is stable: it is the anchor in docs/errors.md, the
-code on the wire and the key in logs. Facts never hold property values, keys or signatures.
+code on the wire and the key in logs. Facts never hold values, account keys or signatures.
 """
 
 import enum
@@ -85,6 +85,39 @@ class ConfigurationError(UsageError):
     """A flag, variable or file asks for something that cannot be started."""
 
 
+class TransactionUseError(UsageError):
+    """A transaction was used after its end, by two tasks, or for what it cannot do."""
+
+
+class MutableTypeError(UsageError):
+    """A collection was declared with a type whose values can be changed in place."""
+
+
+class SchemaError(UsageError):
+    """What is stored and what the code declares cannot be brought together."""
+
+
+class MutatedValueError(UsageError):
+    """A value was changed in place after it was written or read: nothing was committed."""
+
+    collection: str
+    key: object
+    path: str
+
+    @classmethod
+    def of(cls, collection: str, key: object, path: str) -> "MutatedValueError":
+        """Name the value and the field in which it changed."""
+        where = f" in {path}" if path else ""
+        error = cls(
+            "MutatedValue",
+            f"A value of {collection!r} was changed{where} after it was given or read.",
+            facts={"collection": collection, "key": key, "path": path},
+            hint="Change a copy and set() the copy: what was set already is what is stored.",
+        )
+        error.collection, error.key, error.path = collection, key, path
+        return error
+
+
 class ConflictError(PartitaError):
     """The state disagrees with the request: read again, decide again."""
 
@@ -111,6 +144,28 @@ class TableNotFoundError(ConflictError):
     """No table has this name."""
 
 
+class KeyExistsError(ConflictError):
+    """add() met a key that the dictionary holds."""
+
+
+class KeyNotFoundError(ConflictError, KeyError):
+    """The collection does not hold this key, or holds nothing."""
+
+    __str__ = PartitaError.__str__
+
+
+class CollectionNotFoundError(ConflictError):
+    """The state has no collection of this name."""
+
+
+class CollectionMismatchError(ConflictError):
+    """The collection exists with another kind, key or value than was asked for."""
+
+
+class BackupOrderError(ConflictError):
+    """A backup chain has a hole, or a restore would go back behind what is here."""
+
+
 class UnavailableError(PartitaError):
     """Nothing is wrong with the request; later it may work."""
 
@@ -133,6 +188,76 @@ class StoreStoppedError(UnavailableError):
     """A sync failed: nothing more is acknowledged until a restart has recovered from disk."""
 
 
+class LockTimeoutError(UnavailableError, TimeoutError):
+    """A lock was not granted in time; `holder` names the transaction that has it."""
+
+    holder: str
+    collection: str
+    key: object
+    waited: float
+
+    @classmethod
+    def of(cls, holder: str, collection: str, key: object, waited: float) -> "LockTimeoutError":
+        """Name who holds what, and how long the wait was."""
+        error = cls(
+            "LockTimeout",
+            f"Transaction {holder} held the lock for the {waited:.3g} s that this one waited.",
+            facts={"holder": holder, "collection": collection, "key": key, "waited": waited},
+            hint="Try the whole transaction again: state.run() does it, with a growing delay.",
+        )
+        error.holder, error.collection, error.key, error.waited = holder, collection, key, waited
+        return error
+
+
+class DeadlockError(LockTimeoutError):
+    """Waiting would have closed a circle of transactions that wait for each other."""
+
+    @classmethod
+    def of(cls, holder: str, collection: str, key: object, waited: float) -> "DeadlockError":
+        """Name the next transaction of the circle."""
+        error = cls(
+            "Deadlock",
+            f"Transaction {holder} holds the lock and waits for this one.",
+            facts={"holder": holder, "collection": collection, "key": key, "waited": waited},
+            hint="Try the whole transaction again: state.run() does it. Lock keys in one order, "
+            "or read what you will write with LockMode.UPDATE, and it will not happen.",
+        )
+        error.holder, error.collection, error.key, error.waited = holder, collection, key, waited
+        return error
+
+
+class NotPrimaryError(UnavailableError):
+    """This replica may not write; `primary` says which may, if that is known."""
+
+    primary: str = ""
+
+
+class NotReadableError(UnavailableError):
+    """This replica cannot answer yet: it has not read as far as was asked for."""
+
+
+class StateClosedError(UnavailableError):
+    """The state was closed, or is being closed."""
+
+
+class QuorumLostError(UnavailableError):
+    """Too few nodes of the log answer: nothing can be committed, and nothing is guessed."""
+
+
+class InDoubtError(UnavailableError):
+    """The answer to a commit was lost; `transaction_id` may or may not be in the log."""
+
+    transaction_id: str = ""
+
+
+class TransactionAbortedError(UnavailableError):
+    """The system ended the transaction: it was too long, or the replica lost its role."""
+
+
+class NotDurableError(UnavailableError):
+    """The log acknowledges before it syncs: nothing that it says would be durable."""
+
+
 class DamageError(PartitaError):
     """What is stored is not what was written: stop."""
 
@@ -143,3 +268,7 @@ class ChecksumError(DamageError):
 
 class FormatVersionError(DamageError):
     """The files were written by another version of Partita."""
+
+
+class ChainBrokenError(DamageError):
+    """A record does not continue the one before it: the log was cut, mixed or changed."""

@@ -1,0 +1,147 @@
+"""Secondary indexes: entries in a collection of their own, written in the same commit.
+
+    entry    encoded index key | encoded key of the row, with an empty value
+
+The function of an index runs where a transaction commits; replicas apply its entries as bytes,
+so that they are the same everywhere. A writer that does not know the function marks the index
+as not ready, and the next that does builds it again.
+"""
+
+import types
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Protocol
+
+import msgspec
+
+from partita.errors import PartitaError, UsageError
+from partita.keys import Key
+from partita.reliable.enumeration import scan
+from partita.reliable.key_codec import encode_index_key
+from partita.reliable.records import Alter, Clear, Delete, Operation, Put
+from partita.reliable.snapshot import Snapshot
+from partita.reliable.state import Collection, encode_description
+from partita.reliable.transaction import Transaction, Workspace
+
+IndexFunction = Callable[..., Key | Iterable[Key] | None]
+
+
+class Index(msgspec.Struct, frozen=True):
+    """An index with a version: raise it when the function changes, and it is built again."""
+
+    function: IndexFunction
+    version: int = 1
+
+
+class Indexed(Protocol):
+    """The dictionary that an index belongs to."""
+
+    name: str
+    collection: Collection
+
+    def value_of(self, encoded: bytes, stored: bytes) -> object: ...
+
+
+class IndexView:
+    """One index of one dictionary, with its function."""
+
+    def __init__(self, name: str, index: Index, collection: Collection, owner: Indexed) -> None:
+        self.name = name
+        self.index = index
+        self.collection = collection
+        self._owner = owner
+
+    def operations(self, space: Workspace) -> list[Operation]:
+        """Return what the commit of a workspace changes in the index."""
+        operations: list[Operation] = []
+        if space.is_cleared:
+            operations.append(Clear(self.collection.id))
+        held = {} if space.is_cleared else self.collection.rows.values
+        committed = {} if space.is_cleared else space.collection.rows.values
+        for key, new in space.writes.items():
+            before = self._entries(key, committed.get(key))
+            after = self._entries(key, new)
+            operations += (
+                Delete(self.collection.id, entry)
+                for entry in before
+                if entry not in after and entry in held
+            )
+            operations += (
+                Put(self.collection.id, entry, b"") for entry in after if entry not in held
+            )
+        return operations
+
+    def entries_of(self, keys: Iterable[bytes]) -> list[Operation]:
+        """Return what is missing of committed rows, for building the index."""
+        values, held = self._owner.collection.rows.values, self.collection.rows.values
+        return [
+            Put(self.collection.id, entry, b"")
+            for key in keys
+            for entry in self._entries(key, values.get(key))
+            if entry not in held
+        ]
+
+    async def find(
+        self, tx: Transaction | Snapshot, wanted: object, *, reverse: bool
+    ) -> AsyncIterator[bytes]:
+        """Yield the encoded keys of rows with this index key, in key order."""
+        prefix = encode_index_key(wanted)
+        own, snapshot = None, tx
+        if isinstance(tx, Transaction):
+            space = tx.space(self._owner)  # type: ignore[arg-type]
+            snapshot = tx.snapshot
+            if space is not None:
+                own = _Overlay(self, space, prefix)
+        assert isinstance(snapshot, Snapshot)
+        upper = prefix + b"\xff"  # every encoded key begins below
+        async for rows in scan(self.collection, snapshot, prefix, upper, reverse=reverse, own=own):
+            for entry, _ in rows:
+                yield entry[len(prefix) :]
+
+    def described(self, *, is_ready: bool) -> Operation:
+        """Return the operation that says whether the index holds every row."""
+        description = msgspec.structs.replace(
+            self.collection.description, is_ready=is_ready, index_version=self.index.version
+        )
+        return Alter(self.collection.id, encode_description(description))
+
+    def _entries(self, key: bytes, stored: bytes | None) -> dict[bytes, None]:
+        if stored is None:
+            return {}
+        try:
+            found = self.index.function(self._owner.value_of(key, stored))
+            return {encode_index_key(index_key) + key: None for index_key in _many(found)}
+        except PartitaError:
+            raise
+        except Exception as error:
+            raise UsageError(
+                "IndexFailed",
+                f"The function of index {self.name!r} failed: {error!r}.",
+                facts={"collection": self._owner.name, "index": self.name},
+                hint="It must take every value and return a key, a list of keys, or None.",
+            ) from error
+
+
+class _Overlay:
+    """A transaction's own writes as an index sees them."""
+
+    def __init__(self, view: IndexView, space: Workspace, prefix: bytes) -> None:
+        self._view = view
+        self._space = space
+        self._prefix = prefix
+
+    def __call__(self) -> tuple[dict[bytes, bytes | None], bool]:
+        entries: dict[bytes, bytes | None] = {}
+        for key, stored in self._space.writes.items():
+            entry = self._prefix + key
+            is_match = entry in self._view._entries(key, stored)  # noqa: SLF001 - same module
+            entries[entry] = b"" if is_match else None
+        return entries, self._space.is_cleared
+
+
+def _many(found: object) -> Iterable[object]:
+    """Lists, sets and generators hold many keys; anything else is one; None is none."""
+    if found is None:
+        return ()
+    if isinstance(found, list | set | frozenset | types.GeneratorType):
+        return found
+    return (found,)

@@ -1,0 +1,179 @@
+"""What the nodes of a NATS cluster say of themselves: asked at /varz, the monitoring page.
+
+The client protocol does not tell whether a node syncs before it acknowledges; this page does.
+The rule: a node that takes part and has not said that it syncs makes the log not durable.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+import msgspec
+
+from partita.errors import ConfigurationError, NotDurableError
+
+CLIENT_PORT = 4222
+MONITOR_OFFSET = 4000
+"""By convention the monitoring port lies so far above the client port: 4222 and 8222."""
+ASK_SECONDS = 2.0
+SILENT_NANOSECONDS = 5_000_000_000
+"""A node that the leader has not heard for so long takes no part in a quorum."""
+PAGE_BYTES_MAX = 4 * 1024 * 1024
+
+
+class Peer(msgspec.Struct, frozen=True):
+    """Another node as one node sees it."""
+
+    name: str
+    current: bool = False
+    offline: bool = False
+    active: int = 0
+    """Nanoseconds since it was heard."""
+
+    @property
+    def is_silent(self) -> bool:
+        return self.offline or self.active > SILENT_NANOSECONDS
+
+
+class Meta(msgspec.Struct, frozen=True):
+    """The group that places streams; every JetStream node belongs to it."""
+
+    leader: str = ""
+    replicas: tuple[Peer, ...] = ()
+    cluster_size: int = 0
+
+
+class StoreSettings(msgspec.Struct, frozen=True):
+    sync_always: bool = False
+
+
+class StoreStatus(msgspec.Struct, frozen=True):
+    config: StoreSettings | None = None
+    meta: Meta | None = None
+
+
+class ClusterStatus(msgspec.Struct, frozen=True):
+    name: str = ""
+
+
+class NodeStatus(msgspec.Struct, frozen=True):
+    """One node's page."""
+
+    server_name: str
+    max_payload: int = 0
+    jetstream: StoreStatus = StoreStatus()
+    cluster: ClusterStatus = ClusterStatus()
+
+    @property
+    def has_jetstream(self) -> bool:
+        return self.jetstream.config is not None
+
+    @property
+    def syncs(self) -> bool:
+        return self.jetstream.config is not None and self.jetstream.config.sync_always
+
+    @property
+    def leads(self) -> bool:
+        """True for the node that knows about all others; one alone knows all there is."""
+        meta = self.jetstream.meta
+        if meta is None:
+            return not self.cluster.name
+        return meta.leader == self.server_name and len(meta.replicas) + 1 >= meta.cluster_size
+
+
+def monitor_urls(client_urls: Sequence[str]) -> list[str]:
+    """Derive the monitoring addresses from the client addresses by the convention."""
+    urls = []
+    for url in client_urls:
+        split = urlsplit(url)
+        host = f"[{split.hostname}]" if ":" in (split.hostname or "") else split.hostname
+        urls.append(f"http://{host}:{(split.port or CLIENT_PORT) + MONITOR_OFFSET}")
+    return list(dict.fromkeys(urls))
+
+
+async def ask_all(urls: Sequence[str]) -> list[NodeStatus]:
+    """Return the pages of those that answer, each node once."""
+    pages = await asyncio.gather(*(_ask(url) for url in urls))
+    return list({page.server_name: page for page in pages if page is not None}.values())
+
+
+def unsynced(statuses: Sequence[NodeStatus]) -> list[str]:
+    """Name the nodes that say themselves that they acknowledge before they sync."""
+    return sorted(each.server_name for each in statuses if each.has_jetstream and not each.syncs)
+
+
+def check_durable(statuses: Sequence[NodeStatus], asked: Sequence[str]) -> list[str]:
+    """Refuse a log with a node that does not sync, or that takes part and cannot be asked.
+
+    Returns the nodes that are down, and so could not be asked: ask them when they come back.
+    """
+    facts: dict[str, object] = {"asked": ",".join(asked)}
+    loose = unsynced(statuses)
+    if loose:
+        raise NotDurableError(
+            "LogNotDurable",
+            "A NATS node acknowledges what it has not synced to disk.",
+            facts={"nodes": ",".join(loose)},
+            hint="Set jetstream { sync_interval: always } on every node, as `partita nats config`"
+            " writes it, and restart them one after the other.",
+        )
+    if statuses and not any(each.has_jetstream for each in statuses):
+        raise ConfigurationError(
+            "JetStreamNotEnabled",
+            "JetStream is not enabled on these NATS servers.",
+            facts={"nodes": ",".join(sorted(each.server_name for each in statuses))},
+            hint="Add a jetstream block to every node, as `partita nats config` writes it.",
+        )
+    leader = next((each for each in statuses if each.has_jetstream and each.leads), None)
+    if leader is None:
+        raise _cannot_ask("The leader of the NATS cluster could not be asked.", facts)
+    peers = leader.jetstream.meta.replicas if leader.jetstream.meta else ()
+    answered = {each.server_name for each in statuses}
+    unknown = [peer for peer in peers if peer.name not in answered]
+    taking_part = [peer.name for peer in unknown if not peer.is_silent]
+    if taking_part:
+        facts["nodes"] = ",".join(taking_part)
+        raise _cannot_ask("Not every NATS node could be asked whether it syncs.", facts)
+    return [peer.name for peer in unknown]
+
+
+def _cannot_ask(message: str, facts: dict[str, object]) -> NotDurableError:
+    return NotDurableError(
+        "LogNotDurable",
+        message,
+        facts=facts,
+        hint="Open the monitoring port (client port + 4000) of every node to this machine, or give"
+        " monitor=[…] with their addresses.",
+    )
+
+
+async def _ask(url: str) -> NodeStatus | None:
+    """Fetch one page; None when there is no answer, or none of a NATS node."""
+    with contextlib.suppress(OSError, TimeoutError, ValueError, EOFError, msgspec.MsgspecError):
+        async with asyncio.timeout(ASK_SECONDS):
+            return msgspec.json.decode(await _fetch(url), type=NodeStatus)
+    return None
+
+
+async def _fetch(url: str) -> bytes:
+    split = urlsplit(url)
+    is_tls = split.scheme == "https"
+    port = split.port or (443 if is_tls else 80)
+    reader, writer = await asyncio.open_connection(split.hostname, port, ssl=is_tls or None)
+    try:
+        path = f"{split.path.rstrip('/')}/varz"
+        writer.write(f"GET {path} HTTP/1.0\r\nHost: {split.netloc}\r\n\r\n".encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        if b" 200 " not in head.split(b"\r\n", 1)[0]:
+            raise EOFError
+        page = bytearray()
+        while piece := await reader.read(64 * 1024):
+            page += piece
+            if len(page) > PAGE_BYTES_MAX:
+                raise EOFError
+        return bytes(page)
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()

@@ -1,0 +1,275 @@
+"""Opening a state: a folder of this machine, or a partition that NATS replicates."""
+
+import contextlib
+import logging
+import os
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from partita.clock import Clock, SystemClock
+from partita.errors import ConfigurationError, DamageError, UsageError
+from partita.reliable.backup import RestoreContext
+from partita.reliable.checkpoint import Checkpoints
+from partita.reliable.disk import Disk
+from partita.reliable.local_log import LocalLog
+from partita.reliable.os_disk import OsDisk
+from partita.reliable.quorum_log import QuorumLog
+from partita.reliable.replica import Replica, Timing
+from partita.reliable.state import State
+from partita.reliable.state_manager import CHECKPOINT_BYTES, StateManager
+from partita.reliable.stream import Stream
+
+logger = logging.getLogger("partita.reliable")
+
+READY_SECONDS = 30.0
+"""How long opening a replica waits for the log and a primary."""
+
+Durability = Literal["full", "fast"]
+OnDataLoss = Callable[[RestoreContext], Awaitable[None]]
+
+
+@contextlib.asynccontextmanager
+async def open_state(  # noqa: PLR0913 - by keyword
+    where: str | os.PathLike[str] | Sequence[str],
+    *,
+    partition: str | None = None,
+    replicas: int = 3,
+    folder: str | os.PathLike[str] | None = None,
+    durability: Durability = "full",
+    checkpoint_bytes: int = CHECKPOINT_BYTES,
+    on_data_loss: OnDataLoss | None = None,
+    address: str = "",
+    monitor: Sequence[str] | None = None,
+    connect_options: Mapping[str, Any] | None = None,
+    clock: Clock | None = None,
+) -> AsyncIterator[StateManager]:
+    """Open the state in a folder, or one partition on NATS ("nats://host:4222", or several).
+
+    On NATS, `partition` names it, `replicas` is the number of nodes that keep each record, and
+    `folder` is where this replica keeps its checkpoints (without one it begins with a copy).
+    `durability="fast"` answers before the disk has synced: a power cut may lose the last moment.
+    `on_data_loss` is asked to restore a backup when what is stored is damaged. `address` is what
+    other replicas tell about this one when it is primary; `monitor` lists the monitoring addresses
+    of the nodes where they are not at the client port + 4000, and `connect_options` go to nats-py.
+    """
+    clock = clock or SystemClock()
+    addresses = _nats_addresses(where)
+    if addresses is None:
+        _refuse_nats_arguments(partition, folder)
+        assert isinstance(where, str | os.PathLike)
+        state = await open_local(
+            OsDisk(Path(where)),
+            clock,
+            durability=durability,
+            checkpoint_bytes=checkpoint_bytes,
+            on_data_loss=on_data_loss,
+        )
+    else:
+        state = await open_on_nats(
+            addresses,
+            clock,
+            partition=partition,
+            replicas=replicas,
+            folder=folder,
+            address=address,
+            monitor=monitor,
+            connect_options=connect_options,
+            checkpoint_bytes=checkpoint_bytes,
+        )
+    try:
+        yield state
+    finally:
+        await state.close()
+
+
+async def open_on_nats(  # noqa: PLR0913 - by keyword
+    addresses: list[str],
+    clock: Clock,
+    *,
+    partition: str | None,
+    replicas: int,
+    folder: str | os.PathLike[str] | None,
+    address: str,
+    monitor: Sequence[str] | None,
+    connect_options: Mapping[str, Any] | None,
+    checkpoint_bytes: int,
+    patience: float = 0.0,
+) -> StateManager:
+    """Open a replica of one partition, with a connection of its own."""
+    if partition is None:
+        raise UsageError(
+            "InvalidStateAddress",
+            "A state on NATS needs the name of its partition.",
+            hint='open_state("nats://...", partition="carts-0").',
+        )
+    try:
+        from partita.reliable.jetstream import JetStream  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise ConfigurationError(
+            "ExtraMissing",
+            "A replicated state needs the NATS client.",
+            hint='pip install "partita[replicated]".',
+        ) from error
+    stack = contextlib.ExitStack()
+    if folder is None:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="partita-"))
+    disk = OsDisk(Path(folder))
+    stack.callback(disk.close)
+    try:
+        stream = await JetStream.connect(
+            addresses,
+            partition=partition,
+            replicas=replicas,
+            monitor=monitor,
+            connect_options=connect_options,
+            clock=clock,
+        )
+        manager = await open_replicated(
+            stream,
+            disk,
+            clock,
+            address=address,
+            checkpoint_bytes=checkpoint_bytes,
+            patience=patience,
+        )
+    except BaseException:
+        stack.close()
+        raise
+    manager.on_close = stack.close
+    manager.set_mutation_check(os.environ.get("PARTITA_CHECK_MUTATION", "on"))
+    return manager
+
+
+async def open_replicated(
+    stream: Stream,
+    disk: Disk,
+    clock: Clock,
+    *,
+    address: str = "",
+    checkpoint_bytes: int = CHECKPOINT_BYTES,
+    timing: Timing | None = None,
+    ready_seconds: float = READY_SECONDS,
+    patience: float = 0.0,
+) -> StateManager:
+    """Open a replica on a stream, which it owns from here on, and wait until it can be read.
+
+    `patience` is for how long it leaves a free lease to others.
+    """
+    replica_id = clock.random_bytes(5).hex()
+    checkpoints = Checkpoints(disk)
+    try:
+        state = await _loaded(checkpoints)
+        log = await QuorumLog.open(stream, clock)
+    except BaseException:
+        await stream.close()
+        raise
+    manager = StateManager(
+        state, log, clock, checkpoints, name=replica_id, checkpoint_bytes=checkpoint_bytes
+    )
+    replica = Replica(
+        manager, log, stream, address=address or replica_id, timing=timing or Timing()
+    )
+    manager.replica = replica
+    replica.patience = patience
+    replica.start()
+    try:
+        await replica.ready(ready_seconds)
+    except BaseException:
+        await manager.close()
+        raise
+    manager.start_housekeeping()
+    return manager
+
+
+async def _loaded(checkpoints: Checkpoints) -> State:
+    """Load this replica's own checkpoint; a damaged one is as good as none, others have it all."""
+    state = State()
+    try:
+        await checkpoints.load(state)
+    except DamageError as error:
+        logger.warning("the replica begins with a full copy: %s", error)
+        return State()
+    return state
+
+
+async def open_local(
+    disk: Disk,
+    clock: Clock,
+    *,
+    durability: Durability = "full",
+    checkpoint_bytes: int = CHECKPOINT_BYTES,
+    on_data_loss: OnDataLoss | None = None,
+) -> StateManager:
+    """Open the state on a disk that this process holds, and close the disk if that fails."""
+    try:
+        try:
+            manager = await _recovered(disk, clock, durability, checkpoint_bytes)
+        except DamageError as error:
+            if on_data_loss is None:
+                raise
+            await on_data_loss(RestoreContext(disk, clock, error))
+            manager = await _recovered(disk, clock, durability, checkpoint_bytes)
+    except BaseException:
+        disk.close()
+        raise
+    manager.on_close = disk.close
+    manager.set_mutation_check(os.environ.get("PARTITA_CHECK_MUTATION", "on"))
+    manager.promote()
+    manager.start_housekeeping()
+    return manager
+
+
+async def _recovered(
+    disk: Disk, clock: Clock, durability: Durability, checkpoint_bytes: int
+) -> StateManager:
+    state, checkpoints = State(), Checkpoints(disk)
+    found = await checkpoints.load(state)
+    chain = None if found is None else (found.sequence, found.hash)
+    log = await LocalLog.open(disk, chain=chain, durability=durability)
+    state.epoch = max(state.epoch, 1)
+    manager = StateManager(
+        state,
+        log,
+        clock,
+        checkpoints,
+        name=clock.random_bytes(4).hex(),
+        checkpoint_bytes=checkpoint_bytes,
+    )
+    try:
+        await manager.recover()
+    except BaseException:
+        await log.close()
+        raise
+    return manager
+
+
+def _nats_addresses(where: object) -> list[str] | None:
+    """Return the addresses of NATS servers; None for a folder."""
+    if isinstance(where, str) and "://" not in where:
+        return None
+    if isinstance(where, os.PathLike):
+        return None
+    addresses = [where] if isinstance(where, str) else where
+    schemes = ("nats://", "tls://", "ws://", "wss://")
+    if (
+        not isinstance(addresses, Sequence)
+        or not addresses
+        or not all(isinstance(one, str) and one.startswith(schemes) for one in addresses)
+    ):
+        raise UsageError(
+            "InvalidStateAddress",
+            f"A state is opened at a folder or at nats://host:port, not at {where!r}.",
+            hint='open_state("./state") or open_state("nats://127.0.0.1:4222", partition="p0").',
+        )
+    return list(addresses)
+
+
+def _refuse_nats_arguments(partition: object, folder: object) -> None:
+    if partition is not None or folder is not None:
+        raise UsageError(
+            "InvalidStateAddress",
+            "partition= and folder= belong to a state on NATS; this one is a folder.",
+            hint='Leave them out, or open_state("nats://...", partition=...).',
+        )

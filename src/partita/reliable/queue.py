@@ -1,0 +1,259 @@
+"""ReliableQueue: strict first in, first out, in the order of commits.
+
+Positions are given when a record is applied, so that producers never wait for each other. One
+transaction at a time may dequeue: it holds the head until it ends. Finding the queue empty
+locks nothing that a producer needs.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import Generic, TypeVar
+
+from partita.errors import MutatedValueError, PartitaError, UsageError
+from partita.reliable.arguments import checked_count, checked_limit, checked_timeout
+from partita.reliable.enumeration import scan
+from partita.reliable.locks import LockMode
+from partita.reliable.records import Operation
+from partita.reliable.serialization import ValueCodec
+from partita.reliable.snapshot import Snapshot
+from partita.reliable.state import POSITION_BYTES, Collection
+from partita.reliable.transaction import Transaction, Transactions, Workspace
+
+V = TypeVar("V")
+D = TypeVar("D")
+
+HEAD = b"head"
+"""The lock of the front end: longer or shorter than any position, so it is none."""
+
+
+class Arrivals:
+    """Those who wait for a queue to hold something."""
+
+    def __init__(self) -> None:
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def expect(self) -> "asyncio.Future[None]":
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting = [other for other in self._waiting if not other.done()]
+        self._waiting.append(future)
+        return future
+
+    def announce(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+
+class ReliableQueue(Generic[V]):
+    """A queue that survives. Open it with `state.queue(...)`."""
+
+    def __init__(
+        self, state: Transactions, collection: Collection, *, values: ValueCodec[V]
+    ) -> None:
+        self._state = state
+        self.name = collection.description.name
+        self.collection = collection
+        self._values = values
+        self._arrivals = Arrivals()
+        self._head = b""
+        """No value lies before this position, and none ever will."""
+
+    async def enqueue(self, tx: Transaction, value: V, *, timeout: float | None = None) -> None:
+        """Put a value at the end; others see it after the commit."""
+        space = await self._enter(tx, timeout)
+        version = self.collection.description.written_version
+        stored = self._values.encode(value, version=version)
+        tx.stage_enqueue(space, stored)
+        space.seen[len(space.seen).to_bytes(POSITION_BYTES)] = (stored, value)
+
+    async def dequeue(
+        self,
+        tx: Transaction,
+        default: D | None = None,
+        *,
+        wait: float = 0.0,
+        timeout: float | None = None,
+    ) -> V | D | None:
+        """Take the first value; `default` if there is none after `wait` seconds."""
+        taken = await self.dequeue_many(tx, 1, wait=wait, timeout=timeout)
+        return taken[0] if taken else default
+
+    async def dequeue_many(
+        self, tx: Transaction, count: int, *, wait: float = 0.0, timeout: float | None = None
+    ) -> list[V]:
+        """Take up to `count` values from the front; wait for the first if there is none."""
+        count = checked_count(count)
+        space = await self._enter(tx, timeout)
+        deadline = asyncio.get_running_loop().time() + checked_timeout(wait)
+        await tx.lock(self, HEAD, LockMode.EXCLUSIVE, timeout)
+        while True:
+            taken = self._take(tx, space, count)
+            seconds = deadline - asyncio.get_running_loop().time()
+            if taken or seconds <= 0 or count == 0:
+                return taken
+            await tx.pause(self._arrivals.expect(), seconds)
+
+    async def peek(
+        self,
+        tx: Transaction | Snapshot,
+        default: D | None = None,
+        *,
+        lock: LockMode = LockMode.SHARED,
+        timeout: float | None = None,
+    ) -> V | D | None:
+        """Return the first value without taking it; `default` if there is none."""
+        if isinstance(tx, Transaction) and tx.is_on_primary:
+            space = await self._enter(tx, timeout)
+            await tx.lock(self, HEAD, lock, timeout)
+            first = self._first(space, 1)
+            stored = [space.find(key) for key in first] or space.enqueued[:1]
+            return self._values.decode(stored[0]) if stored and stored[0] else default
+        async for value in self.items(tx, limit=1):
+            return value
+        return default
+
+    async def count(self, tx: Transaction | Snapshot) -> int:
+        """Return the number of values: kept, not walked."""
+        if isinstance(tx, Snapshot):
+            tx.check_collection(self.collection)
+            return self.collection.count(tx.sequence)
+        space = await self._enter(tx, None)
+        if space.is_cleared:
+            return len(space.enqueued)
+        sequence = tx.snapshot.sequence
+        find = self.collection.find
+        taken = sum(find(key, sequence) is not None for key in space.writes)
+        return self.collection.count(sequence) - taken + len(space.enqueued)
+
+    async def items(
+        self, tx: Transaction | Snapshot, *, limit: int | None = None
+    ) -> AsyncIterator[V]:
+        """Yield the values from first to last, own ones behind the others."""
+        left = checked_limit(limit)
+        own = None
+        if isinstance(tx, Snapshot):
+            space, snapshot = None, tx
+        else:
+            space, snapshot = await self._enter(tx, None), tx.snapshot
+
+            def own() -> tuple[dict[bytes, bytes | None], bool]:
+                tx.check()
+                return entered.writes, entered.is_cleared
+
+            entered = space
+        async for rows in scan(self.collection, snapshot, b"", None, reverse=False, own=own):
+            for _, stored in rows:
+                if left == 0:
+                    return
+                left -= 1
+                yield self._values.decode(stored)
+        for stored in list(space.enqueued) if space is not None else ():
+            if left == 0:
+                return
+            left -= 1
+            yield self._values.decode(stored)
+
+    async def clear(self, tx: Transaction | None = None, *, timeout: float | None = None) -> None:
+        """Remove everything, in a given transaction or in its own."""
+        if tx is None:
+            async with self._state.transaction() as own:
+                await self.clear(own, timeout=timeout)
+            return
+        refuse_snapshot(tx)
+        tx.check_writable()
+        space = tx.space(self) or await tx.enter(self, timeout, LockMode.EXCLUSIVE)
+        await tx.lock(self, None, LockMode.EXCLUSIVE, timeout)
+        tx.stage_clear(space)
+
+    # --- what the transaction and the state ask -------------------------------------------
+
+    def key_of(self, encoded: bytes) -> object:
+        return "the head" if encoded == HEAD else int.from_bytes(encoded)
+
+    def check_mutation(self, space: Workspace) -> None:
+        for place, (stored, value) in space.seen.items():
+            path = self._values.mutated_path(value, stored)  # type: ignore[arg-type]
+            if path is not None:
+                raise MutatedValueError.of(self.name, int.from_bytes(place), path)
+
+    def more_operations(self, _space: Workspace) -> list[Operation]:
+        return []
+
+    def ended(self, space: Workspace, sequence: int | None) -> None:
+        """Nothing is kept between transactions."""
+
+    def watch(self, _sequence: int, _key: bytes, _old: bytes | None, new: bytes | None) -> None:
+        """Hear of a change that was applied: wake who waits for a value."""
+        if new is not None:
+            self._arrivals.announce()
+
+    @property
+    def readable_version(self) -> int:
+        """The newest schema version that this code can read."""
+        return self._values.version
+
+    def rebind(self, collection: Collection) -> None:
+        """Go on with the rows of a full copy."""
+        self.collection = collection
+        self._head = b""
+        self._arrivals.announce()
+
+    # --------------------------------------------------------------------------------------
+
+    async def _enter(self, tx: Transaction, timeout: float | None) -> Workspace:
+        refuse_snapshot(tx)
+        return tx.space(self) or await tx.enter(self, timeout)
+
+    def _first(self, space: Workspace, count: int) -> list[bytes]:
+        """Return the first committed positions that this transaction has not taken.
+
+        The rows hold positions that were dequeued while a snapshot still sees them.
+        """
+        found: list[bytes] = []
+        rows, step = self.collection.rows, count + len(space.writes)
+        lower, is_front = self._head, True
+        while len(found) < count and not space.is_cleared:
+            keys = rows.between(lower, None, limit=step)
+            for key in keys:
+                if key in rows.values:
+                    is_front = False
+                    if key not in space.writes:
+                        found.append(key)
+                elif is_front:
+                    self._head = key + b"\x00"
+            if len(keys) < step:
+                break
+            lower = keys[-1] + b"\x00"
+        return found[:count]
+
+    def _take(self, tx: Transaction, space: Workspace, count: int) -> list[V]:
+        tx.check_writable()
+        keys = self._first(space, count)
+        stored = [self.collection.rows.values[key] for key in keys]
+        own = space.enqueued[: count - len(keys)]
+        values = [self._values.decode(one) for one in (*stored, *own)]
+        stage_all(tx, space, dict.fromkeys(keys))
+        del space.enqueued[: len(own)]
+        return values
+
+
+def stage_all(tx: Transaction, space: Workspace, rows: Mapping[bytes, bytes | None]) -> None:
+    """Stage every row or none: what the caller is not given must stay in the queue."""
+    try:
+        for key, row in rows.items():
+            tx.stage(space, key, row)
+    except PartitaError:
+        for key in rows:
+            space.writes.pop(key, None)
+        raise
+
+
+def refuse_snapshot(tx: Transaction) -> None:
+    """Say so when a write is given a snapshot."""
+    if not isinstance(tx, Transaction):
+        raise UsageError(
+            "TransactionExpected",
+            f"This operation needs a transaction, not {type(tx).__name__}.",
+            hint="Use `async with state.transaction() as tx`.",
+        )

@@ -1,0 +1,855 @@
+"""StateManager: the collections of one partition on this replica, and all that is done to them.
+
+It opens and drops collections, hands out transactions and snapshots, retries, and keeps house:
+checkpoints, truncation, expiry. Whether this replica may write is decided outside (a local
+state always may; `replica` decides for a replicated one) and told by `promote` and `depose`.
+"""
+
+import asyncio
+import contextlib
+import logging
+import typing
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeVar
+
+import msgspec
+
+from partita.clock import TICKS_A_SECOND, Clock
+from partita.errors import (
+    CollectionMismatchError,
+    CollectionNotFoundError,
+    DamageError,
+    LimitExceededError,
+    NotPrimaryError,
+    NotReadableError,
+    PartitaError,
+    SchemaError,
+    StateClosedError,
+    UsageError,
+)
+from partita.reliable import limits, retry
+from partita.reliable.arguments import (
+    checked_count,
+    checked_idempotency_key,
+    checked_index_name,
+    checked_name,
+    checked_timeout,
+)
+from partita.reliable.checkpoint import Checkpoints
+from partita.reliable.committer import Committer
+from partita.reliable.concurrent_queue import ReliableConcurrentQueue
+from partita.reliable.dictionary import ReliableDictionary
+from partita.reliable.indexes import Index, IndexFunction, IndexView
+from partita.reliable.key_codec import key_codec
+from partita.reliable.locks import LockMode
+from partita.reliable.log import Log
+from partita.reliable.notifications import ChangeFeed
+from partita.reliable.queue import ReliableQueue
+from partita.reliable.records import (
+    Alter,
+    Clear,
+    Create,
+    Drop,
+    Operation,
+    Outcome,
+    decode_record,
+    record_hash,
+)
+from partita.reliable.retry import Attempt, Backoff, Committed
+from partita.reliable.schema import Schema
+from partita.reliable.serialization import ValueCodec, decode_result, encode_result
+from partita.reliable.snapshot import Snapshot
+from partita.reliable.state import Collection, Description, State, encode_description
+from partita.reliable.transaction import OUTCOMES, Core, Transaction, Workspace
+
+logger = logging.getLogger("partita.reliable")
+
+K = TypeVar("K")
+V = TypeVar("V")
+T = TypeVar("T")
+
+Collections = ReliableDictionary[Any, Any] | ReliableQueue[Any] | ReliableConcurrentQueue[Any]
+
+CHECKPOINT_BYTES = 16 * 1024 * 1024
+"""A checkpoint is due behind this much log, or as much as the last checkpoint holds."""
+HOUSEKEEPING_SECONDS = 0.5
+SWEPT_AT_ONCE = 500
+BUILT_AT_ONCE = 500
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """What `state.collections()` says about one collection."""
+
+    name: str
+    kind: str
+    key: str
+    value: str
+    written_version: int
+    count: int
+    indexes: tuple[str, ...]
+
+
+class ReplicaRole(Protocol):
+    """What the state asks of the replica that drives it."""
+
+    async def wait_primary(self, timeout: float) -> bool: ...
+
+    async def step_down(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class StateManager:
+    """One partition's state. Open it with `partita.open_state`."""
+
+    def __init__(
+        self,
+        state: State,
+        log: Log,
+        clock: Clock,
+        checkpoints: Checkpoints,
+        *,
+        name: str,
+        checkpoint_bytes: int = CHECKPOINT_BYTES,
+    ) -> None:
+        self._state = state
+        self._log = log
+        self._clock = clock
+        self._checkpoints = checkpoints
+        self._checkpoint_bytes = checkpoint_bytes
+        self._core = Core(state, clock, name)
+        self._core.role_error = _not_yet_primary("")
+        self._opened: dict[str, Collections] = {}
+        self._opening = asyncio.Lock()
+        self._checkpointing = asyncio.Lock()
+        self._applied: list[tuple[int, asyncio.Future[None]]] = []
+        self._log_bytes = 0
+        """Bytes of log applied since the last checkpoint was begun."""
+        self._house: asyncio.Task[None] | None = None
+        self._deposed_committer: Committer | None = None
+        self._feeds: list[ChangeFeed[Any, Any]] = []
+        self._is_closed = False
+        self.replica_id = name
+        self.on_close: Callable[[], None] | None = None
+        """Lets go of what the log lies on, after the log was closed."""
+        self.replica: ReplicaRole | None = None
+        """What decides the role of a replicated state; None for a local one."""
+        self.on_stopped: Callable[[PartitaError], None] | None = None
+        """Told when the log can go no further."""
+        self.after_checkpoint: Callable[[], Awaitable[None]] | None = None
+        """Called between a checkpoint and the truncation behind it."""
+        self.check_promotion: Callable[[str, int], Awaitable[None]] | None = None
+        """Raises unless every live replica can read a version of a collection's schema."""
+        self.purge_limit: Callable[[], Awaitable[int]] | None = None
+        """Returns the sequence below which no replica needs the log."""
+
+    # --- life -----------------------------------------------------------------------------
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether this replica commits."""
+        return self._core.role_error is None
+
+    @property
+    def sequence(self) -> int:
+        """The last sequence applied here."""
+        return self._state.sequence
+
+    @property
+    def epoch(self) -> int:
+        return self._state.epoch
+
+    @property
+    def clock(self) -> Clock:
+        return self._clock
+
+    @property
+    def log(self) -> Log:
+        return self._log
+
+    @property
+    def state(self) -> State:
+        """The rows themselves: for tools and tests; never change them."""
+        return self._state
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        return self._checkpoints
+
+    async def wait_primary(self, timeout: float = 30.0) -> bool:
+        """Wait until this replica is the primary; False if it is not within the time."""
+        if self.replica is None:
+            return self.is_primary
+        return await self.replica.wait_primary(checked_timeout(timeout))
+
+    async def step_down(self) -> None:
+        """Let another replica become primary; a local state has no other."""
+        if self.replica is not None:
+            await self.replica.step_down()
+
+    def set_mutation_check(self, mode: str) -> None:
+        """Choose how often values are checked: on, sample (one transaction in 100) or off."""
+        if mode not in ("on", "sample", "off"):
+            raise UsageError(
+                "InvalidMutationCheck",
+                f"The mutation check is on, sample or off, not {mode!r}.",
+                hint="Set PARTITA_CHECK_MUTATION to one of them, or leave it out.",
+            )
+        count = 0
+
+        def sampled() -> bool:
+            nonlocal count
+            count += 1
+            return count % 100 == 0
+
+        choices = {"on": lambda: True, "sample": sampled, "off": lambda: False}
+        self._core.checks_mutation = choices[mode]
+
+    async def recover(self) -> None:
+        """Apply what the log holds behind the checkpoint."""
+        async for sequence, raw in self._log.read_from(self._state.sequence + 1):
+            self.apply(sequence, raw)
+
+    def apply(self, sequence: int, raw: bytes) -> bool:
+        """Apply one record of the log; False: it came from a deposed primary."""
+        record = decode_record(raw)
+        if record.sequence != sequence:
+            raise DamageError(
+                "RecordMisplaced",
+                f"Record {record.sequence} lies at sequence {sequence} of the log.",
+                facts={"sequence": sequence},
+                hint="The log was mixed with another: restore a backup.",
+            )
+        counts = self._state.apply(record, record_hash(raw))
+        self._applied_bytes(len(raw))
+        return counts
+
+    def promote(self) -> None:
+        """Begin to commit: the log is ours from here on."""
+        self._core.committer = Committer(
+            self._log,
+            self._state,
+            self._clock,
+            on_applied=self._applied_bytes,
+            on_stop=self._stopped,
+        )
+        self._core.role_error = None
+
+    def depose(self, error: PartitaError) -> None:
+        """Stop to commit, and end every open transaction."""
+        committer = self._core.committer
+        self._core.depose(error)
+        if committer is not None:
+            self._deposed_committer = committer
+            committer.stop(error)
+
+    def name_primary(self, error: NotPrimaryError) -> None:
+        """Let a secondary's refusals say where the primary is."""
+        if isinstance(self._core.role_error, NotPrimaryError):
+            self._core.role_error = error
+
+    async def committer_idle(self) -> None:
+        """Return when nothing that was submitted is under way."""
+        if self._deposed_committer is not None:
+            await self._deposed_committer.idle()
+
+    def replace(self, state: State) -> None:
+        """Go on with a full copy: open collections follow, open snapshots end."""
+        self._state = self._core.state = state
+        self.rebind()
+
+    def start_housekeeping(self) -> None:
+        if self._house is None:
+            self._house = asyncio.get_running_loop().create_task(self._keep_house())
+
+    async def close(self) -> None:
+        """Let what is committing end, then let go. Open transactions are aborted."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        committer = self._core.committer
+        closed = StateClosedError(
+            "StateClosed", "The state was closed.", hint="Open it again: partita.open_state(...)."
+        )
+        self._core.depose(closed)
+        if self.replica is not None:
+            await self.replica.close()
+        if self._house is not None:
+            self._house.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._house
+        if committer is not None:
+            await committer.idle()
+            committer.stop(closed)
+        for _, future in self._applied:
+            if not future.done():
+                future.set_result(None)
+        try:
+            await self._log.close()
+        finally:
+            if self.on_close is not None:
+                self.on_close()
+
+    # --- collections ----------------------------------------------------------------------
+
+    async def dictionary(  # noqa: PLR0913 - by keyword
+        self,
+        name: str,
+        *,
+        key: type[K],
+        value: type[V],
+        version: int | Schema = 1,
+        upcasts: Sequence[Callable[..., Any]] = (),
+        indexes: Mapping[str, IndexFunction | Index] | None = None,
+        ttl: float | None = None,
+        mutable: Literal["refuse", "copy"] = "refuse",
+        preserve_unknown: bool = True,
+    ) -> ReliableDictionary[K, V]:
+        """Open a dictionary, creating it (in a transaction of its own) if it is new.
+
+        `indexes` are functions of the value that return a key, a list of keys or None; they are
+        built before this returns. `ttl` is the time to live of values, in seconds. `upcasts` are
+        functions marked with `@upcast` (and `@downcast`) that turn older versions into newer.
+        """
+        keys = key_codec(key)
+        values = self._codec(value, version, upcasts, mutable, preserve_unknown=preserve_unknown)
+        is_copied = mutable == "copy"
+        async with self._opening:
+            collection = await self._collection(
+                Description(name, "dictionary", keys.name), values, _schema(version)
+            )
+            opened = self._opened.get(name)
+            if not isinstance(opened, ReliableDictionary) or opened.collection is not collection:
+                opened = ReliableDictionary(
+                    self, collection, keys=keys, values=values, ttl=ttl, is_copied=is_copied
+                )
+                self._adopt(name, opened)
+            else:
+                opened.declare(values=values, ttl=ttl, is_copied=is_copied)
+            for index_name, index in (indexes or {}).items():
+                await self._open_index(opened, index_name, index)
+        return typing.cast("ReliableDictionary[K, V]", opened)
+
+    async def queue(
+        self,
+        name: str,
+        *,
+        value: type[V],
+        version: int | Schema = 1,
+        upcasts: Sequence[Callable[..., Any]] = (),
+        mutable: Literal["refuse", "copy"] = "refuse",
+    ) -> ReliableQueue[V]:
+        """Open a queue with strict order, creating it if it is new."""
+        values = self._codec(value, version, upcasts, mutable)
+        async with self._opening:
+            collection = await self._collection(
+                Description(name, "queue"), values, _schema(version)
+            )
+            opened = self._opened.get(name)
+            if not isinstance(opened, ReliableQueue) or opened.collection is not collection:
+                opened = ReliableQueue(self, collection, values=values)
+                self._adopt(name, opened)
+        return typing.cast("ReliableQueue[V]", opened)
+
+    async def concurrent_queue(
+        self,
+        name: str,
+        *,
+        value: type[V],
+        version: int | Schema = 1,
+        upcasts: Sequence[Callable[..., Any]] = (),
+        mutable: Literal["refuse", "copy"] = "refuse",
+    ) -> ReliableConcurrentQueue[V]:
+        """Open a queue for many consumers at once, creating it if it is new."""
+        values = self._codec(value, version, upcasts, mutable)
+        async with self._opening:
+            collection = await self._collection(
+                Description(name, "concurrent_queue"), values, _schema(version)
+            )
+            opened = self._opened.get(name)
+            if (
+                not isinstance(opened, ReliableConcurrentQueue)
+                or opened.collection is not collection
+            ):
+                opened = ReliableConcurrentQueue(self, collection, values=values)
+                self._adopt(name, opened)
+        return typing.cast("ReliableConcurrentQueue[V]", opened)
+
+    def collections(self) -> list[Opened]:
+        """List what the state holds, by name."""
+        self._core.check_open()
+        return [
+            Opened(
+                collection.description.name,
+                collection.description.kind,
+                collection.description.key,
+                collection.description.value,
+                collection.description.written_version,
+                len(collection.rows.values),
+                tuple(_index_name(index) for index in self._state.indexes_of(collection)),
+            )
+            for _, collection in sorted(
+                (collection.description.name, collection)
+                for collection in self._state.collections.values()
+                if collection.description.kind != "index"
+            )
+        ]
+
+    async def drop(self, name: str, *, timeout: float | None = None) -> None:
+        """Remove a collection with all that is in it; it waits for those who use it."""
+        collection = self._state.find(name)
+        if collection is None or collection.description.kind == "index":
+            raise CollectionNotFoundError(
+                "CollectionNotFound",
+                f"There is no collection {name!r}.",
+                facts={"collection": name},
+                hint="state.collections() lists them.",
+            )
+        owner = _Named(collection)
+        async with self.transaction() as tx:
+            tx.check_writable()
+            await tx.lock(owner, None, LockMode.EXCLUSIVE, timeout)
+            if collection.is_dropped:
+                return
+            dropped = [*self._state.indexes_of(collection), collection]
+            tx.stage_operations([Drop(one.id) for one in dropped])
+        self._opened.pop(name, None)
+
+    async def promote_schema(self, name: str, version: int) -> None:
+        """Let every replica write a schema version from now on, as a record in the log.
+
+        Refused while a live replica cannot read it.
+        """
+        collection = self._state.find(name)
+        opened = self._opened.get(name)
+        if collection is None or opened is None:
+            raise CollectionNotFoundError(
+                "CollectionNotFound",
+                f"The collection {name!r} is not open here.",
+                facts={"collection": name},
+                hint="Open it with the code that reads the new version first.",
+            )
+        async with self._opening:
+            await self._write_version(collection, opened.readable_version, version)
+
+    async def rewrite(self, collection: ReliableDictionary[Any, Any], *, batch: int = 500) -> int:
+        """Convert all rows of older versions now, in small transactions; return how many."""
+        count, last = 0, b""
+        while True:
+            keys = collection.collection.rows.between(last, None, limit=batch)
+            if not keys:
+                return count
+            last = keys[-1] + b"\x00"
+
+            async def convert(tx: Transaction, keys: list[bytes] = keys) -> int:
+                return await collection.rewrite_rows(tx, keys)
+
+            count += (await self.run(convert)).value
+
+    # --- transactions ---------------------------------------------------------------------
+
+    def transaction(self, *, timeout: float = limits.LOCK_TIMEOUT_SECONDS) -> Transaction:
+        """Begin a transaction; `timeout` is how long each operation waits for its lock."""
+        return Transaction(self._core, timeout=timeout)
+
+    def shared_transaction(self, *, timeout: float = limits.LOCK_TIMEOUT_SECONDS) -> Transaction:
+        """Begin a transaction that several tasks use in turn: for the synchronous face."""
+        return Transaction(self._core, timeout=timeout, is_shared=True)
+
+    def snapshot(self) -> Snapshot:
+        """Open a lock-free read view, consistent over all collections."""
+        self._core.check_open()
+        return Snapshot(self._state, self._core.now())
+
+    async def read_at_least(self, sequence: int, *, timeout: float = 10.0) -> None:
+        """Wait until this replica has applied a sequence: read your writes on a secondary."""
+        if self._state.sequence >= sequence:
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._applied.append((sequence, future))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(checked_timeout(timeout)):
+                await future
+        self._core.check_open()
+        if self._state.sequence < sequence:
+            raise NotReadableError(
+                "NotReadable",
+                f"This replica has applied {self._state.sequence}, not yet {sequence}.",
+                facts={"sequence": sequence, "applied": self._state.sequence},
+                hint="Wait longer, or read on the primary.",
+            )
+
+    def attempts(
+        self,
+        *,
+        attempts: int = retry.ATTEMPTS,
+        first_delay: float = retry.FIRST_DELAY_SECONDS,
+        max_delay: float = retry.DELAY_SECONDS_MAX,
+        deadline: float = retry.DEADLINE_SECONDS,
+        timeout: float = limits.LOCK_TIMEOUT_SECONDS,
+    ) -> AsyncIterator[Attempt]:
+        """Try again by hand: `async for attempt in state.attempts(): async with attempt as tx:`."""
+        backoff = Backoff(attempts, first_delay, max_delay, deadline)
+        return retry.attempts(lambda: self.transaction(timeout=timeout), backoff, self._clock)
+
+    async def run(  # noqa: PLR0913 - by keyword
+        self,
+        function: Callable[..., Awaitable[T]],
+        *arguments: Any,
+        idempotency_key: str | None = None,
+        attempts: int = retry.ATTEMPTS,
+        first_delay: float = retry.FIRST_DELAY_SECONDS,
+        max_delay: float = retry.DELAY_SECONDS_MAX,
+        deadline: float = retry.DEADLINE_SECONDS,
+        timeout: float = limits.LOCK_TIMEOUT_SECONDS,
+    ) -> Committed[T]:
+        """Run `await function(tx, *arguments)` in a transaction, again where that may help.
+
+        With an `idempotency_key` the work is done exactly once, across lost answers and
+        restarts: its result is kept with the commit, encoded, and given again (as the type that
+        the function's return annotation names; plain values without one).
+        """
+        backoff = Backoff(attempts, first_delay, max_delay, deadline).checked()
+        started = self._clock.monotonic()
+        failures = 0
+        if idempotency_key is not None:
+            checked_idempotency_key(idempotency_key)
+        while True:
+            try:
+                return await self._try(function, arguments, idempotency_key, timeout)
+            except PartitaError as error:
+                failures += 1
+                delay = backoff.delay(failures, self._clock)
+                spent = self._clock.monotonic() - started + delay
+                has_key = idempotency_key is not None
+                if (
+                    failures >= backoff.attempts
+                    or spent > backoff.deadline
+                    or not retry.is_worth_another_try(error, has_key=has_key)
+                ):
+                    raise
+            await asyncio.sleep(delay)
+
+    async def outcome(self, idempotency_key: str, result_type: Any = Any) -> Committed[Any] | None:
+        """Return what a run under this key committed, None if it has not (or too long ago)."""
+        checked_idempotency_key(idempotency_key)
+        self._core.check_open()
+        kept = self._state.outcomes.get(idempotency_key)
+        if kept is None:
+            return None
+        return Committed(decode_result(kept.result, result_type), kept.sequence)
+
+    # --- checkpoints and feeds ------------------------------------------------------------
+
+    async def checkpoint(self) -> int:
+        """Write a checkpoint now and cut the log behind it; return its sequence."""
+        async with self._checkpointing:
+            self._core.check_open()
+            before, self._log_bytes = self._log_bytes, 0
+            try:
+                await self._log.sync()  # no checkpoint may outlive the records that it covers
+                written = await self._checkpoints.write(self._state)
+            except BaseException:
+                self._log_bytes += before
+                raise
+            if self.after_checkpoint is not None:
+                await self.after_checkpoint()
+            below = written.sequence + 1
+            if self.purge_limit is not None:
+                below = min(below, await self.purge_limit())
+            await self._log.truncate(below)
+            return written.sequence
+
+    def add_feed(self, feed: ChangeFeed[Any, Any]) -> None:
+        """Let a feed hear of rebuilds."""
+        self._feeds.append(feed)
+
+    def remove_feed(self, feed: ChangeFeed[Any, Any]) -> None:
+        self._feeds.remove(feed)
+
+    def feed(self, dictionary: ReliableDictionary[K, V], since: int) -> ChangeFeed[K, V]:
+        """Return the change feed of a dictionary."""
+        return ChangeFeed(self, dictionary, since)
+
+    # --- what collections ask -------------------------------------------------------------
+
+    def indexes_of(self, collection: Collection) -> list[Collection]:
+        return self._state.indexes_of(collection)
+
+    async def build_index(self, owner: ReliableDictionary[Any, Any], view: IndexView) -> None:
+        """Fill an index from the rows: in small transactions, beside everyone's writes."""
+        if not self.is_primary:
+            return
+        marked = [view.described(is_ready=False)]
+        if view.collection.rows.values:
+            marked.append(Clear(view.collection.id))
+        await self._commit(marked)
+        last = b""
+        while keys := owner.collection.rows.between(last, None, limit=BUILT_AT_ONCE):
+            last = keys[-1] + b"\x00"
+
+            async def fill(tx: Transaction, keys: list[bytes] = keys) -> None:
+                # Exclusive: a shared lock goes when the commit begins, and a writer would not
+                # see the entry that is on its way.
+                for key in keys:
+                    await tx.lock(owner, key, LockMode.EXCLUSIVE, None)
+                tx.stage_operations(view.entries_of(keys))
+
+            await self.run(fill)
+        await self._commit([view.described(is_ready=True)])
+
+    def rebind(self) -> None:
+        """Point open collections at the rows of a state that was replaced by a copy."""
+        for name, opened in list(self._opened.items()):
+            collection = self._state.find(name)
+            if collection is None:
+                opened.collection.is_dropped = True
+                del self._opened[name]
+            else:
+                opened.rebind(collection)
+                collection.watchers.append(opened.watch)
+        for feed in list(self._feeds):
+            feed.rebuilt()
+
+    def readable_versions(self) -> dict[str, int]:
+        """Return the newest schema version of each open collection that this code can read."""
+        return {name: opened.readable_version for name, opened in sorted(self._opened.items())}
+
+    # --------------------------------------------------------------------------------------
+
+    async def _try(
+        self,
+        function: Callable[..., Awaitable[T]],
+        arguments: tuple[Any, ...],
+        idempotency_key: str | None,
+        timeout: float,
+    ) -> Committed[T]:
+        async with self.transaction(timeout=timeout) as tx:
+            if idempotency_key is None:
+                value = await function(tx, *arguments)
+            else:
+                result_type = _result_type(function)
+                await tx.lock(_OUTCOMES, idempotency_key.encode(), LockMode.EXCLUSIVE, None)
+                kept = await self.outcome(idempotency_key, result_type)
+                if kept is not None:
+                    return kept
+                tx.check_writable()
+                result = encode_result(await function(tx, *arguments))
+                expires = tx.now + round(limits.OUTCOME_SECONDS_KEPT * TICKS_A_SECOND)
+                tx.stage_operations([Outcome(idempotency_key, result, expires)])
+                value = decode_result(result, result_type)
+            await tx.commit()
+            return Committed(value, tx.commit_sequence)
+
+    def _codec(
+        self,
+        value: type[V],
+        version: int | Schema,
+        upcasts: Sequence[Callable[..., Any]],
+        mutable: Literal["refuse", "copy"],
+        *,
+        preserve_unknown: bool = True,
+    ) -> ValueCodec[V]:
+        self._core.check_open()
+        return ValueCodec(
+            value,
+            schema=_schema(version),
+            steps=upcasts,
+            mutable=mutable,
+            preserve_unknown=preserve_unknown,
+        )
+
+    async def _collection(
+        self, wanted: Description, values: ValueCodec[Any], schema: Schema
+    ) -> Collection:
+        """Find or create a collection; `wanted` has name, kind and key."""
+        name = checked_name(wanted.name)
+        collection = self._state.find(name)
+        version = schema.version if schema.write is None else schema.write
+        if collection is None:
+            description = msgspec.structs.replace(
+                wanted,
+                value=values.type_name,
+                fingerprint=values.fingerprint,
+                written_version=version,
+            )
+            return await self._create(description)
+        found = collection.description
+        if (found.kind, found.key) != (wanted.kind, wanted.key):
+            raise CollectionMismatchError(
+                "CollectionMismatch",
+                f"{name!r} is a {_told(found)}, not a {_told(wanted)}.",
+                facts={"collection": name},
+                hint="Open it as it was created, or choose another name.",
+            )
+        if found.written_version > values.version:
+            raise SchemaError(
+                "SchemaTooNew",
+                f"{name!r} is written in version {found.written_version}; "
+                f"this code reads {values.version}.",
+                facts={"collection": name, "version": found.written_version},
+                hint="Deploy the code that reads the new version on every replica.",
+            )
+        if schema.write is None and found.written_version < version and self.is_primary:
+            await self._write_version(collection, values.version, version)
+        return collection
+
+    async def _write_version(self, collection: Collection, readable: int, version: int) -> None:
+        description = collection.description
+        if version == description.written_version:
+            return
+        if not description.written_version < checked_count(version) <= readable:
+            raise SchemaError(
+                "SchemaNotPromoted",
+                f"{description.name!r} is written in version {description.written_version}; "
+                f"this code reads up to {readable}, so {version!r} cannot come next.",
+                facts={"collection": description.name},
+                hint="Versions only rise, and the code must read what it will write.",
+            )
+        if self.check_promotion is not None:
+            await self.check_promotion(description.name, version)
+        promoted = msgspec.structs.replace(description, written_version=version)
+        await self._commit([Alter(collection.id, encode_description(promoted))])
+
+    async def _open_index(
+        self, owner: ReliableDictionary[Any, Any], name: str, index: IndexFunction | Index
+    ) -> None:
+        declared = index if isinstance(index, Index) else Index(index)
+        full_name = f"{owner.name}\x00{checked_index_name(name)}"
+        collection = self._state.find(full_name)
+        if collection is None and not self.is_primary:
+            return  # the primary will create it; until then find() says that it is not ready
+        if collection is None:
+            collection = await self._create(
+                Description(
+                    full_name,
+                    "index",
+                    owner=owner.collection.id,
+                    index_version=declared.version,
+                    is_ready=False,
+                )
+            )
+        view = owner.indexes[name] = IndexView(name, declared, collection, owner)
+        is_current = collection.description.index_version == declared.version
+        if not (collection.description.is_ready and is_current):
+            await self.build_index(owner, view)
+
+    async def _create(self, description: Description) -> Collection:
+        self._core.writable()
+        if len(self._state.collections) >= limits.COLLECTIONS_MAX:
+            raise LimitExceededError(
+                "TooManyCollections",
+                f"A state holds at most {limits.COLLECTIONS_MAX} collections and indexes.",
+                hint="Put what belongs together into one dictionary, with tuples as keys.",
+            )
+        identifier = self._state.next_collection
+        await self._commit([Create(identifier, encode_description(description))])
+        return self._state.collections[identifier]
+
+    async def _commit(self, operations: list[Operation]) -> int:
+        """Commit operations of the system in a transaction of their own."""
+        async with self.transaction() as tx:
+            tx.stage_operations(operations)
+            await tx.commit()
+            assert tx.commit_sequence is not None
+            return tx.commit_sequence
+
+    def _adopt(self, name: str, opened: Collections) -> None:
+        opened.collection.watchers.append(opened.watch)
+        self._opened[name] = opened
+
+    def _stopped(self, error: PartitaError) -> None:
+        """The committer can go no further: neither can we."""
+        self._core.depose(error)
+        if self.on_stopped is not None:
+            self.on_stopped(error)
+
+    def _applied_bytes(self, count: int) -> None:
+        """Count the log behind the checkpoint, and tell those who wait for a sequence."""
+        self._log_bytes += count
+        if not self._applied:
+            return
+        sequence = self._state.sequence
+        for wanted, future in self._applied:
+            if wanted <= sequence and not future.done():
+                future.set_result(None)
+        self._applied = [pair for pair in self._applied if not pair[1].done()]
+
+    async def _keep_house(self) -> None:
+        while True:
+            await asyncio.sleep(HOUSEKEEPING_SECONDS)
+            try:
+                if self._checkpoints.is_due(self._log_bytes, self._checkpoint_bytes):
+                    await self.checkpoint()
+                if self.is_primary:
+                    await self._sweep()
+                while not self._state.prune():
+                    await asyncio.sleep(0)  # noqa: ASYNC110 - to let others run, not to wait
+            except (NotPrimaryError, StateClosedError):
+                continue
+            except PartitaError as error:
+                logger.warning("housekeeping will try again: %s", error)
+
+    async def _sweep(self) -> None:
+        """Remove rows whose time is over, some at a time."""
+        for opened in list(self._opened.values()):
+            if not isinstance(opened, ReliableDictionary):
+                continue
+            while keys := opened.expired_keys(self._core.now(), SWEPT_AT_ONCE):
+                await self.run(opened.sweep, keys)
+
+
+class _Named:
+    """A collection that nobody has opened: enough to lock it and name it."""
+
+    def __init__(self, collection: Collection) -> None:
+        self.name = collection.description.name
+        self.collection = collection
+
+    def key_of(self, encoded: bytes) -> object:
+        return encoded.decode(errors="replace")
+
+    def check_mutation(self, space: Workspace) -> None:
+        """Nothing was read or written through it."""
+
+    def more_operations(self, _space: Workspace) -> list[Operation]:
+        return []
+
+    def ended(self, space: Workspace, sequence: int | None) -> None:
+        """Nothing is kept."""
+
+
+_OUTCOMES = _Named(Collection(OUTCOMES, Description("idempotency keys", "outcomes")))
+
+
+def _schema(version: int | Schema) -> Schema:
+    return version if isinstance(version, Schema) else Schema(version)
+
+
+def _index_name(index: Collection) -> str:
+    return index.description.name.rpartition("\x00")[2]
+
+
+def _told(description: Description) -> str:
+    return (
+        f"{description.kind} with keys {description.key}" if description.key else description.kind
+    )
+
+
+def _result_type(function: Callable[..., Any]) -> Any:
+    """Return what a coroutine function says it returns; Any if it does not."""
+    try:
+        return typing.get_type_hints(function).get("return", Any)
+    except (NameError, TypeError, AttributeError):  # a hint that exists for checkers only
+        return Any
+
+
+def _not_yet_primary(primary: str) -> NotPrimaryError:
+    error = NotPrimaryError(
+        "NotPrimary",
+        "This replica is a secondary: it reads, and does not write.",
+        facts={"primary": primary} if primary else {},
+        hint="Send the work to the primary.",
+    )
+    error.primary = primary
+    return error

@@ -1,0 +1,167 @@
+"""`partita nats`, run as users run it."""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from partita.cli import nats
+from partita.errors import ConfigurationError
+from partita.reliable.jetstream import JetStream
+from partita.reliable.nats_cluster import cluster_config, find_server, is_free, nodes_of
+from replicated.cluster import free_port
+
+RUN = """
+import argparse, sys
+from partita.cli import nats
+from partita.errors import PartitaError
+parser = argparse.ArgumentParser()
+nats.add_verbs(parser.add_subparsers(required=True))
+try:
+    sys.exit(nats.run(vars(parser.parse_args())))
+except PartitaError as error:
+    sys.exit(str(error))
+"""
+
+
+@contextlib.contextmanager
+def running_up(folder: Path, port: int) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    command = [sys.executable, "-c", RUN, "nats", "up", "--json"]
+    process = subprocess.Popen(
+        [*command, "--path", str(folder), "--port", str(port)], stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        try:
+            assert process.stdout is not None
+            yield process, json.loads(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    deadline = time.monotonic() + 20
+    while any(map(is_running, pids)):
+        assert time.monotonic() < deadline, pids
+        time.sleep(0.05)
+
+
+def parsed(*arguments: str) -> dict[str, object]:
+    parser = argparse.ArgumentParser()
+    nats.add_verbs(parser.add_subparsers(required=True))
+    return vars(parser.parse_args(["nats", *arguments]))
+
+
+def test_up_serves_a_durable_log_and_stops_all_nodes_when_told(tmp_path: Path) -> None:
+    port = free_port()
+    with running_up(tmp_path, port) as (process, started):
+        asyncio.run(_open_and_close(started["url"]))
+
+        second = subprocess.run(
+            [sys.executable, "-c", RUN, "nats", "up", "--path", str(tmp_path), "--port", str(port)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+
+    assert [node["name"] for node in started["nodes"]] == ["node1", "node2", "node3"]
+    assert second.returncode != 0
+    assert "ClusterRunning" in second.stderr
+    assert str(process.pid) in second.stderr
+    assert started["url"] in second.stderr
+    assert not any(is_running(node["pid"]) for node in started["nodes"])
+    assert is_free("127.0.0.1", port)
+
+
+async def _open_and_close(url: str) -> None:
+    stream = await JetStream.connect(url, partition="demo")
+    await stream.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's promise is Linux's")
+def test_no_node_outlives_a_killed_parent(tmp_path: Path) -> None:
+    with running_up(tmp_path, free_port()) as (process, started):
+        os.kill(started["nodes"][1]["pid"], signal.SIGSTOP)
+        process.kill()
+        process.wait(30)
+
+    wait_until_gone([node["pid"] for node in started["nodes"]])
+
+
+def test_up_refuses_a_port_in_use(tmp_path: Path) -> None:
+    with running_up(tmp_path / "one", free_port()) as (_, started):
+        port = started["url"].rpartition(":")[2]
+
+        with pytest.raises(ConfigurationError) as caught:
+            nats.run(parsed("up", "--path", str(tmp_path / "two"), "--port", port))
+
+    assert caught.value.code == "AddressUnusable"
+    assert port in caught.value.message
+
+
+def test_config_writes_files_that_the_server_accepts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("--nodes", "db1,db2:5222,10.0.0.3", "--folder", "/srv/nats", "--out")
+    assert nats.run(parsed("config", *arguments, str(tmp_path))) == 0
+    assert nats.run(parsed("config", *arguments, str(tmp_path), "--json")) == 0
+
+    written = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert written["url"] == "nats://db1:4222,db2:5222,10.0.0.3:4222"
+    for file in written["files"].values():
+        subprocess.run([find_server(), "-c", file, "-t"], check=True, capture_output=True)
+    second = Path(written["files"]["db2:5222"]).read_text()
+    assert "sync_interval: always" in second
+    assert 'store_dir: "/srv/nats/node2"' in second
+    assert 'listen: "0.0.0.0:5222"' in second
+    assert 'http: "0.0.0.0:9222"' in second
+    assert '"nats-route://db1:6222"' in second
+
+
+def test_config_leaves_other_files_alone(tmp_path: Path) -> None:
+    (tmp_path / "node2.conf").write_text("mine")
+
+    with pytest.raises(ConfigurationError):
+        nats.run(parsed("config", "--nodes", "a,b,c", "--out", str(tmp_path)))
+
+    assert [file.name for file in tmp_path.iterdir()] == ["node2.conf"]
+    assert (tmp_path / "node2.conf").read_text() == "mine"
+
+
+@pytest.mark.parametrize("nodes", ["a", "a,b", "a,b,c,d", "a,a,b", "a,b,c:x", "a,b,c d", "a,,b"])
+def test_config_refuses_what_is_no_cluster(tmp_path: Path, nodes: str) -> None:
+    with pytest.raises(ConfigurationError):
+        nats.run(parsed("config", "--nodes", nodes, "--out", str(tmp_path)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_local_node_is_not_reachable_from_elsewhere() -> None:
+    nodes = nodes_of(["127.0.0.1:4222", "127.0.0.1:4223", "127.0.0.1:4224"])
+
+    assert "0.0.0.0" not in cluster_config(nodes[0], nodes, "/x")
+
+
+def test_a_missing_program_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARTITA_NATS_SERVER", "/nowhere/nats-server")
+
+    with pytest.raises(ConfigurationError) as caught:
+        find_server()
+    assert "/nowhere/nats-server" in caught.value.message
