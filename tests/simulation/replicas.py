@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from partita.errors import PartitaError
+from partita.errors import DamageError, PartitaError
 from partita.reliable.opening import open_replicated
 from partita.reliable.records import decode_record
 from partita.reliable.replica import Replica, Timing
@@ -80,6 +80,9 @@ class Node:
                     checkpoint_bytes=self.world.plan.checkpoint_bytes,
                 )
                 break
+            except DamageError as error:
+                self.world.damage = error
+                await asyncio.sleep(1.0)
             except PartitaError as error:
                 self.world.loop.trace(f"{self.name} not open: {error.code}")
                 await asyncio.sleep(1.0)
@@ -117,10 +120,15 @@ class Node:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         async def answered() -> None:
+            result = None
             try:
                 result = await work(here)
+            except DamageError as error:
+                self.world.damage = error
             except PartitaError as error:
                 result = error
+            except AssertionError as error:
+                self.world.damage = error
             if not answer.done():
                 answer.set_result(result)
 
@@ -142,6 +150,8 @@ class World:
         self.hashes: dict[int, bytes] = {}
         self.next_operation = 0
         self.full_copies = 0
+        self.damage: Exception | None = None
+        """What no honest run meets."""
 
     @property
     def epochs(self) -> int:
@@ -162,7 +172,8 @@ class World:
         watching = asyncio.create_task(self._watch())
         await self._healed_after(clients, trouble)
         await self._compare()
-        watching.cancel()
+        if not watching.cancel():
+            watching.result()
         await asyncio.gather(watching, return_exceptions=True)
         for node in self.nodes:
             self.note_copies(node)
@@ -206,6 +217,8 @@ class World:
                 answer = await believed.call(
                     lambda here: operate(here, kind, number, picked), seconds=8.0  # noqa: B023
                 )
+                if self.damage is not None:
+                    raise self.damage
                 if answer is not None and not isinstance(answer, PartitaError):
                     break
                 believed = self.random.choice(self.nodes)
@@ -222,6 +235,9 @@ class World:
                     state = node.here.manager.state
                     known = self.hashes.setdefault(state.sequence, state.hash)
                     assert known == state.hash, f"replicas differ at {state.sequence}"
+                    replica = node.here.manager.replica
+                    if isinstance(replica, Replica) and replica.failure is not None:
+                        self.damage = replica.failure
             await asyncio.sleep(0.05)
 
     async def _compare(self) -> None:

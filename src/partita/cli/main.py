@@ -1,6 +1,7 @@
 """The command `partita`: reads the arguments, calls the verb, turns errors into one line.
 
-The exit status is 0, 2 for a start that was refused, 1 for a server that failed later.
+The exit status is 0; 2 for what was refused at the start; 1 for a server that failed later and
+for a state that is damaged.
 """
 
 import argparse
@@ -11,8 +12,11 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import partita
-from partita.cli import config
-from partita.errors import ConfigurationError, PartitaError
+from partita.cli import config, nats, state
+from partita.errors import ConfigurationError, DamageError, PartitaError
+
+INTERRUPTED = 130
+"""The status that shells give a program that Ctrl-C ended."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -20,7 +24,7 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigurationError(
             "Configuration",
             message.capitalize().rstrip(".") + ".",
-            hint=f"See `{self.prog} --help`; `partita serve --help` lists the flags."
+            hint="See `partita --help`; `partita VERB --help` lists the flags of a verb."
             if self.prog == "partita"
             else f"See `{self.prog} --help`.",
         )
@@ -28,29 +32,40 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
+    verb = ""
     try:
         given = vars(parser().parse_args(arguments))
         verb = given.pop("verb")
-        as_json = given.pop("json", False)
-        settings = config.load(_flags(given), os.environ)
-        if verb == "show":
-            print(_show(settings, as_json=as_json))
-            return 0
-        from partita.cli.serve import serve  # noqa: PLC0415 - the other verbs need no server
-
-        return serve(settings, as_json=as_json)
+        return _run(verb, given)
     except PartitaError as error:
         print("partita:", _told(error), file=sys.stderr)
-        return 2
+        return 1 if verb == "state" and isinstance(error, DamageError) else 2
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has gone; what is left of it must not be tried again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 
+def _run(verb: str, given: dict[str, object]) -> int:
+    if verb == "state":
+        return state.run(given)
+    if verb == "nats":
+        return nats.run(given)
+    as_json = bool(given.pop("json", False))
+    settings = config.load(_flags(given), os.environ)
+    if verb == "show":
+        print(_show(settings, as_json=as_json))
+        return 0
+    from partita.cli.serve import serve  # noqa: PLC0415 - the other verbs need no server
+
+    return serve(settings, as_json=as_json)
+
+
 def parser() -> argparse.ArgumentParser:
     """Build the parser of all verbs and flags."""
-    root = _Parser(
+    root: argparse.ArgumentParser = _Parser(
         prog="partita",
         description="Partitioned, transactional state for Python.",
         allow_abbrev=False,
@@ -63,6 +78,8 @@ def parser() -> argparse.ArgumentParser:
     serving.set_defaults(verb="serve")
     _add_settings(serving)
     serving.add_argument("--json", action="store_true", help="announce the start as one JSON line")
+    state.add_verbs(verbs)
+    nats.add_verbs(verbs)
     configuring = verbs.add_parser("config", help="look at the configuration", allow_abbrev=False)
     subjects = configuring.add_subparsers(required=True, metavar="show")
     showing = subjects.add_parser(

@@ -114,7 +114,10 @@ class Checkpoints:
         return self.newest
 
     async def write(self, state: State, *, progress: Progress | None = None) -> Checkpoint:
-        """Write the state as it is now while commits go on; the one before is removed."""
+        """Write the state as it is now while commits go on; the one before is removed.
+
+        The records up to now must be durable: a checkpoint may not outlive them.
+        """
         if self.newest is not None and self.newest.sequence == state.sequence:
             return self.newest
         name = name_of(state.sequence)

@@ -19,7 +19,6 @@ from partita.errors import (
     KeyExistsError,
     KeyNotFoundError,
     MutatedValueError,
-    NotReadableError,
     TransactionUseError,
     UsageError,
 )
@@ -449,15 +448,15 @@ class ReliableDictionary(Generic[K, V]):
         **index: object,
     ) -> AsyncIterator[tuple[K, V]]:
         """Yield the pairs that an index finds, in key order: `find(snapshot, item="lamp")`."""
-        view, wanted = await self._index(index)
+        view, wanted = self._index(index)
+        if not view.is_ready:
+            await self._state.build_index(self, view)
         left = checked_limit(limit)
-        async for encoded in view.find(tx, wanted, reverse=reverse):
+        async for encoded, stored in self._matches(tx, view, wanted, reverse=reverse):
             if left == 0:
                 return
-            stored = self._row(tx, encoded)
-            if stored is not None:
-                left -= 1
-                yield self._keys.decode(encoded), self._read(tx, encoded, stored)
+            left -= 1
+            yield self._keys.decode(encoded), self._read(tx, encoded, stored)
 
     def changes(self, *, since: int = 0) -> ChangeFeed[K, V]:
         """Return the feed of changes behind a sequence: `async with users.changes(since=n)`."""
@@ -708,7 +707,23 @@ class ReliableDictionary(Generic[K, V]):
             upper = lower
         return lower, upper
 
-    async def _index(self, given: dict[str, object]) -> tuple[IndexView, object]:
+    async def _matches(
+        self, tx: Transaction | Snapshot, view: IndexView, wanted: object, *, reverse: bool
+    ) -> AsyncIterator[tuple[bytes, bytes]]:
+        """Yield what an index finds; where it was built after the snapshot, look at every row."""
+        snapshot = tx if isinstance(tx, Snapshot) else tx.snapshot
+        if view.covers(snapshot):
+            async for encoded in view.find(tx, wanted, reverse=reverse):
+                stored = self._row(tx, encoded)
+                if stored is not None:
+                    yield encoded, stored
+            return
+        async for rows in self._scan(tx, None, None, None, reverse=reverse):
+            for encoded, stored in rows:
+                if view.is_match(encoded, stored, wanted):
+                    yield encoded, stored
+
+    def _index(self, given: dict[str, object]) -> tuple[IndexView, object]:
         if len(given) != 1:
             raise UsageError(
                 "IndexUnknown",
@@ -724,15 +739,6 @@ class ReliableDictionary(Generic[K, V]):
                 f"{self.name!r} was opened without an index {name!r}.",
                 facts={"collection": self.name, "indexes": sorted(self.indexes)},
                 hint="Declare it: state.dictionary(..., indexes={name: function}).",
-            )
-        if not view.collection.description.is_ready:
-            await self._state.build_index(self, view)
-        if not view.collection.description.is_ready:
-            raise NotReadableError(
-                "IndexNotReady",
-                f"The index {name!r} of {self.name!r} is not built yet.",
-                facts={"collection": self.name, "index": name},
-                hint="The primary builds it when it opens the dictionary with this index.",
             )
         return view, wanted
 

@@ -44,11 +44,37 @@ class Indexed(Protocol):
 class IndexView:
     """One index of one dictionary, with its function."""
 
-    def __init__(self, name: str, index: Index, collection: Collection, owner: Indexed) -> None:
+    def __init__(
+        self, name: str, index: Index, owner: Indexed, locate: Callable[[], Collection | None]
+    ) -> None:
         self.name = name
         self.index = index
-        self.collection = collection
+        self.locate = locate
+        """Finds the entries, which a primary creates: a secondary may wait for them."""
         self._owner = owner
+
+    @property
+    def collection(self) -> Collection:
+        """The entries; only a view whose index exists is asked for them."""
+        found = self.locate()
+        assert found is not None, "the index was created"
+        return found
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the index holds every row, by this function."""
+        found = self.locate()
+        if found is None:
+            return False
+        return found.description.is_ready and found.description.index_version == self.index.version
+
+    def covers(self, snapshot: Snapshot) -> bool:
+        """Whether the index holds every row that a snapshot sees."""
+        return self.is_ready and self.collection.ready_since <= snapshot.sequence
+
+    def is_match(self, key: bytes, stored: bytes, wanted: object) -> bool:
+        """Whether a row would be found: what a scan asks where the index does not reach."""
+        return encode_index_key(wanted) + key in self._entries(key, stored)
 
     def operations(self, space: Workspace) -> list[Operation]:
         """Return what the commit of a workspace changes in the index."""

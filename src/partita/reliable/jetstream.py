@@ -22,7 +22,7 @@ from partita.reliable import limits
 from partita.reliable.nats_api import WRONG_LAST, Api, Failed, no_answer
 from partita.reliable.nats_consumer import pull
 from partita.reliable.nats_files import FileBucket
-from partita.reliable.nats_link import PAUSE_SECONDS, Link, logger, server_urls
+from partita.reliable.nats_link import PAUSE_SECONDS, Link, end_tasks, logger, server_urls
 from partita.reliable.nats_monitor import ask_all, check_durable, monitor_urls, unsynced
 from partita.reliable.nats_streams import (
     file_settings,
@@ -102,10 +102,7 @@ class JetStream:
     async def close(self) -> None:
         """End messages() and whatever waits for an answer; leave nothing running."""
         self._link.closed = True
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
-            self._watching = None
+        await end_tasks(self._watching)
         await self._link.close()
         for wake in list(self._sleepers):
             wake()
@@ -284,9 +281,10 @@ class JetStream:
 
     async def _verify_nodes(self, deadline: float) -> None:
         """Refuse a cluster that does not sync; go on watching it once it does."""
+        began = asyncio.get_running_loop().time()
         while True:
             try:
-                missing = await self._ask_nodes()
+                missing = await self._ask_nodes(asyncio.get_running_loop().time() - began)
             except NotDurableError as error:
                 # While nodes start, stop or elect, some cannot be asked; it passes, or it does not.
                 is_certain = error is self._not_durable
@@ -310,13 +308,13 @@ class JetStream:
                 if error is self._not_durable:
                     logger.error("%s", error)
 
-    async def _ask_nodes(self) -> list[str]:
+    async def _ask_nodes(self, waited: float = 0.0) -> list[str]:
         """Ask all nodes and return those that are down; remember one that says it does not sync."""
         given = self._monitor
         addresses = monitor_urls(self._link.urls) if given is None else list(given)
         statuses = await ask_all(addresses)
         try:
-            missing = check_durable(statuses, addresses)
+            missing = check_durable(statuses, addresses, waited=waited)
         except NotDurableError as error:
             if unsynced(statuses):
                 self._not_durable = error

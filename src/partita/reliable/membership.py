@@ -170,9 +170,7 @@ class Membership:
         return ""
 
 
-def fixed(
-    name: str, asked: tuple[int | None, int], found: tuple[object, object]
-) -> UsageError:
+def fixed(name: str, asked: tuple[int | None, int], found: tuple[object, object]) -> UsageError:
     """Say that a service keeps the numbers that it was created with."""
     return UsageError(
         "PartitionCountFixed",

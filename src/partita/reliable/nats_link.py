@@ -35,7 +35,9 @@ PAUSE_SECONDS = 0.1
 """Between two attempts to reach somebody."""
 PATIENCE_SECONDS = 1.0
 """How long the first silence lasts before a question is asked again; it doubles."""
-PENDING_BYTES_MAX = 64 * 1024 * 1024
+PENDING_BYTES_MAX = 1 << 40
+"""More than can be: at this limit nats-py would wait, and lose a cancellation meanwhile."""
+LOST = "The connection was lost."
 
 logger = logging.getLogger("partita.reliable")
 logging.getLogger("nats").addHandler(logging.NullHandler())
@@ -86,8 +88,15 @@ def _bad_url(url: object) -> ConfigurationError:
     )
 
 
+class NobodyListens(Exception):  # noqa: N818 - an answer, not an error
+    """The node knows of nobody who takes messages on the subject: it was not passed on."""
+
+
 class Connection:
-    """A client of one node, and those who want to know when it is lost."""
+    """A client of one node, its open questions, and those who want to know when it is lost.
+
+    Questions are kept here and not by nats-py, whose waiting may swallow a cancellation.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -95,6 +104,9 @@ class Connection:
         self.lost = asyncio.Event()
         self.listeners: set[Callable[[], None]] = set()
         self.last_error: Exception | None = None
+        self._inbox = ""
+        self._asked = 0
+        self._answers: dict[str, asyncio.Future[Msg]] = {}
 
     async def open(self, options: Mapping[str, Any]) -> None:
         async with asyncio.timeout(CONNECT_SECONDS):
@@ -110,6 +122,35 @@ class Connection:
                 closed_cb=self._on_closed,
                 **options,
             )
+            self._inbox = self.client.new_inbox()
+            await self.client.subscribe(
+                f"{self._inbox}.*", cb=self._take, pending_msgs_limit=0, pending_bytes_limit=0
+            )
+
+    async def request(self, subject: str, payload: bytes, headers: dict[str, str] | None) -> Msg:
+        """Ask and wait for ever; the caller has a deadline. Raises NobodyListens, NoAnswer."""
+        if self.lost.is_set():
+            raise NoAnswer(LOST)
+        self._asked += 1
+        token = str(self._asked)
+        answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
+        self._answers[token] = answer
+        try:
+            reply = f"{self._inbox}.{token}"
+            await self.client.publish(subject, payload, reply=reply, headers=headers)
+            message = await answer
+        except (nats.errors.Error, OSError) as error:
+            raise NoAnswer(str(error) or type(error).__name__) from error
+        finally:
+            self._answers.pop(token, None)
+        if not message.data and (message.headers or {}).get("Status") == "503":
+            raise NobodyListens
+        return message
+
+    async def _take(self, message: Msg) -> None:
+        answer = self._answers.get(message.subject.rpartition(".")[2])
+        if answer is not None and not answer.done():
+            answer.set_result(message)
 
     async def _on_error(self, error: Exception) -> None:
         self.last_error = error
@@ -136,9 +177,9 @@ class Connection:
         if self.lost.is_set():
             return
         self.lost.set()
-        for answer in list((self.client._resp_map or {}).values()):  # noqa: SLF001 - no public way
+        for answer in list(self._answers.values()):
             if not answer.done():
-                answer.set_exception(NoAnswer("The connection was lost."))
+                answer.set_exception(NoAnswer(LOST))
         for listener in list(self.listeners):
             listener()
 
@@ -152,19 +193,27 @@ class Connection:
         if writer is not None:
             writer.transport.abort()
         subscriptions = list(client._subs.values())  # noqa: SLF001
-        with contextlib.suppress(Exception, asyncio.CancelledError):
+        try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 await client.close()
-        tasks = [
-            client._reading_task,  # noqa: SLF001
-            client._ping_interval_task,  # noqa: SLF001
-            client._flusher_task,  # noqa: SLF001
-            *(each._wait_for_msgs_task for each in subscriptions),  # noqa: SLF001
-        ]
-        left = [task for task in tasks if task is not None and not task.done()]
+        except (nats.errors.Error, OSError, TimeoutError, RuntimeError) as error:
+            logger.debug("NATS at %s, while it was left: %r", self.shown, error)
+        finally:
+            await end_tasks(
+                client._reading_task,  # noqa: SLF001
+                client._ping_interval_task,  # noqa: SLF001
+                client._flusher_task,  # noqa: SLF001
+                *(each._wait_for_msgs_task for each in subscriptions),  # noqa: SLF001
+            )
+
+
+async def end_tasks(*tasks: "asyncio.Task[Any] | None") -> None:
+    """Cancel until they have ended: nats-py and wait_for() swallow a cancellation at times."""
+    left = {task for task in tasks if task is not None and task is not asyncio.current_task()}
+    while left := {task for task in left if not task.done()}:
         for task in left:
             task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.wait(left, timeout=PAUSE_SECONDS)
 
 
 class Link:
@@ -175,6 +224,8 @@ class Link:
         self._options = dict(options)
         self._known = list(urls)
         self._connection: Connection | None = None
+        self._newest: Connection | None = None
+        """The connection, or the one that is being opened: whoever ends the keeper drops it."""
         self._connected = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._last_error: Exception | None = None
@@ -196,13 +247,10 @@ class Link:
     async def close(self) -> None:
         self.closed = True
         self._connected.set()  # whoever waits for a connection learns that none will come
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
-            self._keeper = None
-        if self._connection is not None:
-            await self._connection.drop()
-            self._connection = None
+        await end_tasks(self._keeper)
+        if self._newest is not None:
+            await self._newest.drop()
+            self._newest = None
 
     @property
     def urls(self) -> list[str]:
@@ -218,7 +266,7 @@ class Link:
             if connection is not None and not connection.lost.is_set():
                 return connection
             await self._connected.wait()
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a lost one is cleared in this turn
 
     async def request(
         self,
@@ -243,7 +291,7 @@ class Link:
                     try:
                         async with asyncio.timeout(patience):
                             return await self._ask(subject, payload, headers)
-                    except nats.errors.NoRespondersError:
+                    except NobodyListens:
                         why = "Nobody listens on the subject."
                     except TimeoutError:
                         if once:
@@ -258,15 +306,7 @@ class Link:
 
     async def _ask(self, subject: str, payload: bytes, headers: Mapping[str, str] | None) -> Msg:
         connection = await self.connection()
-        sent = dict(headers) if headers else None
-        try:
-            # The caller's deadline ends it: nats-py's own is only a second line.
-            return await connection.client.request(subject, payload, timeout=3600, headers=sent)
-        except nats.errors.NoRespondersError:
-            raise
-        except (nats.errors.Error, OSError) as error:
-            message = str(error) or type(error).__name__
-            raise NoAnswer(message) from error
+        return await connection.request(subject, payload, dict(headers) if headers else None)
 
     async def _keep(self) -> None:
         while True:
@@ -278,7 +318,7 @@ class Link:
             finally:
                 self._connected.clear()
                 self._connection = None
-                await connection.drop()
+            await connection.drop()
             logger.info("lost the connection to the NATS node at %s", connection.shown)
 
     async def _connect_to_any(self) -> Connection:
@@ -287,15 +327,12 @@ class Link:
             for _ in range(len(self._known)):
                 url = self._known.pop(0)
                 self._known.append(url)
-                connection = Connection(url)
+                connection = self._newest = Connection(url)
                 try:
                     await connection.open(self._options)
                 except (nats.errors.Error, OSError, TimeoutError) as error:
                     self._last_error = connection.last_error or error
                     await connection.drop()
-                except BaseException:
-                    await connection.drop()
-                    raise
                 else:
                     self._learn(connection)
                     return connection

@@ -17,7 +17,7 @@ CLIENT_PORT = 4222
 MONITOR_OFFSET = 4000
 """By convention the monitoring port lies so far above the client port: 4222 and 8222."""
 ASK_SECONDS = 2.0
-SILENT_NANOSECONDS = 5_000_000_000
+SILENT_SECONDS = 5.0
 """A node that the leader has not heard for so long takes no part in a quorum."""
 PAGE_BYTES_MAX = 4 * 1024 * 1024
 
@@ -31,9 +31,12 @@ class Peer(msgspec.Struct, frozen=True):
     active: int = 0
     """Nanoseconds since it was heard."""
 
-    @property
-    def is_silent(self) -> bool:
-        return self.offline or self.active > SILENT_NANOSECONDS
+    def is_silent(self, waited: float) -> bool:
+        """True if it takes no part; a new leader needs time to hear of those that do."""
+        if self.offline or self.active > SILENT_SECONDS * 1e9:
+            return True
+        is_unheard = not self.current and self.active == 0
+        return is_unheard and waited > SILENT_SECONDS
 
 
 class Meta(msgspec.Struct, frozen=True):
@@ -103,10 +106,13 @@ def unsynced(statuses: Sequence[NodeStatus]) -> list[str]:
     return sorted(each.server_name for each in statuses if each.has_jetstream and not each.syncs)
 
 
-def check_durable(statuses: Sequence[NodeStatus], asked: Sequence[str]) -> list[str]:
+def check_durable(
+    statuses: Sequence[NodeStatus], asked: Sequence[str], *, waited: float = 0.0
+) -> list[str]:
     """Refuse a log with a node that does not sync, or that takes part and cannot be asked.
 
     Returns the nodes that are down, and so could not be asked: ask them when they come back.
+    `waited` says for how many seconds they have been asked already.
     """
     facts: dict[str, object] = {"asked": ",".join(asked)}
     loose = unsynced(statuses)
@@ -131,7 +137,7 @@ def check_durable(statuses: Sequence[NodeStatus], asked: Sequence[str]) -> list[
     peers = leader.jetstream.meta.replicas if leader.jetstream.meta else ()
     answered = {each.server_name for each in statuses}
     unknown = [peer for peer in peers if peer.name not in answered]
-    taking_part = [peer.name for peer in unknown if not peer.is_silent]
+    taking_part = [peer.name for peer in unknown if not peer.is_silent(waited)]
     if taking_part:
         facts["nodes"] = ",".join(taking_part)
         raise _cannot_ask("Not every NATS node could be asked whether it syncs.", facts)

@@ -81,9 +81,7 @@ class NatsListening:
 
     async def _subscribed(self, connection: Connection) -> None:
         """Listen until the connection is lost, or until cancelled."""
-        subscription = await connection.client.subscribe(
-            self._subject, queue=QUEUE, cb=self._take
-        )
+        subscription = await connection.client.subscribe(self._subject, queue=QUEUE, cb=self._take)
         self.begun.set()
         try:
             await connection.lost.wait()

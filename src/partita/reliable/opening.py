@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from partita.clock import Clock, SystemClock
 from partita.errors import ConfigurationError, DamageError, UsageError
-from partita.reliable.backup import RestoreContext
+from partita.reliable.backup import RestoreContext, finish_restore
 from partita.reliable.checkpoint import Checkpoints
 from partita.reliable.disk import Disk
 from partita.reliable.local_log import LocalLog
@@ -224,6 +224,7 @@ async def open_local(
 async def _recovered(
     disk: Disk, clock: Clock, durability: Durability, checkpoint_bytes: int
 ) -> StateManager:
+    await finish_restore(disk)
     state, checkpoints = State(), Checkpoints(disk)
     found = await checkpoints.load(state)
     chain = None if found is None else (found.sequence, found.hash)

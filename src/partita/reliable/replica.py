@@ -109,6 +109,7 @@ class Replica:
         self.patience = 0.0
         """For how many seconds a free lease is left to replicas that are preferred."""
         self._free_since: float | None = None
+        self._has_stepped_down = False
         self.failure: PartitaError | None = None
         """Why the replica stopped for good; None while it works."""
         self.on_role: Callable[[bool], Awaitable[None]] | None = None
@@ -165,6 +166,7 @@ class Replica:
 
     async def step_down(self) -> None:
         """Hand over: stop, and give the lease free at once."""
+        self._has_stepped_down = True
         if self._manager.is_primary:
             self._depose(_not_primary("", "This replica hands over."))
         await self._give_lease_free()
@@ -269,7 +271,12 @@ class Replica:
                 lease = msgspec.msgpack.decode(found.value, type=Lease)
                 if lease.replica != self._id:
                     self._free_since = None
+                    self._has_stepped_down = False
                     self._say_primary(lease.address)
+                    return False
+                if self._has_stepped_down:  # our own, renewed while we gave it free
+                    self._lease_revision = found.revision
+                    await self._give_lease_free()
                     return False
             elif self._is_patient(asked):
                 return False
@@ -284,6 +291,7 @@ class Replica:
         if revision is None:
             return False
         self._free_since = None
+        self._has_stepped_down = False
         self._lease_revision = revision
         self._lease_until = asked + self._timing.lease_seconds - self._timing.margin_seconds
         return True
@@ -292,7 +300,8 @@ class Replica:
         """Whether a lease that is free now is left to others a little longer."""
         if self._free_since is None:
             self._free_since = now
-        return now - self._free_since < self.patience
+        at_least = 2 * self._timing.renew_seconds if self._has_stepped_down else 0.0
+        return now - self._free_since < max(self.patience, at_least)
 
     async def _catch_up(self) -> bool:
         """Read to the end of the log as it is now; False: the lease went meanwhile."""

@@ -108,7 +108,7 @@ def partition_of(key: Key, partitions: int) -> int:
     """Return the partition of a key: the same in every process, on every machine, for ever.
 
     >>> partition_of("user-17", 8), partition_of(17, 8)
-    (1, 6)
+    (0, 7)
     """
     digest = hashlib.blake2b(checked_key(key), digest_size=8).digest()
     return int.from_bytes(digest) % partitions

@@ -26,7 +26,6 @@ from partita.reliable.records import (
     Delete,
     Drop,
     Enqueue,
-    Operation,
     Outcome,
     Put,
     Record,
@@ -113,7 +112,16 @@ class Collection:
     clear; `tail` is the next position of a queue and never goes back.
     """
 
-    __slots__ = ("description", "generations", "id", "is_dropped", "rows", "tail", "watchers")
+    __slots__ = (
+        "description",
+        "generations",
+        "id",
+        "is_dropped",
+        "ready_since",
+        "rows",
+        "tail",
+        "watchers",
+    )
 
     def __init__(self, identifier: int, description: Description) -> None:
         self.id = identifier
@@ -122,6 +130,8 @@ class Collection:
         self.generations: list[tuple[int, Rows]] = []
         self.tail = 0
         self.is_dropped = False
+        self.ready_since = 0
+        """Of an index: older snapshots do not find every row in it."""
         self.watchers: list[Watcher] = []
 
     def rows_at(self, sequence: int) -> Rows:
@@ -228,7 +238,7 @@ class State:
             self.primary = record.primary
         for entry in record.entries:
             for operation in entry.operations:
-                if type(operation) is Put:  # most are
+                if isinstance(operation, Put):  # most are: replay is made of them
                     collection = self._collection(operation.collection)
                     self._put(collection, operation.key, operation.value, sequence)
                 else:
@@ -300,7 +310,11 @@ class State:
         order = sorted((kept.expires, name) for name, kept in self.outcomes.items())
         self._expiring = deque(order)
 
-    def _apply(self, operation: Operation, sequence: int) -> None:
+    def _apply(
+        self,
+        operation: Delete | Clear | Enqueue | Create | Alter | Drop | Outcome,
+        sequence: int,
+    ) -> None:
         match operation:
             case Delete(identifier, key):
                 self._delete(self._collection(identifier), key, sequence)
@@ -317,7 +331,7 @@ class State:
             case Create(identifier, description):
                 self._create(identifier, _decode_description(description))
             case Alter(identifier, description):
-                self._collection(identifier).description = _decode_description(description)
+                self._alter(self._collection(identifier), _decode_description(description))
             case Drop(identifier):
                 self._drop(self._collection(identifier), sequence)
 
@@ -381,6 +395,11 @@ class State:
         self.names[description.name] = collection.id
         if description.owner:
             self._indexes.setdefault(description.owner, []).append(collection)
+
+    def _alter(self, collection: Collection, description: Description) -> None:
+        if description.is_ready and not collection.description.is_ready:
+            collection.ready_since = self.sequence
+        collection.description = description
 
     def _drop(self, collection: Collection, sequence: int) -> None:
         self._clear(collection, sequence)

@@ -35,8 +35,9 @@ from partita.reliable.arguments import (
     checked_name,
     checked_timeout,
 )
+from partita.reliable.backup import Backup, Backups, Folder
 from partita.reliable.checkpoint import Checkpoints
-from partita.reliable.committer import Committer
+from partita.reliable.committer import ENTRY_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, Committer
 from partita.reliable.concurrent_queue import ReliableConcurrentQueue
 from partita.reliable.dictionary import ReliableDictionary
 from partita.reliable.indexes import Index, IndexFunction, IndexView
@@ -119,13 +120,17 @@ class StateManager:
         self._checkpoint_bytes = checkpoint_bytes
         self._core = Core(state, clock, name)
         self._core.role_error = _not_yet_primary("")
+        room = log.record_bytes_max - RECORD_OVERHEAD_BYTES - ENTRY_OVERHEAD_BYTES
+        self._core.entry_bytes_max = min(limits.TRANSACTION_BYTES_MAX, room)
         self._opened: dict[str, Collections] = {}
         self._opening = asyncio.Lock()
+        self._building = asyncio.Lock()
         self._checkpointing = asyncio.Lock()
         self._applied: list[tuple[int, asyncio.Future[None]]] = []
         self._log_bytes = 0
         """Bytes of log applied since the last checkpoint was begun."""
         self._house: asyncio.Task[None] | None = None
+        self._backups = Backups(self)
         self._deposed_committer: Committer | None = None
         self._feeds: list[ChangeFeed[Any, Any]] = []
         self._is_closed = False
@@ -267,6 +272,8 @@ class StateManager:
         if self._is_closed:
             return
         self._is_closed = True
+        for feed in list(self._feeds):
+            feed.close()
         committer = self._core.committer
         closed = StateClosedError(
             "StateClosed", "The state was closed.", hint="Open it again: partita.open_state(...)."
@@ -509,14 +516,32 @@ class StateManager:
         restarts: its result is kept with the commit, encoded, and given again (as the type that
         the function's return annotation names; plain values without one).
         """
-        backoff = Backoff(attempts, first_delay, max_delay, deadline).checked()
+        return await self.run_with(
+            lambda: self.transaction(timeout=timeout),
+            function,
+            arguments,
+            idempotency_key=idempotency_key,
+            backoff=Backoff(attempts, first_delay, max_delay, deadline),
+        )
+
+    async def run_with(
+        self,
+        begin: Callable[[], Transaction],
+        function: Callable[..., Awaitable[T]],
+        arguments: tuple[Any, ...],
+        *,
+        idempotency_key: str | None,
+        backoff: Backoff,
+    ) -> Committed[T]:
+        """Do what `run` does, on transactions that `begin` opens: for the synchronous face."""
+        backoff = backoff.checked()
         started = self._clock.monotonic()
         failures = 0
         if idempotency_key is not None:
             checked_idempotency_key(idempotency_key)
         while True:
             try:
-                return await self._try(function, arguments, idempotency_key, timeout)
+                return await self._try(begin, function, arguments, idempotency_key)
             except PartitaError as error:
                 failures += 1
                 delay = backoff.delay(failures, self._clock)
@@ -555,13 +580,31 @@ class StateManager:
             if self.after_checkpoint is not None:
                 await self.after_checkpoint()
             below = written.sequence + 1
+            needed = self._backups.log_needed_from(before)
+            if needed is not None:
+                below = min(below, needed)
             if self.purge_limit is not None:
                 below = min(below, await self.purge_limit())
             await self._log.truncate(below)
             return written.sequence
 
+    async def backup(
+        self,
+        folder: Folder,
+        *,
+        incremental: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Backup:
+        """Back the state up into a folder while commits go on.
+
+        An incremental backup holds what was committed since the newest one in the folder.
+        """
+        self._core.check_open()
+        return await self._backups.write(folder, incremental=incremental, progress=progress)
+
     def add_feed(self, feed: ChangeFeed[Any, Any]) -> None:
         """Let a feed hear of rebuilds."""
+        self._core.check_open()
         self._feeds.append(feed)
 
     def remove_feed(self, feed: ChangeFeed[Any, Any]) -> None:
@@ -578,8 +621,16 @@ class StateManager:
 
     async def build_index(self, owner: ReliableDictionary[Any, Any], view: IndexView) -> None:
         """Fill an index from the rows: in small transactions, beside everyone's writes."""
-        if not self.is_primary:
-            return
+        async with self._building:
+            if self.is_primary and not view.is_ready:
+                await self._build_index(owner, view)
+
+    async def _build_index(self, owner: ReliableDictionary[Any, Any], view: IndexView) -> None:
+        if view.locate() is None:
+            full_name = f"{owner.name}\x00{view.name}"
+            await self._create(
+                Description(full_name, "index", owner=owner.collection.id, is_ready=False)
+            )
         marked = [view.described(is_ready=False)]
         if view.collection.rows.values:
             marked.append(Clear(view.collection.id))
@@ -619,12 +670,12 @@ class StateManager:
 
     async def _try(
         self,
+        begin: Callable[[], Transaction],
         function: Callable[..., Awaitable[T]],
         arguments: tuple[Any, ...],
         idempotency_key: str | None,
-        timeout: float,
     ) -> Committed[T]:
-        async with self.transaction(timeout=timeout) as tx:
+        async with begin() as tx:
             if idempotency_key is None:
                 value = await function(tx, *arguments)
             else:
@@ -716,22 +767,9 @@ class StateManager:
     ) -> None:
         declared = index if isinstance(index, Index) else Index(index)
         full_name = f"{owner.name}\x00{checked_index_name(name)}"
-        collection = self._state.find(full_name)
-        if collection is None and not self.is_primary:
-            return  # the primary will create it; until then find() says that it is not ready
-        if collection is None:
-            collection = await self._create(
-                Description(
-                    full_name,
-                    "index",
-                    owner=owner.collection.id,
-                    index_version=declared.version,
-                    is_ready=False,
-                )
-            )
-        view = owner.indexes[name] = IndexView(name, declared, collection, owner)
-        is_current = collection.description.index_version == declared.version
-        if not (collection.description.is_ready and is_current):
+        view = IndexView(name, declared, owner, lambda: self._state.find(full_name))
+        owner.indexes[name] = view
+        if not view.is_ready:
             await self.build_index(owner, view)
 
     async def _create(self, description: Description) -> Collection:
@@ -782,13 +820,22 @@ class StateManager:
                 if self._checkpoints.is_due(self._log_bytes, self._checkpoint_bytes):
                     await self.checkpoint()
                 if self.is_primary:
+                    await self._build_indexes()
                     await self._sweep()
-                while not self._state.prune():
-                    await asyncio.sleep(0)  # noqa: ASYNC110 - to let others run, not to wait
+                while not self._state.prune():  # noqa: ASYNC110 - lets others run, does not wait
+                    await asyncio.sleep(0)
             except (NotPrimaryError, StateClosedError):
                 continue
             except PartitaError as error:
                 logger.warning("housekeeping will try again: %s", error)
+
+    async def _build_indexes(self) -> None:
+        """Build what was declared while this replica was a secondary, or was marked stale."""
+        for opened in list(self._opened.values()):
+            if isinstance(opened, ReliableDictionary):
+                for view in list(opened.indexes.values()):
+                    if not view.is_ready:
+                        await self.build_index(opened, view)
 
     async def _sweep(self) -> None:
         """Remove rows whose time is over, some at a time."""

@@ -9,7 +9,6 @@ import asyncio
 import enum
 import logging
 from collections.abc import Callable
-from functools import cached_property
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -150,13 +149,10 @@ class Core:
         self.role_error: PartitaError | None = None
         self.checks_mutation: Callable[[], bool] = lambda: True
         self.active: dict[str, Transaction] = {}
+        self.entry_bytes_max = limits.TRANSACTION_BYTES_MAX
+        """What a transaction may take of a record; less where the log takes less."""
         self._name = name
         self._count = 0
-
-    @cached_property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop that all transactions run on: asking for it costs a system call each time."""
-        return asyncio.get_running_loop()
 
     def new_id(self) -> str:
         self._count += 1
@@ -193,7 +189,7 @@ class Transaction:
     def __init__(self, core: Core, *, timeout: float, is_shared: bool = False) -> None:
         self._core = core
         self._timeout = checked_timeout(timeout)
-        self._loop = core.loop
+        self._loop = asyncio.get_running_loop()  # asked once: it is a system call
         self._task = None if is_shared else asyncio.current_task(self._loop)
         self._is_shared = is_shared
         self._woken: asyncio.Future[None] | None = None
@@ -426,34 +422,27 @@ class Transaction:
             for space in self._spaces.values():
                 space.owner.check_mutation(space)
         operations: list[Operation] = []
+        more = list(self._more)
         for space in self._spaces.values():
             if written := space.operations():
                 operations += written
-                operations += space.owner.more_operations(space)
+                more += space.owner.more_operations(space)
         size = self._bytes
-        if self._more:
-            operations += self._more
-            size += sum(_size(operation) for operation in self._more)
+        if more:
+            operations += more
+            size += sum(_size(operation) for operation in more)
         size += len(operations) * OPERATION_OVERHEAD_BYTES
+        if size > self._core.entry_bytes_max:
+            raise _too_large(self.id, f"{self._core.entry_bytes_max} bytes, with its indexes")
         return Entry(self.id, operations), size
 
     def _grow(self, count: int) -> None:
         self._count += 1
         self._bytes += count
         if self._count > limits.TRANSACTION_OPERATIONS_MAX:
-            raise LimitExceededError(
-                "TransactionTooLarge",
-                f"A transaction may write {limits.TRANSACTION_OPERATIONS_MAX} times.",
-                facts={"transaction": self.id},
-                hint="Write in several transactions.",
-            )
+            raise _too_large(self.id, f"{limits.TRANSACTION_OPERATIONS_MAX} times")
         if self._bytes > limits.TRANSACTION_BYTES_MAX:
-            raise LimitExceededError(
-                "TransactionTooLarge",
-                f"A transaction may write {limits.TRANSACTION_BYTES_MAX} bytes.",
-                facts={"transaction": self.id},
-                hint="Write in several transactions.",
-            )
+            raise _too_large(self.id, f"{limits.TRANSACTION_BYTES_MAX} bytes")
 
     def _end(self, status: Status) -> None:
         self.status = status
@@ -481,6 +470,15 @@ class Transaction:
             facts={"transaction": self.id, "status": self.status.value},
             hint="Open another transaction: `async with state.transaction() as tx`.",
         )
+
+
+def _too_large(transaction_id: str, most: str) -> LimitExceededError:
+    return LimitExceededError(
+        "TransactionTooLarge",
+        f"A transaction may write {most}.",
+        facts={"transaction": transaction_id},
+        hint="Write in several transactions.",
+    )
 
 
 def _told_key(owner: Owner, key: bytes | None) -> object:

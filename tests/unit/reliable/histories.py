@@ -11,7 +11,7 @@ from partita.clock import Clock, ManualClock
 from partita.reliable.backup import finish_restore
 from partita.reliable.checkpoint import Checkpoints
 from partita.reliable.disk import Disk
-from partita.reliable.local_log import LocalLog
+from partita.reliable.local_log import Durability, LocalLog
 from partita.reliable.records import (
     FORMAT,
     Alter,
@@ -49,14 +49,22 @@ class History:
 
     @classmethod
     async def open(
-        cls, disk: Disk, *, seed: int = 0, segment_bytes: int = 4096, clock: Clock | None = None
+        cls,
+        disk: Disk,
+        *,
+        seed: int = 0,
+        segment_bytes: int = 4096,
+        clock: Clock | None = None,
+        durability: Durability = "full",
     ) -> "History":
         """Recover as a state is opened: restore, checkpoint, log."""
         await finish_restore(disk)
         state, checkpoints = State(), Checkpoints(disk)
         found = await checkpoints.load(state)
         chain = None if found is None else (found.sequence, found.hash)
-        log = await LocalLog.open(disk, chain=chain, segment_bytes=segment_bytes)
+        log = await LocalLog.open(
+            disk, chain=chain, durability=durability, segment_bytes=segment_bytes
+        )
         async for _, raw in log.read_from(state.sequence + 1):
             state.apply(decode_record(raw), record_hash(raw))
         return cls(log, state, checkpoints, clock=clock or ManualClock(seed=seed), seed=seed)
@@ -92,6 +100,7 @@ class History:
 
     async def checkpoint(self) -> None:
         """Write a checkpoint and cut the log, as the state's housekeeping does."""
+        await self.log.sync()
         written = await self.checkpoints.write(self.state)
         await self.log.truncate(written.sequence + 1)
 

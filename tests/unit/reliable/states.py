@@ -65,11 +65,15 @@ async def a_state(
         yield state
 
 
-def simulate(scenario: Callable[[StateManager], Awaitable[T]], *, seed: int = 0) -> T:
+def simulate(
+    scenario: Callable[[StateManager], Awaitable[T]], *, seed: int = 0, sync_seconds: float = 0.0
+) -> T:
     """Run a scenario with a state on a virtual loop; time jumps when everyone waits."""
 
     async def main() -> T:
-        async with a_state(SimClock(running_loop())) as state:
+        machine = Machine(SimClock(running_loop()))
+        async with machine.open() as state:
+            machine.disk.sync_seconds = sync_seconds
             return await scenario(state)
 
     return run(main(), seed=seed).value

@@ -22,15 +22,14 @@ from partita.reliable import backup as backup_module
 from partita.reliable import checkpoint as checkpoint_module
 from partita.reliable.backup import (
     LOG_BYTES_KEPT_MAX,
-    Backup,
     Backups,
     RestoreContext,
     Restored,
     finish_restore,
-    read_chain,
     restore,
     write_backup,
 )
+from partita.reliable.backup_chain import Backup, read_chain
 from partita.reliable.log import Log
 from partita.reliable.opening import open_local
 from partita.reliable.os_disk import OsDisk
@@ -283,6 +282,20 @@ async def test_the_log_that_the_next_increment_needs_is_known_for_a_while() -> N
     assert backups.log_needed_from(1) is None
     await backups.write(folder)
     assert backups.log_needed_from(1) == backup.last_sequence + 1
+
+
+async def test_the_log_behind_a_backup_is_needed_while_it_is_written() -> None:
+    history, folder = await a_history(), a_disk()
+    backups = Backups(history)
+
+    writing = asyncio.create_task(backups.write(folder))
+    await asyncio.sleep(0)
+    assert backups.log_needed_from(1) == 21
+    writing.cancel()
+    await asyncio.wait([writing])
+
+    assert writing.cancelled()
+    assert backups.log_needed_from(1) is None
 
 
 async def test_a_backup_that_finds_no_room_leaves_the_chain_as_it_was() -> None:

@@ -54,6 +54,14 @@ def test_a_node_that_is_down_is_told_and_tolerated(peer: Peer) -> None:
     assert check_durable([leader, a_node("two")], []) == ["three"]
 
 
+def test_a_node_that_a_new_leader_has_not_heard_is_down_only_after_a_while() -> None:
+    statuses = [a_node("one", peers=(TWO, Peer("three"))), a_node("two")]
+
+    with pytest.raises(NotDurableError):
+        check_durable(statuses, [], waited=1.0)
+    assert check_durable(statuses, [], waited=6.0) == ["three"]
+
+
 def test_without_the_leader_nobody_knows_who_takes_part() -> None:
     with pytest.raises(NotDurableError):
         check_durable([a_node("two"), a_node("three")], [])
