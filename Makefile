@@ -41,10 +41,12 @@ format: $(DEV) ## Format the code and fix what can be fixed
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-bench: $(DEV) ## Measure Partita beside Azurite (needs wrk; ARGS="--quick")
+bench: $(DEV) ## Measure Partita beside its peers (needs wrk; ARGS="--quick")
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/tables/run.py $(ARGS)
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/tables/growth.py --quick
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/tables/soak.py --seconds 60
+	$(BIN)/python bench/reliable/run.py $(filter --quick --demand,$(ARGS))
+	$(BIN)/python bench/reliable/replicated.py $(filter --quick --demand,$(ARGS))
 
 lock: $(DEV) ## Renew requirements/*.txt within the ranges of pyproject.toml
 	$(LOCK) --upgrade --extra dev --output-file requirements/dev.txt pyproject.toml

@@ -19,8 +19,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import partita
 from bench.reliable.workload import Item, Syncs, items, key_of, new_item, quantile
+
+import partita
 from partita.reliable import ReliableDictionary
 from partita.reliable.state_manager import StateManager
 

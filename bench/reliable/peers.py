@@ -11,14 +11,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
-import BTrees.OOBTree
 import diskcache
 import sqlitedict
 import transaction
 import ZODB
 import ZODB.FileStorage
-
 from bench.reliable.workload import Item, decode_item, encode_item
+from BTrees.OOBTree import OOBTree  # type: ignore[import-untyped]
 
 Write = Callable[[str, Item], None]
 Read = Callable[[str], Item]
@@ -85,7 +84,7 @@ class DiskCache:
         yield lambda key: decode_item(self._cache[key])
 
     def scan(self) -> int:
-        return sum(1 for key in self._cache.iterkeys() if decode_item(self._cache[key]))
+        return _count(decode_item(self._cache[key]) for key in self._cache.iterkeys())
 
     def close(self) -> None:
         self._cache.close()
@@ -127,7 +126,7 @@ class SqliteDict:
         yield self._items.__getitem__
 
     def scan(self) -> int:
-        return sum(1 for _ in self._items.items())  # in the order of insertion: it has no other
+        return _count(self._items.items())  # in the order of insertion: it has no other
 
     def close(self) -> None:
         self._items.close()
@@ -165,7 +164,7 @@ class Zodb:
 
     def scan(self) -> int:
         with self._tree("0") as (tree, _):
-            return sum(1 for _ in tree.items())
+            return _count(tree.items())
 
     def close(self) -> None:
         self._database.close()
@@ -180,7 +179,7 @@ class Zodb:
                 with attempt:
                     root = connection.root()
                     if name not in root:
-                        root[name] = BTrees.OOBTree.OOBTree()
+                        root[name] = OOBTree()
             yield connection.root()[name], manager
         finally:
             manager.abort()
@@ -227,7 +226,7 @@ class Sqlite:
 
     def scan(self) -> int:
         rows = self._connection.execute("SELECT key, value FROM items ORDER BY key")
-        return sum(1 for _, value in rows if decode_item(value))
+        return _count(decode_item(value) for _, value in rows)
 
     def close(self) -> None:
         self._connection.close()
@@ -240,6 +239,10 @@ class Sqlite:
 
 
 PEERS: tuple[Callable[[Path], Peer], ...] = (DiskCache, SqliteDict, Zodb, Sqlite)
+
+
+def _count(found: Iterable[object]) -> int:
+    return sum(1 for _ in found)
 
 
 def _parts(items: Iterable[tuple[str, Item]]) -> Iterator[list[tuple[str, Item]]]:

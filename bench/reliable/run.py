@@ -13,7 +13,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import uvloop
-
 from bench.reliable import ours
 from bench.reliable.ours import Latencies, Opened, Rate
 from bench.reliable.peers import PEERS, Peer
@@ -105,11 +104,9 @@ def read_options() -> argparse.Namespace:
     return options
 
 
-def _made(make: type[Peer] | object, folder: Path) -> Peer:
+def _made(make: Callable[[Path], Peer], folder: Path) -> Peer:
     folder.mkdir(parents=True)
-    assert callable(make)
-    peer: Peer = make(folder)
-    return peer
+    return make(folder)
 
 
 # --- beside the peers, one caller -------------------------------------------------------------

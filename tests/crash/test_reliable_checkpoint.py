@@ -58,6 +58,7 @@ class Run:
             working = asyncio.create_task(history.checkpoint())
             while not working.done():
                 await self._commits(history, 1)
+                await asyncio.sleep(0)
             await working
         await self._commits(history, 4)
         await history.close()

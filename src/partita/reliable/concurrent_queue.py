@@ -21,12 +21,12 @@ from partita.reliable import limits
 from partita.reliable.arguments import checked_count, checked_limit, checked_timeout
 from partita.reliable.enumeration import scan
 from partita.reliable.locks import LockMode
-from partita.reliable.queue import Arrivals, refuse_snapshot, stage_all
+from partita.reliable.queue import Arrivals, stage_all
 from partita.reliable.records import Operation
 from partita.reliable.serialization import ValueCodec
 from partita.reliable.snapshot import Snapshot
 from partita.reliable.state import POSITION_BYTES, Collection
-from partita.reliable.transaction import Transaction, Transactions, Workspace
+from partita.reliable.transaction import Transaction, Transactions, Workspace, refuse_snapshot
 
 V = TypeVar("V")
 D = TypeVar("D")
@@ -198,8 +198,9 @@ class ReliableConcurrentQueue(Generic[V]):
                 await self.clear(own, timeout=timeout)
             return
         refuse_snapshot(tx)
+        refuse_snapshot(tx)
         tx.check_writable()
-        space = tx.space(self) or await tx.enter(self, timeout, LockMode.EXCLUSIVE)
+        space = tx.space(self, timeout) or await tx.enter(self, timeout, LockMode.EXCLUSIVE)
         await tx.lock(self, None, LockMode.EXCLUSIVE, timeout)
         taken = list(space.writes)
         tx.stage_clear(space)
@@ -260,7 +261,7 @@ class ReliableConcurrentQueue(Generic[V]):
 
     async def _enter(self, tx: Transaction, timeout: float | None) -> Workspace:
         refuse_snapshot(tx)
-        return tx.space(self) or await tx.enter(self, timeout)
+        return tx.space(self, timeout) or await tx.enter(self, timeout)
 
     async def _acquire(
         self, tx: Transaction, count: int, wait: float, timeout: float | None

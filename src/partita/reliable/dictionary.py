@@ -19,7 +19,6 @@ from partita.errors import (
     KeyExistsError,
     KeyNotFoundError,
     MutatedValueError,
-    TransactionUseError,
     UsageError,
 )
 from partita.reliable.arguments import checked_limit, checked_ttl
@@ -32,7 +31,7 @@ from partita.reliable.records import Alter, Operation
 from partita.reliable.serialization import ValueCodec, stored_expiry, stored_version
 from partita.reliable.snapshot import Snapshot
 from partita.reliable.state import Collection, encode_description
-from partita.reliable.transaction import Transaction, Transactions, Workspace
+from partita.reliable.transaction import Transaction, Transactions, Workspace, refuse_snapshot
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -130,9 +129,9 @@ class ReliableDictionary(Generic[K, V]):
         if isinstance(tx, Snapshot):
             stored = self._find_at(tx, encoded)
         else:
-            space = tx.space(self) or await tx.enter(self, timeout)
+            space = tx.space(self, timeout) or await tx.enter(self, timeout)
             if tx.is_on_primary:
-                waiter = tx.locks.acquire(tx.id, (self.collection.id, encoded), lock)
+                waiter = tx.acquire(self, encoded, lock, timeout)
                 if waiter is not None:
                     await tx.wait(self, waiter, timeout)
                 stored = self._find(tx, space, encoded)
@@ -175,7 +174,7 @@ class ReliableDictionary(Generic[K, V]):
         encoded = self._keys.encode(key)
         if isinstance(tx, Snapshot):
             return self._find_at(tx, encoded) is not None
-        space = tx.space(self) or await tx.enter(self, timeout)
+        space = tx.space(self, timeout) or await tx.enter(self, timeout)
         if not tx.is_on_primary:
             return self._find_at(tx.snapshot, encoded) is not None
         await tx.lock(self, encoded, lock, timeout)
@@ -273,8 +272,9 @@ class ReliableDictionary(Generic[K, V]):
 
         An existing key needs a shared lock only.
         """
+        refuse_snapshot(tx)
         encoded = self._keys.encode(key)
-        space = tx.space(self) or await tx.enter(self, timeout)
+        space = tx.space(self, timeout) or await tx.enter(self, timeout)
         if self._find(tx, space, encoded) is not None:
             await tx.lock(self, encoded, LockMode.SHARED, timeout)
             stored = self._find(tx, space, encoded)
@@ -356,8 +356,9 @@ class ReliableDictionary(Generic[K, V]):
             async with self._state.transaction() as own:
                 await self.clear(own, timeout=timeout)
             return
+        refuse_snapshot(tx)
         tx.check_writable()
-        space = tx.space(self) or await tx.enter(self, timeout, LockMode.EXCLUSIVE)
+        space = tx.space(self, timeout) or await tx.enter(self, timeout, LockMode.EXCLUSIVE)
         await tx.lock(self, None, LockMode.EXCLUSIVE, timeout)
         tx.stage_clear(space)
 
@@ -517,6 +518,13 @@ class ReliableDictionary(Generic[K, V]):
                 keys.append(key)
         return keys
 
+    def expect_again(self, keys: list[bytes]) -> None:
+        """Take back keys that a sweep could not remove."""
+        values = self.collection.rows.values
+        for key in keys:
+            if key in values and values[key][0] & EXPIRES:
+                heapq.heappush(self._expiring, (stored_expiry(values[key]), key))
+
     async def sweep(self, tx: Transaction, keys: list[bytes]) -> None:
         """Remove rows that are expired still."""
         for encoded in sorted(keys):
@@ -621,18 +629,13 @@ class ReliableDictionary(Generic[K, V]):
     async def _write_lock(
         self, tx: Transaction, encoded: bytes, timeout: float | None
     ) -> Workspace:
-        if isinstance(tx, Snapshot):
-            raise TransactionUseError(
-                "SnapshotIsReadOnly",
-                "A snapshot cannot be written to.",
-                hint="Use `async with state.transaction() as tx`.",
-            )
-        space = tx.space(self)
+        refuse_snapshot(tx)
+        space = tx.space(self, timeout)
         if space is None:
             if not tx.is_on_primary:
                 tx.check_writable()
             space = await tx.enter(self, timeout)
-        waiter = tx.locks.acquire(tx.id, (self.collection.id, encoded), LockMode.EXCLUSIVE)
+        waiter = tx.acquire(self, encoded, LockMode.EXCLUSIVE, timeout)
         if waiter is not None:
             await tx.wait(self, waiter, timeout)
         return space

@@ -131,7 +131,7 @@ class JetStream:
 
     async def get(self, sequence: int, *, timeout: float) -> bytes | None:
         message = await self._api.get(self._stream, {"seq": sequence}, timeout)
-        return None if message is None else message.data
+        return None if message is None else message.content
 
     async def bounds(self, *, timeout: float) -> tuple[int, int]:
         state = (await self._api.look(self._stream, timeout)).state
@@ -210,7 +210,7 @@ class JetStream:
         message = await self._api.get(f"KV_{self._bucket}", {"last_by_subj": subject}, timeout)
         if message is None or b"KV-Operation:" in message.hdrs:  # removed by a NATS tool
             return None
-        return Register(message.data, message.seq)
+        return Register(message.content, message.seq)
 
     # The files
 

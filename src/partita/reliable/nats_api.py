@@ -70,7 +70,7 @@ class StreamAnswer(Answer, frozen=True):
 
 class Message(msgspec.Struct, frozen=True):
     seq: int
-    data: bytes = b""
+    content: bytes = msgspec.field(default=b"", name="data")
     hdrs: bytes = b""
 
 

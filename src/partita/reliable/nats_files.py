@@ -83,7 +83,7 @@ class FileBucket:
         message = await self._api.get(self.stream, {"last_by_subj": self._subject(name)}, timeout)
         if message is None:
             return None
-        entry = msgspec.json.decode(message.data, type=FileEntry)
+        entry = msgspec.json.decode(message.content, type=FileEntry)
         return None if entry.deleted else entry
 
     async def _content(self, entry: FileEntry, timeout: float) -> bytes:
@@ -94,7 +94,7 @@ class FileBucket:
             message = await self._api.get(self.stream, where, timeout)
             if message is None:
                 break
-            pieces.append(message.data)
+            pieces.append(message.content)
             sequence = message.seq + 1
         return b"".join(pieces)
 

@@ -17,7 +17,7 @@ from partita.reliable.records import Operation
 from partita.reliable.serialization import ValueCodec
 from partita.reliable.snapshot import Snapshot
 from partita.reliable.state import POSITION_BYTES, Collection
-from partita.reliable.transaction import Transaction, Transactions, Workspace
+from partita.reliable.transaction import Transaction, Transactions, Workspace, refuse_snapshot
 
 V = TypeVar("V")
 D = TypeVar("D")
@@ -161,8 +161,9 @@ class ReliableQueue(Generic[V]):
                 await self.clear(own, timeout=timeout)
             return
         refuse_snapshot(tx)
+        refuse_snapshot(tx)
         tx.check_writable()
-        space = tx.space(self) or await tx.enter(self, timeout, LockMode.EXCLUSIVE)
+        space = tx.space(self, timeout) or await tx.enter(self, timeout, LockMode.EXCLUSIVE)
         await tx.lock(self, None, LockMode.EXCLUSIVE, timeout)
         tx.stage_clear(space)
 
@@ -203,7 +204,7 @@ class ReliableQueue(Generic[V]):
 
     async def _enter(self, tx: Transaction, timeout: float | None) -> Workspace:
         refuse_snapshot(tx)
-        return tx.space(self) or await tx.enter(self, timeout)
+        return tx.space(self, timeout) or await tx.enter(self, timeout)
 
     def _first(self, space: Workspace, count: int) -> list[bytes]:
         """Return the first committed positions that this transaction has not taken.
@@ -247,13 +248,3 @@ def stage_all(tx: Transaction, space: Workspace, rows: Mapping[bytes, bytes | No
         for key in rows:
             space.writes.pop(key, None)
         raise
-
-
-def refuse_snapshot(tx: Transaction) -> None:
-    """Say so when a write is given a snapshot."""
-    if not isinstance(tx, Transaction):
-        raise UsageError(
-            "TransactionExpected",
-            f"This operation needs a transaction, not {type(tx).__name__}.",
-            hint="Use `async with state.transaction() as tx`.",
-        )

@@ -424,7 +424,9 @@ class State:
     def _forget_outcomes(self) -> None:
         """Drop expired outcomes; a primary adds them in the order of their expiry."""
         while self._expiring and self._expiring[0][0] <= self.ticks:
-            del self.outcomes[self._expiring.popleft()[1]]
+            expires, name = self._expiring.popleft()
+            if self.outcomes[name].expires == expires:  # else the key was used again since
+                del self.outcomes[name]
 
 
 def _decode_description(raw: bytes) -> Description:

@@ -61,7 +61,7 @@ from partita.reliable.schema import Schema
 from partita.reliable.serialization import ValueCodec, decode_result, encode_result
 from partita.reliable.snapshot import Snapshot
 from partita.reliable.state import Collection, Description, State, encode_description
-from partita.reliable.transaction import OUTCOMES, Core, Transaction, Workspace
+from partita.reliable.transaction import OUTCOMES, Core, Status, Transaction, Workspace
 
 logger = logging.getLogger("partita.reliable")
 
@@ -73,6 +73,8 @@ Collections = ReliableDictionary[Any, Any] | ReliableQueue[Any] | ReliableConcur
 
 CHECKPOINT_BYTES = 16 * 1024 * 1024
 """A checkpoint is due behind this much log, or as much as the last checkpoint holds."""
+CLOSE_SECONDS = 5.0
+"""How long closing a replica waits for commits that are under way."""
 HOUSEKEEPING_SECONDS = 0.5
 SWEPT_AT_ONCE = 500
 BUILT_AT_ONCE = 500
@@ -286,7 +288,10 @@ class StateManager:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._house
         if committer is not None:
-            await committer.idle()
+            # A quorum that is gone may never answer: what is in flight stays in doubt then.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if self.replica is None else CLOSE_SECONDS):
+                    await committer.idle()
             committer.stop(closed)
         for _, future in self._applied:
             if not future.done():
@@ -560,7 +565,7 @@ class StateManager:
         checked_idempotency_key(idempotency_key)
         self._core.check_open()
         kept = self._state.outcomes.get(idempotency_key)
-        if kept is None:
+        if kept is None or kept.expires <= self._core.now():
             return None
         return Committed(decode_result(kept.result, result_type), kept.sequence)
 
@@ -631,10 +636,14 @@ class StateManager:
             await self._create(
                 Description(full_name, "index", owner=owner.collection.id, is_ready=False)
             )
-        marked = [view.described(is_ready=False)]
-        if view.collection.rows.values:
-            marked.append(Clear(view.collection.id))
-        await self._commit(marked)
+
+        async def begin(tx: Transaction) -> None:
+            # Nobody may have read the old entries and write behind their end.
+            await tx.lock(owner, None, LockMode.EXCLUSIVE, None)
+            identifier = view.collection.id
+            tx.stage_operations([view.described(is_ready=False), Clear(identifier)])
+
+        await self.run(begin)
         last = b""
         while keys := owner.collection.rows.between(last, None, limit=BUILT_AT_ONCE):
             last = keys[-1] + b"\x00"
@@ -677,7 +686,7 @@ class StateManager:
     ) -> Committed[T]:
         async with begin() as tx:
             if idempotency_key is None:
-                value = await function(tx, *arguments)
+                value = await _called(function, tx, arguments)
             else:
                 result_type = _result_type(function)
                 await tx.lock(_OUTCOMES, idempotency_key.encode(), LockMode.EXCLUSIVE, None)
@@ -685,11 +694,12 @@ class StateManager:
                 if kept is not None:
                     return kept
                 tx.check_writable()
-                result = encode_result(await function(tx, *arguments))
+                result = encode_result(await _called(function, tx, arguments))
                 expires = tx.now + round(limits.OUTCOME_SECONDS_KEPT * TICKS_A_SECOND)
                 tx.stage_operations([Outcome(idempotency_key, result, expires)])
                 value = decode_result(result, result_type)
-            await tx.commit()
+            if tx.status is Status.ACTIVE:
+                await tx.commit()
             return Committed(value, tx.commit_sequence)
 
     def _codec(
@@ -843,7 +853,11 @@ class StateManager:
             if not isinstance(opened, ReliableDictionary):
                 continue
             while keys := opened.expired_keys(self._core.now(), SWEPT_AT_ONCE):
-                await self.run(opened.sweep, keys)
+                try:
+                    await self.run(opened.sweep, keys)
+                except BaseException:
+                    opened.expect_again(keys)
+                    raise
 
 
 class _Named:
@@ -881,6 +895,19 @@ def _told(description: Description) -> str:
     return (
         f"{description.kind} with keys {description.key}" if description.key else description.kind
     )
+
+
+def _called(
+    function: Callable[..., Awaitable[T]], tx: Transaction, arguments: tuple[Any, ...]
+) -> Awaitable[T]:
+    given: object = function(tx, *arguments)
+    if not isinstance(given, Awaitable):
+        raise UsageError(
+            "FunctionNotAsync",
+            f"run() takes a coroutine function; this one returned {type(given).__name__}.",
+            hint="Define it with `async def`.",
+        )
+    return given
 
 
 def _result_type(function: Callable[..., Any]) -> Any:

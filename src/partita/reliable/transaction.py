@@ -245,10 +245,15 @@ class Transaction:
         self.check()
         self._core.writable()
 
-    def space(self, owner: Owner) -> Workspace | None:
+    def space(self, owner: Owner, timeout: float | None = None) -> Workspace | None:
         """Return what was done to a collection so far; None before `enter`."""
         self.check()
-        return self._spaces.get(owner.collection.id)
+        if timeout is not None:
+            checked_timeout(timeout)
+        space = self._spaces.get(owner.collection.id)
+        if space is not None and space.collection is not owner.collection:
+            raise self._foreign(owner)
+        return space
 
     async def enter(
         self, owner: Owner, timeout: float | None, mode: LockMode = LockMode.SHARED
@@ -256,13 +261,8 @@ class Transaction:
         """Begin to use a collection: nobody may clear or drop it until the end."""
         if self.is_on_primary:
             await self.lock(owner, None, mode, timeout)
-        if owner.collection.is_dropped:
-            raise CollectionNotFoundError(
-                "CollectionNotFound",
-                f"The collection {owner.name!r} was dropped.",
-                facts={"collection": owner.name},
-                hint="Open it again: that creates a new one.",
-            )
+        if self._core.state.collections.get(owner.collection.id) is not owner.collection:
+            raise self._foreign(owner)
         space = self._spaces[owner.collection.id] = Workspace(owner)
         return space
 
@@ -270,12 +270,23 @@ class Transaction:
         self, owner: Owner, key: bytes | None, mode: LockMode, timeout: float | None
     ) -> None:
         """Take a lock, waiting for it at most `timeout` (the transaction's own if None)."""
-        locks, resource = self._core.locks, (owner.collection.id, key)
-        if timeout == 0 and not locks.try_acquire(self.id, resource, mode):
-            raise self._timed_out(owner, resource[1], locks.oldest_holder(resource, self.id), 0.0)
-        waiter = locks.acquire(self.id, resource, mode)
+        waiter = self.acquire(owner, key, mode, timeout)
         if waiter is not None:
             await self.wait(owner, waiter, timeout)
+
+    def acquire(
+        self, owner: Owner, key: bytes | None, mode: LockMode, timeout: float | None
+    ) -> Waiter | None:
+        """Take a lock that is free; else return the request that must be waited for.
+
+        Without time to wait no request is made: it could cost others theirs.
+        """
+        locks, resource = self._core.locks, (owner.collection.id, key)
+        if timeout == 0 or (timeout is None and self._timeout == 0):
+            if locks.try_acquire(self.id, resource, mode):
+                return None
+            raise self._timed_out(owner, key, locks.oldest_holder(resource, self.id), 0.0)
+        return locks.acquire(self.id, resource, mode)
 
     async def wait(self, owner: Owner, waiter: Waiter, timeout: float | None) -> None:
         """Wait for a lock that was not free."""
@@ -454,6 +465,21 @@ class Transaction:
         for space in self._spaces.values():
             space.owner.ended(space, self.commit_sequence)
 
+    def _foreign(self, owner: Owner) -> PartitaError:
+        if owner.collection.is_dropped:
+            return CollectionNotFoundError(
+                "CollectionNotFound",
+                f"The collection {owner.name!r} was dropped.",
+                facts={"collection": owner.name},
+                hint="Open it again: that creates a new one.",
+            )
+        return TransactionUseError(
+            "TransactionForeign",
+            f"The collection {owner.name!r} does not belong to the state of transaction {self.id}.",
+            facts={"collection": owner.name, "transaction": self.id},
+            hint="A transaction never leaves its partition: open one on the collection's state.",
+        )
+
     def _timed_out(
         self, owner: Owner, key: bytes | None, holder: str, waited: float
     ) -> LockTimeoutError:
@@ -469,6 +495,16 @@ class Transaction:
             f"Transaction {self.id} is {self.status.value}.",
             facts={"transaction": self.id, "status": self.status.value},
             hint="Open another transaction: `async with state.transaction() as tx`.",
+        )
+
+
+def refuse_snapshot(tx: object) -> None:
+    """Say so when a write is given something else than a transaction."""
+    if not isinstance(tx, Transaction):
+        raise TransactionUseError(
+            "TransactionExpected",
+            f"This operation needs a transaction, not {type(tx).__name__}.",
+            hint="Use `async with state.transaction() as tx`.",
         )
 
 
