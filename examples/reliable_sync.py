@@ -23,9 +23,7 @@ class Transfer(msgspec.Struct, frozen=True):
 
 
 with open_state(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp()) as state:
-    accounts = state.dictionary(
-        "accounts", key=str, value=Account, indexes={"owner": lambda account: account.owner}
-    )
+    accounts = state.dictionary("accounts", key=str, value=Account, indexes={"owner": lambda account: account.owner})
     mails = state.queue("mails", value=Transfer)
 
     with state.transaction() as tx:  # commits on the way out, aborts on an exception
@@ -37,16 +35,8 @@ with open_state(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp()) as sta
         source, target = both[transfer.source], both[transfer.target]
         if source.cents < transfer.cents:
             raise ValueError("too little money")
-        accounts.set(
-            tx,
-            transfer.source,
-            msgspec.structs.replace(source, cents=source.cents - transfer.cents),
-        )
-        accounts.set(
-            tx,
-            transfer.target,
-            msgspec.structs.replace(target, cents=target.cents + transfer.cents),
-        )
+        accounts.set(tx, transfer.source, msgspec.structs.replace(source, cents=source.cents - transfer.cents))
+        accounts.set(tx, transfer.target, msgspec.structs.replace(target, cents=target.cents + transfer.cents))
         mails.enqueue(tx, transfer)
         return source.cents - transfer.cents
 

@@ -42,7 +42,7 @@ async def main(url: str, name: str, folder: Path, address: str) -> None:
         handle=count,
         address=address,
     ):
-        print("ready", flush=True)  # noqa: T201 - to the test that started it
+        print("ready", flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 

@@ -58,7 +58,7 @@ class World:
         await self._stack.aclose()
 
     async def open(self, **options: Any) -> Service:
-        wanted = {
+        wanted: dict[str, Any] = {
             "partitions": PARTITIONS,
             "opened": open_counts,
             "handle": count,

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, NoReturn, TypeVar
 
 import msgspec
 from tqdm import tqdm
@@ -125,7 +125,9 @@ def _add(
 def run(given: Mapping[str, object]) -> int:
     """Run one of the verbs and return the exit status: 1 for a state that is damaged."""
     path, is_json = Path(str(given["path"])), bool(given["json"])
-    bar = Bar(str(given["action"]), is_hidden=is_json or bool(given["quiet"]))
+    # Rows on the same terminal would run through the bar.
+    has_rows = given["action"] == "export" and given["out"] is None and sys.stdout.isatty()
+    bar = Bar(str(given["action"]), is_hidden=is_json or bool(given["quiet"]) or has_rows)
     with contextlib.closing(bar), _saying_what_else():
         facts = _facts(path, given, bar)
     _print(facts, as_json=is_json, quiet=bool(given["quiet"]))
@@ -192,33 +194,39 @@ class Bar:
     """Progress for people: nothing unless standard error is a terminal."""
 
     def __init__(self, label: str, *, is_hidden: bool) -> None:
-        self._bar = tqdm(
-            desc=label,
-            disable=is_hidden or not sys.stderr.isatty(),
-            file=sys.stderr,
-            leave=False,
-            unit_scale=True,
-            unit="",
-        )
+        self._label = label
+        self._is_hidden = is_hidden or not sys.stderr.isatty()
+        self._bar: tqdm[NoReturn] | None = None
 
-    def begin(self, total: int, unit: str) -> None:
-        self._bar.unit = unit
-        self._bar.reset(total)
+    def begin(self, total: int, unit: str = "") -> None:
+        """Start a step with a bar of its own."""
+        self.close()
+        if not self._is_hidden:
+            self._bar = tqdm(
+                desc=self._label,
+                total=total,
+                unit=unit,
+                unit_scale=True,
+                leave=False,
+                file=sys.stderr,
+            )
 
-    def count(self, step: float) -> None:
+    def count(self, step: int) -> None:
         """Go on by so much; what is read twice does not go over the end."""
-        if self._bar.total:
-            step = min(step, self._bar.total - self._bar.n)
-        self._bar.update(step)
+        if self._bar is not None:
+            self._bar.update(min(step, (self._bar.total or 0) - self._bar.n))
 
     def progress(self, done: int, total: int) -> None:
         """Satisfy Progress: a new total is a new step."""
-        if self._bar.total != total:
-            self.begin(total, "")
-        self._bar.update(done - self._bar.n)
+        if self._bar is None or self._bar.total != total:
+            self.begin(total)
+        if self._bar is not None:
+            self._bar.update(done - self._bar.n)
 
     def close(self) -> None:
-        self._bar.close()
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
 
 
 def _reading(path: Path, bar: Bar, work: Callable[[ReadingDisk], Awaitable[T]]) -> T:

@@ -188,10 +188,13 @@ def _note_files(disk: ReadingDisk, found: _Findings, unreadable_bytes: int) -> N
 
 def _note_way_out(found: _Findings, log: LocalLog, state: State) -> None:
     """Say so when a damaged checkpoint is not needed."""
-    if len(found.damage) == 1 and log.first == 1 and state.sequence == log.last:
+    files = [damage.file or "" for damage in found.damage]
+    if len(files) != 1 or not is_checkpoint(files[0]):
+        return
+    if log.first == 1 and state.sequence == log.last:
         found.notes.append(
             "The log reaches back to record 1 and was applied whole: the state opens without "
-            f"{found.damage[0].file}. Move that file away, do not delete it."
+            f"{files[0]}. Move that file away, do not delete it."
         )
 
 

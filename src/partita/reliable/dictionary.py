@@ -484,6 +484,9 @@ class ReliableDictionary(Generic[K, V]):
                 self._check_same(encoded, given, stored)
         for encoded, (stored, value) in space.seen.items():
             self._check_same(encoded, value, stored)
+        for encoded, copies in space.copies.items():
+            for stored, value in copies:
+                self._check_same(encoded, value, stored)
 
     def more_operations(self, space: Workspace) -> list[Operation]:
         """Return the changes of the indexes, and mark those whose function is not known here."""
@@ -616,7 +619,10 @@ class ReliableDictionary(Generic[K, V]):
         if not self._is_copied and space.writes.get(encoded) is stored:
             return space.given[encoded]  # type: ignore[return-value]
         value = self._decode(encoded, stored)
-        space.seen[encoded] = (stored, value)
+        if self._is_copied:
+            space.copies.setdefault(encoded, []).append((stored, value))
+        else:
+            space.seen[encoded] = (stored, value)
         return value
 
     def _remember(self, encoded: bytes, stored: bytes, value: V) -> None:
@@ -659,11 +665,13 @@ class ReliableDictionary(Generic[K, V]):
         tx.stage(space, encoded, stored)
         space.given[encoded] = value
         space.seen.pop(encoded, None)
+        space.copies.pop(encoded, None)
 
     def _stage_delete(self, tx: Transaction, space: Workspace, encoded: bytes) -> None:
         tx.stage(space, encoded, None)
         space.given.pop(encoded, None)
         space.seen.pop(encoded, None)
+        space.copies.pop(encoded, None)
 
     def _check_same(self, encoded: bytes, value: object, stored: bytes) -> None:
         path = self._values.mutated_path(value, stored)  # type: ignore[arg-type]

@@ -24,10 +24,11 @@ class Log(Protocol):
         """Return when the record is durable at `sequence`, which must be `last` + 1.
 
         One append at a time; `alone` says that nobody else waits, so that a log may hold the
-        loop for a sync that is quicker so. It has a definite end: NotPrimaryError says that another writer's
-        record is at that sequence and that this one never will be; StoreFullError that nothing
-        was written; StoreStoppedError that the log has stopped for good. InDoubtError is raised
-        when the log is closed or given up while the answer is open, or its place was truncated.
+        loop for a sync that is quicker so. It has a definite end: NotPrimaryError says that
+        another writer's record is at that sequence and that this one never will be;
+        StoreFullError that nothing was written; StoreStoppedError that the log has stopped for
+        good. InDoubtError is raised when the log is closed or given up while the answer is open,
+        or its place was truncated.
         """
         ...
 

@@ -85,7 +85,7 @@ async def open_state(  # noqa: PLR0913 - by keyword
 
 
 async def open_on_nats(  # noqa: PLR0913 - by keyword
-    addresses: list[str],
+    addresses: str | list[str],
     clock: Clock,
     *,
     partition: str | None,
@@ -142,7 +142,7 @@ async def open_on_nats(  # noqa: PLR0913 - by keyword
     return manager
 
 
-async def open_replicated(
+async def open_replicated(  # noqa: PLR0913 - by keyword
     stream: Stream,
     disk: Disk,
     clock: Clock,
@@ -246,7 +246,7 @@ async def _recovered(
     return manager
 
 
-def _nats_addresses(where: object) -> list[str] | None:
+def _nats_addresses(where: object) -> str | list[str] | None:
     """Return the addresses of NATS servers; None for a folder."""
     if isinstance(where, str) and "://" not in where:
         return None
@@ -264,7 +264,7 @@ def _nats_addresses(where: object) -> list[str] | None:
             f"A state is opened at a folder or at nats://host:port, not at {where!r}.",
             hint='open_state("./state") or open_state("nats://127.0.0.1:4222", partition="p0").',
         )
-    return list(addresses)
+    return where if isinstance(where, str) else list(addresses)
 
 
 def _refuse_nats_arguments(partition: object, folder: object) -> None:

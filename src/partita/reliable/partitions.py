@@ -219,10 +219,8 @@ class Service:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
         await self._membership.leave()
-        chores = list(self._chores.values())
-        for chore in chores:
-            chore.cancel()
-        await asyncio.gather(*chores, return_exceptions=True)
+        # They end by themselves; to cut one short would leave a replica half closed.
+        await asyncio.gather(*self._chores.values(), return_exceptions=True)
         closing = [holding.close() for holding in self._holdings.values()]
         await asyncio.gather(*closing, return_exceptions=True)
 
@@ -318,9 +316,16 @@ class Service:
 
     def _begin(self, partition: int, chore: Coroutine[None, None, None]) -> None:
         """Do something for a partition beside the looking round, one thing at a time."""
-        task = asyncio.get_running_loop().create_task(chore)
-        self._chores[partition] = task
-        task.add_done_callback(lambda _: self._chores.pop(partition))
+
+        async def done() -> None:
+            try:
+                await chore
+            except Exception:
+                logger.exception("partition %d of %s is looked after again", partition, self.name)
+            finally:
+                del self._chores[partition]
+
+        self._chores[partition] = asyncio.get_running_loop().create_task(done())
 
 
 @contextlib.asynccontextmanager

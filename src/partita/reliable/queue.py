@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Generic, TypeVar
 
-from partita.errors import MutatedValueError, PartitaError, UsageError
+from partita.errors import MutatedValueError, PartitaError
 from partita.reliable.arguments import checked_count, checked_limit, checked_timeout
 from partita.reliable.enumeration import scan
 from partita.reliable.locks import LockMode

@@ -10,6 +10,7 @@ outcomes have expired, whether a record of an old epoch counts.
 """
 
 import hashlib
+import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -202,7 +203,7 @@ class State:
         self.next_collection = 1
         self._indexes: dict[int, list[Collection]] = {}
         self.outcomes: dict[str, KeptOutcome] = {}
-        self._expiring: deque[tuple[int, str]] = deque()
+        self._expiring: list[tuple[int, str]] = []
         self._snapshots: dict[int, int] = {}
         self._replaced: deque[tuple[int, Rows, bytes]] = deque()
         self._counted: deque[tuple[int, Rows]] = deque()
@@ -307,8 +308,8 @@ class State:
         for collection in collections:
             self._add(collection)
         self.outcomes = dict(outcomes)
-        order = sorted((kept.expires, name) for name, kept in self.outcomes.items())
-        self._expiring = deque(order)
+        self._expiring = [(kept.expires, name) for name, kept in self.outcomes.items()]
+        heapq.heapify(self._expiring)
 
     def _apply(
         self,
@@ -325,7 +326,7 @@ class State:
                 self._put(collection, position, value, sequence)
             case Outcome(name, result, expires):
                 self.outcomes[name] = KeptOutcome(sequence, expires, result)
-                self._expiring.append((expires, name))
+                heapq.heappush(self._expiring, (expires, name))
             case Clear(identifier):
                 self._clear(self._collection(identifier), sequence)
             case Create(identifier, description):
@@ -422,10 +423,11 @@ class State:
             ) from None
 
     def _forget_outcomes(self) -> None:
-        """Drop expired outcomes; a primary adds them in the order of their expiry."""
+        """Drop every outcome that has expired by the newest record's time."""
         while self._expiring and self._expiring[0][0] <= self.ticks:
-            expires, name = self._expiring.popleft()
-            if self.outcomes[name].expires == expires:  # else the key was used again since
+            expires, name = heapq.heappop(self._expiring)
+            kept = self.outcomes.get(name)
+            if kept is not None and kept.expires == expires:  # else the key was used again
                 del self.outcomes[name]
 
 

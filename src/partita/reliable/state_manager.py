@@ -446,6 +446,7 @@ class StateManager:
 
     async def rewrite(self, collection: ReliableDictionary[Any, Any], *, batch: int = 500) -> int:
         """Convert all rows of older versions now, in small transactions; return how many."""
+        self._core.writable()
         count, last = 0, b""
         while True:
             keys = collection.collection.rows.between(last, None, limit=batch)

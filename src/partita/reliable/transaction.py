@@ -94,10 +94,20 @@ class Workspace:
     """What one transaction did to one collection.
 
     `writes` holds the newest bytes by key (None: deleted), `given` the objects they were made
-    of, `seen` the objects that were read, with the bytes they stand for.
+    of, `seen` the objects that were read, with the bytes they stand for (`copies` where each read
+    gives another object).
     """
 
-    __slots__ = ("collection", "enqueued", "given", "is_cleared", "owner", "seen", "writes")
+    __slots__ = (
+        "collection",
+        "copies",
+        "enqueued",
+        "given",
+        "is_cleared",
+        "owner",
+        "seen",
+        "writes",
+    )
 
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
@@ -105,6 +115,7 @@ class Workspace:
         self.writes: dict[bytes, bytes | None] = {}
         self.given: dict[bytes, object] = {}
         self.seen: dict[bytes, tuple[bytes, object]] = {}
+        self.copies: dict[bytes, list[tuple[bytes, object]]] = {}
         self.enqueued: list[bytes] = []
         self.is_cleared = False
 
@@ -119,6 +130,7 @@ class Workspace:
         self.writes.clear()
         self.given.clear()
         self.seen.clear()
+        self.copies.clear()
         self.enqueued.clear()
 
     def operations(self) -> list[Operation]:

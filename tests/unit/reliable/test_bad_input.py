@@ -25,6 +25,7 @@ class World:
         self.queue: ReliableQueue[Any]
         self.jobs: ReliableConcurrentQueue[Any]
         self.tx: Any = None
+        """Opened by the test: a transaction belongs to its task."""
         self.snapshot: Any = None
 
 
@@ -42,7 +43,7 @@ async def world() -> AsyncIterator[World]:
             await world.queue.enqueue(tx, User("a"))
             await world.jobs.enqueue(tx, User("a"))
         async with state.snapshot() as snapshot:
-            world.tx, world.snapshot = state.transaction(), snapshot
+            world.snapshot = snapshot
             digest = state.state.digest()
             yield world
             assert state.state.digest() == digest, "what was refused changed something"
@@ -131,6 +132,7 @@ async def _callback(world: World) -> None:
 
 @pytest.mark.parametrize("row", ROWS)
 async def test_it_is_refused_with_a_code_and_nothing_changes(world: World, row: str) -> None:
+    world.tx = world.state.transaction()
     with pytest.raises(PartitaError) as refused:
         await ROWS[row](world)
 
@@ -141,6 +143,7 @@ async def test_it_is_refused_with_a_code_and_nothing_changes(world: World, row: 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if "transaction" in row or "value" in row])
 async def test_it_says_what_to_do(world: World, row: str) -> None:
+    world.tx = world.state.transaction()
     with pytest.raises(PartitaError) as refused:
         await ROWS[row](world)
 
@@ -148,6 +151,7 @@ async def test_it_says_what_to_do(world: World, row: str) -> None:
 
 
 async def test_a_transaction_that_writes_too_many_bytes_is_refused(world: World) -> None:
+    world.tx = world.state.transaction()
     mega = User("x" * 1024 * 1024)
     with pytest.raises(LimitExceededError) as refused:
         for number in range(9):
@@ -162,6 +166,7 @@ async def test_a_transaction_that_writes_too_often_is_refused(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "TRANSACTION_OPERATIONS_MAX", 10)
+    world.tx = world.state.transaction()
     with pytest.raises(LimitExceededError) as refused:
         for number in range(11):
             await world.queue.enqueue(world.tx, User(str(number)))
@@ -179,7 +184,7 @@ async def test_what_is_just_within_the_limits_is_written() -> None:
             await texts.set(tx, "b", "x" * (limits.TRANSACTION_BYTES_MAX * 2 // 5))
         async with state.transaction() as tx:
             for number in range(limits.TRANSACTION_OPERATIONS_MAX):
-                await texts.set(tx, f"{number:050}", "x" * 80)
+                await texts.set(tx, f"{number:040}", "x" * 40)
         async with state.snapshot() as snapshot:
             assert await texts.count(snapshot) == limits.TRANSACTION_OPERATIONS_MAX + 2
 

@@ -7,7 +7,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,27 @@ def fill(state: StateManager, count: int) -> ReliableDictionary[int, int]:
         for number in range(count):
             numbers.set(tx, number, number * number)
     return numbers
+
+
+def write_and_raise(
+    state: StateManager,
+    numbers: ReliableDictionary[str, int],
+    error: Exception,
+    also: Callable[[Transaction], None] = lambda _: None,
+) -> Transaction:
+    """Leave a transaction by an error, after a write; it must come out."""
+    tx = state.transaction()
+
+    def work() -> None:
+        with tx:
+            numbers.set(tx, "written", 1)
+            also(tx)
+            raise error
+
+    with pytest.raises(type(error)) as raised:
+        work()
+    assert raised.value is error
+    return tx
 
 
 def in_thread(function: Callable[[], Any]) -> Any:
@@ -209,11 +230,9 @@ class TestTransactions:
     def test_an_exception_aborts(self, state: StateManager) -> None:
         numbers = counters(state)
 
-        with pytest.raises(ZeroDivisionError), state.transaction() as tx:
-            numbers.set(tx, "a", 1)
-            raise ZeroDivisionError
+        used = write_and_raise(state, numbers, ZeroDivisionError())
 
-        assert tx.status is Status.ABORTED
+        assert used.status is Status.ABORTED
         with state.snapshot() as snapshot:
             assert numbers.count(snapshot) == 0
 
@@ -277,9 +296,7 @@ class TestTransactions:
         with state.transaction() as tx:
             tx.after_commit(hear)
             numbers.set(tx, "a", 1)
-        with pytest.raises(KeyError), state.transaction() as aborted:
-            aborted.after_commit(hear)
-            raise KeyError
+        write_and_raise(state, numbers, KeyError(), lambda aborted: aborted.after_commit(hear))
 
         assert heard == [(tx.commit_sequence, threading.current_thread(), 1)]
         assert "a callback after commit failed" in caplog.text
@@ -309,9 +326,10 @@ class TestTransactions:
                     numbers.get(wrong, "a")
                 with pytest.raises(UsageError, match="TransactionExpected"):
                     numbers.items(wrong)
-        with state.snapshot() as snapshot, pytest.raises(UsageError, match="TransactionExpected"):
+        with state.snapshot() as snapshot:
             wrong = snapshot
-            numbers.set(wrong, "a", 1)
+            with pytest.raises(UsageError, match="TransactionExpected"):
+                numbers.set(wrong, "a", 1)
 
 
 class TestIteration:
@@ -410,8 +428,7 @@ class TestRun:
         for _ in range(2):
             with open_state(tmp_path) as state:
                 users = state.dictionary("users", key=str, value=User)
-                for _ in range(2):
-                    outcomes.append(state.run(join, users, idempotency_key="k"))
+                outcomes += [state.run(join, users, idempotency_key="k") for _ in range(2)]
                 assert state.outcome("k", User) == outcomes[0]
                 assert state.outcome("other") is None
 
@@ -684,7 +701,7 @@ class TestLife:
                 numbers, queue = counters(state), state.queue("queue", value=int)
                 holder, one, two = (state.transaction() for _ in range(3))
                 numbers.set(holder, "a", 1)
-                waiting = [
+                waiting: list[Future[Any]] = [
                     pool.submit(numbers.get, one, "a", timeout=60),
                     pool.submit(queue.dequeue, two, wait=60),
                 ]
@@ -696,9 +713,7 @@ class TestLife:
     def test_an_error_is_not_hidden_by_a_state_that_was_closed(self, tmp_path: Path) -> None:
         state = open_state(tmp_path)
 
-        with pytest.raises(ZeroDivisionError), state.transaction():
-            state.close()
-            raise ZeroDivisionError
+        write_and_raise(state, counters(state), ZeroDivisionError(), lambda _: state.close())
         with pytest.raises(StateClosedError), state.transaction():
             pass
 
@@ -762,9 +777,10 @@ class TestInterrupts:
         holder = state.transaction()
         numbers.set(holder, "a", 1)
 
-        with pytest.raises(KeyboardInterrupt), state.transaction() as tx:
-            numbers.set(tx, "b", 1)
-            thread = interrupt_when(lambda: tx.inner._woken is not None)
+        tx = state.transaction()
+        numbers.set(tx, "b", 1)
+        thread = interrupt_when(lambda: tx.inner._woken is not None)
+        with pytest.raises(KeyboardInterrupt), tx:
             numbers.get(tx, "a", timeout=60)
         thread.join()
 
@@ -801,7 +817,9 @@ class TestInterrupts:
                 numbers.set(tx, "a", 1)
             assert next(feed).new == 1
 
-    def test_what_must_be_finished_is_waited_for(self, state: StateManager) -> None:
+    def test_what_must_be_finished_is_waited_for(
+        self, state: StateManager, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         ended, go_on, begun = [], asyncio.Event(), threading.Event()
         until_interrupted = threading.Event()
 
@@ -815,14 +833,14 @@ class TestInterrupts:
             state._thread.post(go_on.set)
 
         thread = interrupt_when(begun.is_set)
-        give_up = state._thread.post
+        post = state._thread.post
 
         def noticed(*arguments: Any) -> bool:
             if arguments[0].__name__ == "_cancel":
                 until_interrupted.set()
-            return give_up(*arguments)
+            return post(*arguments)
 
-        state._thread.post = noticed  # type: ignore[method-assign]
+        monkeypatch.setattr(state._thread, "post", noticed)
         releasing = threading.Thread(target=release)
         releasing.start()
         with pytest.raises(KeyboardInterrupt):
