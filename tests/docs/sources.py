@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PROJECT = Path(__file__).parents[2]
+PACKAGE = PROJECT / "src" / "partita"
 SOURCES = sorted((PROJECT / "src").rglob("*.py"))
-DOCUMENTS = sorted([*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")])
+DOCUMENTS = sorted(
+    [*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md"), *PACKAGE.rglob("*.md")]
+)
 _NOT_OURS = {".git", ".venv", "node_modules", "partita-data", "__pycache__", "out", "build", "dist"}
 
 
@@ -25,6 +28,11 @@ def own_files() -> Iterator[Path]:
 def trees() -> Iterator[tuple[Path, ast.Module]]:
     for path in SOURCES:
         yield path, ast.parse(path.read_text("utf-8"))
+
+
+def path_in_package(path: Path) -> str:
+    """The path as the tests name it: `service/http.py`."""
+    return path.relative_to(PACKAGE).as_posix()
 
 
 def name_of(node: ast.expr) -> str:

@@ -19,6 +19,7 @@ from partita.errors import (
     NotPrimaryError,
     Retry,
     StateClosedError,
+    StoreLockedError,
     UnavailableError,
     UsageError,
 )
@@ -241,6 +242,22 @@ async def test_the_numbers_of_a_service_are_fixed_at_its_creation(world: World) 
     with pytest.raises(UsageError) as caught:
         await world.open(partitions=2, replicas=1)
     assert caught.value.code == "PartitionCountFixed"
+
+
+async def test_a_service_that_was_closed_everywhere_is_found_again(world: World) -> None:
+    kept, new = world.folder / "kept", world.folder / "new"
+    for number, folder in enumerate([kept, kept, new], start=1):
+        service = await world.open(partitions=2, folder=folder)
+
+        assert [await service.request(key, b"1") for key in KEYS[:4]] == [b"%d" % number] * 4
+        await service.close()
+
+
+async def test_two_members_cannot_share_a_folder(world: World) -> None:
+    await world.open(partitions=1, folder=world.folder / "one")
+
+    with pytest.raises(StoreLockedError):
+        await world.open(partitions=1, folder=world.folder / "one")
 
 
 async def test_a_client_does_not_create_a_service(world: World) -> None:

@@ -11,7 +11,13 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from partita.errors import NotPrimaryError, PartitaError, StoreBusyError, UnavailableError
+from partita.errors import (
+    NotPrimaryError,
+    PartitaError,
+    StoreBusyError,
+    StoreLockedError,
+    UnavailableError,
+)
 from partita.reliable.membership import Held
 from partita.reliable.post import Listening, Post
 from partita.reliable.replica import Replica
@@ -103,7 +109,7 @@ class Holding:
     async def ready(self) -> None:
         """Return when it can serve; raise why it cannot, if that will not pass by itself."""
         while not self._is_ready.is_set():
-            if self.failure is not None and not isinstance(self.failure, UnavailableError):
+            if self.failure is not None and not _passes(self.failure):
                 raise self.failure
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS):
@@ -230,6 +236,11 @@ async def _handled(handle: Handle, state: StateManager, request: Request) -> Ans
     except Exception as error:
         logger.exception("handle() failed at request %s", request.id)
         return failed(error)
+
+
+def _passes(error: Exception) -> bool:
+    """Whether waiting helps; another process that has the folder will not go by itself."""
+    return isinstance(error, UnavailableError) and not isinstance(error, StoreLockedError)
 
 
 def _malformed(error: Exception) -> RemoteError:

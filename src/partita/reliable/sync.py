@@ -17,7 +17,6 @@ import os
 import threading
 from collections import deque
 from collections.abc import (
-    AsyncGenerator,
     AsyncIterator,
     Callable,
     Coroutine,
@@ -1174,16 +1173,15 @@ def _pages(
     *,
     size: int = PAGE_ROWS,
 ) -> Iterator[T]:
-    """Yield rows, of which each hand-over brings a page."""
+    """Yield rows, of which each hand-over brings a page.
+
+    An iteration that nobody goes on with ends by itself: asyncio closes a generator that is lost.
+    """
     run = thread.run if tx is None else tx.run
     is_last = False
-    try:
-        while not is_last:
-            page, is_last = run(_take(rows, size))
-            yield from page
-    finally:
-        if not is_last:
-            thread.post(_let_go, rows)
+    while not is_last:
+        page, is_last = run(_take(rows, size))
+        yield from page
 
 
 async def _take(rows: AsyncIterator[T], size: int) -> tuple[list[T], bool]:
@@ -1193,12 +1191,6 @@ async def _take(rows: AsyncIterator[T], size: int) -> tuple[list[T], bool]:
         if len(page) == size:
             return page, False
     return page, True
-
-
-def _let_go(rows: AsyncIterator[Any]) -> None:
-    """End an iteration that nobody goes on with, without waiting: it may be a collector's wish."""
-    if isinstance(rows, AsyncGenerator):
-        asyncio.get_running_loop().create_task(rows.aclose())
 
 
 def _plain(value: T) -> T:

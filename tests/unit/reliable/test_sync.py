@@ -1,5 +1,6 @@
 import asyncio
 import gc
+import inspect
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import msgspec
 import pytest
 
 import partita
+import partita.reliable
 from partita.errors import (
     DamageError,
     KeyNotFoundError,
@@ -28,8 +30,11 @@ from partita.errors import (
 )
 from partita.reliable import LockMode, Schema
 from partita.reliable.sync import (
+    ReliableConcurrentQueue,
     ReliableDictionary,
+    ReliableQueue,
     RestoreContext,
+    Snapshot,
     StateManager,
     Transaction,
     open_state,
@@ -614,6 +619,44 @@ class TestChanges:
             rest.result()
 
 
+@pytest.mark.parametrize(
+    ("face", "core"),
+    [
+        (StateManager, partita.reliable.StateManager),
+        (Transaction, partita.reliable.Transaction),
+        (Snapshot, partita.reliable.Snapshot),
+        (ReliableDictionary, partita.reliable.ReliableDictionary),
+        (ReliableQueue, partita.reliable.ReliableQueue),
+        (ReliableConcurrentQueue, partita.reliable.ReliableConcurrentQueue),
+    ],
+)
+def test_methods_take_the_arguments_of_the_asynchronous_ones(face: type, core: type) -> None:
+    def methods(one: type) -> dict[str, list[tuple[str, Any, Any]]]:
+        return {
+            name: [
+                (p.name, p.kind, p.default) for p in inspect.signature(member).parameters.values()
+            ]
+            for name, member in vars(one).items()
+            if not name.startswith("_") and callable(member)
+        }
+
+    found, wanted = methods(face), methods(core)
+
+    found.get("changes", [])[2:] = []  # how long an iteration waits is said here alone
+    own = {"call_back", "finish", "perform", "run"} - wanted.keys()
+    assert found == {name: wanted.get(name) for name in found} | {
+        name: found[name] for name in own & found.keys()
+    }
+
+
+def test_opening_takes_the_same_arguments() -> None:
+    wanted, found = (inspect.signature(one).parameters for one in (partita.open_state, open_state))
+
+    assert [(p.name, p.default) for p in found.values()] == [
+        (p.name, p.default) for p in wanted.values()
+    ]
+
+
 def in_use(lock: Any) -> bool:
     if lock.acquire(blocking=False):
         lock.release()
@@ -731,6 +774,27 @@ class TestLife:
                 waiting.result()
         with pytest.raises(StateClosedError):
             numbers.get(holder, "a")
+        state.close()
+        assert state._inner.on_close is not None
+        state._inner.on_close()
+
+    def test_a_call_that_the_thread_never_began_ends_with_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        state = open_state(tmp_path)
+        lost = threading.Event()
+
+        def lose(*_: object) -> bool:
+            lost.set()
+            return True
+
+        with monkeypatch.context() as patched, ThreadPoolExecutor(1) as pool:
+            patched.setattr(state._thread, "post", lose)
+            waiting = pool.submit(state.collections)
+            lost.wait()
+            state._thread.loop.call_soon_threadsafe(state._thread.loop.stop)
+            with pytest.raises(StateClosedError):
+                waiting.result()
         state.close()
         assert state._inner.on_close is not None
         state._inner.on_close()
@@ -902,9 +966,11 @@ class TestProcesses:
         done = run_script(
             tmp_path,
             """
-            import sys, threading
+            import atexit, sys, threading
             from partita.reliable.sync import open_state
 
+            # Called last, because it is the first that was registered.
+            atexit.register(lambda: print("closed", state._inner._is_closed))
             state = open_state(sys.argv[1])
             numbers = state.dictionary("numbers", key=int, value=int)
             with state.transaction() as tx:
@@ -917,7 +983,7 @@ class TestProcesses:
             """,
         )
 
-        assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+        assert (done.stdout, done.stderr, done.returncode) == ("closed True\n", "", 0)
         with open_state(tmp_path / "state") as state:
             numbers = state.dictionary("numbers", key=int, value=int)
             with state.snapshot() as snapshot:

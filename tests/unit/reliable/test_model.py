@@ -1,0 +1,463 @@
+"""A state against a model of plain Python: transactions, snapshots held open, and restarts.
+
+The model knows what is committed, what each open transaction has written, and what each snapshot
+saw. A lock that is not free is no failure here: the operation then changes nothing.
+"""
+
+import asyncio
+import copy
+import os
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from partita.clock import TICKS_A_SECOND, ManualClock
+from partita.errors import LockTimeoutError
+from partita.reliable import ReliableConcurrentQueue, ReliableDictionary, ReliableQueue
+from partita.reliable.opening import open_local
+from partita.reliable.snapshot import Snapshot
+from partita.reliable.state_manager import StateManager
+from partita.reliable.transaction import Transaction
+from partita.simulation.disk import SimDisk
+from unit.reliable.states import User
+
+T = TypeVar("T")
+
+SOAK = os.environ.get("PARTITA_SOAK") == "1"
+TTL_SECONDS = 60
+
+keys = st.sampled_from("abcdef")
+ages = st.integers(0, 3)
+which = st.integers(0, 2)
+
+
+class Rows:
+    """What is committed: rows by key, sessions with their expiry, queues by position."""
+
+    def __init__(self) -> None:
+        self.users: dict[str, User] = {}
+        self.sessions: dict[str, tuple[int, int]] = {}
+        self.queue: dict[int, int] = {}
+        self.jobs: dict[int, int] = {}
+
+
+class Open:
+    """A transaction and what the model says that it did."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self.tx = tx
+        self.users: dict[str, User | None] = {}
+        self.sessions: dict[str, tuple[int, int] | None] = {}
+        self.users_cleared = False
+        self.queue_cleared = False
+        self.taken: set[int] = set()
+        self.enqueued: list[int] = []
+        self.jobs_taken: set[int] = set()
+        self.jobs_enqueued: list[int] = []
+        self.seen: tuple[Rows, int] | None = None
+
+
+class StateMachine(RuleBasedStateMachine):
+    @initialize()
+    def begin(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.clock = ManualClock()
+        self.disk = SimDisk(self.clock)
+        self.rows = Rows()
+        self.tails = {"queue": 0, "jobs": 0}
+        self.numbers = 0
+        self.opened: list[Open] = []
+        self.snapshots: list[tuple[Snapshot, Rows, int]] = []
+        self.run(self._open())
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run_until_complete(work)
+
+    async def _open(self) -> None:
+        self.disk = self.disk.restart()
+        self.state: StateManager = await open_local(self.disk, self.clock)
+        assert self.state._house is not None
+        self.state._house.cancel()  # it would sweep at a time that the model does not know
+        self.users: ReliableDictionary[str, User] = await self.state.dictionary(
+            "users", key=str, value=User, indexes={"age": lambda user: user.age}
+        )
+        self.sessions: ReliableDictionary[str, int] = await self.state.dictionary(
+            "sessions", key=str, value=int, ttl=TTL_SECONDS
+        )
+        self.queue: ReliableQueue[int] = await self.state.queue("queue", value=int)
+        self.jobs: ReliableConcurrentQueue[int] = await self.state.concurrent_queue(
+            "jobs", value=int
+        )
+
+    def teardown(self) -> None:
+        if hasattr(self, "state"):
+            self.run(self.state.close())
+            self.loop.close()
+
+    # Transactions
+
+    @precondition(lambda self: len(self.opened) < 3)
+    @rule()
+    def open_transaction(self) -> None:
+        # Each step is a task of its own here.
+        self.opened.append(Open(self._in_loop(self.state.shared_transaction)))
+
+    def _in_loop(self, make: Any) -> Any:
+        async def inside() -> Any:
+            return make()
+
+        return self.run(inside())
+
+    @precondition(lambda self: self.opened)
+    @rule(place=which)
+    def commit(self, place: int) -> None:
+        one = self.opened.pop(place % len(self.opened))
+        self.run(one.tx.commit())
+        rows = self.rows
+        if one.users_cleared:
+            rows.users.clear()
+        for key, user in one.users.items():
+            _put(rows.users, key, user)
+        for key, session in one.sessions.items():
+            _put(rows.sessions, key, session)
+        if one.queue_cleared:
+            rows.queue.clear()
+        for position in one.taken:
+            del rows.queue[position]
+        for position in one.jobs_taken:
+            del rows.jobs[position]
+        for number in one.enqueued:
+            rows.queue[self.tails["queue"]] = number
+            self.tails["queue"] += 1
+        for number in one.jobs_enqueued:
+            rows.jobs[self.tails["jobs"]] = number
+            self.tails["jobs"] += 1
+
+    @precondition(lambda self: self.opened)
+    @rule(place=which)
+    def abort(self, place: int) -> None:
+        one = self.opened.pop(place % len(self.opened))
+        self.run(one.tx.abort())
+
+    # The dictionaries
+
+    @precondition(lambda self: self.opened)
+    @rule(place=which, key=keys, age=ages)
+    def set_user(self, place: int, key: str, age: int) -> None:
+        one, user = self._one(place), User(self._number(), age)
+        if self._locked(self.users.set(one.tx, key, user, timeout=0)):
+            one.users[key] = user
+
+    @precondition(lambda self: self.opened)
+    @rule(place=which, key=keys)
+    def delete_user(self, place: int, key: str) -> None:
+        one = self._one(place)
+        before = self._user(one, key)
+        if self._locked(self.users.delete(one.tx, key, timeout=0)):
+            assert self.answer is (before is not None)
+            if before is not None:
+                one.users[key] = None
+
+    @precondition(lambda self: self.opened)
+    @rule(place=which, key=keys)
+    def get_user(self, place: int, key: str) -> None:
+        one = self._one(place)
+        if self._locked(self.users.get(one.tx, key, None, timeout=0)):
+            assert self.answer == self._user(one, key)
+
+    @precondition(lambda self: self.opened)
+    @rule(place=which)
+    def clear_users(self, place: int) -> None:
+        one = self._one(place)
+        if self._locked(self.users.clear(one.tx, timeout=0)):
+            one.users.clear()
+            one.users_cleared = True
+
+    @precondition(lambda self: self.opened)
+    @rule(place=which, key=keys)
+    def set_session(self, place: int, key: str) -> None:
+        one, number = self._one(place), int(self._number())
+        expires = self.clock.ticks() + TTL_SECONDS * TICKS_A_SECOND
+        if self._locked(self.sessions.set(one.tx, key, number, timeout=0)):
+            one.sessions[key] = (number, expires)
+
+    @precondition(lambda self: self.opened)
+    @rule(place=which, key=keys)
+    def pop_session(self, place: int, key: str) -> None:
+        one = self._one(place)
+        if self._locked(self.sessions.pop(one.tx, key, None, timeout=0)):
+            found = one.sessions[key] if key in one.sessions else self.rows.sessions.get(key)
+            is_there = found is not None and found[1] > self.clock.ticks()
+            assert self.answer == (found[0] if found is not None and is_there else None)
+            if is_there:
+                one.sessions[key] = None
+
+    @precondition(lambda self: self.opened)
+    @rule(place=which, prefix=st.sampled_from(["", "a"]), reverse=st.booleans(), age=ages)
+    def enumerate_transaction(self, place: int, prefix: str, reverse: bool, age: int) -> None:
+        one = self._one(place)
+        if not self._locked(self._enumerated(one.tx, prefix, reverse, age)):
+            return
+        if one.seen is None:
+            one.seen = (copy.deepcopy(self.rows), self.clock.ticks())
+        seen, now = one.seen
+        users: dict[str, User] = {} if one.users_cleared else dict(seen.users)
+        sessions = dict(seen.sessions)
+        for key, user in one.users.items():
+            _put(users, key, user)
+        for key, session in one.sessions.items():
+            _put(sessions, key, session)
+        queue = [] if one.queue_cleared else _items(seen.queue, one.taken)
+        queue += one.enqueued
+        expected = _expected(users, sessions, queue, now, (prefix, reverse, age))
+        assert self.answer == (*expected, len(seen.jobs))
+
+    async def _enumerated(
+        self, view: Transaction | Snapshot, prefix: str, reverse: bool, age: int
+    ) -> tuple[Any, ...]:
+        users, sessions = self.users, self.sessions
+        # The lock of the collection may be taken by one who clears it.
+        if isinstance(view, Transaction):
+            for collection in (users, sessions, self.queue, self.jobs):
+                if view.space(collection) is None:
+                    await view.enter(collection, 0)
+        return (
+            [row async for row in users.items(view, prefix=prefix, reverse=reverse)],
+            await users.count(view),
+            [row async for row in users.find(view, age=age, reverse=reverse)],
+            [row async for row in sessions.items(view, reverse=reverse)],
+            await sessions.count(view),
+            [number async for number in self.queue.items(view)],
+            await self.queue.count(view),
+            await self.jobs.count(view),
+        )
+
+    # The queues
+
+    @precondition(lambda self: self.opened)
+    @rule(place=which)
+    def enqueue(self, place: int) -> None:
+        one, number = self._one(place), int(self._number())
+        if self._locked(self.queue.enqueue(one.tx, number, timeout=0)):
+            one.enqueued.append(number)
+
+    @precondition(lambda self: self.opened)
+    @rule(place=which, count=st.integers(0, 3))
+    def dequeue(self, place: int, count: int) -> None:
+        one = self._one(place)
+        if not self._locked(self.queue.dequeue_many(one.tx, count, timeout=0)):
+            return
+        rows = {} if one.queue_cleared else self.rows.queue
+        taken = [position for position in sorted(rows) if position not in one.taken][:count]
+        own = one.enqueued[: count - len(taken)]
+        assert self.answer == [rows[position] for position in taken] + own
+        one.taken.update(taken)
+        del one.enqueued[: len(own)]
+
+    @precondition(lambda self: self.opened)
+    @rule(place=which)
+    def clear_queue(self, place: int) -> None:
+        one = self._one(place)
+        if self._locked(self.queue.clear(one.tx, timeout=0)):
+            one.queue_cleared = True
+            one.taken.clear()
+            one.enqueued.clear()
+
+    @precondition(lambda self: self.opened)
+    @rule(place=which)
+    def enqueue_job(self, place: int) -> None:
+        one, number = self._one(place), int(self._number())
+        if self._locked(self.jobs.enqueue(one.tx, number, timeout=0)):
+            one.jobs_enqueued.append(number)
+
+    @precondition(lambda self: self.opened)
+    @rule(place=which, count=st.integers(1, 3))
+    def dequeue_jobs(self, place: int, count: int) -> None:
+        one = self._one(place)
+        taken = {position for other in self.opened for position in other.jobs_taken}
+        free = [position for position in sorted(self.rows.jobs) if position not in taken]
+        if self._locked(self.jobs.dequeue_many(one.tx, count, timeout=0)):
+            assert self.answer == [self.rows.jobs[position] for position in free[:count]]
+            one.jobs_taken.update(free[:count])
+
+    # Whole transactions: what it takes to see an abort or a snapshot do harm
+
+    @rule(count=st.integers(1, 4))
+    def fill_queues(self, count: int) -> None:
+        self.opened.append(Open(self._in_loop(self.state.shared_transaction)))
+        for _ in range(count):
+            self.enqueue(-1)
+            self.enqueue_job(-1)
+        self.commit(-1)
+
+    @rule(count=st.integers(1, 3), is_aborted=st.booleans())
+    def empty_queues(self, count: int, is_aborted: bool) -> None:
+        self.opened.append(Open(self._in_loop(self.state.shared_transaction)))
+        self.dequeue(-1, count)
+        self.dequeue_jobs(-1, count)
+        self.abort(-1) if is_aborted else self.commit(-1)
+
+    @rule(written=st.lists(st.tuples(keys, ages), max_size=4))
+    def write_users(self, written: list[tuple[str, int]]) -> None:
+        self.opened.append(Open(self._in_loop(self.state.shared_transaction)))
+        for key, age in written:
+            if age:
+                self.set_user(-1, key, age)
+            else:
+                self.delete_user(-1, key)
+        self.commit(-1)
+
+    # Snapshots, time and restarts
+
+    @precondition(lambda self: len(self.snapshots) < 3)
+    @rule()
+    def open_snapshot(self) -> None:
+        rows = copy.deepcopy(self.rows)
+        self.snapshots.append((self.state.snapshot(), rows, self.clock.ticks()))
+
+    @precondition(lambda self: self.snapshots)
+    @rule(place=which, reverse=st.booleans(), age=ages)
+    def look_at_snapshot(self, place: int, reverse: bool, age: int) -> None:
+        snapshot, rows, now = self.snapshots[place % len(self.snapshots)]
+        found = self.run(self._enumerated(snapshot, "", reverse, age))
+        queue = _items(rows.queue, set())
+        expected = _expected(rows.users, rows.sessions, queue, now, ("", reverse, age))
+        assert found == (*expected, len(rows.jobs))
+
+    @precondition(lambda self: self.snapshots)
+    @rule(place=which)
+    def close_snapshot(self, place: int) -> None:
+        self.snapshots.pop(place % len(self.snapshots))[0].close()
+
+    @rule(seconds=st.sampled_from([1, 30, TTL_SECONDS]))
+    def let_time_pass(self, seconds: int) -> None:
+        self.clock.advance(seconds)
+
+    @precondition(lambda self: not self.opened)
+    @rule()
+    def sweep(self) -> None:
+        self.run(self.state._sweep())
+        now = self.clock.ticks()
+        self.rows.sessions = {
+            key: session for key, session in self.rows.sessions.items() if session[1] > now
+        }
+
+    @rule()
+    def write_checkpoint(self) -> None:
+        self.run(self.state.checkpoint())
+
+    @rule(is_power_cut=st.booleans())
+    def restart(self, is_power_cut: bool) -> None:
+        if is_power_cut:
+            survivor = self.disk.power_cut("lost")  # all that was acknowledged was synced
+            self.run(_closed_badly(self.state))
+            self.disk = survivor
+        else:
+            self.run(self.state.close())
+        self.opened.clear()
+        self.snapshots.clear()
+        self.run(self._open())
+
+    @invariant()
+    def what_is_committed_is_seen(self) -> None:
+        if not hasattr(self, "state"):
+            return
+
+        async def look() -> tuple[Any, ...]:
+            async with self.state.snapshot() as snapshot:
+                return await self._enumerated(snapshot, "", False, 1)
+
+        rows = self.rows
+        queue = _items(rows.queue, set())
+        expected = _expected(
+            rows.users, rows.sessions, queue, self.clock.ticks(), ("", False, 1)
+        )
+        assert self.run(look()) == (*expected, len(rows.jobs))
+
+    @invariant()
+    def nothing_is_left_behind(self) -> None:
+        if not hasattr(self, "state"):
+            return
+        if not self.opened:
+            assert self.state._core.locks.is_empty()
+        if not self.opened and not self.snapshots:
+            assert not self.state.state._snapshots
+            for collection in self.state.state.collections.values():
+                assert not collection.rows.history
+                assert not collection.generations
+                assert list(collection.rows.keys) == sorted(collection.rows.values)
+
+    def _one(self, place: int) -> Open:
+        return self.opened[place % len(self.opened)]
+
+    def _user(self, one: Open, key: str) -> User | None:
+        if key in one.users:
+            return one.users[key]
+        return None if one.users_cleared else self.rows.users.get(key)
+
+    def _number(self) -> str:
+        self.numbers += 1
+        return str(self.numbers)
+
+    def _locked(self, work: Coroutine[Any, Any, Any]) -> bool:
+        """Run an operation; False if its lock is not free."""
+        try:
+            self.answer: Any = self.run(work)
+        except LockTimeoutError:
+            return False
+        return True
+
+
+async def _closed_badly(state: StateManager) -> None:
+    """Let the object go after its disk is gone."""
+    try:
+        await state.close()
+    except Exception:  # noqa: BLE001 - a machine without power closes nothing
+        return
+
+
+def _put(rows: dict[str, T], key: str, row: T | None) -> None:
+    if row is None:
+        rows.pop(key, None)
+    else:
+        rows[key] = row
+
+
+def _items(rows: dict[int, int], taken: set[int]) -> list[int]:
+    return [rows[position] for position in sorted(rows) if position not in taken]
+
+
+def _expected(
+    users: dict[str, User],
+    sessions: dict[str, tuple[int, int]],
+    queue: list[int],
+    now: int,
+    asked: tuple[str, bool, int],
+) -> tuple[Any, ...]:
+    prefix, reverse, age = asked
+    ordered = sorted(users.items(), reverse=reverse)
+    return (
+        [row for row in ordered if row[0].startswith(prefix)],
+        len(users),
+        [row for row in ordered if row[1].age == age],
+        [
+            (key, number)
+            for key, (number, expires) in sorted(sessions.items(), reverse=reverse)
+            if expires > now
+        ],
+        len(sessions),
+        queue,
+        len(queue),
+    )
+
+
+TestModel = StateMachine.TestCase
+TestModel.settings = settings(
+    max_examples=2_000 if SOAK else 150,
+    stateful_step_count=60,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
