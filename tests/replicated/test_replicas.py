@@ -32,6 +32,7 @@ from partita.errors import (
     NotReadableError,
     QuorumLostError,
     SchemaError,
+    TransactionAbortedError,
     UnavailableError,
 )
 from partita.reliable.jetstream import JetStream
@@ -766,3 +767,20 @@ async def test_a_primary_that_wakes_from_a_freeze_never_acknowledges(
         counts = await processes.settled()
 
         assert not set(late) & set(counts)
+
+
+async def test_a_transaction_begun_on_a_secondary_never_writes_as_primary(world: World) -> None:
+    """What it read took no locks: others may have written since."""
+    first, second = await world.join(), await world.join()
+    sequence = await first.note(1)
+    await second.state.read_at_least(sequence)
+    tx = second.state.transaction()
+    async with tx:
+        read = await second.counts.get(tx, 1)
+        async with first.state.transaction() as other:
+            await first.counts.set(other, 1, 10)
+        await first.state.step_down()
+        assert await second.state.wait_primary()
+
+        with pytest.raises(TransactionAbortedError):
+            await second.counts.set(tx, 1, read + 1)

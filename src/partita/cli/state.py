@@ -43,9 +43,9 @@ from partita.cli.state_reading import (
 from partita.cli.state_verify import checkpoint_facts, log_facts, verify
 from partita.clock import SystemClock
 from partita.errors import BackupOrderError, ConfigurationError, StoreLockedError
-from partita.reliable.backup import restore
 from partita.reliable.opening import open_state
 from partita.reliable.os_disk import OsDisk
+from partita.reliable.restoring import restore_state
 from partita.reliable.state import Collection, State
 
 T = TypeVar("T")
@@ -81,7 +81,12 @@ def add_verbs(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         "partita state restore /mnt/backups/orders --to ./state",
         path="folder of the backups",
     )
-    restoring.add_argument("--to", required=True, metavar="PATH", help="folder of the state")
+    restoring.add_argument(
+        "--to", required=True, metavar="PATH|URL", help="folder of the state, or nats://host:4222"
+    )
+    restoring.add_argument(
+        "--partition", metavar="NAME", help="the new partition's name, for a state on NATS"
+    )
     restoring.add_argument(
         "--force", action="store_true", help="replace what is there, even if it is newer"
     )
@@ -145,7 +150,15 @@ def _facts(path: Path, given: Mapping[str, object], bar: "Bar") -> Facts:
             return back_up(path, to, bar, incremental=bool(given["incremental"]))
         case "restore":
             up_to, force = _sequence(given["up_to"]), bool(given["force"])
-            return restore_folder(path, Path(str(given["to"])), bar, up_to=up_to, force=force)
+            partition = given["partition"]
+            return restore_backups(
+                path,
+                str(given["to"]),
+                bar,
+                up_to=up_to,
+                force=force,
+                partition=None if partition is None else str(partition),
+            )
         case _:
             return _export(path, given, bar)
 
@@ -332,8 +345,14 @@ def back_up(path: Path, folder: Path, bar: Bar, *, incremental: bool) -> BackedU
     return asyncio.run(work())
 
 
-def restore_folder(
-    folder: Path, path: Path, bar: Bar, *, up_to: int | None, force: bool
+def restore_backups(
+    folder: Path,
+    where: str,
+    bar: Bar,
+    *,
+    up_to: int | None,
+    force: bool,
+    partition: str | None = None,
 ) -> RestoredFacts:
     """Make a state what a folder of backups says."""
     if not any(name.startswith("backup-") for name in names_in(folder)):
@@ -342,13 +361,15 @@ def restore_folder(
             f"The folder {folder} holds no backup.",
             hint="Choose the folder that the backups were written to.",
         )
-    _refuse_same(path, folder)
-    with contextlib.closing(OsDisk(folder)) as source, contextlib.closing(OsDisk(path)) as target:
-        done = asyncio.run(
-            restore(source, target, SystemClock(), force=force, up_to=up_to, progress=bar.progress)
+    if "://" not in where:
+        _refuse_same(Path(where), folder)
+    done = asyncio.run(
+        restore_state(
+            folder, where, partition=partition, force=force, up_to=up_to, progress=bar.progress
         )
+    )
     return RestoredFacts(
-        os.fspath(path), done.sequence, done.epoch, list(done.backups), moment(done.restored_at)
+        where, done.sequence, done.epoch, list(done.backups), moment(done.restored_at)
     )
 
 

@@ -33,6 +33,7 @@ from partita.reliable.locks import LockMode
 from partita.reliable.notifications import Change
 from partita.reliable.opening import open_state
 from partita.reliable.queue import ReliableQueue
+from partita.reliable.restoring import restore_state
 from partita.reliable.retry import Committed
 from partita.reliable.schema import Schema, downcast, upcast
 from partita.reliable.snapshot import Snapshot
@@ -73,5 +74,6 @@ __all__ = [
     "TransactionUseError",
     "downcast",
     "open_state",
+    "restore_state",
     "upcast",
 ]

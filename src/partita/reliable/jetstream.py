@@ -75,13 +75,15 @@ class JetStream:
         monitor: Sequence[str] | None = None,
         timeout: float = 30.0,
         connect_options: Mapping[str, Any] | None = None,
+        first_sequence: int = 1,
         clock: Clock | None = None,
     ) -> "JetStream":
         """Connect, prove that the cluster syncs, and create or open what the partition needs.
 
         `monitor` gives the nodes' monitoring addresses (http://host:8222) where they are not at
         the client port + 4000. `connect_options` go to nats-py: user, password, token,
-        user_credentials, nkeys_seed, tls, tls_hostname, name.
+        user_credentials, nkeys_seed, tls, tls_hostname, name. `first_sequence` is where a log
+        begins that is created here: right after a state that was restored.
         """
         _check_arguments(partition, replicas, register_seconds)
         urls = server_urls(url)
@@ -93,7 +95,7 @@ class JetStream:
             await stream._check_server()
             if verify_durable:
                 await stream._verify_nodes(deadline)
-            await stream._open_streams(replicas, register_seconds, deadline)
+            await stream._open_streams(replicas, register_seconds, first_sequence, deadline)
         except BaseException:
             await stream.close()
             raise
@@ -264,10 +266,12 @@ class JetStream:
             )
         self.message_bytes_max = min(self.message_bytes_max, max_payload - HEADER_BYTES)
 
-    async def _open_streams(self, replicas: int, register_seconds: float, deadline: float) -> None:
+    async def _open_streams(
+        self, replicas: int, register_seconds: float, first_sequence: int, deadline: float
+    ) -> None:
         register = f"$KV.{self._bucket}.>"
         wanted = {
-            "log": log_settings(self._stream, self._subject(0)),
+            "log": log_settings(self._stream, self._subject(0), first_sequence),
             "register": register_settings(f"KV_{self._bucket}", register, register_seconds),
             "files": file_settings(self._files.stream, self._files.subjects),
         }

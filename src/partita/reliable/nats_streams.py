@@ -38,8 +38,9 @@ _CHECKED = (
 )
 
 
-def log_settings(name: str, subject: str) -> dict[str, Any]:
+def log_settings(name: str, subject: str, first_sequence: int = 1) -> dict[str, Any]:
     return {
+        **({"first_seq": first_sequence} if first_sequence > 1 else {}),
         "name": name,
         "subjects": [subject],
         "deny_delete": True,

@@ -55,7 +55,7 @@ async def open_state(  # noqa: PLR0913 - by keyword
     of the nodes where they are not at the client port + 4000, and `connect_options` go to nats-py.
     """
     clock = clock or SystemClock()
-    addresses = _nats_addresses(where)
+    addresses = nats_addresses(where)
     if addresses is None:
         _refuse_nats_arguments(partition, folder)
         assert isinstance(where, str | os.PathLike)
@@ -84,20 +84,17 @@ async def open_state(  # noqa: PLR0913 - by keyword
         await state.close()
 
 
-async def open_on_nats(  # noqa: PLR0913 - by keyword
+async def connect_stream(  # noqa: PLR0913 - by keyword
     addresses: str | list[str],
-    clock: Clock,
     *,
     partition: str | None,
     replicas: int,
-    folder: str | os.PathLike[str] | None,
-    address: str,
-    monitor: Sequence[str] | None,
-    connect_options: Mapping[str, Any] | None,
-    checkpoint_bytes: int,
-    patience: float = 0.0,
-) -> StateManager:
-    """Open a replica of one partition, with a connection of its own."""
+    clock: Clock,
+    monitor: Sequence[str] | None = None,
+    connect_options: Mapping[str, Any] | None = None,
+    first_sequence: int = 1,
+) -> Stream:
+    """Connect to a partition's stream; a new one begins at `first_sequence`."""
     if partition is None:
         raise UsageError(
             "InvalidStateAddress",
@@ -112,13 +109,38 @@ async def open_on_nats(  # noqa: PLR0913 - by keyword
             "A replicated state needs the NATS client.",
             hint='pip install "partita[replicated]".',
         ) from error
+    return await JetStream.connect(
+        addresses,
+        partition=partition,
+        replicas=replicas,
+        monitor=monitor,
+        connect_options=connect_options,
+        first_sequence=first_sequence,
+        clock=clock,
+    )
+
+
+async def open_on_nats(  # noqa: PLR0913 - by keyword
+    addresses: str | list[str],
+    clock: Clock,
+    *,
+    partition: str | None,
+    replicas: int,
+    folder: str | os.PathLike[str] | None,
+    address: str,
+    monitor: Sequence[str] | None,
+    connect_options: Mapping[str, Any] | None,
+    checkpoint_bytes: int,
+    patience: float = 0.0,
+) -> StateManager:
+    """Open a replica of one partition, with a connection of its own."""
     stack = contextlib.ExitStack()
     if folder is None:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="partita-"))
     disk = OsDisk(Path(folder))
     stack.callback(disk.close)
     try:
-        stream = await JetStream.connect(
+        stream = await connect_stream(
             addresses,
             partition=partition,
             replicas=replicas,
@@ -246,7 +268,7 @@ async def _recovered(
     return manager
 
 
-def _nats_addresses(where: object) -> str | list[str] | None:
+def nats_addresses(where: object) -> str | list[str] | None:
     """Return the addresses of NATS servers; None for a folder."""
     if isinstance(where, str) and "://" not in where:
         return None

@@ -96,6 +96,8 @@ class Replica:
         self._timing = timing
         self._lease_revision = 0
         self._lease_until = 0.0
+        self._is_unheard = False
+        """The last renewal waited for an answer as long as the lease lasts, and got none."""
         self._heartbeat_revision = 0
         self._knows_primary = False
         self._tried_epoch = 0
@@ -354,7 +356,7 @@ class Replica:
                 async with asyncio.timeout(self._timing.renew_seconds):
                     await self._deposed.wait()
             if not self._deposed.is_set() and not await self._renew():
-                self._depose(_not_primary("", "The lease was lost."))
+                self._depose(self._lease_lost())
         self._depose(_not_primary("", "This replica is a secondary."))
         self._log.abandon()
         await self._manager.committer_idle()
@@ -378,7 +380,9 @@ class Replica:
         except (NoAnswer, TimeoutError):
             # The write may have happened: its revision is not known, so the next one is refused
             # and the lease runs out. Until then it is ours.
+            self._is_unheard = asked < self._lease_until
             return self._clock.monotonic() < self._lease_until
+        self._is_unheard = False
         if revision is None:
             return await self._is_own_lease(asked)
         self._lease_revision = revision
@@ -412,13 +416,11 @@ class Replica:
         self._deposed.set()
 
     def _quorum_lost(self) -> None:
-        self._depose(
-            QuorumLostError(
-                "QuorumLost",
-                "Too few nodes of the log answer: nothing can be committed.",
-                hint="Bring the nodes back: the replica goes on by itself.",
-            )
-        )
+        self._depose(_no_quorum())
+
+    def _lease_lost(self) -> PartitaError:
+        """Say why: nobody answered, or another may have taken it while this process slept."""
+        return _no_quorum() if self._is_unheard else _not_primary("", "The lease was lost.")
 
     def _depose(self, error: PartitaError) -> None:
         if self._manager.is_primary:
@@ -517,6 +519,14 @@ class Replica:
                 facts={"collection": name, "version": version, "replicas": behind},
                 hint="Deploy code that opens it with Schema(version=..., write=...) everywhere.",
             )
+
+
+def _no_quorum() -> QuorumLostError:
+    return QuorumLostError(
+        "QuorumLost",
+        "Too few nodes of the log answer: nothing can be committed.",
+        hint="Bring the nodes back: the replica goes on by itself.",
+    )
 
 
 def _not_primary(address: str, message: str) -> NotPrimaryError:

@@ -23,6 +23,7 @@ from partita.errors import (
     NotPrimaryError,
     NotReadableError,
     PartitaError,
+    QuorumLostError,
     SchemaError,
     StateClosedError,
     UsageError,
@@ -252,7 +253,7 @@ class StateManager:
 
     def name_primary(self, error: NotPrimaryError) -> None:
         """Let a secondary's refusals say where the primary is."""
-        if isinstance(self._core.role_error, NotPrimaryError):
+        if isinstance(self._core.role_error, NotPrimaryError | QuorumLostError):
             self._core.role_error = error
 
     async def committer_idle(self) -> None:

@@ -255,7 +255,7 @@ class Transaction:
     def check_writable(self) -> None:
         """Refuse a write before it takes a lock, where it could never be committed."""
         self.check()
-        self._core.writable()
+        self._writable()
 
     def space(self, owner: Owner, timeout: float | None = None) -> Workspace | None:
         """Return what was done to a collection so far; None before `enter`."""
@@ -335,22 +335,22 @@ class Transaction:
 
     def stage(self, space: Workspace, key: bytes, value: bytes | None) -> None:
         """Note a write; a transaction that grows beyond its limits is refused here."""
-        self._core.writable()
+        self._writable()
         self._grow(len(key) + (0 if value is None else len(value)))
         space.writes[key] = value
 
     def stage_enqueue(self, space: Workspace, value: bytes) -> None:
-        self._core.writable()
+        self._writable()
         self._grow(len(value))
         space.enqueued.append(value)
 
     def stage_clear(self, space: Workspace) -> None:
-        self._core.writable()
+        self._writable()
         space.clear()
 
     def stage_operations(self, operations: list[Operation]) -> None:
         """Add operations that no workspace makes: outcomes, schemas, drops."""
-        self._core.writable()
+        self._writable()
         self._more.extend(operations)
 
     # --- what users use -------------------------------------------------------------------
@@ -372,7 +372,7 @@ class Transaction:
         self.status = Status.COMMITTING
         try:
             entry, size = self._entry()
-            committer = self._core.writable() if entry.operations else None
+            committer = self._writable() if entry.operations else None
         except BaseException:
             self._end(Status.ABORTED)
             raise
@@ -439,6 +439,17 @@ class Transaction:
             _wake(self._woken)
 
     # --------------------------------------------------------------------------------------
+
+    def _writable(self) -> Committer:
+        committer = self._core.writable()
+        if not self.is_on_primary:
+            raise TransactionAbortedError(
+                "TransactionAborted",
+                f"Transaction {self.id} began before this replica was primary: it took no locks.",
+                facts={"transaction": self.id},
+                hint="Run it again from its beginning; state.run does that.",
+            )
+        return committer
 
     def _entry(self) -> tuple[Entry, int]:
         if self._core.checks_mutation():

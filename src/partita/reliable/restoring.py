@@ -1,0 +1,106 @@
+"""Bringing a backup back: into a folder, or as a new partition on NATS."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from partita.clock import Clock, SystemClock
+from partita.errors import BackupOrderError, UnavailableError
+from partita.reliable.backup import Restored, restore
+from partita.reliable.checkpoint import Checkpoints, Progress
+from partita.reliable.opening import connect_stream, nats_addresses
+from partita.reliable.os_disk import OsDisk
+from partita.reliable.replica import CHECKPOINT_FILE
+from partita.reliable.state import State
+from partita.reliable.stream import NoAnswer, Stream
+
+ANSWER_SECONDS = 10.0
+FILE_SECONDS = 120.0
+
+
+async def restore_state(  # noqa: PLR0913 - by keyword
+    backups: str | os.PathLike[str],
+    where: str | os.PathLike[str] | Sequence[str],
+    *,
+    partition: str | None = None,
+    replicas: int = 3,
+    force: bool = False,
+    up_to: int | None = None,
+    progress: Progress | None = None,
+    monitor: Sequence[str] | None = None,
+    connect_options: Mapping[str, Any] | None = None,
+    clock: Clock | None = None,
+) -> Restored:
+    """Bring the newest state of a folder of backups back, or an older one (`up_to`).
+
+    A folder that holds a state is replaced only by one that continues it, or with `force`; no
+    process may have it open. On NATS the state becomes a new partition: one that exists is never
+    touched, so that its replicas cannot see two histories.
+    """
+    clock = clock or SystemClock()
+    addresses = nats_addresses(where)
+    async with _disk(Path(backups)) as source:
+        if addresses is None:
+            assert isinstance(where, str | os.PathLike)
+            async with _disk(Path(where)) as target:
+                return await restore(
+                    source, target, clock, force=force, up_to=up_to, progress=progress
+                )
+        with tempfile.TemporaryDirectory(prefix="partita-") as folder:
+            async with _disk(Path(folder)) as target:
+                restored = await restore(source, target, clock, up_to=up_to, progress=progress)
+                content = await _content(target)
+    stream = await connect_stream(
+        addresses,
+        partition=partition,
+        replicas=replicas,
+        clock=clock,
+        monitor=monitor,
+        connect_options=connect_options,
+        first_sequence=restored.sequence + 1,
+    )
+    try:
+        await _plant(stream, restored, content)
+    finally:
+        await stream.close()
+    return restored
+
+
+async def _plant(stream: Stream, restored: Restored, content: bytes) -> None:
+    """Leave the state where replicas of an empty, later log look for it."""
+    try:
+        bounds = await stream.bounds(timeout=ANSWER_SECONDS)
+        found = await stream.get_file(CHECKPOINT_FILE, timeout=ANSWER_SECONDS)
+        if bounds != (restored.sequence + 1, restored.sequence) or found is not None:
+            raise BackupOrderError(
+                "PartitionExists",
+                "A partition of this name holds a state already; it was not touched.",
+                facts={"first": bounds[0], "last": bounds[1]},
+                hint="Restore under another partition name, and let the service open that one.",
+            )
+        await stream.put_file(CHECKPOINT_FILE, content, timeout=FILE_SECONDS)
+    except NoAnswer as error:
+        raise UnavailableError(
+            "QuorumLost",
+            "The NATS cluster did not take the restored state in time.",
+            hint="Bring the nodes back, then restore under another partition name.",
+        ) from error
+
+
+async def _content(target: OsDisk) -> bytes:
+    checkpoints = Checkpoints(target)
+    found = await checkpoints.load(State())
+    assert found is not None, "a restore leaves a checkpoint"
+    return checkpoints.read(found)
+
+
+@contextlib.asynccontextmanager
+async def _disk(folder: Path) -> AsyncIterator[OsDisk]:
+    disk = OsDisk(folder)
+    try:
+        yield disk
+    finally:
+        disk.close()
