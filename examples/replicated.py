@@ -12,8 +12,8 @@ from partita.reliable import Transaction
 async def main(where: str) -> None:
     me = f"process {os.getpid()}"
     async with partita.open_state(where, partition="counter", replicas=3, address=me) as state:
-        while not (state.is_primary or state.collections()):
-            await asyncio.sleep(0.1)  # only a primary creates collections
+        while not (await state.wait_primary(0.1) or state.collections()):
+            pass  # only a primary creates collections
         counts = await state.dictionary("counts", key=str, value=int)
 
         async def count(tx: Transaction) -> int:

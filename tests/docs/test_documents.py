@@ -1,13 +1,15 @@
 import argparse
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from docs.sources import DOCUMENTS, PROJECT, anchor_of, headings, own_files
+from docs.sources import DOCUMENTS, PROJECT, anchor_of, headings, own_files, path_in_package, trees
 from partita.cli.config import SETTINGS
 from partita.cli.main import parser
+from partita.reliable import limits as reliable_limits
 from partita.service.http_wire import HttpLimits
 from partita.tables import limits
 
@@ -28,6 +30,17 @@ def flags_of(verb: argparse.ArgumentParser) -> Iterator[str]:
             for inner in action.choices.values():
                 yield from flags_of(inner)
         yield from (option for option in action.option_strings if option.startswith("--"))
+
+
+def constants(tree: ast.Module) -> Iterator[str]:
+    """The public constants of a module, in classes too."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                if name.isupper() and not name.startswith("_"):
+                    yield name
+            case _:
+                pass
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -67,6 +80,31 @@ def test_every_limit_is_in_the_limits_document() -> None:
     for bound in ("request_line_bytes_max", "connections_max", "keep_alive_seconds"):
         assert bound in HttpLimits.__struct_fields__
         assert f"`{bound}`" in text
+
+
+def test_every_limit_of_reliable_state_is_in_the_limits_document() -> None:
+    text = (PROJECT / "docs" / "limits.md").read_text("utf-8")
+    names = {name for name in vars(reliable_limits) if name.isupper()}
+    for path, tree in trees():
+        if path_in_package(path).startswith("reliable/"):
+            names |= {name for name in constants(tree) if name.endswith(("_MAX", "_MIN"))}
+
+    assert {"KEY_BYTES_MAX", "PARTITIONS_MAX", "FEED_BUFFER_MAX"} <= names
+    assert {name for name in names if f"`{name}`" not in text} == set()
+
+
+def test_every_limit_that_the_document_names_exists() -> None:
+    text = (PROJECT / "docs" / "limits.md").read_text("utf-8")
+    defined = {name for _, tree in trees() for name in constants(tree)}
+
+    assert set(re.findall(r"`([A-Z][A-Z_]+)`", text)) - defined == set()
+
+
+def test_every_format_is_linked_from_the_architecture() -> None:
+    text = (PROJECT / "docs" / "architecture.md").read_text("utf-8")
+
+    for document in (PROJECT / "docs" / "formats").glob("*.md"):
+        assert f"formats/{document.name}" in text
 
 
 def test_every_decision_is_linked_from_the_architecture() -> None:

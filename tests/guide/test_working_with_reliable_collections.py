@@ -162,9 +162,7 @@ class TestWorkingWithReliableCollections:
                 assert not await users.contains(snapshot, "ada")
                 assert await users.count(snapshot) == 0
 
-    async def test_the_commit_makes_it_lasting_and_releases_the_locks(
-        self, tmp_path: Path
-    ) -> None:
+    async def test_the_commit_makes_it_lasting_and_releases_the_locks(self, tmp_path: Path) -> None:
         async with partita.open_state(tmp_path) as state:
             users = await state.dictionary("users", key=str, value=UserInfo)
             async with state.transaction() as tx:
@@ -352,9 +350,7 @@ class TestSchemaVersioning:
                 found = await newer.get(snapshot, "ada")
         assert found == UserV2("ada@example.org", (LAMP,), "it")
 
-    async def test_a_key_is_found_again_by_its_value_in_every_process(
-        self, tmp_path: Path
-    ) -> None:
+    async def test_a_key_is_found_again_by_its_value_in_every_process(self, tmp_path: Path) -> None:
         for _ in range(2):
             async with partita.open_state(tmp_path) as state:
                 bids = await state.dictionary("bids", key=ItemId, value=int)

@@ -44,6 +44,7 @@ from replicated.replica_process import Asked, Ledger, Told, key_of
 
 SOAK = bool(os.environ.get("PARTITA_SOAK"))
 KILLS = 20 if SOAK else 3
+LEASE_KILLS = 5 if SOAK else 1
 PAUSES = 10 if SOAK else 1
 QUORUM_LOSSES = 5 if SOAK else 1
 FULL_RESTARTS = 5 if SOAK else 1
@@ -84,10 +85,18 @@ async def nats_api(cluster: Cluster, verb: str, **asked: object) -> dict[str, An
     return decoded
 
 
-async def leader_of(cluster: Cluster, partition: str) -> int:
-    """Return the node that leads the stream of a partition."""
-    answer = await nats_api(cluster, f"STREAM.INFO.partita-{partition}")
+async def leader_of(cluster: Cluster, stream: str) -> int:
+    """Return the node that leads a stream."""
+    answer = await nats_api(cluster, f"STREAM.INFO.{stream}")
     return cluster.node_named(answer["cluster"]["leader"])
+
+
+def log_stream(partition: str) -> str:
+    return f"partita-{partition}"
+
+
+def lease_stream(partition: str) -> str:
+    return f"KV_partita-{partition}-register"
 
 
 async def whole(cluster: Cluster, partition: str) -> None:
@@ -95,7 +104,7 @@ async def whole(cluster: Cluster, partition: str) -> None:
 
     async def is_whole() -> bool:
         with contextlib.suppress(TimeoutError):
-            for stream in (f"partita-{partition}", f"KV_partita-{partition}-register"):
+            for stream in (log_stream(partition), lease_stream(partition)):
                 members = (await nats_api(cluster, f"STREAM.INFO.{stream}")).get("cluster", {})
                 peers = members.get("replicas", ())
                 if "leader" not in members or not all(peer["current"] for peer in peers):
@@ -151,6 +160,13 @@ class Operations:
         seconds = loop.time() - began
         logger.info("after %s: writes again after %.1f s", what, seconds)
         return seconds
+
+    async def work(self, count: int = 100) -> None:
+        """Return when the clients have had so many more operations acknowledged."""
+        until = len(self.acknowledged) + count
+        async with asyncio.timeout(LIVENESS_SECONDS):
+            while len(self.acknowledged) < until:  # noqa: ASYNC110 - all clients count
+                await asyncio.sleep(0.01)
 
     def start(self, clients: int = CLIENTS) -> None:
         self._clients = [asyncio.create_task(self._keep_on()) for _ in range(clients)]
@@ -238,7 +254,8 @@ class World:
                 await asyncio.sleep(0.02)
 
     async def fault(self, what: str, indexes: list[int], *, is_pause: bool = False) -> float:
-        """Stop nodes, see that writes go on (or come back with the nodes), and make all whole."""
+        """Stop nodes under load, see that writes come back, and make all whole."""
+        await self.operations.work()
         stop = self.cluster.pause if is_pause else self.cluster.kill
         start = self.cluster.resume if is_pause else self.cluster.restart
         for index in indexes:
@@ -306,12 +323,25 @@ async def test_nothing_is_lost_or_doubled_when_leading_nodes_are_killed(
     await world.watch()
     world.operations.start()
     for _ in range(KILLS):
-        leader = await leader_of(world.cluster, world.partition)
+        leader = await leader_of(world.cluster, log_stream(world.partition))
         record_property("seconds", await world.fault("a kill", [leader]))
 
+    await world.operations.work()
     await world.settled()
 
-    assert len(world.operations.acknowledged) > 100
+
+async def test_nothing_is_lost_or_doubled_when_the_lease_is_lost_with_its_node(
+    world: World, record_property: Callable[[str, object], None]
+) -> None:
+    await world.join_three()
+    await world.watch()
+    world.operations.start()
+    for _ in range(LEASE_KILLS):
+        leader = await leader_of(world.cluster, lease_stream(world.partition))
+        record_property("seconds", await world.fault("a kill of the lease's node", [leader]))
+
+    await world.operations.work()
+    await world.settled()
 
 
 async def test_nothing_is_lost_or_doubled_when_nodes_freeze_or_all_restart(
@@ -321,16 +351,15 @@ async def test_nothing_is_lost_or_doubled_when_nodes_freeze_or_all_restart(
     await world.watch()
     world.operations.start()
     for _ in range(PAUSES):
-        leader = await leader_of(world.cluster, world.partition)
+        leader = await leader_of(world.cluster, log_stream(world.partition))
         seconds = await world.fault("a freeze", [leader], is_pause=True)
         record_property("freeze", seconds)
     for _ in range(FULL_RESTARTS):
         seconds = await world.fault("a restart of all nodes", [0, 1, 2])
         record_property("restart", seconds)
 
+    await world.operations.work()
     await world.settled()
-
-    assert len(world.operations.acknowledged) > 100
 
 
 async def test_without_a_quorum_commits_stop_and_their_outcomes_are_told_later(
@@ -356,7 +385,7 @@ async def lose_quorum(world: World, record_property: Callable[[str, object], Non
 
     trying = [asyncio.create_task(note(place, number)) for place, number in enumerate(numbers)]
     await asyncio.sleep(0.2)
-    leader = await leader_of(world.cluster, world.partition)
+    leader = await leader_of(world.cluster, log_stream(world.partition))
     down = [leader, (leader + 1) % 3]
     for index in down:
         world.cluster.kill(index)
@@ -364,13 +393,13 @@ async def lose_quorum(world: World, record_property: Callable[[str, object], Non
         ends = await asyncio.gather(*trying, return_exceptions=True)
     record_property("seconds to stop", loop.time() - began)
     logger.info("commits ended %.1f s after the loss of the quorum", loop.time() - began)
-    refused = dict(zip(numbers, ends, strict=True))
-    refused = {number: end for number, end in refused.items() if end is not None}
-    stopped = (InDoubtError, QuorumLostError, NotPrimaryError)
-    assert {type(end) for end in refused.values()} <= set(stopped)
-    assert refused
-    with pytest.raises(stopped):
-        await primary.note(numbers[-1], attempts=1)
+    refused = {number: end for number, end in zip(numbers, ends, strict=True) if end is not None}
+    logger.info("they ended so: %s", Counter(type(end).__name__ for end in ends))
+    assert {type(end) for end in refused.values()} == {InDoubtError, QuorumLostError}
+    with pytest.raises(QuorumLostError):
+        await primary.note(numbers[-1])
+    counts, _ = await primary.read()
+    assert set(world.operations.acknowledged) <= set(counts), "a secondary still reads"
 
     for index in down:
         world.cluster.restart(index)
@@ -733,7 +762,7 @@ async def test_the_work_goes_on_elsewhere_when_the_process_of_the_primary_dies(
     async with Processes(cluster, tmp_path) as processes:
         processes.operations.start()
         for _ in range(PROCESS_KILLS):
-            await processes.operations.write_again("nothing")
+            await processes.operations.work()
             primary = await processes.primary()
             processes.replicas[primary].process.kill()
             seconds = await processes.operations.write_again("the death of the primary")
@@ -751,7 +780,7 @@ async def test_a_primary_that_wakes_from_a_freeze_never_acknowledges(
         processes.operations.start()
         late: list[int] = []
         for _ in range(PROCESS_PAUSES):
-            await processes.operations.write_again("nothing")
+            await processes.operations.work()
             primary = processes.replicas[await processes.primary()]
             primary.process.send_signal(signal.SIGSTOP)
             numbers = [processes.operations.next_number() for _ in range(50)]
@@ -762,7 +791,8 @@ async def test_a_primary_that_wakes_from_a_freeze_never_acknowledges(
 
             answers = await primary.answers(asked)
 
-            assert all(answer.error in ("NotPrimary", "InDoubt") for answer in answers)
+            logger.info("the late answers: %s", Counter(answer.error for answer in answers))
+            assert {answer.error for answer in answers} <= {"NotPrimary", "InDoubt"}
             late += numbers
         counts = await processes.settled()
 

@@ -5,18 +5,24 @@ for a state that is damaged.
 """
 
 import argparse
+import importlib
 import json
 import os
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 from typing import NoReturn
 
 import partita
-from partita.cli import config, nats, state
+from partita.cli import config
 from partita.errors import ConfigurationError, DamageError, PartitaError
 
 INTERRUPTED = 130
 """The status that shells give a program that Ctrl-C ended."""
+
+
+FAMILIES = {"state": "the folder of a reliable state", "nats": "the NATS cluster under a state"}
+"""Verbs with verbs of their own, each in the module of its name."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -34,7 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     verb = ""
     try:
-        given = vars(parser().parse_args(arguments))
+        words = sys.argv[1:] if arguments is None else list(arguments)
+        given = vars(parser(words[:1]).parse_args(words))
         verb = given.pop("verb")
         return _run(verb, given)
     except PartitaError as error:
@@ -49,10 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(verb: str, given: dict[str, object]) -> int:
-    if verb == "state":
-        return state.run(given)
-    if verb == "nats":
-        return nats.run(given)
+    if verb in FAMILIES:
+        return int(_family(verb).run(given))
     as_json = bool(given.pop("json", False))
     settings = config.load(_flags(given), os.environ)
     if verb == "show":
@@ -63,8 +68,13 @@ def _run(verb: str, given: dict[str, object]) -> int:
     return serve(settings, as_json=as_json)
 
 
-def parser() -> argparse.ArgumentParser:
-    """Build the parser of all verbs and flags."""
+def _family(name: str) -> ModuleType:
+    """Import the module of a verb family: `serve` need not wait for what it does not use."""
+    return importlib.import_module(f"partita.cli.{name}")
+
+
+def parser(families: Sequence[str] = tuple(FAMILIES)) -> argparse.ArgumentParser:
+    """Build the parser of all verbs; the flags of a family only if it is among those named."""
     root: argparse.ArgumentParser = _Parser(
         prog="partita",
         description="Partitioned, transactional state for Python.",
@@ -78,8 +88,11 @@ def parser() -> argparse.ArgumentParser:
     serving.set_defaults(verb="serve")
     _add_settings(serving)
     serving.add_argument("--json", action="store_true", help="announce the start as one JSON line")
-    state.add_verbs(verbs)
-    nats.add_verbs(verbs)
+    for name, text in FAMILIES.items():
+        if name in families:
+            _family(name).add_verbs(verbs)
+        else:
+            verbs.add_parser(name, help=text)
     configuring = verbs.add_parser("config", help="look at the configuration", allow_abbrev=False)
     subjects = configuring.add_subparsers(required=True, metavar="show")
     showing = subjects.add_parser(

@@ -44,7 +44,6 @@ from partita.cli.state_verify import checkpoint_facts, log_facts, verify
 from partita.clock import SystemClock
 from partita.errors import BackupOrderError, ConfigurationError, StoreLockedError
 from partita.reliable.opening import open_state
-from partita.reliable.os_disk import OsDisk
 from partita.reliable.restoring import restore_state
 from partita.reliable.state import Collection, State
 

@@ -93,6 +93,8 @@ class OsDisk:
             return
         self._is_closed = True
         self._syncs.stop()
+        # A forked child has the same lock: closing our end alone would leave it held.
+        fcntl.flock(self._lock, fcntl.LOCK_UN)
         os.close(self._lock)
 
     def _open(self, name: str, flags: int, size: int) -> "OsFile":

@@ -163,9 +163,7 @@ class TestReading:
             assert [number async for number in jobs.items(tx, limit=1)] == [2]
             assert await jobs.count(snapshot) == 3
 
-    async def test_peek_of_nothing_gives_the_default(
-        self, state: StateManager, jobs: Jobs
-    ) -> None:
+    async def test_peek_of_nothing_gives_the_default(self, state: StateManager, jobs: Jobs) -> None:
         async with state.snapshot() as snapshot:
             assert await jobs.peek(snapshot) is None
             assert await jobs.peek(snapshot, default=3) == 3
@@ -326,9 +324,7 @@ class TestVisibility:
         [again] = await receive(state, jobs, 30)
         assert again.deliveries == 2
 
-    async def test_an_aborted_receive_counts_nothing(
-        self, state: StateManager, jobs: Jobs
-    ) -> None:
+    async def test_an_aborted_receive_counts_nothing(self, state: StateManager, jobs: Jobs) -> None:
         await open_jobs(state, 7)
         tx = state.transaction()
         await jobs.receive(tx, visibility=30)

@@ -51,16 +51,12 @@ class TestGet:
         assert refused.value.facts == {"collection": "users", "key": "eve"}
         assert isinstance(refused.value, KeyError)
 
-    async def test_an_absent_key_gives_the_default(
-        self, state: StateManager, users: Users
-    ) -> None:
+    async def test_an_absent_key_gives_the_default(self, state: StateManager, users: Users) -> None:
         async with state.transaction() as tx:
             assert await users.get(tx, "eve", None) is None
             assert await users.get(tx, "eve", default=3) == 3
 
-    async def test_own_writes_and_deletes_are_read(
-        self, state: StateManager, users: Users
-    ) -> None:
+    async def test_own_writes_and_deletes_are_read(self, state: StateManager, users: Users) -> None:
         async with state.transaction() as tx:
             await users.set(tx, "ada", EVE)
             await users.delete(tx, "bob")

@@ -119,9 +119,7 @@ class TestFind:
         assert await found_now(state, users, age=30) == ["eve"]
         assert await found_now(state, users, age=31) == ["ada"]
 
-    async def test_an_abort_leaves_the_index_alone(
-        self, state: StateManager, users: Users
-    ) -> None:
+    async def test_an_abort_leaves_the_index_alone(self, state: StateManager, users: Users) -> None:
         tx = state.transaction()
         await users.clear(tx)
         await users.set(tx, "zoe", User("z", 30))

@@ -372,9 +372,7 @@ class StateMachine(RuleBasedStateMachine):
 
         rows = self.rows
         queue = _items(rows.queue, set())
-        expected = _expected(
-            rows.users, rows.sessions, queue, self.clock.ticks(), ("", False, 1)
-        )
+        expected = _expected(rows.users, rows.sessions, queue, self.clock.ticks(), ("", False, 1))
         assert self.run(look()) == (*expected, len(rows.jobs))
 
     @invariant()

@@ -89,7 +89,9 @@ class TestOrder:
         assert queue.collection.tail == 3
         assert await content(state, queue) == [3]
 
-    async def test_producers_keep_their_own_order(self, state: StateManager, queue: Numbers) -> None:
+    async def test_producers_keep_their_own_order(
+        self, state: StateManager, queue: Numbers
+    ) -> None:
         async def produce(producer: int) -> None:
             for number in range(20):
                 async with state.transaction() as tx:
@@ -184,9 +186,7 @@ class TestDequeue:
 
 
 class TestWaiting:
-    async def test_who_waits_wakes_on_the_commit(
-        self, state: StateManager, queue: Numbers
-    ) -> None:
+    async def test_who_waits_wakes_on_the_commit(self, state: StateManager, queue: Numbers) -> None:
         async def consume() -> list[int]:
             async with state.transaction() as tx:
                 return await queue.dequeue_many(tx, 10, wait=3600)

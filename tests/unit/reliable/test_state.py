@@ -461,9 +461,7 @@ class TestOnDisk:
         async with machine.open() as state:
             assert state.state.digest() == digest
 
-    async def test_reading_at_a_sequence_that_is_applied_returns(
-        self, state: StateManager
-    ) -> None:
+    async def test_reading_at_a_sequence_that_is_applied_returns(self, state: StateManager) -> None:
         await state.read_at_least(state.sequence, timeout=0)
         with pytest.raises(PartitaError) as refused:
             await state.read_at_least(state.sequence + 1, timeout=0)

@@ -401,6 +401,32 @@ class TestLocks:
 
         assert simulate(scenario) == (0.75 if whose == "call" else 2.5)
 
+    def test_both_locks_of_an_operation_share_one_time_out(self) -> None:
+        async def scenario(state: StateManager) -> float:
+            numbers = await open_numbers(state)
+            clearer = state.transaction()
+            await numbers.clear(clearer)
+
+            async def write() -> None:
+                async with state.transaction(timeout=100) as tx:
+                    await numbers.set(tx, "a", 1)
+                    await asyncio.sleep(50)
+
+            async def read() -> float:
+                await asyncio.sleep(0.5)  # behind the writer
+                async with state.transaction() as tx:
+                    with pytest.raises(LockTimeoutError):
+                        await numbers.get(tx, "a")
+                return running_loop().time()
+
+            writer, reader = asyncio.create_task(write()), asyncio.create_task(read())
+            await asyncio.sleep(3)
+            await clearer.commit()
+            failed_at, _ = await asyncio.gather(reader, writer)
+            return failed_at
+
+        assert simulate(scenario) == 4.5
+
     async def test_no_time_means_an_answer_at_once(
         self, state: StateManager, numbers: Numbers
     ) -> None:
