@@ -1,7 +1,8 @@
 """Partitioned, transactional state for Python.
 
 `open_account` gives the official Azure SDK clients on a folder of this machine, `open_state`
-transactional dictionaries and queues in your own process. The names are
+transactional dictionaries and queues in your own process, `open_service` many such states
+under one name on NATS. The names are
 imported when first used, so that a program that needs one system does not pay for the others.
 """
 
@@ -9,10 +10,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from partita.reliable.opening import open_state
+    from partita.reliable.partitions import open_service
     from partita.service.in_process import open_account
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "open_account", "open_state"]
+__all__ = ["__version__", "open_account", "open_service", "open_state"]
 
 
 def __getattr__(name: str) -> object:
@@ -24,6 +26,10 @@ def __getattr__(name: str) -> object:
         from partita.reliable.opening import open_state  # noqa: PLC0415 - lazy by design
 
         return open_state
+    if name == "open_service":
+        from partita.reliable.partitions import open_service  # noqa: PLC0415 - lazy by design
+
+        return open_service
     message = f"module 'partita' has no attribute {name!r}"
     raise AttributeError(message)
 

@@ -32,6 +32,13 @@ def flags_of(verb: argparse.ArgumentParser) -> Iterator[str]:
         yield from (option for option in action.option_strings if option.startswith("--"))
 
 
+def spellings(value: float) -> list[str]:
+    """How documents may write a limit."""
+    year = 365 * 24 * 3600
+    units = {"KiB": 1024, "MiB": 1024**2, "s": 1, "h": 3600, "years": year}
+    return [f"{value:,}", *(f"{value / size:g} {unit}" for unit, size in units.items())]
+
+
 def constants(tree: ast.Module) -> Iterator[str]:
     """The public constants of a module, in classes too."""
     for node in ast.walk(tree):
@@ -43,7 +50,9 @@ def constants(tree: ast.Module) -> Iterator[str]:
                 pass
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "document", DOCUMENTS, ids=lambda path: path.relative_to(PROJECT).as_posix()
+)
 def test_links_inside_the_project_resolve(document: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text("utf-8")):
         if re.match(r"[a-z]+:", target):
@@ -91,6 +100,15 @@ def test_every_limit_of_reliable_state_is_in_the_limits_document() -> None:
 
     assert {"KEY_BYTES_MAX", "PARTITIONS_MAX", "FEED_BUFFER_MAX"} <= names
     assert {name for name in names if f"`{name}`" not in text} == set()
+
+
+def test_limits_of_reliable_state_have_the_values_that_the_document_says() -> None:
+    text = (PROJECT / "docs" / "limits.md").read_text("utf-8")
+
+    for name, value in vars(reliable_limits).items():
+        if name.isupper():
+            (row,) = re.findall(rf"^\| `{name}` \| (.*)$", text, re.MULTILINE)
+            assert any(spelled in row for spelled in spellings(value)), (name, row)
 
 
 def test_every_limit_that_the_document_names_exists() -> None:

@@ -119,7 +119,9 @@ def test_the_blocks_of_a_document_are_one_program_that_runs(document: str, tmp_p
 def test_the_tests_of_the_testing_document_pass(tmp_path: Path) -> None:
     save("testing.md", tmp_path)
 
-    said = run("-m", "pytest", "-q", "-p", "no:cacheprovider", folder=tmp_path)
+    said = run(
+        *("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio"), folder=tmp_path
+    )
 
     assert re.search(r"^[4-9] passed", said, flags=re.MULTILINE), said
 
@@ -197,10 +199,21 @@ def test_the_work_goes_on_at_another_replica_with_nothing_lost(tmp_path: Path) -
     assert "The primary is process" in successor.output.read_text("utf-8")
 
 
+def test_the_cluster_of_the_testing_document_starts_and_ends(tmp_path: Path) -> None:
+    [block] = code_blocks(DOCUMENTS / "testing.md", "python")
+
+    assert "port=14222" in block
+    said = run("-c", block.replace("port=14222", f"port={free_port()}"), folder=tmp_path)
+
+    assert said.startswith("nats://127.0.0.1:")
+
+
 @pytest.mark.timeout(240)
 def test_a_backup_becomes_a_new_partition(tmp_path: Path) -> None:
     save("nats.md", tmp_path)
     with local_cluster(tmp_path) as (url, _):
         run("orders.py", url, folder=tmp_path)
+        restore = ("state", "restore", "./backups", "--to", "./restored")
+        run("-m", "partita.cli.main", *restore, folder=tmp_path)
 
         assert "7 orders" in run("reseed.py", url, folder=tmp_path)

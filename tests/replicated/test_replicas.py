@@ -498,6 +498,52 @@ async def test_a_secondary_reads_and_says_where_the_primary_is(world: World) -> 
         await second.state.read_at_least(sequence + 1_000, timeout=0.05)
 
 
+async def test_a_transaction_begun_on_a_secondary_never_writes_as_primary(world: World) -> None:
+    """What it read took no locks: others may have written since."""
+    first, second = await world.join(), await world.join()
+    sequence = await first.note(1)
+    await second.state.read_at_least(sequence)
+    tx = second.state.transaction()
+    async with tx:
+        read = await second.counts.get(tx, 1)
+        async with first.state.transaction() as other:
+            await first.counts.set(other, 1, 10)
+        await first.state.step_down()
+        assert await second.state.wait_primary()
+
+        with pytest.raises(TransactionAbortedError):
+            await second.counts.set(tx, 1, read + 1)
+
+
+async def test_a_primary_that_does_not_know_of_its_fall_never_acknowledges(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease decides who tries; what is committed, the log decides."""
+    await world.join_three()
+    stale = await world.primary()
+    others = [ledger for ledger in world.ledgers if ledger is not stale]
+
+    async def believe() -> bool:
+        return True
+
+    async def is_taken_over() -> bool:
+        return any(ledger.state.is_primary for ledger in others)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stale.state.replica, "_renew", believe)
+        await eventually(is_taken_over)
+        assert stale.state.is_primary
+        numbers = [world.operations.next_number() for _ in range(20)]
+        ends = await asyncio.gather(
+            *(stale.note(number) for number in numbers), return_exceptions=True
+        )
+
+    assert {type(end) for end in ends} == {NotPrimaryError}
+    assert not stale.state.is_primary
+    await world.operations.operate(world.operations.next_number())
+    await world.settled()
+
+
 # --- versions -------------------------------------------------------------------------------
 
 
@@ -797,20 +843,3 @@ async def test_a_primary_that_wakes_from_a_freeze_never_acknowledges(
         counts = await processes.settled()
 
         assert not set(late) & set(counts)
-
-
-async def test_a_transaction_begun_on_a_secondary_never_writes_as_primary(world: World) -> None:
-    """What it read took no locks: others may have written since."""
-    first, second = await world.join(), await world.join()
-    sequence = await first.note(1)
-    await second.state.read_at_least(sequence)
-    tx = second.state.transaction()
-    async with tx:
-        read = await second.counts.get(tx, 1)
-        async with first.state.transaction() as other:
-            await first.counts.set(other, 1, 10)
-        await first.state.step_down()
-        assert await second.state.wait_primary()
-
-        with pytest.raises(TransactionAbortedError):
-            await second.counts.set(tx, 1, read + 1)

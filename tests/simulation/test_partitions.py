@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
+import msgspec
 import pytest
 
 from partita.errors import PartitaError
@@ -18,7 +19,7 @@ from partita.reliable.state_manager import StateManager
 from partita.reliable.stream import NoAnswer
 from partita.simulation.disk import SimDisk
 from partita.simulation.loop import Ran, SimClock, SimLoop, running_loop
-from partita.simulation.stream import Faults, SimCluster
+from partita.simulation.stream import NO_FAULTS, Faults, SimCluster
 from replicated.serve_counts import count, open_counts
 
 SEEDS = 60 if os.environ.get("PARTITA_SOAK") else 6
@@ -29,6 +30,8 @@ CLIENTS = 4
 KILL_SECONDS = 20.0
 LIVENESS_SECONDS = 120.0
 FAULTS = Faults(trouble_seconds=30.0)
+CALM = msgspec.structs.replace(NO_FAULTS, delay_seconds_max=0.05)
+"""Nothing goes wrong, but everything takes its time."""
 
 Answering = Callable[[bytes], Awaitable[bytes]]
 
@@ -148,15 +151,15 @@ class Node:
 
 
 class World:
-    def __init__(self, loop: SimLoop) -> None:
+    def __init__(self, loop: SimLoop, faults: Faults = FAULTS) -> None:
         self.loop = loop
         self.random = random.Random(f"{loop.seed}/world")
         self.switch = Switch(loop)
         self.control = SimCluster(
-            seed=loop.seed * 100, faults=FAULTS, register_seconds=Pace().member_seconds
+            seed=loop.seed * 100, faults=faults, register_seconds=Pace().member_seconds
         )
         self.clusters = [
-            SimCluster(seed=loop.seed * 100 + 1 + n, faults=FAULTS) for n in range(PARTITIONS)
+            SimCluster(seed=loop.seed * 100 + 1 + n, faults=faults) for n in range(PARTITIONS)
         ]
         self.nodes = [Node(self, name) for name in "abcd"]
         self.next_operation = 0
@@ -210,6 +213,23 @@ class World:
         await asyncio.sleep(60.0)
         assert self._epochs() == epochs
         assert self._are_shares_even()
+
+    async def run_calmly(self) -> Counter[int]:
+        """Let one process begin alone and three join it; return the epochs."""
+        self.switch.loss = 0.0
+        async with asyncio.timeout(LIVENESS_SECONDS):
+            self.nodes[0].start()
+            while self.nodes[0].service is None:  # noqa: ASYNC110 - a process is watched
+                await asyncio.sleep(0.5)
+            for node in self.nodes[1:]:
+                node.start()
+            while not self._are_shares_even():  # noqa: ASYNC110 - many processes are watched
+                await asyncio.sleep(0.5)
+        await self._stay_even()
+        epochs = self._epochs()
+        for node in self.nodes:
+            self.loop.kill(node.name)
+        return epochs
 
     def _epochs(self) -> Counter[int]:
         """The highest epoch of every partition."""
@@ -285,6 +305,16 @@ def test_every_request_counts_once_and_shares_become_even(seed: int) -> None:
     _, counted = simulate(seed).value
 
     assert counted == Counter(map(key_of, range(OPERATIONS)))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_who_should_have_a_partition_gets_it_at_the_first_hand_over(seed: int) -> None:
+    async def main() -> Counter[int]:
+        return await World(running_loop(), CALM).run_calmly()
+
+    epochs = SimLoop(seed=seed).run(main())
+
+    assert sorted(epochs.values()) == [1, 2, 2, 2]
 
 
 def test_the_same_seed_gives_the_same_history() -> None:

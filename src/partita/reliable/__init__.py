@@ -32,7 +32,9 @@ from partita.reliable.indexes import Index
 from partita.reliable.locks import LockMode
 from partita.reliable.notifications import Change
 from partita.reliable.opening import open_state
+from partita.reliable.partitions import Service, open_service
 from partita.reliable.queue import ReliableQueue
+from partita.reliable.requests import RemoteError, Request
 from partita.reliable.restoring import restore_state
 from partita.reliable.retry import Committed
 from partita.reliable.schema import Schema, downcast, upcast
@@ -64,8 +66,11 @@ __all__ = [
     "ReliableConcurrentQueue",
     "ReliableDictionary",
     "ReliableQueue",
+    "RemoteError",
+    "Request",
     "Schema",
     "SchemaError",
+    "Service",
     "Snapshot",
     "StateClosedError",
     "StateManager",
@@ -73,6 +78,7 @@ __all__ = [
     "TransactionAbortedError",
     "TransactionUseError",
     "downcast",
+    "open_service",
     "open_state",
     "restore_state",
     "upcast",

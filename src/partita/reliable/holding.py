@@ -210,7 +210,7 @@ class Holding:
             request = decode_request(raw)
         except (msgspec.MsgspecError, PartitaError) as error:
             return encode(failed(_malformed(error)))
-        work = None
+        work = self._under_way.get(request.id)
         if work is None:
             if len(self._under_way) >= REQUESTS_AT_ONCE_MAX:
                 return encode(failed(_busy()))

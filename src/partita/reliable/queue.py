@@ -161,7 +161,6 @@ class ReliableQueue(Generic[V]):
                 await self.clear(own, timeout=timeout)
             return
         refuse_snapshot(tx)
-        refuse_snapshot(tx)
         tx.check_writable()
         space = tx.space(self, timeout) or await tx.enter(self, timeout, LockMode.EXCLUSIVE)
         await tx.lock(self, None, LockMode.EXCLUSIVE, timeout)

@@ -16,7 +16,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from partita.clock import TICKS_A_SECOND, ManualClock
 from partita.errors import LockTimeoutError
-from partita.reliable import ReliableConcurrentQueue, ReliableDictionary, ReliableQueue
 from partita.reliable.opening import open_local
 from partita.reliable.snapshot import Snapshot
 from partita.reliable.state_manager import StateManager
@@ -81,16 +80,12 @@ class StateMachine(RuleBasedStateMachine):
         self.state: StateManager = await open_local(self.disk, self.clock)
         assert self.state._house is not None
         self.state._house.cancel()  # it would sweep at a time that the model does not know
-        self.users: ReliableDictionary[str, User] = await self.state.dictionary(
+        self.users = await self.state.dictionary(
             "users", key=str, value=User, indexes={"age": lambda user: user.age}
         )
-        self.sessions: ReliableDictionary[str, int] = await self.state.dictionary(
-            "sessions", key=str, value=int, ttl=TTL_SECONDS
-        )
-        self.queue: ReliableQueue[int] = await self.state.queue("queue", value=int)
-        self.jobs: ReliableConcurrentQueue[int] = await self.state.concurrent_queue(
-            "jobs", value=int
-        )
+        self.sessions = await self.state.dictionary("sessions", key=str, value=int, ttl=TTL_SECONDS)
+        self.queue = await self.state.queue("queue", value=int)
+        self.jobs = await self.state.concurrent_queue("jobs", value=int)
 
     def teardown(self) -> None:
         if hasattr(self, "state"):

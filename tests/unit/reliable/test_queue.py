@@ -1,4 +1,5 @@
 import asyncio
+import functools
 import random
 from collections.abc import AsyncIterator
 
@@ -297,7 +298,7 @@ class TestPeek:
         assert {type(outcome) for outcome in both} == {int, DeadlockError}
 
         update = await asyncio.gather(take(LockMode.UPDATE), take(LockMode.UPDATE))
-        assert update == [2, 3]
+        assert list(update) == [2, 3]
 
 
 class TestReadingMany:
@@ -369,7 +370,7 @@ class TestReadingMany:
 async def test_a_value_changed_after_it_was_enqueued_is_caught(state: StateManager) -> None:
     carts = await state.queue("carts", value=Cart, mutable="copy")
     cart = Cart(["lamp"])
-    with pytest.raises(MutatedValueError) as refused:
+    with pytest.raises(MutatedValueError) as refused:  # noqa: PT012 - the block as a whole is what fails
         async with state.transaction() as tx:
             await carts.enqueue(tx, cart)
             cart.items.append("chair")
@@ -425,6 +426,10 @@ async def test_a_dequeue_that_is_too_large_takes_nothing(
     assert await content(state, queue) == [0, 1, 2, 3]
 
 
+def _extend(done: list[int], taken: list[int], _sequence: int) -> None:
+    done.extend(taken)
+
+
 @pytest.mark.timeout(60)
 async def test_many_consumers_with_aborts_keep_the_order_and_lose_nothing() -> None:
     machine = Machine()
@@ -449,7 +454,8 @@ async def test_many_consumers_with_aborts_keep_the_order_and_lose_nothing() -> N
                     aborted += len(taken)
                     await tx.abort()
                     continue
-                tx.after_commit(lambda _, taken=taken: done.extend(taken))
+                keep = functools.partial(_extend, done, taken)
+                tx.after_commit(keep)
                 await tx.commit()
 
         await asyncio.gather(produce(), *(consume() for _ in range(CONSUMERS)))

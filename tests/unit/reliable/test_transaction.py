@@ -61,7 +61,7 @@ class TestEnds:
         self, state: StateManager, numbers: Numbers
     ) -> None:
         before = state.sequence
-        with pytest.raises(RuntimeError, match="never mind"):
+        with pytest.raises(RuntimeError, match="never mind"):  # noqa: PT012 - the block as a whole is what fails
             async with state.transaction() as tx:
                 await numbers.set(tx, "c", 3)
                 raise RuntimeError("never mind")
@@ -106,7 +106,7 @@ class TestEnds:
     async def test_an_error_after_the_commit_undoes_nothing(
         self, state: StateManager, numbers: Numbers
     ) -> None:
-        with pytest.raises(RuntimeError):
+        with pytest.raises(RuntimeError):  # noqa: PT012 - the block as a whole is what fails
             async with state.transaction() as tx:
                 await numbers.set(tx, "c", 3)
                 await tx.commit()
@@ -348,7 +348,7 @@ class TestMisuse:
     async def test_nested_transactions_are_independent(
         self, state: StateManager, numbers: Numbers
     ) -> None:
-        with pytest.raises(RuntimeError):
+        with pytest.raises(RuntimeError):  # noqa: PT012 - the block as a whole is what fails
             async with state.transaction() as outer:
                 await numbers.set(outer, "a", 5)
                 async with state.transaction() as inner:
@@ -404,28 +404,22 @@ class TestLocks:
     def test_both_locks_of_an_operation_share_one_time_out(self) -> None:
         async def scenario(state: StateManager) -> float:
             numbers = await open_numbers(state)
-            clearer = state.transaction()
+            clearer, holder = state.transaction(), state.transaction()
             await numbers.clear(clearer)
-
-            async def write() -> None:
-                async with state.transaction(timeout=100) as tx:
-                    await numbers.set(tx, "a", 1)
-                    await asyncio.sleep(50)
+            await holder.lock(numbers, numbers._keys.encode("a"), LockMode.EXCLUSIVE, None)
 
             async def read() -> float:
-                await asyncio.sleep(0.5)  # behind the writer
                 async with state.transaction() as tx:
                     with pytest.raises(LockTimeoutError):
                         await numbers.get(tx, "a")
                 return running_loop().time()
 
-            writer, reader = asyncio.create_task(write()), asyncio.create_task(read())
+            reader = asyncio.create_task(read())
             await asyncio.sleep(3)
             await clearer.commit()
-            failed_at, _ = await asyncio.gather(reader, writer)
-            return failed_at
+            return await reader
 
-        assert simulate(scenario) == 4.5
+        assert simulate(scenario) == 4.0
 
     async def test_no_time_means_an_answer_at_once(
         self, state: StateManager, numbers: Numbers
@@ -534,10 +528,10 @@ class TestLocks:
         steps = tx.commit().__await__()
         next(steps)
 
-        assert tx.status is Status.COMMITTING
+        assert tx.status.value == "committing"
         assert key_locks_of(tx) == [LockMode.EXCLUSIVE]
         await settle()
-        assert tx.status is Status.COMMITTED
+        assert tx.status.value == "committed"
         assert state._core.locks.is_empty()
 
     async def test_a_waiter_that_is_cancelled_leaves_the_queue(
@@ -580,16 +574,16 @@ class TestCancelledCommits:
             # Two at once: one alone would sync without leaving the loop.
             other = asyncio.create_task(self._put(state, numbers))
             task = asyncio.create_task(work())
-            while not (opened and opened[0].status is Status.COMMITTING):
+            while not (opened and opened[0].status.value == "committing"):  # noqa: ASYNC110 - a turn of the loop is what is waited for
                 await asyncio.sleep(0)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
             await other
-            while opened[0].status is Status.COMMITTING:
+            while opened[0].status.value == "committing":  # noqa: ASYNC110 - a turn of the loop is what is waited for
                 await asyncio.sleep(0)
 
-            assert opened[0].status is Status.COMMITTED
+            assert opened[0].status.value == "committed"
             assert (await content(state, numbers))["a"] == 5
             assert state._core.locks.is_empty()
         async with machine.open() as state:
@@ -703,7 +697,7 @@ class TestTheSystemEndsTransactions:
 
     async def test_a_block_that_the_system_ended_says_so_on_leaving(self) -> None:
         machine = Machine()
-        with pytest.raises(StateClosedError):
+        with pytest.raises(StateClosedError):  # noqa: PT012 - the block as a whole is what fails
             async with machine.open() as state:
                 numbers = await open_numbers(state)
                 async with state.transaction() as tx:

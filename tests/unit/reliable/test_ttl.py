@@ -211,6 +211,22 @@ class TestSweeping:
             async with state.snapshot() as snapshot:
                 assert await sessions.count(snapshot) == 0
 
+    async def test_a_sweep_changes_nothing_that_a_snapshot_sees(
+        self, state: StateManager, clock: ManualClock
+    ) -> None:
+        sessions = await open_sessions(state, ttl=None)
+        async with state.transaction() as tx:
+            await sessions.set(tx, "short", ADA, ttl=5)
+        async with state.snapshot() as early:
+            clock.advance(5)
+            async with state.snapshot() as late:
+                for _ in range(2):
+                    assert [key async for key in sessions.keys(early)] == ["ada", "short"]
+                    assert [key async for key in sessions.keys(late)] == ["ada"]
+                    assert await sessions.get(late, "short", None) is None
+                    assert (await sessions.count(early), await sessions.count(late)) == (2, 2)
+                    await state._sweep()
+
     def test_a_sweep_that_could_not_lock_is_made_up_for(self) -> None:
         async def scenario(state: StateManager) -> list[int]:
             sessions = await open_sessions(state)

@@ -1,0 +1,74 @@
+"""The bytes that the format documents show are those that the code writes."""
+
+import re
+
+import msgspec
+
+from docs.sources import PROJECT
+from partita.reliable import backup_chain, checkpoint, records, segment
+from partita.reliable.records import NO_HASH, Entry, Put, Record
+from partita.reliable.segment import Tip
+from partita.reliable.serialization import ValueCodec
+
+FORMATS = PROJECT / "docs" / "formats"
+TICKS = 17_000_000_000_000_000
+LINE_OF_BYTES = re.compile(r"((?:[0-9a-f]{2} )*[0-9a-f]{2})(?:  .*)?")
+
+
+class User(msgspec.Struct, frozen=True):
+    mail: str
+    visits: int
+
+
+def shown_bytes(document: str) -> list[bytes]:
+    """The lines of a document's blocks that begin with bytes, without what is said of them."""
+    lines = (FORMATS / document).read_text("utf-8").splitlines()
+    found = [LINE_OF_BYTES.fullmatch(line.replace("   ", "  ")) for line in lines]
+    return [bytes.fromhex(match[1]) for match in found if match]
+
+
+def test_the_record_of_the_document_is_what_is_written() -> None:
+    put = Put(1, b"\x10ada\x00\x00", b"\x00\x01\xa3abc")
+    record = Record(records.FORMAT, 1, 1, NO_HASH, TICKS, "", [Entry("a1-1", [put])])
+
+    assert b"".join(shown_bytes("reliable-log.md")) == records.encode_record(record)
+
+
+def test_the_values_of_the_document_are_what_is_written() -> None:
+    codec: ValueCodec[User] = ValueCodec(User)
+    user = User("ada@example.org", 3)
+
+    assert shown_bytes("stored-value.md") == [
+        codec.encode(user, version=1),
+        codec.encode(user, version=1, expires=TICKS),
+    ]
+
+
+def test_the_sizes_of_the_document_are_those_of_the_log() -> None:
+    text = (FORMATS / "reliable-log.md").read_text("utf-8")
+    tip = Tip(0, NO_HASH, 0)
+
+    assert f"{len(segment.encode_heading(tip))} bytes\n" in text
+    assert f"{len(segment.encode_frame(0, 1, 0, b''))} bytes + length\n" in text
+    assert re.search(rf"mark +sequence 8 .* {len(segment.encode_mark(tip))} bytes\n", text)
+
+
+def test_every_file_begins_as_its_document_says() -> None:
+    magics = {
+        "reliable-log.md": (segment.MAGIC, segment.FORMAT),
+        "checkpoint.md": (checkpoint.MAGIC, checkpoint.FORMAT),
+        "backup.md": (backup_chain.MAGIC, backup_chain.FORMAT),
+    }
+
+    for document, (magic, number) in magics.items():
+        text = (FORMATS / document).read_text("utf-8")
+        assert f'"{magic.decode().strip()}\\n" | format 4' in text
+        assert number == 1, "the documents describe format 1"
+
+
+def test_every_operation_of_a_record_has_its_tag_in_the_document() -> None:
+    text = (FORMATS / "reliable-log.md").read_text("utf-8")
+
+    for operation in records.Operation.__args__:
+        tag = operation.__struct_config__.tag
+        assert re.search(rf"^\| {tag} \| {operation.__name__.lower()}\b", text, re.MULTILINE)
