@@ -1,9 +1,9 @@
 """Partitioned, transactional state for Python.
 
 `open_account` gives the official Azure SDK clients on a folder of this machine, `open_state`
-transactional dictionaries and queues in your own process, `open_service` many such states
-under one name on NATS. The names are
-imported when first used, so that a program that needs one system does not pay for the others.
+transactional dictionaries and queues in your own process, `open_service` many such states under
+one name on NATS. The names are imported when first used, so that a program that needs one
+system does not pay for the others.
 """
 
 from typing import TYPE_CHECKING

@@ -374,30 +374,40 @@ async def test_without_a_quorum_commits_stop_and_their_outcomes_are_told_later(
 
 async def lose_quorum(world: World, record_property: Callable[[str, object], None]) -> None:
     primary = await world.primary()
-    numbers = [world.operations.next_number() for _ in range(200)]
     loop = asyncio.get_running_loop()
-    began = loop.time()
+    is_down = asyncio.Event()
+    trying: dict[int, asyncio.Task[None]] = {}
 
-    async def note(place: int, number: int) -> None:
+    async def note(number: int) -> None:
         """Do it once, and take every answer as it is."""
-        await asyncio.sleep(0.002 * place)
         world.operations.acknowledged[number] = await primary.note(number, attempts=1)
 
-    trying = [asyncio.create_task(note(place, number)) for place, number in enumerate(numbers)]
+    async def begin(more: int) -> None:
+        """Begin operations until the nodes are down, and some more."""
+        while more:
+            number = world.operations.next_number()
+            trying[number] = asyncio.create_task(note(number))
+            await asyncio.sleep(0.002)
+            more -= is_down.is_set()
+
+    beginning = asyncio.create_task(begin(50))
     await asyncio.sleep(0.2)
     leader = await leader_of(world.cluster, log_stream(world.partition))
     down = [leader, (leader + 1) % 3]
     for index in down:
         world.cluster.kill(index)
+    began = loop.time()
+    is_down.set()
     async with asyncio.timeout(LIVENESS_SECONDS):
-        ends = await asyncio.gather(*trying, return_exceptions=True)
+        await beginning
+        ends = await asyncio.gather(*trying.values(), return_exceptions=True)
     record_property("seconds to stop", loop.time() - began)
     logger.info("commits ended %.1f s after the loss of the quorum", loop.time() - began)
-    refused = {number: end for number, end in zip(numbers, ends, strict=True) if end is not None}
+    refused = {number: end for number, end in zip(trying, ends, strict=True) if end is not None}
     logger.info("they ended so: %s", Counter(type(end).__name__ for end in ends))
     assert {type(end) for end in refused.values()} == {InDoubtError, QuorumLostError}
     with pytest.raises(QuorumLostError):
-        await primary.note(numbers[-1])
+        await primary.note(max(trying))
     counts, _ = await primary.read()
     assert set(world.operations.acknowledged) <= set(counts), "a secondary still reads"
 
@@ -532,14 +542,13 @@ async def test_a_primary_that_does_not_know_of_its_fall_never_acknowledges(
     with monkeypatch.context() as patch:
         patch.setattr(stale.state.replica, "_renew", believe)
         await eventually(is_taken_over)
-        assert stale.state.is_primary
+        assert stale.state.is_primary, "it does not know"
         numbers = [world.operations.next_number() for _ in range(20)]
         ends = await asyncio.gather(
             *(stale.note(number) for number in numbers), return_exceptions=True
         )
 
     assert {type(end) for end in ends} == {NotPrimaryError}
-    assert not stale.state.is_primary
     await world.operations.operate(world.operations.next_number())
     await world.settled()
 
@@ -814,7 +823,7 @@ async def test_the_work_goes_on_elsewhere_when_the_process_of_the_primary_dies(
             seconds = await processes.operations.write_again("the death of the primary")
             record_property("seconds", seconds)
             told = await processes.restart(primary)
-            assert (told.is_primary, told.copies) == (False, 0)
+            assert told.copies == 0
 
         await processes.settled()
 

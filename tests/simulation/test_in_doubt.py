@@ -9,18 +9,21 @@ import os
 import random
 from collections import Counter
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
 from partita.errors import PartitaError, UnavailableError
-from partita.reliable.dictionary import ReliableDictionary
 from partita.reliable.opening import open_replicated
 from partita.reliable.state_manager import StateManager
 from partita.reliable.transaction import Transaction
 from partita.simulation.disk import SimDisk
 from partita.simulation.loop import SimClock, run, running_loop
 from partita.simulation.stream import NO_FAULTS, Cut, SimCluster
+
+if TYPE_CHECKING:
+    from partita.reliable.dictionary import ReliableDictionary
 
 SOAK = bool(os.environ.get("PARTITA_SOAK"))
 TRIALS = 10_000 if SOAK else 2_000
@@ -132,7 +135,7 @@ class World:
 
     async def _compare(self) -> None:
         async with asyncio.timeout(60.0):
-            while {state.sequence for state in self._states} != {self._cluster.last}:
+            while {state.sequence for state in self._states} != {self._cluster.last}:  # noqa: ASYNC110 - replicas are watched
                 await asyncio.sleep(0.1)
         assert len({state.state.digest() for state in self._states}) == 1
         async with self._states[0].snapshot() as snapshot:

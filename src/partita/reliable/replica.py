@@ -97,7 +97,7 @@ class Replica:
         self._lease_revision = 0
         self._lease_until = 0.0
         self._is_unheard = False
-        """The last renewal waited for an answer as long as the lease lasts, and got none."""
+        """Renewals got no answer while the lease lasted: the nodes are silent, we did not sleep."""
         self._heartbeat_revision = 0
         self._knows_primary = False
         self._tried_epoch = 0
@@ -352,8 +352,9 @@ class Replica:
         self._changed.set()
         telling = self._spawn(self._tell(is_primary=True))
         while not self._deposed.is_set():
+            left = max(self._lease_until - self._clock.monotonic(), 0.0)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._timing.renew_seconds):
+                async with asyncio.timeout(min(self._timing.renew_seconds, left)):
                     await self._deposed.wait()
             if not self._deposed.is_set() and not await self._renew():
                 self._depose(self._lease_lost())
@@ -380,7 +381,7 @@ class Replica:
         except (NoAnswer, TimeoutError):
             # The write may have happened: its revision is not known, so the next one is refused
             # and the lease runs out. Until then it is ours.
-            self._is_unheard = asked < self._lease_until
+            self._is_unheard = self._is_unheard or asked < self._lease_until
             return self._clock.monotonic() < self._lease_until
         self._is_unheard = False
         if revision is None:
