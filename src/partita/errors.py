@@ -118,6 +118,18 @@ class MutatedValueError(UsageError):
         return error
 
 
+class InvalidShardKeyError(UsageError):
+    """A sharding key is not of the type that its shard map was made for."""
+
+
+class RangeError(UsageError):
+    """A range of keys is empty, turned around, or does not fit where it is asked for."""
+
+
+class MoveRefusedError(UsageError):
+    """A shardlet cannot be moved like this: the plan was checked before anything was changed."""
+
+
 class ConflictError(PartitaError):
     """The state disagrees with the request: read again, decide again."""
 
@@ -164,6 +176,46 @@ class CollectionMismatchError(ConflictError):
 
 class BackupOrderError(ConflictError):
     """A backup chain has a hole, or a restore would go back behind what is here."""
+
+
+class ShardMapExistsError(ConflictError):
+    """A shard map, or a catalog, exists already."""
+
+
+class ShardMapNotFoundError(ConflictError):
+    """There is no such shard map, or no catalog."""
+
+
+class ShardExistsError(ConflictError):
+    """The database is a shard of this map already."""
+
+
+class ShardNotFoundError(ConflictError):
+    """The database is no shard of this map."""
+
+
+class ShardInUseError(ConflictError):
+    """A shard map or shard still holds what must be gone first."""
+
+
+class MappingExistsError(ConflictError):
+    """Some of these keys are mapped already."""
+
+
+class MappingNotFoundError(ConflictError):
+    """No mapping holds this key."""
+
+
+class MappingLockedError(ConflictError):
+    """Somebody else holds the lock of the mapping."""
+
+
+class StaleMappingError(ConflictError):
+    """The mapping was changed since it was read."""
+
+
+class SchemaMismatchError(ConflictError):
+    """Shards answer with different columns, or differ from the schema that they should have."""
 
 
 class UnavailableError(PartitaError):
@@ -251,11 +303,30 @@ class InDoubtError(UnavailableError):
 
 
 class TransactionAbortedError(UnavailableError):
-    """The system ended the transaction: it was too long, or the replica lost its role."""
+    """The system ended the transaction: the replica's role changed under it."""
 
 
 class NotDurableError(UnavailableError):
     """The log acknowledges before it syncs: nothing that it says would be durable."""
+
+
+class MappingOfflineError(UnavailableError):
+    """The mapping is offline: its shardlet is being moved, or somebody took it off."""
+
+
+class ShardOfflineError(UnavailableError):
+    """The shard cannot be reached."""
+
+
+class OperationPendingError(UnavailableError):
+    """Another change of the catalog is under way."""
+
+
+class ShardError(UnavailableError):
+    """One shard failed in a fan-out; `cause` says how."""
+
+    shard: object = None
+    cause: BaseException | None = None
 
 
 class DamageError(PartitaError):
@@ -272,3 +343,7 @@ class FormatVersionError(DamageError):
 
 class ChainBrokenError(DamageError):
     """A record does not continue the one before it: the log was cut, mixed or changed."""
+
+
+class CatalogMismatchError(DamageError):
+    """The global and a local catalog disagree, and no operation explains it."""

@@ -25,7 +25,7 @@ PATIENCE_SECONDS = 60.0
 def programs(document: str) -> dict[str, str]:
     """The blocks that have a file name, those of one name joined."""
     pattern = r"^```python (\S+\.py)\n(.*?)^```$"
-    text = (DOCUMENTS / document).read_text("utf-8")
+    text = (DOCUMENTS / document).resolve().read_text("utf-8")
     found: dict[str, str] = {}
     for name, block in re.findall(pattern, text, flags=re.MULTILINE | re.DOTALL):
         found[name] = found.get(name, "") + "\n\n" * (name in found) + block
@@ -77,6 +77,17 @@ def visits(folder: Path) -> int:
     said = re.match(r"visit (\d+) of ada is record \d+ of the log", run("visits.py", folder=folder))
     assert said is not None
     return int(said[1])
+
+
+def test_the_readme_s_program_finds_what_it_committed_before_it_killed_itself(
+    tmp_path: Path,
+) -> None:
+    save("../../README.md", tmp_path)
+    command = [sys.executable, "kill_me.py"]
+
+    for number in (1, 2, 3):
+        done = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=False)
+        assert (done.returncode, done.stdout) == (-signal.SIGKILL, f"visit {number}\n")
 
 
 def test_the_first_program_finds_what_it_committed(tmp_path: Path) -> None:
@@ -209,11 +220,17 @@ def test_the_cluster_of_the_testing_document_starts_and_ends(tmp_path: Path) -> 
 
 
 @pytest.mark.timeout(240)
-def test_a_backup_becomes_a_new_partition(tmp_path: Path) -> None:
+def test_a_backup_becomes_a_new_partition_and_a_service_counts(tmp_path: Path) -> None:
     save("nats.md", tmp_path)
     with local_cluster(tmp_path) as (url, _):
-        run("orders.py", url, folder=tmp_path)
-        restore = ("state", "restore", "./backups", "--to", "./restored")
+        assert run("orders.py", url, "orders", folder=tmp_path) == "7 orders, epoch 1\n"
+        restore = ("state", "restore", "./backups", "--to", url, "--partition", "orders-2")
         run("-m", "partita.cli.main", *restore, folder=tmp_path)
+        (tmp_path / "backups").rename(tmp_path / "older")
+        again = run("orders.py", url, "orders-2", folder=tmp_path)
 
-        assert "7 orders" in run("reseed.py", url, folder=tmp_path)
+        run("service.py", url, folder=tmp_path)
+        counted = run("service.py", url, folder=tmp_path)
+
+    assert re.fullmatch(r"7 orders, epoch [2-9]\n", again)
+    assert re.findall(r"is counted (\d) times", counted) == ["2", "2", "2"]

@@ -129,6 +129,7 @@ class ReliableDictionary(Generic[K, V]):
         if isinstance(tx, Snapshot):
             stored = self._find_at(tx, encoded)
         else:
+            refuse_snapshot(tx)
             space = tx.space(self, timeout) or await tx.enter(self, timeout)
             if tx.is_on_primary:
                 waiter = tx.acquire(self, encoded, lock, timeout)
@@ -174,6 +175,7 @@ class ReliableDictionary(Generic[K, V]):
         encoded = self._keys.encode(key)
         if isinstance(tx, Snapshot):
             return self._find_at(tx, encoded) is not None
+        refuse_snapshot(tx)
         space = tx.space(self, timeout) or await tx.enter(self, timeout)
         if not tx.is_on_primary:
             return self._find_at(tx.snapshot, encoded) is not None
@@ -369,6 +371,7 @@ class ReliableDictionary(Generic[K, V]):
         if isinstance(tx, Snapshot):
             tx.check_collection(self.collection)
             return self.collection.count(tx.sequence)
+        refuse_snapshot(tx)
         space = tx.space(self) or await tx.enter(self, None)
         sequence = tx.snapshot.sequence
         count = 0 if space.is_cleared else self.collection.count(sequence)
@@ -450,7 +453,8 @@ class ReliableDictionary(Generic[K, V]):
     ) -> AsyncIterator[tuple[K, V]]:
         """Yield the pairs that an index finds, in key order: `find(snapshot, item="lamp")`."""
         view, wanted = self._index(index)
-        if not view.is_ready:
+        if not view.is_ready and isinstance(tx, Snapshot):
+            # A transaction would wait for locks that it holds itself: it looks at every row.
             await self._state.build_index(self, view)
         left = checked_limit(limit)
         async for encoded, stored in self._matches(tx, view, wanted, reverse=reverse):
@@ -693,6 +697,7 @@ class ReliableDictionary(Generic[K, V]):
         if isinstance(tx, Snapshot):
             snapshot = tx
         else:
+            refuse_snapshot(tx)
             space, snapshot = tx.space(self) or await tx.enter(self, None), tx.snapshot
 
             def own() -> tuple[dict[bytes, bytes | None], bool]:
@@ -700,7 +705,7 @@ class ReliableDictionary(Generic[K, V]):
                 return space.writes, space.is_cleared
 
         async for rows in scan(self.collection, snapshot, lower, upper, reverse=reverse, own=own):
-            if self._expiring or self._ttl is not None:
+            if self._has_expiries or self._ttl is not None:
                 yield [row for row in rows if not _is_expired(row[1], snapshot.now)]
             else:
                 yield rows
@@ -722,6 +727,9 @@ class ReliableDictionary(Generic[K, V]):
         self, tx: Transaction | Snapshot, view: IndexView, wanted: object, *, reverse: bool
     ) -> AsyncIterator[tuple[bytes, bytes]]:
         """Yield what an index finds; where it was built after the snapshot, look at every row."""
+        if not isinstance(tx, Snapshot):
+            refuse_snapshot(tx)
+            tx.check()
         snapshot = tx if isinstance(tx, Snapshot) else tx.snapshot
         if view.covers(snapshot):
             async for encoded in view.find(tx, wanted, reverse=reverse):
@@ -759,10 +767,13 @@ class ReliableDictionary(Generic[K, V]):
             (stored_expiry(stored), key) for key, stored in values.items() if stored[0] & EXPIRES
         ]
         heapq.heapify(self._expiring)
+        self._has_expiries = bool(self._expiring)
+        """Whether a row ever had one: swept rows are seen by older snapshots."""
 
     def watch(self, _sequence: int, key: bytes, _old: bytes | None, new: bytes | None) -> None:
         """Hear of a change that was applied: note when it expires."""
         if new is not None and new[0] & EXPIRES:
+            self._has_expiries = True
             heapq.heappush(self._expiring, (stored_expiry(new), key))
 
     def _not_found(self, key: K) -> KeyNotFoundError:

@@ -22,9 +22,9 @@ try:
     from nats.aio.msg import Msg
 except ImportError as error:  # pragma: no cover - only without the extra
     raise ConfigurationError(
-        "Configuration",
+        "ExtraMissing",
         "A state on NATS needs the package nats-py.",
-        hint="pip install 'partita[replicated]'",
+        hint='pip install "partita[replicated]".',
     ) from error
 
 CONNECT_SECONDS = 2.0

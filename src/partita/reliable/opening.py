@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from partita.clock import Clock, SystemClock
-from partita.errors import ConfigurationError, DamageError, UsageError
+from partita.errors import DamageError, UsageError
 from partita.reliable.backup import RestoreContext, finish_restore
 from partita.reliable.checkpoint import Checkpoints
 from partita.reliable.disk import Disk
@@ -101,14 +101,8 @@ async def connect_stream(  # noqa: PLR0913 - by keyword
             "A state on NATS needs the name of its partition.",
             hint='open_state("nats://...", partition="carts-0").',
         )
-    try:
-        from partita.reliable.jetstream import JetStream  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise ConfigurationError(
-            "ExtraMissing",
-            "A replicated state needs the NATS client.",
-            hint='pip install "partita[replicated]".',
-        ) from error
+    from partita.reliable.jetstream import JetStream  # noqa: PLC0415 - an extra
+
     return await JetStream.connect(
         addresses,
         partition=partition,
@@ -275,7 +269,7 @@ def nats_addresses(where: object) -> str | list[str] | None:
     if isinstance(where, os.PathLike):
         return None
     addresses = [where] if isinstance(where, str) else where
-    schemes = ("nats://", "tls://", "ws://", "wss://")
+    schemes = ("nats://", "tls://")
     if (
         not isinstance(addresses, Sequence)
         or not addresses

@@ -498,7 +498,9 @@ class Replica:
         try:
             await self._stream.put_file(CHECKPOINT_FILE, content, timeout=FILE_SECONDS)
         except NoAnswer:
-            return  # the log is cut only behind what was published
+            # The log is cut only behind what was published, so nothing is lost but room.
+            logger.warning("the checkpoint at %d could not be left on NATS", newest.sequence)
+            return
         self._published = newest.sequence
 
     async def _check_promotion(self, name: str, version: int) -> None:

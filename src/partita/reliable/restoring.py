@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from partita.clock import Clock, SystemClock
-from partita.errors import BackupOrderError, UnavailableError
+from partita.errors import BackupOrderError, QuorumLostError
 from partita.reliable.backup import Restored, restore
 from partita.reliable.checkpoint import Checkpoints, Progress
 from partita.reliable.opening import connect_stream, nats_addresses
@@ -83,7 +83,7 @@ async def _plant(stream: Stream, restored: Restored, content: bytes) -> None:
             )
         await stream.put_file(CHECKPOINT_FILE, content, timeout=FILE_SECONDS)
     except NoAnswer as error:
-        raise UnavailableError(
+        raise QuorumLostError(
             "QuorumLost",
             "The NATS cluster did not take the restored state in time.",
             hint="Bring the nodes back, then restore under another partition name.",

@@ -66,7 +66,9 @@ class Steps:
     """The upcasts and downcasts of one type, by the lower version of their step."""
 
     def __init__(self, schema: Schema, functions: Sequence[Step]) -> None:
-        if not 1 <= schema.written <= schema.version <= VERSION_MAX:
+        numbers: tuple[object, ...] = (schema.written, schema.version)
+        is_whole = all(isinstance(one, int) and not isinstance(one, bool) for one in numbers)
+        if not is_whole or not 1 <= schema.written <= schema.version <= VERSION_MAX:
             raise SchemaError(
                 "InvalidSchema",
                 f"Version {schema.version} cannot be read and version {schema.written} written.",

@@ -35,6 +35,7 @@ from partita.reliable.arguments import (
     checked_index_name,
     checked_name,
     checked_timeout,
+    checked_ttl,
 )
 from partita.reliable.backup import Backup, Backups, Folder
 from partita.reliable.checkpoint import Checkpoints
@@ -327,6 +328,8 @@ class StateManager:
         keys = key_codec(key)
         values = self._codec(value, version, upcasts, mutable, preserve_unknown=preserve_unknown)
         is_copied = mutable == "copy"
+        checked_ttl(ttl)  # before anything is created
+        declared = {name: _declared(name, index) for name, index in (indexes or {}).items()}
         async with self._opening:
             collection = await self._collection(
                 Description(name, "dictionary", keys.name), values, _schema(version)
@@ -339,7 +342,7 @@ class StateManager:
                 self._adopt(name, opened)
             else:
                 opened.declare(values=values, ttl=ttl, is_copied=is_copied)
-            for index_name, index in (indexes or {}).items():
+            for index_name, index in declared.items():
                 await self._open_index(opened, index_name, index)
         return typing.cast("ReliableDictionary[K, V]", opened)
 
@@ -653,6 +656,7 @@ class StateManager:
             async def fill(tx: Transaction, keys: list[bytes] = keys) -> None:
                 # Exclusive: a shared lock goes when the commit begins, and a writer would not
                 # see the entry that is on its way.
+                await tx.lock(owner, None, LockMode.SHARED, None)
                 for key in keys:
                     await tx.lock(owner, key, LockMode.EXCLUSIVE, None)
                 tx.stage_operations(view.entries_of(keys))
@@ -775,16 +779,17 @@ class StateManager:
         await self._commit([Alter(collection.id, encode_description(promoted))])
 
     async def _open_index(
-        self, owner: ReliableDictionary[Any, Any], name: str, index: IndexFunction | Index
+        self, owner: ReliableDictionary[Any, Any], name: str, index: Index
     ) -> None:
-        declared = index if isinstance(index, Index) else Index(index)
-        full_name = f"{owner.name}\x00{checked_index_name(name)}"
-        view = IndexView(name, declared, owner, lambda: self._state.find(full_name))
+        full_name = f"{owner.name}\x00{name}"
+        view = IndexView(name, index, owner, lambda: self._state.find(full_name))
         owner.indexes[name] = view
         if not view.is_ready:
             await self.build_index(owner, view)
 
     async def _create(self, description: Description) -> Collection:
+        if isinstance(self._core.role_error, NotPrimaryError):
+            raise _not_created(description.name, self._core.role_error.primary)
         self._core.writable()
         if len(self._state.collections) >= limits.COLLECTIONS_MAX:
             raise LimitExceededError(
@@ -899,10 +904,23 @@ def _told(description: Description) -> str:
     )
 
 
+def _declared(name: str, index: IndexFunction | Index) -> Index:
+    declared = index if isinstance(index, Index) else Index(index)
+    if not callable(declared.function):
+        raise UsageError(
+            "IndexNotCallable",
+            f"The index {name!r} is given as {type(declared.function).__name__}, not a function.",
+            hint='indexes={"item": lambda value: value.item}.',
+        )
+    checked_index_name(name)
+    return declared
+
+
 def _called(
     function: Callable[..., Awaitable[T]], tx: Transaction, arguments: tuple[Any, ...]
 ) -> Awaitable[T]:
-    given: object = function(tx, *arguments)
+    taken: object = function
+    given: object = taken(tx, *arguments) if callable(taken) else taken
     if not isinstance(given, Awaitable):
         raise UsageError(
             "FunctionNotAsync",
@@ -918,6 +936,17 @@ def _result_type(function: Callable[..., Any]) -> Any:
         return typing.get_type_hints(function).get("return", Any)
     except (NameError, TypeError, AttributeError):  # a hint that exists for checkers only
         return Any
+
+
+def _not_created(name: str, primary: str) -> NotPrimaryError:
+    error = NotPrimaryError(
+        "NotPrimary",
+        f"The collection {name!r} does not exist yet, and only the primary creates collections.",
+        facts={"collection": name, "primary": primary},
+        hint="Open it on the primary first, then here.",
+    )
+    error.primary = primary
+    return error
 
 
 def _not_yet_primary(primary: str) -> NotPrimaryError:

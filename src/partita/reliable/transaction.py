@@ -212,6 +212,8 @@ class Transaction:
         self._bytes = 0
         self._count = 0
         self._ended_by: PartitaError | None = None
+        self._spent = 0.0
+        """Seconds that the operation has waited for the lock of its collection."""
         self._done: asyncio.Future[int] | None = None
         self.id = core.new_id()
         self.status = Status.ACTIVE
@@ -262,6 +264,7 @@ class Transaction:
         self.check()
         if timeout is not None:
             checked_timeout(timeout)
+        self._spent = 0.0
         space = self._spaces.get(owner.collection.id)
         if space is not None and space.collection is not owner.collection:
             raise self._foreign(owner)
@@ -272,7 +275,9 @@ class Transaction:
     ) -> Workspace:
         """Begin to use a collection: nobody may clear or drop it until the end."""
         if self.is_on_primary:
+            started = self._core.clock.monotonic()
             await self.lock(owner, None, mode, timeout)
+            self._spent = self._core.clock.monotonic() - started
         if self._core.state.collections.get(owner.collection.id) is not owner.collection:
             raise self._foreign(owner)
         space = self._spaces[owner.collection.id] = Workspace(owner)
@@ -282,6 +287,8 @@ class Transaction:
         self, owner: Owner, key: bytes | None, mode: LockMode, timeout: float | None
     ) -> None:
         """Take a lock, waiting for it at most `timeout` (the transaction's own if None)."""
+        if timeout is not None:
+            checked_timeout(timeout)
         waiter = self.acquire(owner, key, mode, timeout)
         if waiter is not None:
             await self.wait(owner, waiter, timeout)
@@ -307,7 +314,8 @@ class Transaction:
         holder = waiter.deadlock_with
         try:
             if not holder:
-                seconds = self._timeout if timeout is None else checked_timeout(timeout)
+                seconds = self._timeout if timeout is None else timeout
+                seconds = max(seconds - self._spent, 0.0)  # both locks have one budget
                 woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                 waiter.wake = lambda _: _wake(woken)
                 await self.pause(woken, seconds)
@@ -358,6 +366,12 @@ class Transaction:
     def after_commit(self, callback: Callable[[int], object]) -> None:
         """Call `callback(sequence)` once the commit is durable; never after an abort."""
         self.check()
+        if not callable(callback):
+            raise TransactionUseError(
+                "CallbackNotCallable",
+                f"after_commit() takes a function, not {type(callback).__name__}.",
+                hint="Give a function of one argument, the sequence.",
+            )
         self._callbacks.append(callback)
 
     async def commit(self) -> None:

@@ -1,0 +1,1 @@
+"""Elastic shards: shard maps, validated routing, fan-out, migrations and moves for SQLAlchemy."""
