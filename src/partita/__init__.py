@@ -6,6 +6,7 @@ one name on NATS. The names are imported when first used, so that a program that
 system does not pay for the others.
 """
 
+import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ def __getattr__(name: str) -> object:
         from partita.reliable.partitions import open_service  # noqa: PLC0415 - lazy by design
 
         return open_service
+    if name in ("reliable", "shards"):
+        return importlib.import_module(f"partita.{name}")
     message = f"module 'partita' has no attribute {name!r}"
     raise AttributeError(message)
 

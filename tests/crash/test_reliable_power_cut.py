@@ -5,6 +5,7 @@ were acknowledged, none that was not begun), and must go on.
 """
 
 import asyncio
+import copy
 import os
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -210,6 +211,40 @@ async def _cut_while_it_opens(examination: Examination, number: int, medium: Med
         fault = await examination._fault(number, again, "mixed", seed)
         wrong += [f"event {number}, then {seed}: {fault}"] if fault else []
     return wrong
+
+
+def test_a_power_cut_after_a_kill_finds_what_the_next_process_has_read() -> None:
+    """The next process reads what the kernel holds, synced or not, and goes on from there."""
+    run = honest_run()
+    examination = Examination(run, thorough=NEVER)
+    wrong: list[str] = []
+    for number, medium in boundaries(run.events):
+        if number % (1 if IS_SOAK else 5) == 0:
+            fault = asyncio.run(_cut_after_a_kill(examination, number, copy.deepcopy(medium)))
+            wrong += [f"event {number}: {fault}"] if fault else []
+    assert wrong == []
+
+
+async def _cut_after_a_kill(examination: Examination, number: int, medium: Medium) -> str:
+    clock = ManualClock(ticks=LONG_AGO, seed=number)
+    before = copy.deepcopy(medium)
+    disk = SimDisk(clock, medium)
+    state = await open_local(disk, clock, checkpoint_bytes=NEVER)
+    digest = state.state.digest()
+    try:
+        fault = await examination._difference(state, number)
+        for cut in () if fault else (*CUTS, "mixed", "mixed"):
+            kept = SimDisk(clock, medium.after_power_cut(cut, clock))  # type: ignore[arg-type]
+            again = await open_local(kept, clock, checkpoint_bytes=NEVER)
+            if again.state.digest() != digest:
+                fault = f"{cut}: {state.sequence} was read, {again.sequence} is there"
+            await again.close()
+    finally:
+        await state.close()
+    for seed, event in enumerate(disk.events):
+        before.apply(event)
+        fault = fault or await examination._fault(number, before, "mixed", seed)
+    return fault
 
 
 # The same cuts must find states that are broken on purpose.

@@ -25,6 +25,7 @@ from nats.aio.client import Client
 import partita
 from partita.clock import SystemClock
 from partita.errors import (
+    ChainBrokenError,
     ConfigurationError,
     InDoubtError,
     NotDurableError,
@@ -35,6 +36,7 @@ from partita.errors import (
     TransactionAbortedError,
     UnavailableError,
 )
+from partita.reliable import replica as replicas
 from partita.reliable.jetstream import JetStream
 from partita.reliable.quorum_log import QuorumLog
 from partita.reliable.schema import Schema
@@ -638,6 +640,43 @@ async def test_a_foreign_stream_is_refused_and_not_touched(cluster: Cluster) -> 
     assert (after["config"], after["state"]) == (before["config"], before["state"])
 
 
+async def test_a_folder_of_another_partition_is_refused(
+    cluster: Cluster, world: World, tmp_path: Path
+) -> None:
+    ledger = await world.join(folder=tmp_path / "theirs")
+    await ledger.note(1)
+    await ledger.state.checkpoint()
+    await ledger.state.close()
+    async with World(cluster, tmp_path) as other:
+        kept = await other.join()
+        while kept.state.sequence <= ledger.state.sequence:
+            await other.operations.operate(other.operations.next_number())
+
+        with pytest.raises(ChainBrokenError) as caught:
+            await other.join(folder=tmp_path / "theirs")
+
+        assert caught.value.code == "ChainBroken"
+        await other.operations.operate(other.operations.next_number())
+        await other.settled()
+
+
+async def test_a_stream_that_was_made_anew_is_refused_by_who_remembers(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicas, "BEHIND_SECONDS", 1.0)
+    ledger = await world.join(folder=world.folder / "kept")
+    await ledger.note(1)
+    await ledger.state.checkpoint()
+    await ledger.state.close()
+    await nats_api(world.cluster, f"STREAM.DELETE.{log_stream(world.partition)}")
+
+    with pytest.raises(ChainBrokenError) as caught:
+        await world.join(folder=world.folder / "kept")
+
+    assert caught.value.code == "LogBehind"
+    assert caught.value.facts == {"sequence": ledger.state.sequence, "last": 0}
+
+
 async def test_a_stale_log_that_pipelines_acknowledges_what_it_must_not(cluster: Cluster) -> None:
     """The hole behind the rule of one record in flight: with the guard off it is there."""
     name = a_name()
@@ -692,13 +731,13 @@ class ReplicaProcess:
             stdout=asyncio.subprocess.PIPE,
             limit=16 * 1024 * 1024,
         )
-        replica = cls(process, address, folder)
+        started = cls(process, address, folder)
         try:
-            await replica._answer(0, LIVENESS_SECONDS)
+            await started._answer(0, LIVENESS_SECONDS)
         except BaseException:
-            await replica.kill()
+            await started.kill()
             raise
-        return replica
+        return started
 
     def send(self, what: Any, number: int = 0) -> int:
         """Write a request, whether or not the process reads; return its id."""

@@ -43,6 +43,9 @@ class DeafFile:
     def sync_now(self) -> None:
         """Nothing was kept."""
 
+    def renew(self, start: int) -> None:
+        """Nothing is to be synced."""
+
     def close(self) -> None:
         """Nothing was opened."""
 

@@ -25,6 +25,7 @@ from partita.errors import (
     StateClosedError,
     TransactionAbortedError,
     TransactionUseError,
+    UnavailableError,
 )
 from partita.reliable.concurrent_queue import Delivery, ReliableConcurrentQueue
 from partita.reliable.dictionary import MISSING, ReliableDictionary
@@ -38,11 +39,14 @@ from partita.reliable.requests import RemoteError, Request
 from partita.reliable.restoring import restore_state
 from partita.reliable.retry import Committed
 from partita.reliable.schema import Schema, downcast, upcast
+from partita.reliable.serialization import ValueCodec
 from partita.reliable.snapshot import Snapshot
 from partita.reliable.state_manager import StateManager
 from partita.reliable.transaction import Transaction
+from partita.reliable.value_shape import IDENTITY
 
 __all__ = [
+    "IDENTITY",
     "MISSING",
     "BackupOrderError",
     "Change",
@@ -77,6 +81,8 @@ __all__ = [
     "Transaction",
     "TransactionAbortedError",
     "TransactionUseError",
+    "UnavailableError",
+    "ValueCodec",
     "downcast",
     "open_service",
     "open_state",

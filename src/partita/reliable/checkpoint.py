@@ -110,6 +110,10 @@ class Checkpoints:
         whole = [name for name in names if is_checkpoint(name)]
         if whole:
             self.newest = await read_file(self._disk, whole[-1], state, progress=progress)
+        if len(whole) > 1:
+            # A process that was killed may have named the newest and not synced its name: without
+            # it the older ones are all there is.
+            await self._disk.sync_folder()
         await self._remove(name for name in names if name.startswith("checkpoint-"))
         return self.newest
 

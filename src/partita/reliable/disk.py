@@ -35,6 +35,14 @@ class GrowingFile(Protocol):
         """The same without leaving the loop: quicker when nobody else waits."""
         ...
 
+    def renew(self, start: int) -> None:
+        """Write what lies from `start` on once more, for the next sync to carry.
+
+        After a failed sync the machine may show bytes that the medium never got, and take them
+        for written: no sync of a later process would bring them there.
+        """
+        ...
+
     def close(self) -> None: ...
 
 

@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import logging
 from bisect import bisect_right
+from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Literal
 
@@ -77,6 +78,9 @@ class Segment:
         self.first = heading.before.sequence + 1
         self.seed = heading.seed
         self.end = HEADING_BYTES
+        self.unproven = HEADING_BYTES
+        """Found when the log is opened: no witness says of the frames from here on that they
+        were synced."""
         self.places = [(self.first, HEADING_BYTES)]
         """Where to start reading for a sequence, every PLACE_BYTES."""
 
@@ -185,8 +189,10 @@ class LocalLog:
         assert tip is not None
         self.first, self.last = self._segments[0].first, tip.sequence
         self.tip = self._synced = tip
-        if proven > self.last or (proofs[-1] and proofs[-1][0] < self.first - 1):
+        if proven > self.last:
             raise _missing(names[-1], self.last + 1)
+        if proofs[-1] and proofs[-1][0] < self.first - 1:
+            raise _unreached(names[0], self.first)
         await self._open_tail()
         await self._begin_marks()
 
@@ -195,7 +201,13 @@ class LocalLog:
         _refuse_if_other(tip, known)
         size = self._disk.size(segment.name)
         paused = segment.end
+        proven = max(known, default=0)
+        unproven: deque[tuple[int, int]] = deque()
         for frame in self._frames(segment, segment.end, size):
+            unproven.append((frame.sequence, segment.end))
+            proven = max(proven, frame.synced)
+            while unproven and unproven[0][0] <= proven:
+                unproven.popleft()
             try:
                 tip = tip_after(tip, frame.sequence, frame.raw)
             except DamageError as error:
@@ -207,6 +219,7 @@ class LocalLog:
             if frame.end - paused >= CHUNK_BYTES:
                 paused = frame.end
                 await asyncio.sleep(0)
+        segment.unproven = unproven[0][1] if unproven else segment.end
         return tip
 
     def _refuse_if_damaged(
@@ -232,6 +245,8 @@ class LocalLog:
         """Sync what a killed process left unsynced: readers will act on it."""
         segment = self._segments[-1]
         self._tail = self._disk.grow(segment.name, segment.end)
+        if segment.unproven < segment.end:
+            self._tail.renew(segment.unproven)
         await self._tail.sync()
         await self._disk.sync_folder()
 
@@ -385,19 +400,24 @@ class LocalLog:
         """Give a segment its name when its heading is durable: a name without one is damage."""
         heading = encode_heading(self.tip)
         name = _name_of(self.tip.sequence + 1)
-        file = self._disk.create(f"{name}.new")
-        try:
-            file.write(heading)
-        except StoreFullError:
-            file.close()
-            self._disk.remove(file.name)
-            raise
+        file = self._create(f"{name}.new", heading)
         await file.sync()
         file.close()
         self._disk.rename(file.name, name)
         await self._disk.sync_folder()
         self._segments.append(Segment(name, decode_heading(name, heading)))
         self._tail = self._disk.grow(name, len(heading))
+
+    def _create(self, name: str, content: bytes) -> GrowingFile:
+        """Begin a file, or leave nothing behind on a full disk."""
+        file = self._disk.create(name)
+        try:
+            file.write(content)
+        except StoreFullError:
+            file.close()
+            self._disk.remove(name)
+            raise
+        return file
 
     async def truncate(self, below: int) -> None:
         """Remove the segments whose records all lie below a sequence."""
@@ -421,14 +441,23 @@ class LocalLog:
 
     async def _begin_marks(self) -> None:
         with self._stopping():
-            self._replace_marks()
+            try:
+                self._replace_marks()
+            except StoreFullError:
+                if MARKS_FILE not in self._disk.names():
+                    raise
+                self._keep_marks()
             await self._marks.sync()
             await self._disk.sync_folder()
 
+    def _keep_marks(self) -> None:
+        """Go on with the old marks, which are true: a full disk may be read all the same."""
+        size = self._disk.size(MARKS_FILE)
+        self._marks = self._disk.grow(MARKS_FILE, size - size % MARK_BYTES)
+
     def _replace_marks(self) -> None:
         """Begin the file again with one mark; a crash may bring the old file back, no harm."""
-        file = self._disk.create(f"{MARKS_FILE}.new")
-        file.write(encode_mark(self._synced))
+        file = self._create(f"{MARKS_FILE}.new", encode_mark(self._synced))
         file.close()
         self._disk.rename(file.name, MARKS_FILE)
         self._marks = self._disk.grow(MARKS_FILE, MARK_BYTES)
@@ -442,8 +471,9 @@ class LocalLog:
         # A mark is a bonus: a full disk may go without, and a failing one tells the next append.
         with contextlib.suppress(StoreFullError, StoreStoppedError):
             if self._marks.size >= MARKS_BYTES_MAX:
-                self._marks.close()
+                old = self._marks
                 self._replace_marks()
+                old.close()
             else:
                 self._marks.write(encode_mark(self._synced))
                 self._marked = self._synced.sequence
@@ -582,6 +612,16 @@ def _missing(name: str, sequence: int | None) -> ChainBrokenError:
         facts={"file": name, "sequence": sequence},
         hint="Nothing was changed. Bring the missing file back, or restore a backup; a replica "
         "may be emptied and copied from another.",
+    )
+
+
+def _unreached(name: str, first: int) -> ChainBrokenError:
+    return ChainBrokenError(
+        "LogIncomplete",
+        f"The log begins at record {first}, and no checkpoint reaches up to there.",
+        facts={"file": name, "sequence": first},
+        hint="Nothing was changed. Bring the missing checkpoint back, or restore a backup; a "
+        "replica may be emptied and copied from another.",
     )
 
 

@@ -236,6 +236,11 @@ class Link:
         self._keeper = asyncio.create_task(self._keep())
         try:
             async with asyncio.timeout(timeout):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(CONNECT_SECONDS):
+                        await self._connected.wait()
+                if not self._connected.is_set():
+                    logger.warning("no NATS server answers yet at %s", ", ".join(self._shown()))
                 await self._connected.wait()
         except TimeoutError:
             await self.close()
@@ -360,9 +365,12 @@ class Link:
                 return
             self._learn(connection)
 
+    def _shown(self) -> list[str]:
+        """The given addresses without their secrets."""
+        return [url.rpartition("://")[2].rpartition("@")[2] for url in self._given]
+
     def _unreachable(self) -> QuorumLostError | NotAuthorizedError:
-        shown = [url.rpartition("://")[2].rpartition("@")[2] for url in self._given]
-        facts = {"nodes": ",".join(shown), "cause": str(self._last_error or "no answer")}
+        facts = {"nodes": ",".join(self._shown()), "cause": str(self._last_error or "no answer")}
         if "authorization" in str(self._last_error).lower():
             return NotAuthorizedError(
                 "NatsNotAuthorized",

@@ -11,11 +11,12 @@ from typing import Any, Literal
 from partita.clock import Clock, SystemClock
 from partita.errors import DamageError, UsageError
 from partita.reliable.backup import RestoreContext, finish_restore
-from partita.reliable.checkpoint import Checkpoints
+from partita.reliable.checkpoint import RESTORE_FILE, Checkpoints
 from partita.reliable.disk import Disk
 from partita.reliable.local_log import LocalLog
 from partita.reliable.os_disk import OsDisk
 from partita.reliable.quorum_log import QuorumLog
+from partita.reliable.records import NO_HASH
 from partita.reliable.replica import Replica, Timing
 from partita.reliable.state import State
 from partita.reliable.state_manager import CHECKPOINT_BYTES, StateManager
@@ -67,6 +68,12 @@ async def open_state(  # noqa: PLR0913 - by keyword
             on_data_loss=on_data_loss,
         )
     else:
+        if on_data_loss is not None:
+            raise UsageError(
+                "InvalidStateAddress",
+                "on_data_loss= belongs to a state in a folder.",
+                hint="On NATS, restore a backup as a new partition: restore_state(...).",
+            )
         state = await open_on_nats(
             addresses,
             clock,
@@ -189,8 +196,9 @@ async def open_replicated(  # noqa: PLR0913 - by keyword
     )
     manager.replica = replica
     replica.patience = patience
-    replica.start()
     try:
+        await replica.check_place()
+        replica.start()
         await replica.ready(ready_seconds)
     except BaseException:
         await manager.close()
@@ -240,10 +248,12 @@ async def open_local(
 async def _recovered(
     disk: Disk, clock: Clock, durability: Durability, checkpoint_bytes: int
 ) -> StateManager:
+    _refuse_if_foreign(disk.names())
     await finish_restore(disk)
     state, checkpoints = State(), Checkpoints(disk)
     found = await checkpoints.load(state)
-    chain = None if found is None else (found.sequence, found.hash)
+    # Without a checkpoint the log must reach back to the first record.
+    chain = (0, NO_HASH) if found is None else (found.sequence, found.hash)
     log = await LocalLog.open(disk, chain=chain, durability=durability)
     state.epoch = max(state.epoch, 1)
     manager = StateManager(
@@ -260,6 +270,23 @@ async def _recovered(
         await log.close()
         raise
     return manager
+
+
+def _refuse_if_foreign(names: list[str]) -> None:
+    """Begin no state where a table account or backups lie: somebody took the wrong folder."""
+    if any(name.startswith(("log-", "checkpoint-")) or name == RESTORE_FILE for name in names):
+        return
+    found = {
+        "a table account": "account.sqlite" in names,
+        "backups": any(name.startswith("backup-") for name in names),
+    }
+    for what in (what for what, is_there in found.items() if is_there):
+        raise ConfigurationError(
+            "FolderUnusable",
+            f"The folder cannot be used: it holds {what}, and no state.",
+            facts={"names": names[:3]},
+            hint="Give the state a folder of its own.",
+        )
 
 
 def nats_addresses(where: object) -> str | list[str] | None:

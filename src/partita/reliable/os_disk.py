@@ -154,6 +154,13 @@ class OsFile:
             self._failure = _stopped(error, self._path)
             raise self._failure from error
 
+    def renew(self, start: int) -> None:
+        with _translated(self._path):
+            chunk = _read_whole(self.descriptor, start, self.size - start)
+            done = 0
+            while done < len(chunk):
+                done += os.pwrite(self.descriptor, chunk[done:], start + done)
+
     def cut(self, size: int) -> None:
         with _translated(self._path):
             os.ftruncate(self.descriptor, size)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from partita.errors import (
+    ChainBrokenError,
     DamageError,
     InDoubtError,
     NotPrimaryError,
@@ -25,7 +26,13 @@ from partita.errors import (
     StateClosedError,
 )
 from partita.reliable.quorum_log import QuorumLog
-from partita.reliable.records import FORMAT, Record, encode_record
+from partita.reliable.records import (
+    FORMAT,
+    Record,
+    decode_record,
+    encode_record,
+    record_hash,
+)
 from partita.reliable.state import State
 from partita.reliable.state_manager import StateManager
 from partita.reliable.stream import NoAnswer, Stream
@@ -43,6 +50,10 @@ CHECKPOINT_FILE = "checkpoint"
 
 ANSWER_SECONDS = 2.0
 FILE_SECONDS = 60.0
+SHORT_ANSWERS_MAX = 40
+"""Answers in a row by which the log is shorter than the state before a replica stops."""
+BEHIND_SECONDS = 15.0
+"""How long a log may seem shorter than what is applied: a node that was down lags for a while."""
 
 
 class Timing(msgspec.Struct, frozen=True):
@@ -101,6 +112,7 @@ class Replica:
         self._heartbeat_revision = 0
         self._knows_primary = False
         self._tried_epoch = 0
+        self._short_answers = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._deposed = asyncio.Event()
         self._changed = asyncio.Event()
@@ -134,6 +146,26 @@ class Replica:
     def start(self) -> None:
         self._spawn(self._run())
         self._spawn(self._beat())
+
+    async def check_place(self) -> None:
+        """Refuse a state that is no part of this log, before anything is built on it."""
+        state = self._manager.state
+        if not state.sequence:
+            return
+        deadline = self._clock.monotonic() + BEHIND_SECONDS
+        while await self._log.refresh() < state.sequence:
+            if self._clock.monotonic() > deadline:
+                raise _log_behind(state.sequence, self._log.last)
+            await asyncio.sleep(self._timing.renew_seconds)
+        try:
+            stored = await self._stream.get(state.sequence, timeout=ANSWER_SECONDS)
+        except NoAnswer:
+            return  # because the records that follow are checked anyway
+        # A record of an older epoch was passed over: it left no trace to compare.
+        if stored is None or decode_record(stored).epoch < state.epoch:
+            return
+        if record_hash(stored) != state.hash:
+            raise _another_log(state.sequence)
 
     async def ready(self, timeout: float) -> None:
         """Return when the log is read to its end and a primary is known."""
@@ -194,8 +226,11 @@ class Replica:
             while True:
                 await self._be_secondary()
                 await self._be_primary()
-        except (DamageError, StateClosedError) as error:
+        except PartitaError as error:
             self._fail(error)
+        except Exception:
+            self._fail(StateClosedError("StateClosed", "The replica met an error of its own."))
+            raise
 
     def _fail(self, error: PartitaError) -> None:
         logger.error("replica %s stops: %s", self._id, error)
@@ -448,7 +483,29 @@ class Replica:
         while True:
             with contextlib.suppress(NoAnswer):
                 await self._write_heartbeat()
+                await self._look_for_loss()
             await asyncio.sleep(self._timing.renew_seconds)
+
+    async def _look_for_loss(self) -> None:
+        """Stop when the log has long been shorter than what was applied: it was made anew.
+
+        A node that is cut off may say less for a while; it does not say so for so long.
+        """
+        _, last = await self._stream.bounds(timeout=ANSWER_SECONDS)
+        if last >= self._manager.sequence:
+            self._short_answers = 0
+            return
+        self._short_answers += 1
+        if self._short_answers > SHORT_ANSWERS_MAX:
+            self._fail(
+                ChainBrokenError(
+                    "LogLost",
+                    f"The log ends at {last}; this replica has applied {self._manager.sequence}.",
+                    facts={"last": last, "applied": self._manager.sequence},
+                    hint="The cluster lost its streams: stop all replicas and restore a backup "
+                    "as a new partition.",
+                )
+            )
 
     async def _write_heartbeat(self) -> None:
         newest = self._manager.checkpoints.newest
@@ -522,6 +579,25 @@ class Replica:
                 facts={"collection": name, "version": version, "replicas": behind},
                 hint="Deploy code that opens it with Schema(version=..., write=...) everywhere.",
             )
+
+
+def _log_behind(sequence: int, last: int) -> ChainBrokenError:
+    return ChainBrokenError(
+        "LogBehind",
+        f"The log ends at {last}; the folder of this replica holds the state at {sequence}.",
+        facts={"sequence": sequence, "last": last},
+        hint="The stream was made anew, or the folder is of another partition: give the right"
+        " folder, or restore a backup.",
+    )
+
+
+def _another_log(sequence: int) -> ChainBrokenError:
+    return ChainBrokenError(
+        "ChainBroken",
+        f"The log holds another record at {sequence} than the folder of this replica has applied.",
+        facts={"sequence": sequence},
+        hint="The folder is of another partition: give the right one, or an empty one.",
+    )
 
 
 def _no_quorum() -> QuorumLostError:

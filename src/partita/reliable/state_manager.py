@@ -78,6 +78,8 @@ CHECKPOINT_BYTES = 16 * 1024 * 1024
 CLOSE_SECONDS = 5.0
 """How long closing a replica waits for commits that are under way."""
 HOUSEKEEPING_SECONDS = 0.5
+CREATION_SECONDS = 10.0
+"""How long opening a collection on a secondary waits for the primary to create it."""
 SWEPT_AT_ONCE = 500
 BUILT_AT_ONCE = 500
 
@@ -731,7 +733,7 @@ class StateManager:
     ) -> Collection:
         """Find or create a collection; `wanted` has name, kind and key."""
         name = checked_name(wanted.name)
-        collection = self._state.find(name)
+        collection = self._state.find(name) or await self._created_elsewhere(name)
         version = schema.version if schema.write is None else schema.write
         if collection is None:
             description = msgspec.structs.replace(
@@ -786,6 +788,16 @@ class StateManager:
         owner.indexes[name] = view
         if not view.is_ready:
             await self.build_index(owner, view)
+
+    async def _created_elsewhere(self, name: str) -> Collection | None:
+        """Wait on a secondary until the primary has created a collection, or we are primary."""
+        started = self._clock.monotonic()
+        while isinstance(self._core.role_error, NotPrimaryError):
+            found = self._state.find(name)
+            if found is not None or self._clock.monotonic() - started > CREATION_SECONDS:
+                return found
+            await asyncio.sleep(CREATION_SECONDS / 200)
+        return self._state.find(name)
 
     async def _create(self, description: Description) -> Collection:
         if isinstance(self._core.role_error, NotPrimaryError):

@@ -263,6 +263,11 @@ class SimDisk:
             self.room -= len(chunk)
         self._record(Write(name, place, chunk))
 
+    def renew(self, file: _File, name: str, start: int) -> None:
+        """Write in place: that needs no room."""
+        self._refuse_unless_same(file, name)
+        self._record(Write(name, start, bytes(file.content[start:])))
+
     def sync(self, file: _File, name: str, number: int) -> None:
         """Make the changes up to a number durable, or fail as a kernel does: drop them."""
         self._refuse_unless_same(file, name)
@@ -320,6 +325,9 @@ class SimFile:
 
     def sync_now(self) -> None:
         self._disk.sync(self._file, self.name, self._file.changes)
+
+    def renew(self, start: int) -> None:
+        self._disk.renew(self._file, self.name, start)
 
     def close(self) -> None:
         pass

@@ -232,17 +232,18 @@ async def test_a_file_whose_sync_failed_is_of_no_more_use(
 async def test_a_sync_that_fails_after_its_cancellation_is_not_forgotten(
     disk: OsDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    may_fail = threading.Event()
+    began, may_fail = threading.Event(), threading.Event()
 
     def fail_once(_: int) -> None:
-        if not may_fail.is_set():
+        if not began.is_set():
+            began.set()
             may_fail.wait(20)
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(os, "fdatasync", fail_once)
     file = disk.create("a")
     gone = asyncio.create_task(file.sync())
-    await asyncio.sleep(0.001)
+    await asyncio.to_thread(began.wait, 20)
     gone.cancel()
     await asyncio.sleep(0)
     may_fail.set()
