@@ -16,7 +16,7 @@ import msgspec
 
 import partita
 from partita.reliable import LockMode, Transaction
-from partita.reliable.local_log import LocalLog
+from partita.reliable.local_log import Durability, LocalLog
 from partita.reliable.state_manager import StateManager
 
 CLIENTS = 6
@@ -139,7 +139,7 @@ async def keep_checkpointing(state: StateManager) -> None:
 
 
 async def main(folder: str, options: list[str]) -> None:
-    durability = "fast" if "fast" in options else "full"
+    durability: Durability = "fast" if "fast" in options else "full"
     variant = next((one for one in options if one in ("early", "halves", "twice")), "")
     async with partita.open_state(folder, durability=durability) as state:
         assert isinstance(state.log, LocalLog)

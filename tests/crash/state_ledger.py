@@ -124,7 +124,7 @@ class Ledger:
         """Return how many transactions of each client there are."""
         async with desk.state.snapshot() as snapshot:
             done = {c: await desk.counters.get(snapshot, f"client{c}", 0) for c in range(CLIENTS)}
-        told = Counter({c: 0 for c in done})
+        told = Counter(dict.fromkeys(done, 0))
         for client, number in self.told:
             told[client] = max(told[client], number + 1)
         for client, count in done.items():

@@ -153,10 +153,6 @@ class Collections:
         )
 
 
-class _NeverMindError(Exception):
-    """A client changes its mind."""
-
-
 class Client:
     """One task with its own chance, number and steps."""
 
@@ -293,13 +289,10 @@ class Client:
         await self.one(fill, step)
 
     async def change_its_mind(self) -> None:
-        try:
-            async with self.state.transaction() as tx:
-                await self.transfer(tx, 0)
-                await self.opened.outbox.enqueue(tx, "never sent")
-                raise _NeverMindError
-        except _NeverMindError:
-            pass
+        async with self.state.transaction() as tx:
+            await self.transfer(tx, 0)
+            await self.opened.outbox.enqueue(tx, "never sent")
+            await tx.abort()
 
 
 def _forget(users: dict[str, User], name: str) -> None:

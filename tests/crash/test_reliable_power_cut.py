@@ -25,13 +25,24 @@ from crash.state_run import (
 from partita.clock import ManualClock
 from partita.errors import PartitaError
 from partita.reliable import ReliableDictionary, Transaction
+from partita.reliable.checkpoint import Checkpoint, Checkpoints, is_checkpoint, read_file
 from partita.reliable.committer import Committer, Pending
 from partita.reliable.local_log import LocalLog
 from partita.reliable.opening import open_local
 from partita.reliable.records import FORMAT, Entry, Record, encode_record, record_hash
 from partita.reliable.state import Collection, KeptOutcome, State
 from partita.reliable.state_manager import StateManager
-from partita.simulation.disk import CUTS, Cut, Medium, SimDisk, SimFile, boundaries
+from partita.simulation.disk import (
+    CUTS,
+    Cut,
+    Medium,
+    Remove,
+    Rename,
+    SimDisk,
+    SimFile,
+    SyncFolder,
+    boundaries,
+)
 
 IS_SOAK = bool(os.environ.get("PARTITA_SOAK"))
 SEEDS = range(6 if IS_SOAK else 1)
@@ -215,14 +226,18 @@ async def _cut_while_it_opens(examination: Examination, number: int, medium: Med
 
 def test_a_power_cut_after_a_kill_finds_what_the_next_process_has_read() -> None:
     """The next process reads what the kernel holds, synced or not, and goes on from there."""
-    run = honest_run()
+    assert _faults_after_kills(honest_run()) == []
+
+
+def _faults_after_kills(run: Run) -> list[str]:
     examination = Examination(run, thorough=NEVER)
     wrong: list[str] = []
     for number, medium in boundaries(run.events):
-        if number % (1 if IS_SOAK else 5) == 0:
+        event = run.events[number - 1] if number else None
+        if IS_SOAK or number % 7 == 0 or isinstance(event, Rename | Remove | SyncFolder):
             fault = asyncio.run(_cut_after_a_kill(examination, number, copy.deepcopy(medium)))
             wrong += [f"event {number}: {fault}"] if fault else []
-    assert wrong == []
+    return wrong
 
 
 async def _cut_after_a_kill(examination: Examination, number: int, medium: Medium) -> str:
@@ -234,7 +249,7 @@ async def _cut_after_a_kill(examination: Examination, number: int, medium: Mediu
     try:
         fault = await examination._difference(state, number)
         for cut in () if fault else (*CUTS, "mixed", "mixed"):
-            kept = SimDisk(clock, medium.after_power_cut(cut, clock))  # type: ignore[arg-type]
+            kept = SimDisk(clock, medium.after_power_cut(cut, clock))
             again = await open_local(kept, clock, checkpoint_bytes=NEVER)
             if again.state.digest() != digest:
                 fault = f"{cut}: {state.sequence} was read, {again.sequence} is there"
@@ -248,6 +263,25 @@ async def _cut_after_a_kill(examination: Examination, number: int, medium: Mediu
 
 
 # The same cuts must find states that are broken on purpose.
+
+
+def test_a_recovery_that_removes_the_older_checkpoint_too_soon_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def load(checkpoints: Checkpoints, state: State) -> Checkpoint | None:
+        names = checkpoints._disk.names()
+        whole = [name for name in names if is_checkpoint(name)]
+        if whole:
+            checkpoints.newest = await read_file(checkpoints._disk, whole[-1], state)
+        await checkpoints._remove(name for name in names if name.startswith("checkpoint-"))
+        return checkpoints.newest
+
+    run = honest_run()
+    monkeypatch.setattr(Checkpoints, "load", load)
+
+    wrong = _faults_after_kills(run)
+
+    assert any("no checkpoint reaches up to there" in fault for fault in wrong)
 
 
 def test_the_fast_mode_is_found_losing_the_newest_and_nothing_else() -> None:

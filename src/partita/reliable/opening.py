@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from partita.clock import Clock, SystemClock
-from partita.errors import DamageError, UsageError
+from partita.errors import ConfigurationError, DamageError, UsageError
 from partita.reliable.backup import RestoreContext, finish_restore
 from partita.reliable.checkpoint import RESTORE_FILE, Checkpoints
 from partita.reliable.disk import Disk

@@ -19,6 +19,7 @@ from partita.errors import (
     CollectionMismatchError,
     CollectionNotFoundError,
     DamageError,
+    InDoubtError,
     LimitExceededError,
     NotPrimaryError,
     NotReadableError,
@@ -549,6 +550,7 @@ class StateManager:
         backoff = backoff.checked()
         started = self._clock.monotonic()
         failures = 0
+        doubt: InDoubtError | None = None
         if idempotency_key is not None:
             checked_idempotency_key(idempotency_key)
         while True:
@@ -556,6 +558,7 @@ class StateManager:
                 return await self._try(begin, function, arguments, idempotency_key)
             except PartitaError as error:
                 failures += 1
+                doubt = error if isinstance(error, InDoubtError) else doubt
                 delay = backoff.delay(failures, self._clock)
                 spent = self._clock.monotonic() - started + delay
                 has_key = idempotency_key is not None
@@ -564,7 +567,8 @@ class StateManager:
                     or spent > backoff.deadline
                     or not retry.is_worth_another_try(error, has_key=has_key)
                 ):
-                    raise
+                    # What came after a doubt does not settle it: the first try may be in the log.
+                    raise doubt or error from (error if doubt is not None else error.__cause__)
             await asyncio.sleep(delay)
 
     async def outcome(self, idempotency_key: str, result_type: Any = Any) -> Committed[Any] | None:
