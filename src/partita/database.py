@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import enum
 import errno
-import fcntl
 import logging
 import os
 import queue
@@ -34,16 +33,15 @@ from partita.errors import (
     PartitaError,
     StoreBusyError,
     StoreFullError,
-    StoreLockedError,
     StoreStoppedError,
 )
+from partita.folder import lock_folder, make_folder, unlock_folder
 
 T = TypeVar("T")
 
 logger = logging.getLogger("partita.database")
 
 DATABASE_FILE = "account.sqlite"
-LOCK_FILE = "lock"
 RESERVE_FILE = "reserve"
 
 APPLICATION_ID = 0x50415254
@@ -121,7 +119,7 @@ class Database:
         """Who waits for the commit under way."""
         self._waiters: deque[asyncio.Future[None]] = deque()
         """Who waits to enter, in order of arrival."""
-        self._lock = _lock_folder(folder) if folder else None
+        self._lock = lock_folder(folder, "account") if folder else None
         try:
             self._connect_even_if_full()
         except apsw.Error as error:
@@ -155,7 +153,7 @@ class Database:
         """Open or create the database of a folder; None keeps everything in memory."""
         try:
             if folder is not None:
-                _make_folder(folder)
+                make_folder(folder)
             return cls(folder, durability, vfs)
         except OSError as error:
             raise ConfigurationError(
@@ -549,7 +547,7 @@ class Database:
             with contextlib.suppress(apsw.Error):
                 connection.close()
         if self._lock is not None:
-            os.close(self._lock)
+            unlock_folder(self._lock)
             self._lock = None
 
 
@@ -591,42 +589,6 @@ def _prepare(connection: apsw.Connection, *, is_file: bool, durability: Durabili
     connection.pragma("synchronous", "full" if durability is Durability.FULL else "normal")
     if found != APPLICATION_ID:
         connection.pragma("application_id", APPLICATION_ID)
-
-
-def _make_folder(folder: Path) -> None:
-    """Create a folder so that its name, too, survives a power cut."""
-    if folder.is_dir():
-        return
-    _make_folder(folder.parent)
-    folder.mkdir(mode=0o700, exist_ok=True)
-    parent = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(parent)
-    finally:
-        os.close(parent)
-
-
-def _lock_folder(folder: Path) -> int:
-    """Hold the folder until the returned descriptor is closed."""
-    descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        holder = os.pread(descriptor, 64, 0).decode("ascii", "replace").strip()
-        os.close(descriptor)
-        raise StoreLockedError(
-            "StoreLocked",
-            f"The folder {folder} is held by process {holder or 'unknown'}.",
-            facts={"folder": str(folder), "holder": holder},
-            hint="That is this process: use the account that it has open, or close it first."
-            if holder == str(os.getpid())
-            else "Stop that process, or choose another folder.",
-        ) from error
-    owner = f"{os.getpid()}\n".encode("ascii")
-    with contextlib.suppress(OSError):  # on a full disk the lock holds without its name
-        os.pwrite(descriptor, owner, 0)
-        os.ftruncate(descriptor, len(owner))
-    return descriptor
 
 
 def _stopped() -> StoreStoppedError:

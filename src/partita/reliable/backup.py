@@ -233,6 +233,9 @@ async def finish_restore(target: Disk) -> bool:
     if RESTORE_FILE not in names:
         return False
     found = await verify_file(target, RESTORE_FILE)
+    # The process that named it may have been killed before it had synced the name: without it
+    # the old files are all there is.
+    await target.sync_folder()
     for name in names:
         if _is_of_state(name):
             target.remove(name)

@@ -10,8 +10,6 @@ import errno
 import fcntl
 import os
 import queue
-import socket
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -20,11 +18,10 @@ from partita.errors import (
     ConfigurationError,
     PartitaError,
     StoreFullError,
-    StoreLockedError,
     StoreStoppedError,
 )
+from partita.folder import LOCK_FILE, lock_folder, make_folder, sync_names, unlock_folder
 
-LOCK_FILE = "lock"
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -34,8 +31,8 @@ class OsDisk:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
-            _make_folder(folder)
-            self._lock = _lock_folder(folder)
+            make_folder(folder)
+            self._lock = lock_folder(folder, "state")
         except OSError as error:
             raise ConfigurationError(
                 "FolderUnusable",
@@ -93,9 +90,7 @@ class OsDisk:
             return
         self._is_closed = True
         self._syncs.stop()
-        # A forked child has the same lock: closing our end alone would leave it held.
-        fcntl.flock(self._lock, fcntl.LOCK_UN)
-        os.close(self._lock)
+        unlock_folder(self._lock)
 
     def _open(self, name: str, flags: int, size: int) -> "OsFile":
         with _translated(self.folder):
@@ -105,7 +100,7 @@ class OsDisk:
 
     def _sync_folder(self) -> None:
         try:
-            _sync_names(self.folder)
+            sync_names(self.folder)
         except OSError as error:
             raise _stopped(error, self.folder) from error
 
@@ -291,55 +286,4 @@ def _stopped(error: OSError, path: Path) -> StoreStoppedError:
         f"The disk failed ({error.strerror}): nothing is acknowledged until a restart.",
         facts={"file": str(path)},
         hint="Look at the disk and the kernel log, then restart.",
-    )
-
-
-def _make_folder(folder: Path) -> None:
-    """Create a folder so that its name, too, survives a power cut."""
-    if folder.is_dir():
-        return
-    _make_folder(folder.parent)
-    folder.mkdir(mode=0o700, exist_ok=True)
-    _sync_names(folder.parent)
-
-
-def _sync_names(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _lock_folder(folder: Path) -> int:
-    """Hold the folder until the returned descriptor is closed."""
-    descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        holder = os.pread(descriptor, 1024, 0).decode("utf-8", "replace")
-        os.close(descriptor)
-        raise _locked(folder, holder) from error
-    except OSError:
-        os.close(descriptor)
-        raise
-    # The name of the program, not its arguments: those may hold a password.
-    program = Path(sys.argv[0] or sys.executable).name
-    owner = f"{os.getpid()}\n{program}\n{socket.gethostname()}\n".encode("utf-8", "replace")
-    with contextlib.suppress(OSError):  # on a full disk the lock holds without its name
-        os.pwrite(descriptor, owner, 0)
-        os.ftruncate(descriptor, len(owner))
-    return descriptor
-
-
-def _locked(folder: Path, holder: str) -> StoreLockedError:
-    process, program, host, *_ = [*holder.split("\n"), "", "", ""]
-    who = f"{process or 'unknown'}" + (f" ({program} on {host})" if program else "")
-    return StoreLockedError(
-        "StoreLocked",
-        f"The folder {folder} is held by process {who}.",
-        facts={"folder": str(folder), "holder": process, "program": program, "host": host},
-        hint="That is this process: use the state that it has open, or close it first."
-        if process == str(os.getpid()) and host == socket.gethostname()
-        else "Stop that process, or choose another folder.",
     )

@@ -298,6 +298,26 @@ def test_short_reads_are_continued(disk: OsDisk, monkeypatch: pytest.MonkeyPatch
     assert disk.read("a", 8, 70) == b"89"
 
 
+def test_what_is_renewed_is_written_again_in_its_place(
+    disk: OsDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = disk.create("a")
+    file.write(b"0123456789")
+    written: list[tuple[bytes, int]] = []
+    real = os.pwrite
+
+    def record(descriptor: int, chunk: bytes, place: int) -> int:
+        written.append((bytes(chunk[:4]), place))
+        return real(descriptor, chunk[:4], place)
+
+    monkeypatch.setattr(os, "pwrite", record)
+    file.renew(3)
+    file.write(b"!")
+
+    assert written == [(b"3456", 3), (b"789", 7), (b"!", 10)]
+    assert disk.read("a") == b"0123456789!"
+
+
 def test_a_write_that_fails_otherwise_stops(disk: OsDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> int:
         raise OSError(errno.EIO, os.strerror(errno.EIO))

@@ -138,6 +138,22 @@ async def test_a_failed_sync_drops_and_the_next_one_says_nothing_of_it(disk: Sim
     assert disk.power_cut("kept").read("a") == b"one"
 
 
+async def test_what_a_failed_sync_dropped_is_carried_by_the_next_one_when_it_was_renewed(
+    disk: SimDisk,
+) -> None:
+    await a_durable_file(disk, b"one")
+    file = disk.grow("a", 3)
+    file.write(b"two")
+    disk.fail_sync()
+    with pytest.raises(StoreStoppedError):
+        await file.sync()
+    disk.room = 0
+    file.renew(3)
+    await file.sync()
+
+    assert disk.power_cut("lost").read("a") == b"onetwo"
+
+
 async def test_syncs_fail_after_so_many_good_ones(disk: SimDisk) -> None:
     file = disk.create("a")
     disk.fail_sync(2)
