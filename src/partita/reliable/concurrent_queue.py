@@ -31,6 +31,8 @@ from partita.reliable.transaction import Transaction, Transactions, Workspace, r
 V = TypeVar("V")
 D = TypeVar("D")
 
+STALE_MIN = 1_024
+"""Places of items that are gone are kept up to so many, and twice as many as there are items."""
 _VISIBLE_BYTES = 8
 _HEADER_BYTES = 12
 
@@ -234,6 +236,7 @@ class ReliableConcurrentQueue(Generic[V]):
         """Hear of a change that was applied."""
         if new is not None:
             self._offer(key, new)
+            self._forget_gone()
             self._arrivals.announce()
         elif key:
             self._returned.pop(key, None)
@@ -244,6 +247,10 @@ class ReliableConcurrentQueue(Generic[V]):
     def readable_version(self) -> int:
         """The newest schema version that this code can read."""
         return self._values.version
+
+    def declare(self, *, values: ValueCodec[V]) -> None:
+        """Take the types of a later opening: it is the same queue."""
+        self._values = values
 
     def rebind(self, collection: Collection) -> None:
         """Go on with the rows of a full copy."""
@@ -308,8 +315,11 @@ class ReliableConcurrentQueue(Generic[V]):
         while self._ready and len(keys) < count:
             key = heapq.heappop(self._ready)
             row = values.get(key)
-            # An item may lie here twice, or have been taken, hidden or removed since.
-            if row is None or key in self._taken or _visible(row) > now:
+            # An item may lie here twice, or have been taken or removed since.
+            if row is None or key in self._taken:
+                continue
+            if _visible(row) > now:  # it was hidden since, or the clock went back
+                heapq.heappush(self._hidden, (_visible(row), key))
                 continue
             self._taken[key] = tx.id
             keys.append(key)
@@ -337,6 +347,15 @@ class ReliableConcurrentQueue(Generic[V]):
         if not self._hidden:
             return float("inf")
         return max(self._hidden[0][0] - now, 0) / TICKS_A_SECOND + 0.001
+
+    def _forget_gone(self) -> None:
+        """Let go of what others took: nobody looks for it here while this is a secondary."""
+        rows = self.collection.rows.values
+        if len(self._ready) + len(self._hidden) > STALE_MIN + 2 * len(rows):
+            self._ready.clear()
+            self._hidden.clear()
+            for key, row in rows.items():
+                self._offer(key, row)
 
     def _offer(self, key: bytes, row: bytes) -> None:
         visible = _visible(row)

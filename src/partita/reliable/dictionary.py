@@ -39,6 +39,8 @@ D = TypeVar("D")
 
 CACHED_ROWS_MAX = 65_536
 """Decoded values kept beside their bytes, for one dictionary."""
+STALE_EXPIRIES_MIN = 1_024
+"""Expiries of rows written again since: so many, and as many as there are rows, are kept."""
 EXPIRES = 0x80
 """The bit of a stored value's first byte that says it has an expiry."""
 
@@ -276,6 +278,8 @@ class ReliableDictionary(Generic[K, V]):
         """
         refuse_snapshot(tx)
         encoded = self._keys.encode(key)
+        if not tx.is_on_primary:
+            tx.check_writable()
         space = tx.space(self, timeout) or await tx.enter(self, timeout)
         if self._find(tx, space, encoded) is not None:
             await tx.lock(self, encoded, LockMode.SHARED, timeout)
@@ -498,7 +502,8 @@ class ReliableDictionary(Generic[K, V]):
         for index in self._state.indexes_of(self.collection):
             name = index.description.name.rpartition("\x00")[2]
             view = self.indexes.get(name)
-            if view is not None:
+            # An index of another version of the function is not mended, it is built again.
+            if view is not None and (view.is_ready or not index.description.is_ready):
                 operations.extend(view.operations(space))
             elif index.description.is_ready:
                 stale = msgspec.structs.replace(index.description, is_ready=False)
@@ -775,6 +780,10 @@ class ReliableDictionary(Generic[K, V]):
         if new is not None and new[0] & EXPIRES:
             self._has_expiries = True
             heapq.heappush(self._expiring, (stored_expiry(new), key))
+            rows = self.collection.rows.values
+            if len(self._expiring) > STALE_EXPIRIES_MIN + 2 * len(rows):
+                self._note_expiries()
+                self._has_expiries = True
 
     def _not_found(self, key: K) -> KeyNotFoundError:
         return KeyNotFoundError(

@@ -193,6 +193,10 @@ class ReliableQueue(Generic[V]):
         """The newest schema version that this code can read."""
         return self._values.version
 
+    def declare(self, *, values: ValueCodec[V]) -> None:
+        """Take the types of a later opening: it is the same queue."""
+        self._values = values
+
     def rebind(self, collection: Collection) -> None:
         """Go on with the rows of a full copy."""
         self.collection = collection

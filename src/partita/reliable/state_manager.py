@@ -64,7 +64,15 @@ from partita.reliable.schema import Schema
 from partita.reliable.serialization import ValueCodec, decode_result, encode_result
 from partita.reliable.snapshot import Snapshot
 from partita.reliable.state import Collection, Description, State, encode_description
-from partita.reliable.transaction import OUTCOMES, Core, Status, Transaction, Workspace
+from partita.reliable.transaction import (
+    CREATIONS,
+    OUTCOMES,
+    Core,
+    Owner,
+    Status,
+    Transaction,
+    Workspace,
+)
 
 logger = logging.getLogger("partita.reliable")
 
@@ -269,6 +277,7 @@ class StateManager:
         """Go on with a full copy: open collections follow, open snapshots end."""
         self._state = self._core.state = state
         self.rebind()
+        self._tell_applied()
 
     def start_housekeeping(self) -> None:
         if self._house is None:
@@ -368,6 +377,8 @@ class StateManager:
             if not isinstance(opened, ReliableQueue) or opened.collection is not collection:
                 opened = ReliableQueue(self, collection, values=values)
                 self._adopt(name, opened)
+            else:
+                opened.declare(values=values)
         return typing.cast("ReliableQueue[V]", opened)
 
     async def concurrent_queue(
@@ -392,6 +403,8 @@ class StateManager:
             ):
                 opened = ReliableConcurrentQueue(self, collection, values=values)
                 self._adopt(name, opened)
+            else:
+                opened.declare(values=values)
         return typing.cast("ReliableConcurrentQueue[V]", opened)
 
     def collections(self) -> list[Opened]:
@@ -428,11 +441,13 @@ class StateManager:
         async with self.transaction() as tx:
             tx.check_writable()
             await tx.lock(owner, None, LockMode.EXCLUSIVE, timeout)
+            await tx.lock(_CREATIONS, b"", LockMode.EXCLUSIVE, timeout)  # an index on its way
             if collection.is_dropped:
                 return
             dropped = [*self._state.indexes_of(collection), collection]
             tx.stage_operations([Drop(one.id) for one in dropped])
-        self._opened.pop(name, None)
+        if name in self._opened and self._opened[name].collection is collection:
+            del self._opened[name]
 
     async def promote_schema(self, name: str, version: int) -> None:
         """Let every replica write a schema version from now on, as a record in the log.
@@ -487,9 +502,13 @@ class StateManager:
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._applied.append((sequence, future))
-        with contextlib.suppress(TimeoutError):
+        try:
             async with asyncio.timeout(checked_timeout(timeout)):
                 await future
+        except TimeoutError:
+            pass  # because the sequence may have come by a full copy
+        finally:
+            self._applied = [pair for pair in self._applied if pair[1] is not future]
         self._core.check_open()
         if self._state.sequence < sequence:
             raise NotReadableError(
@@ -645,12 +664,12 @@ class StateManager:
         if view.locate() is None:
             full_name = f"{owner.name}\x00{view.name}"
             await self._create(
-                Description(full_name, "index", owner=owner.collection.id, is_ready=False)
+                Description(full_name, "index", owner=owner.collection.id, is_ready=False), owner
             )
 
         async def begin(tx: Transaction) -> None:
             # Nobody may have read the old entries and write behind their end.
-            await tx.lock(owner, None, LockMode.EXCLUSIVE, None)
+            await tx.enter(owner, None, LockMode.EXCLUSIVE)
             identifier = view.collection.id
             tx.stage_operations([view.described(is_ready=False), Clear(identifier)])
 
@@ -662,19 +681,19 @@ class StateManager:
             async def fill(tx: Transaction, keys: list[bytes] = keys) -> None:
                 # Exclusive: a shared lock goes when the commit begins, and a writer would not
                 # see the entry that is on its way.
-                await tx.lock(owner, None, LockMode.SHARED, None)
+                await tx.enter(owner, None)
                 for key in keys:
                     await tx.lock(owner, key, LockMode.EXCLUSIVE, None)
                 tx.stage_operations(view.entries_of(keys))
 
             await self.run(fill)
-        await self._commit([view.described(is_ready=True)])
+        await self._describe(owner, lambda: view.described(is_ready=True))
 
     def rebind(self) -> None:
         """Point open collections at the rows of a state that was replaced by a copy."""
         for name, opened in list(self._opened.items()):
             collection = self._state.find(name)
-            if collection is None:
+            if collection is None or collection.id != opened.collection.id:
                 opened.collection.is_dropped = True
                 del self._opened[name]
             else:
@@ -706,8 +725,10 @@ class StateManager:
                 if kept is not None:
                     return kept
                 tx.check_writable()
+                tx.keeps_outcome = True
                 result = encode_result(await _called(function, tx, arguments))
                 expires = tx.now + round(limits.OUTCOME_SECONDS_KEPT * TICKS_A_SECOND)
+                tx.keeps_outcome = False
                 tx.stage_operations([Outcome(idempotency_key, result, expires)])
                 value = decode_result(result, result_type)
             if tx.status is Status.ACTIVE:
@@ -782,16 +803,26 @@ class StateManager:
         if self.check_promotion is not None:
             await self.check_promotion(description.name, version)
         promoted = msgspec.structs.replace(description, written_version=version)
-        await self._commit([Alter(collection.id, encode_description(promoted))])
+        alter = Alter(collection.id, encode_description(promoted))
+        await self._describe(_Named(collection), lambda: alter)
 
     async def _open_index(
         self, owner: ReliableDictionary[Any, Any], name: str, index: Index
     ) -> None:
         full_name = f"{owner.name}\x00{name}"
         view = IndexView(name, index, owner, lambda: self._state.find(full_name))
+        before = owner.indexes.get(name)
         owner.indexes[name] = view
-        if not view.is_ready:
+        if view.is_ready:
+            return
+        try:
             await self.build_index(owner, view)
+        except UsageError:
+            # A function that fails would refuse everyone's writes from here on.
+            del owner.indexes[name]
+            if before is not None:
+                owner.indexes[name] = before
+            raise
 
     async def _created_elsewhere(self, name: str) -> Collection | None:
         """Wait on a secondary until the primary has created a collection, or we are primary."""
@@ -803,27 +834,35 @@ class StateManager:
             await asyncio.sleep(CREATION_SECONDS / 200)
         return self._state.find(name)
 
-    async def _create(self, description: Description) -> Collection:
+    async def _create(self, description: Description, owner: Owner | None = None) -> Collection:
+        """Create a collection, or find the one that was created meanwhile."""
         if isinstance(self._core.role_error, NotPrimaryError):
             raise _not_created(description.name, self._core.role_error.primary)
         self._core.writable()
-        if len(self._state.collections) >= limits.COLLECTIONS_MAX:
-            raise LimitExceededError(
-                "TooManyCollections",
-                f"A state holds at most {limits.COLLECTIONS_MAX} collections and indexes.",
-                hint="Put what belongs together into one dictionary, with tuples as keys.",
-            )
-        identifier = self._state.next_collection
-        await self._commit([Create(identifier, encode_description(description))])
+        async with self.transaction() as tx:
+            if owner is not None:
+                await tx.enter(owner, None)
+            # One creation at a time, to the end of its commit even if its caller is cancelled:
+            # two must never take the same number or the same name.
+            await tx.lock(_CREATIONS, b"", LockMode.EXCLUSIVE, None)
+            found = self._state.find(description.name)
+            if found is not None:
+                return found
+            if len(self._state.collections) >= limits.COLLECTIONS_MAX:
+                raise LimitExceededError(
+                    "TooManyCollections",
+                    f"A state holds at most {limits.COLLECTIONS_MAX} collections and indexes.",
+                    hint="Put what belongs together into one dictionary, with tuples as keys.",
+                )
+            identifier = self._state.next_collection
+            tx.stage_operations([Create(identifier, encode_description(description))])
         return self._state.collections[identifier]
 
-    async def _commit(self, operations: list[Operation]) -> int:
-        """Commit operations of the system in a transaction of their own."""
+    async def _describe(self, owner: Owner, describe: Callable[[], Operation]) -> None:
+        """Commit what is said about a collection that nobody drops meanwhile."""
         async with self.transaction() as tx:
-            tx.stage_operations(operations)
-            await tx.commit()
-            assert tx.commit_sequence is not None
-            return tx.commit_sequence
+            await tx.enter(owner, None)
+            tx.stage_operations([describe()])
 
     def _adopt(self, name: str, opened: Collections) -> None:
         opened.collection.watchers.append(opened.watch)
@@ -838,8 +877,10 @@ class StateManager:
     def _applied_bytes(self, count: int) -> None:
         """Count the log behind the checkpoint, and tell those who wait for a sequence."""
         self._log_bytes += count
-        if not self._applied:
-            return
+        if self._applied:
+            self._tell_applied()
+
+    def _tell_applied(self) -> None:
         sequence = self._state.sequence
         for wanted, future in self._applied:
             if wanted <= sequence and not future.done():
@@ -849,31 +890,36 @@ class StateManager:
     async def _keep_house(self) -> None:
         while True:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
-            try:
-                if self._checkpoints.is_due(self._log_bytes, self._checkpoint_bytes):
-                    await self.checkpoint()
-                if self.is_primary:
-                    await self._build_indexes()
-                    await self._sweep()
-                while not self._state.prune():  # noqa: ASYNC110 - lets others run, does not wait
-                    await asyncio.sleep(0)
-            except (NotPrimaryError, StateClosedError):
-                continue
-            except PartitaError as error:
-                logger.warning("housekeeping will try again: %s", error)
+            for chore in (self._checkpoint_if_due, self._build_indexes, self._sweep, self._prune):
+                try:
+                    await chore()
+                except (NotPrimaryError, StateClosedError):
+                    continue
+                except PartitaError as error:  # one that fails does not keep the others waiting
+                    logger.warning("housekeeping will try again: %s", error)
+                except Exception:
+                    logger.exception("housekeeping will try again")
+
+    async def _checkpoint_if_due(self) -> None:
+        if self._checkpoints.is_due(self._log_bytes, self._checkpoint_bytes):
+            await self.checkpoint()
+
+    async def _prune(self) -> None:
+        while not self._state.prune():  # noqa: ASYNC110 - lets others run, does not wait
+            await asyncio.sleep(0)
 
     async def _build_indexes(self) -> None:
         """Build what was declared while this replica was a secondary, or was marked stale."""
         for opened in list(self._opened.values()):
-            if isinstance(opened, ReliableDictionary):
+            if isinstance(opened, ReliableDictionary) and not opened.collection.is_dropped:
                 for view in list(opened.indexes.values()):
-                    if not view.is_ready:
+                    if self.is_primary and not view.is_ready:
                         await self.build_index(opened, view)
 
     async def _sweep(self) -> None:
         """Remove rows whose time is over, some at a time."""
         for opened in list(self._opened.values()):
-            if not isinstance(opened, ReliableDictionary):
+            if not isinstance(opened, ReliableDictionary) or not self.is_primary:
                 continue
             while keys := opened.expired_keys(self._core.now(), SWEPT_AT_ONCE):
                 try:
@@ -904,6 +950,7 @@ class _Named:
 
 
 _OUTCOMES = _Named(Collection(OUTCOMES, Description("idempotency keys", "outcomes")))
+_CREATIONS = _Named(Collection(CREATIONS, Description("new collections", "creations")))
 
 
 def _schema(version: int | Schema) -> Schema:

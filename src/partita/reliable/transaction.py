@@ -20,6 +20,7 @@ from partita.errors import (
     LimitExceededError,
     LockTimeoutError,
     NotPrimaryError,
+    NotReadableError,
     PartitaError,
     StateClosedError,
     TransactionAbortedError,
@@ -47,7 +48,8 @@ logger = logging.getLogger("partita.reliable")
 
 OUTCOMES = 0
 """The place of idempotency keys in the lock table; no collection has this identifier."""
-
+CREATIONS = -1
+"""The place in the lock table of who creates a collection."""
 
 OPERATION_OVERHEAD_BYTES = 16
 
@@ -218,6 +220,8 @@ class Transaction:
         self.id = core.new_id()
         self.status = Status.ACTIVE
         self.commit_sequence: int | None = None
+        self.keeps_outcome = False
+        """While a function runs under an idempotency key: its outcome belongs to the commit."""
         self.is_on_primary = core.role_error is None
         core.check_open()
         core.active[self.id] = self
@@ -267,7 +271,7 @@ class Transaction:
         self._spent = 0.0
         space = self._spaces.get(owner.collection.id)
         if space is not None and space.collection is not owner.collection:
-            raise self._foreign(owner)
+            raise self._replaced() if self._holds(owner) else self._foreign(owner)
         return space
 
     async def enter(
@@ -278,7 +282,7 @@ class Transaction:
             started = self._core.clock.monotonic()
             await self.lock(owner, None, mode, timeout)
             self._spent = self._core.clock.monotonic() - started
-        if self._core.state.collections.get(owner.collection.id) is not owner.collection:
+        if not self._holds(owner):
             raise self._foreign(owner)
         space = self._spaces[owner.collection.id] = Workspace(owner)
         return space
@@ -383,6 +387,13 @@ class Transaction:
         self.check()
         if self._done is not None:
             raise self._not_active()
+        if self.keeps_outcome:
+            raise TransactionUseError(
+                "CommitUnderKey",
+                "A function that runs under an idempotency key does not commit by itself.",
+                facts={"transaction": self.id},
+                hint="Return the result: state.run commits it together with the writes.",
+            )
         self.status = Status.COMMITTING
         try:
             entry, size = self._entry()
@@ -502,6 +513,17 @@ class Transaction:
         for space in self._spaces.values():
             space.owner.ended(space, self.commit_sequence)
 
+    def _holds(self, owner: Owner) -> bool:
+        return self._core.state.collections.get(owner.collection.id) is owner.collection
+
+    def _replaced(self) -> PartitaError:
+        return NotReadableError(
+            "SnapshotReplaced",
+            f"The replica took a full copy after transaction {self.id} had begun.",
+            facts={"transaction": self.id},
+            hint="Run it again from its beginning; state.run does that.",
+        )
+
     def _foreign(self, owner: Owner) -> PartitaError:
         if owner.collection.is_dropped:
             return CollectionNotFoundError(
@@ -566,6 +588,8 @@ def _size(operation: Operation) -> int:
             return len(description)
         case Put(_, entry, value):
             return len(entry) + len(value)
+        case Delete(_, entry):
+            return len(entry)
         case _:
             return 0
 

@@ -1,0 +1,386 @@
+"""Carries out planned changes of the catalogs: global, then each shard, then global again.
+
+Every step is one short transaction, so a crash leaves a record and stamped rows, never half a
+step. Whoever meets a stamp finishes the change (all shards have it) or undoes it (one has not).
+Rule: the operation lock only keeps live doers from being undone; what keeps the catalogs right is
+that a shard takes a step only on the exact `last_operation` that the plan was made for.
+"""
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable, Collection, Iterator
+from typing import Literal, TypeVar
+
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError, OperationalError
+
+from partita.clock import TICKS_A_SECOND, Clock
+from partita.errors import (
+    CatalogMismatchError,
+    OperationPendingError,
+    PartitaError,
+    ShardOfflineError,
+)
+from partita.shards import global_catalog, local_catalog
+from partita.shards.engines import Engines
+from partita.shards.global_catalog import LockedMap, Record, StampedError
+from partita.shards.mapping import Location
+from partita.shards.operations import LocalChange, Plan, Position
+from partita.shards.validation import lock_number
+
+Outcome = TypeVar("Outcome")
+FaultPoint = Callable[[str], None]
+Build = Callable[[LockedMap, str], Plan]
+LocalWork = Callable[[Connection, Plan, LocalChange], Position]
+Ending = Literal["finished", "undone", "alive"]
+
+LEASE_SECONDS = 60
+"""How long a doer that cannot be asked is taken for alive after its last beat."""
+BEAT_SECONDS = 15
+WAIT_SECONDS = 0.02
+WAIT_TRIES = 3_000
+"""Together a minute: how long a change waits for another that is under way."""
+STEP_TRIES = 3
+"""A step is repeated after an error of the connection: it knows whether it is done already."""
+STEP_PAUSE_SECONDS = 0.05
+UNDONE_KEPT_SECONDS = 3_600
+"""How long the record of an undone change waits for a doer who was only slow."""
+
+_live: set[str] = set()
+"""The changes that this process is carrying out now, of all managers in it."""
+
+
+class Counters:
+    """What happened in this process, as plain numbers: threads may lose a few."""
+
+    def __init__(self) -> None:
+        self.reroutes = 0
+        self.refused = 0
+        self.moves = 0
+        self.operations = 0
+        self.operations_undone = 0
+        self.operations_finished = 0
+        """Changes of others that were finished here."""
+
+
+def no_fault(point: str) -> None:
+    """Let every step pass."""
+
+
+class Executor:
+    """Runs changes against one global catalog and its shards.
+
+    `fault` is called with the name of each step before and after it; what it raises is the crash.
+    """
+
+    def __init__(
+        self, engines: Engines, catalog: Location, clock: Clock, fault: FaultPoint = no_fault
+    ) -> None:
+        self.engines = engines
+        self.catalog = catalog
+        self.clock = clock
+        self.fault = fault
+        self.counters = Counters()
+
+    @property
+    def engine(self) -> Engine:
+        return self.engines.for_location(self.catalog)
+
+    # --- doing ------------------------------------------------------------------------------------
+
+    def run(self, map_id: str, map_name: str, build: Build) -> Plan:
+        """Plan under the lock of the map, then carry it out; undo it when a shard refuses."""
+        operation = self.new_id()
+        with self._claim(operation):
+            plan = self.decide(
+                map_id, map_name, lambda locked: self._prepare(locked, build, operation)
+            )
+            self.fault("global prepared")
+            try:
+                self._do_locals(plan)
+            except Exception:
+                self._give_up(plan)
+                raise
+            self._finish_own(plan)
+        self.counters.operations += 1
+        return plan
+
+    def decide(self, map_id: str, map_name: str, change: Callable[[LockedMap], Outcome]) -> Outcome:
+        """Run a change of the global catalog alone, after the unfinished ones that it meets."""
+        for _ in range(WAIT_TRIES):
+            try:
+                with self.engine.begin() as connection:
+                    row = global_catalog.lock_map(connection, map_id, map_name)
+                    return change(LockedMap(connection, row))
+            except StampedError as stamped:
+                if self.recover(stamped.operation_id) == "alive":
+                    time.sleep(WAIT_SECONDS)
+        raise OperationPendingError(
+            "OperationPending",
+            "Another change of the catalog did not end in time.",
+            facts={"map": map_name},
+            hint="Try again later.",
+        )
+
+    def new_id(self) -> str:
+        return self.clock.new_id().replace("-", "")
+
+    def _prepare(self, locked: LockedMap, build: Build, operation: str) -> Plan:
+        plan = build(locked, operation)
+        self.fault("global preparing")
+        now = self.clock.ticks()
+        global_catalog.prepare(locked.connection, plan, owner=_owner(), now=now)
+        old = now - UNDONE_KEPT_SECONDS * TICKS_A_SECOND
+        global_catalog.forget_undone(locked.connection, old)
+        return plan
+
+    def _do_locals(self, plan: Plan) -> None:
+        beaten = self.clock.monotonic()
+        for number, change in enumerate(plan.changes):
+            if self.clock.monotonic() - beaten > BEAT_SECONDS:
+                beaten = self.clock.monotonic()
+                self._beat(plan)
+            where = self._local(plan, change, local_catalog.do, f"local {number} applying")
+            if where != "after":
+                self._refuse(plan, change)
+            self.fault(f"local {number} applied")
+
+    def _beat(self, plan: Plan) -> None:
+        with self.engine.begin() as connection:
+            global_catalog.beat(connection, plan.id, self.clock.ticks())
+
+    def _refuse(self, plan: Plan, change: LocalChange) -> None:
+        record = self._find_record(plan.id)
+        if record is None or record.step != "do":
+            raise _taken_over(plan)
+        raise CatalogMismatchError(
+            "LocalCatalogDiffers",
+            "The local catalog of the shard is not where the global catalog left it.",
+            facts={"map": plan.map.name, "location": change.location},
+            hint="It was restored or changed by hand: look at recovery.differences(shard), then "
+            "recovery.resolve(shard, keep=…).",
+        )
+
+    def _give_up(self, plan: Plan) -> None:
+        # Swallowed because the error that led here matters more, and the record is still there:
+        # the next change that meets it, or repair(), ends what this could not.
+        with contextlib.suppress(PartitaError, DBAPIError):
+            self._undo(plan, forget=True)
+
+    def _finish_own(self, plan: Plan) -> None:
+        try:
+            finished = self._step(lambda: self._finish(plan))
+        except DBAPIError as error:
+            raise OperationPendingError(
+                "OperationUnfinished",
+                "All shards have the change, but the global catalog cannot be reached.",
+                facts={"map": plan.map.name, "operation": plan.id},
+                hint="manager.repair() finishes it, or the next change that meets it.",
+            ) from error
+        if not finished:
+            raise _taken_over(plan)
+        self.fault("global finished")
+
+    def _finish(self, plan: Plan) -> bool:
+        with self.engine.begin() as connection:
+            global_catalog.lock_map(connection, plan.map.id, plan.map.name)
+            record = global_catalog.find_record(connection, plan.id)
+            if record is None:
+                return True  # somebody else finished it: an undone change leaves its record
+            if record.step != "do":
+                return False
+            global_catalog.finish(connection, plan)
+            self.fault("global finishing")
+        return True
+
+    # --- recovering -------------------------------------------------------------------------------
+
+    def repair(self) -> dict[str, Ending]:
+        """End every change whose doer is gone; say how each ended."""
+        with self.engine.connect() as connection:
+            pending = global_catalog.list_pending(connection)
+        return {operation: self.recover(operation) for operation in pending}
+
+    def recover(self, operation: str, *, without: Collection[str] = ()) -> Ending:
+        """Finish or undo a change whose doer is gone; shards in `without` are given up."""
+        with self._take(operation) as taken:
+            if not taken:
+                return "alive"
+            record = self._find_record(operation)
+            if record is None or record.step == "undone":
+                return "finished" if record is None else "undone"
+            if record.step == "do" and not without and self._is_everywhere(record.plan):
+                self._finish(record.plan)
+                self.counters.operations_finished += 1
+                return "finished"
+            self._undo(record.plan, forget=False, without=without)
+            return "undone"
+
+    def _find_record(self, operation: str) -> Record | None:
+        with self.engine.connect() as connection:
+            return global_catalog.find_record(connection, operation)
+
+    def _is_everywhere(self, plan: Plan) -> bool:
+        return all(
+            self._local_unless_new(plan, change, local_catalog.position, f"local {number} asking")
+            == "after"
+            for number, change in enumerate(plan.changes)
+        )
+
+    def _undo(self, plan: Plan, *, forget: bool, without: Collection[str] = ()) -> None:
+        self.fault("undo marking")
+        with self.engine.begin() as connection:
+            if not global_catalog.mark_undo(connection, plan.id):
+                return
+        self.fault("undo marked")
+        foreign = set(without)
+        for number, change in reversed(list(enumerate(plan.changes))):
+            if change.shard_id in without:
+                continue
+            where = self._local_unless_new(
+                plan, change, local_catalog.undo, f"local {number} undoing"
+            )
+            if where == "foreign":
+                foreign.add(change.shard_id)
+            self.fault(f"local {number} undone")
+        self._step(lambda: self._revert(plan, foreign, forget=forget))
+        self.counters.operations_undone += 1
+        self.fault("global reverted")
+
+    def _revert(self, plan: Plan, foreign: set[str], *, forget: bool) -> None:
+        with self.engine.begin() as connection:
+            global_catalog.lock_map(connection, plan.map.id, plan.map.name)
+            record = global_catalog.find_record(connection, plan.id)
+            if record is None or record.step != "undo":
+                return
+            global_catalog.revert(connection, plan, foreign=foreign, forget=forget)
+            self.fault("global reverting")
+
+    # --- one step ---------------------------------------------------------------------------------
+
+    def _local(self, plan: Plan, change: LocalChange, work: LocalWork, point: str) -> Position:
+        def step() -> Position:
+            with self.on_shard(change.location) as connection:
+                where = work(connection, plan, change)
+                self.fault(point)
+            return where
+
+        try:
+            return self._step(step)
+        except DBAPIError as error:
+            raise unreachable(change.location) from error
+
+    def _local_unless_new(
+        self, plan: Plan, change: LocalChange, work: LocalWork, point: str
+    ) -> Position:
+        """Do the same, but give up a shard that was to be new and cannot be reached.
+
+        What it may hold is one row without mappings, and the next create_shard() overwrites it.
+        """
+        try:
+            return self._local(plan, change, work, point)
+        except ShardOfflineError:
+            if change.before is not None:
+                raise
+            return "undone"
+
+    @contextlib.contextmanager
+    def on_shard(self, location: str) -> Iterator[Connection]:
+        """Open a transaction on a shard, unrouted."""
+        engine = self.engines.for_location(Location.from_text(location))
+        with engine.begin() as connection:
+            yield connection
+
+    def _step(self, work: Callable[[], Outcome]) -> Outcome:
+        for number in range(1, STEP_TRIES):
+            try:
+                return work()
+            except OperationalError:
+                time.sleep(STEP_PAUSE_SECONDS * number)
+        return work()
+
+    # --- the operation lock -----------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _claim(self, operation: str) -> Iterator[None]:
+        """Be seen as alive while the change runs."""
+        _live.add(operation)
+        try:
+            with self._advisory(operation):
+                yield
+        finally:
+            _live.discard(operation)
+
+    @contextlib.contextmanager
+    def _take(self, operation: str) -> Iterator[bool]:
+        """Take over a change if its doer is gone, and keep others from doing the same."""
+        if self._is_postgresql():
+            with self._advisory(operation) as taken:
+                yield taken
+            return
+        record = self._find_record(operation)
+        yield record is None or not self._is_alive(operation, record)
+
+    def _is_alive(self, operation: str, record: Record) -> bool:
+        host, _, process = record.owner.rpartition("/")
+        if host == socket.gethostname():
+            if int(process) == os.getpid():
+                return operation in _live
+            if not _process_runs(int(process)):
+                return False
+        return self.clock.ticks() - record.beat_at < LEASE_SECONDS * TICKS_A_SECOND
+
+    def _is_postgresql(self) -> bool:
+        return self.engine.dialect.name == "postgresql"
+
+    @contextlib.contextmanager
+    def _advisory(self, operation: str) -> Iterator[bool]:
+        if not self._is_postgresql():
+            yield True
+            return
+        # A session of its own, because the lock must outlive the steps' transactions and must go
+        # when this process does.
+        number = {"n": lock_number(operation)}
+        with self.engines.admin(self.catalog).connect() as connection:
+            session = connection.execution_options(isolation_level="AUTOCOMMIT")
+            taken = bool(session.scalar(text("SELECT pg_try_advisory_lock(:n)"), number))
+            try:
+                yield taken
+            finally:
+                # The connection may be gone, and then the lock is too.
+                with contextlib.suppress(DBAPIError):
+                    session.execute(text("SELECT pg_advisory_unlock_all()"))
+
+
+def unreachable(location: str) -> ShardOfflineError:
+    return ShardOfflineError(
+        "ShardUnreachable",
+        "The shard cannot be reached, or refused the change.",
+        facts={"location": location},
+        hint="Try again when it answers; recovery.detach() takes a lost shard out of the map.",
+    )
+
+
+def _taken_over(plan: Plan) -> OperationPendingError:
+    return OperationPendingError(
+        "OperationTakenOver",
+        "The change took so long that another process took its doer for dead and undid it.",
+        facts={"map": plan.map.name, "operation": plan.id},
+        hint="Read the map again and repeat the change.",
+    )
+
+
+def _owner() -> str:
+    return f"{socket.gethostname()}/{os.getpid()}"
+
+
+def _process_runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,394 @@
+"""ShardMapManager: makes, opens and repairs a catalog, and gives its shard maps.
+
+One manager for each process and catalog is enough: it owns the engines, the caches and the
+counters. Rule: what it knows is a cache; the global catalog decides.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from sqlalchemy import URL
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from partita.clock import Clock, SystemClock
+from partita.errors import (
+    ShardInUseError,
+    ShardMapExistsError,
+    ShardMapNotFoundError,
+    ShardOfflineError,
+    UsageError,
+)
+from partita.shards import global_catalog, local_catalog
+from partita.shards.cache import MappingCache
+from partita.shards.engines import Credentials, Engines
+from partita.shards.execution import Ending, Executor
+from partita.shards.global_catalog import LockedMap
+from partita.shards.mapping import Location
+from partita.shards.operations import MapRow
+from partita.shards.recovery import Recovery
+from partita.shards.schema import ShardedSchema
+from partita.shards.shard_key import BUCKETS_MAX, key_type
+from partita.shards.shard_map import HashShardMap, ListShardMap, RangeShardMap
+
+IfExists = Literal["fail", "keep", "replace"]
+Load = Literal["lazy", "eager"]
+Kind = Literal["list", "range", "hash"]
+AnyShardMap = ListShardMap | RangeShardMap | HashShardMap
+
+MAP_NAME_MAX = 50
+"""The most characters of the name of a shard map."""
+
+_KINDS: dict[str, type[AnyShardMap]] = {
+    "list": ListShardMap,
+    "range": RangeShardMap,
+    "hash": HashShardMap,
+}
+
+
+class ShardMapManager:
+    """The shard maps of one catalog. Make one with create(), open() or try_open()."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor = executor
+        self.engines = executor.engines
+        self._maps: dict[str, AnyShardMap] = {}
+        """By name, as last seen."""
+
+    # --- making and opening -----------------------------------------------------------------------
+
+    @classmethod
+    def create(
+        cls,
+        url: str | URL,
+        *,
+        if_exists: IfExists = "fail",
+        load: Load = "lazy",
+        credentials: Credentials | None = None,
+        clock: Clock | None = None,
+        engine_options: Mapping[str, Any] | None = None,
+    ) -> "ShardMapManager":
+        """Make a catalog in a database.
+
+        `replace` throws away an existing catalog with all its maps (rows of shards stay), `keep`
+        opens it.
+        """
+        _check_choice("if_exists", if_exists, ("fail", "keep", "replace"))
+        executor = _executor(url, credentials, clock, engine_options)
+        with _disposed_on_error(executor):
+            _deploy(executor, if_exists)
+            return _loaded(cls(executor), load)
+
+    @classmethod
+    def open(
+        cls,
+        url: str | URL,
+        *,
+        load: Load = "lazy",
+        credentials: Credentials | None = None,
+        clock: Clock | None = None,
+        engine_options: Mapping[str, Any] | None = None,
+    ) -> "ShardMapManager":
+        """Open an existing catalog; ShardMapNotFoundError where there is none."""
+        executor = _executor(url, credentials, clock, engine_options)
+        with _disposed_on_error(executor):
+            if not _has_catalog(executor):
+                raise ShardMapNotFoundError(
+                    "CatalogNotFound",
+                    "The database has no catalog.",
+                    facts={"catalog": executor.catalog.text},
+                    hint="Make one with ShardMapManager.create().",
+                )
+            return _loaded(cls(executor), load)
+
+    @classmethod
+    def try_open(
+        cls,
+        url: str | URL,
+        *,
+        load: Load = "lazy",
+        credentials: Credentials | None = None,
+        clock: Clock | None = None,
+        engine_options: Mapping[str, Any] | None = None,
+    ) -> "ShardMapManager | None":
+        """Open an existing catalog, or return None."""
+        try:
+            return cls.open(
+                url, load=load, credentials=credentials, clock=clock, engine_options=engine_options
+            )
+        except ShardMapNotFoundError:
+            return None
+
+    def close(self) -> None:
+        """Close all connections of this manager."""
+        self.engines.dispose()
+
+    async def aclose(self) -> None:
+        """Close all connections of this manager, those of async sessions too."""
+        await self.engines.adispose()
+
+    def __enter__(self) -> "ShardMapManager":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"ShardMapManager({self.location.text!r})"
+
+    @property
+    def location(self) -> Location:
+        return self.executor.catalog
+
+    @property
+    def clock(self) -> Clock:
+        return self.executor.clock
+
+    # --- maps -------------------------------------------------------------------------------------
+
+    def create_list_map(
+        self, name: str, *, key: object, schema: ShardedSchema | None = None
+    ) -> ListShardMap:
+        made = self._create_map("list", name, key, None, schema)
+        assert isinstance(made, ListShardMap)
+        return made
+
+    def create_range_map(
+        self, name: str, *, key: object, schema: ShardedSchema | None = None
+    ) -> RangeShardMap:
+        made = self._create_map("range", name, key, None, schema)
+        assert isinstance(made, RangeShardMap)
+        return made
+
+    def create_hash_map(
+        self, name: str, *, key: object, buckets: int = 1024, schema: ShardedSchema | None = None
+    ) -> HashShardMap:
+        """Make a map that spreads keys evenly; the number of buckets cannot be changed later."""
+        _check_buckets(buckets)
+        made = self._create_map("hash", name, key, buckets, schema)
+        assert isinstance(made, HashShardMap)
+        return made
+
+    def get_map(
+        self, name: str, *, kind: Kind | None = None, key: object | None = None
+    ) -> AnyShardMap:
+        """Return a map; `kind` and `key` are compared if they are given."""
+        found = self.find_map(name)
+        if found is None:
+            raise global_catalog.map_not_found(name)
+        asked = found.key_type if key is None else key_type(key)
+        if kind not in {None, found.kind} or asked != found.key_type:
+            raise UsageError(
+                "ShardMapMismatch",
+                "The shard map has another kind or key type than was asked for.",
+                facts={"map": name, "kind": found.kind, "key": found.key_type.name},
+                hint="Ask for what it is, or for no kind and key at all.",
+            )
+        return found
+
+    def find_map(self, name: str) -> AnyShardMap | None:
+        """Return a map, or None; a map that was seen before costs one small query."""
+        with self.executor.engine.connect() as connection:
+            row = global_catalog.find_map(connection, name)
+        if row is None:
+            self._maps.pop(name, None)
+            return None
+        return self._map(row)
+
+    def list_maps(self) -> list[AnyShardMap]:
+        with self.executor.engine.connect() as connection:
+            rows = global_catalog.list_maps(connection)
+        return [self._map(row) for row in rows]
+
+    def delete_map(self, name: str) -> None:
+        """Delete a map without shards; a map that is not there is deleted already."""
+        found = self.find_map(name)
+        if found is None:
+            return
+        self.executor.decide(found.id, name, self._delete_map)
+        found.cache.clear()
+        self._maps.pop(name, None)
+
+    def _create_map(
+        self, kind: Kind, name: str, key: object, buckets: int | None, schema: ShardedSchema | None
+    ) -> AnyShardMap:
+        _check_name(name)
+        declared = key_type(key)
+        if schema is not None:
+            schema.check_key_type(declared)
+        text = None if schema is None else schema.to_json()
+        row = MapRow(self.executor.new_id(), name, kind, declared.name, buckets, text)
+        try:
+            with self.executor.engine.begin() as connection:
+                global_catalog.insert_map(connection, row)
+                self.executor.fault("map inserting")
+        except IntegrityError as error:
+            raise ShardMapExistsError(
+                "ShardMapExists",
+                "A shard map of this name exists already.",
+                facts={"map": name},
+                hint="Use get_map(), or another name.",
+            ) from error
+        made = self._map(row)
+        if schema is not None:
+            made.adopt_schema(schema)
+        return made
+
+    def _delete_map(self, locked: LockedMap) -> None:
+        if locked.has_shards():
+            raise ShardInUseError(
+                "ShardMapHasShards",
+                "The shard map still has shards.",
+                facts={"map": locked.row.name},
+                hint="Delete its mappings and shards first.",
+            )
+        global_catalog.delete_map(locked.connection, locked.row.id)
+        self.executor.fault("map deleting")
+
+    def _map(self, row: MapRow) -> AnyShardMap:
+        known = self._maps.get(row.name)
+        if known is not None and known.id == row.id:
+            return known
+        made = _KINDS[row.kind](row, self.executor, MappingCache())
+        return self._maps.setdefault(row.name, made) if known is None else self._replace(made)
+
+    def _replace(self, made: AnyShardMap) -> AnyShardMap:
+        self._maps[made.name] = made
+        return made
+
+    # --- upkeep -----------------------------------------------------------------------------------
+
+    def repair(self) -> dict[str, Ending]:
+        """End the unfinished changes whose doers are gone; say how each ended."""
+        return self.executor.repair()
+
+    @property
+    def recovery(self) -> Recovery:
+        """Compare and rebuild catalogs after a restore, a failover or a loss."""
+        return Recovery(self.executor, self.find_map, self.list_maps)
+
+    def list_locations(self) -> list[Location]:
+        """Return the location of every shard of every map, once."""
+        with self.executor.engine.connect() as connection:
+            return [Location.from_text(one) for one in global_catalog.list_locations(connection)]
+
+    def upgrade_store(self) -> None:
+        """Bring the global catalog and then every shard's to the version of this program."""
+        with self.executor.engine.begin() as connection:
+            global_catalog.upgrade(connection)
+        for location in self.list_locations():
+            with self.executor.on_shard(location.text) as connection:
+                local_catalog.upgrade(connection)
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What this process did: lookups, hits, misses, reroutes, moves, changes of catalogs."""
+        totals = dict(vars(self.executor.counters))
+        for shard_map in self._maps.values():
+            for name, count in shard_map.cache.counters().items():
+                totals[name] = totals.get(name, 0) + count
+        totals["lookups"] = totals.get("hits", 0) + totals.get("misses", 0)
+        return totals
+
+
+def _executor(
+    url: str | URL,
+    credentials: Credentials | None,
+    clock: Clock | None,
+    engine_options: Mapping[str, Any] | None,
+) -> Executor:
+    engines = Engines(credentials=credentials, options=engine_options)
+    return Executor(engines, engines.remember(url), clock or SystemClock())
+
+
+def _deploy(executor: Executor, if_exists: IfExists) -> None:
+    with executor.engine.begin() as connection:
+        if if_exists == "replace":
+            global_catalog.drop(connection)
+        if global_catalog.deploy(connection) or if_exists == "keep":
+            return
+    raise ShardMapExistsError(
+        "CatalogExists",
+        "The database has a catalog already.",
+        facts={"catalog": executor.catalog.text},
+        hint='Use open(), or create(…, if_exists="keep" or "replace").',
+    )
+
+
+def _has_catalog(executor: Executor) -> bool:
+    location = executor.catalog
+    if location.backend == "sqlite" and not _file_exists(location):
+        return False  # connecting would make the file
+    with executor.engine.connect() as connection:
+        return global_catalog.is_deployed(connection)
+
+
+def _loaded(manager: ShardMapManager, load: Load) -> ShardMapManager:
+    _check_choice("load", load, ("lazy", "eager"))
+    with manager.executor.engine.connect() as connection:
+        global_catalog.check_version(connection)
+    if load == "eager":
+        for shard_map in manager.list_maps():
+            shard_map.load()
+    return manager
+
+
+@contextlib.contextmanager
+def _disposed_on_error(executor: Executor) -> Iterator[None]:
+    """Close what was opened when no manager can be handed out."""
+    try:
+        yield
+    except DBAPIError as error:
+        executor.engines.dispose()
+        raise ShardOfflineError(
+            "CatalogUnreachable",
+            "The database of the catalog cannot be reached or used.",
+            facts={"catalog": executor.catalog.text},
+            hint="See whether it runs, and whether the URL and the credentials are right.",
+        ) from error
+    except BaseException:
+        executor.engines.dispose()
+        raise
+
+
+def _check_name(name: object) -> None:
+    if (
+        isinstance(name, str)
+        and 1 <= len(name) <= MAP_NAME_MAX
+        and name.isprintable()
+        and name == name.strip()
+    ):
+        return
+    raise UsageError(
+        "InvalidShardMapName",
+        "The name of a shard map is 1 to 50 printable characters, without spaces around it.",
+        facts={"name": name},
+        hint="Choose another name.",
+    )
+
+
+def _check_buckets(buckets: object) -> None:
+    if isinstance(buckets, int) and 1 <= buckets <= BUCKETS_MAX:
+        return
+    raise UsageError(
+        "InvalidBuckets",
+        "The number of buckets is out of bounds.",
+        facts={"buckets": buckets, "least": 1, "most": BUCKETS_MAX},
+        hint="Choose a few buckets for each shard that you may ever have.",
+    )
+
+
+def _check_choice(name: str, given: str, choices: tuple[str, ...]) -> None:
+    if given not in choices:
+        raise UsageError(
+            "UnknownOption",
+            f"There is no {name}={given!r}.",
+            facts={"choices": choices},
+            hint="Choose one of those.",
+        )
+
+
+def _file_exists(location: Location) -> bool:
+    path = location.identity.removeprefix("sqlite://")
+    return Path(path).exists()

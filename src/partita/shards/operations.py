@@ -1,0 +1,316 @@
+"""What one change of the catalogs changes, and where: values and rules, no I/O.
+
+A plan is a set of rows taken out and put in, in the global catalog and in the local catalog of
+each shard that it touches, so one road does, undoes and finishes every kind of change. Rule:
+everything that undo needs is in the plan, because the doer may be dead when it is read.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from partita.errors import (
+    MappingExistsError,
+    MappingLockedError,
+    PartitaError,
+    RangeError,
+    ShardExistsError,
+    ShardInUseError,
+    StaleMappingError,
+    UsageError,
+)
+
+Status = Literal["online", "offline"]
+Position = Literal["before", "after", "undone", "foreign"]
+
+
+class MapRow(msgspec.Struct, frozen=True):
+    """One shard map as the global catalog keeps it."""
+
+    id: str
+    name: str
+    kind: str
+    key_type: str
+    buckets: int | None = None
+    schema: str | None = None
+    epoch: int = 0
+
+
+class ShardRow(msgspec.Struct, frozen=True):
+    """One shard as the global catalog keeps it.
+
+    `last_operation` is the newest change that the local catalog should have seen. No value of it
+    ever comes back, so a doer that was taken for dead cannot write on what came after it.
+    """
+
+    id: str
+    map_id: str
+    location: str
+    version: str
+    status: str
+    last_operation: str
+
+
+class MappingRow(msgspec.Struct, frozen=True):
+    """One mapping as the global catalog keeps it; a local catalog keeps no lock owner."""
+
+    id: str
+    map_id: str
+    shard_id: str
+    low: bytes
+    high: bytes | None
+    status: str
+    lock_owner: str | None = None
+
+
+class LocalChange(msgspec.Struct, frozen=True):
+    """What one shard must do: `before` and `after` are its own row, None where it has none."""
+
+    location: str
+    before: ShardRow | None
+    after: ShardRow | None
+    removed: tuple[MappingRow, ...] = ()
+    added: tuple[MappingRow, ...] = ()
+
+    @property
+    def shard_id(self) -> str:
+        row = self.before or self.after
+        assert row is not None
+        return row.id
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """One change: rows of the global catalog out and in, then the shards in this order."""
+
+    id: str
+    kind: str
+    map: MapRow
+    shards_before: tuple[ShardRow, ...]
+    shards_after: tuple[ShardRow, ...]
+    removed: tuple[MappingRow, ...] = ()
+    added: tuple[MappingRow, ...] = ()
+    changes: tuple[LocalChange, ...] = ()
+
+    @property
+    def undone_mark(self) -> str:
+        """Return what `last_operation` becomes when the change is taken back."""
+        return f"{self.id}:undone"
+
+
+def encode_plan(plan: Plan) -> str:
+    return msgspec.json.encode(plan).decode()
+
+
+def decode_plan(text: str) -> Plan:
+    return msgspec.json.decode(text.encode(), type=Plan)
+
+
+def position_of(plan: Plan, change: LocalChange, mark: str | None) -> Position:
+    """Say how far a shard is, by the `last_operation` of its row (None: it has no row)."""
+    if mark == _mark(change.after):
+        return "after"
+    if mark == _mark(change.before):
+        return "before"
+    return "undone" if mark == plan.undone_mark else "foreign"
+
+
+def undone_row(plan: Plan, row: ShardRow) -> ShardRow:
+    return msgspec.structs.replace(row, last_operation=plan.undone_mark)
+
+
+def _mark(row: ShardRow | None) -> str | None:
+    return None if row is None else row.last_operation
+
+
+# --- plans, one for each kind of change -----------------------------------------------------------
+
+
+def create_shard(
+    operation: str, shard_map: MapRow, shard: ShardRow, existing: ShardRow | None
+) -> Plan:
+    if existing is not None:
+        raise ShardExistsError(
+            "ShardExists",
+            f"The database is a shard of {shard_map.name!r} already.",
+            facts={"map": shard_map.name, "location": shard.location},
+            hint="Use get_shard() to reach it.",
+        )
+    after = msgspec.structs.replace(shard, last_operation=operation)
+    change = LocalChange(shard.location, before=None, after=after)
+    return Plan(operation, "create_shard", shard_map, (), (after,), changes=(change,))
+
+
+def delete_shard(operation: str, shard_map: MapRow, shard: ShardRow, mappings: int) -> Plan:
+    if mappings:
+        raise ShardInUseError(
+            "ShardHasMappings",
+            "The shard still has mappings.",
+            facts={"map": shard_map.name, "location": shard.location, "mappings": mappings},
+            hint="Move or delete its mappings first.",
+        )
+    change = LocalChange(shard.location, before=shard, after=None)
+    return Plan(operation, "delete_shard", shard_map, (shard,), (), changes=(change,))
+
+
+def update_shard(
+    operation: str, shard_map: MapRow, shard: ShardRow, *, version: str, status: Status
+) -> Plan:
+    after = msgspec.structs.replace(shard, version=version, status=status, last_operation=operation)
+    change = LocalChange(shard.location, before=shard, after=after)
+    return Plan(operation, "update_shard", shard_map, (shard,), (after,), changes=(change,))
+
+
+def create_mappings(
+    operation: str,
+    shard_map: MapRow,
+    shard: ShardRow,
+    added: Sequence[MappingRow],
+    taken: Iterable[str],
+) -> Plan:
+    """Plan new mappings; `taken` describes the mappings that hold some of their keys."""
+    for description in taken:
+        raise MappingExistsError(
+            "MappingExists",
+            f"Some of these keys are mapped already, by {description}.",
+            facts={"map": shard_map.name, "mapped": description},
+            hint="Choose keys that are free, or split, merge or move what is there.",
+        )
+    return _on_one_shard("create_mapping", operation, shard_map, shard, (), added)
+
+
+def delete_mapping(
+    operation: str, shard_map: MapRow, shard: ShardRow, mapping: MappingRow, token: str | None
+) -> Plan:
+    check_lock(shard_map, mapping, token)
+    if mapping.status != "offline":
+        raise UsageError(
+            "MappingOnline",
+            "An online mapping cannot be deleted.",
+            facts={"map": shard_map.name, "mapping": mapping.id},
+            hint="Take it off first: set_offline().",
+        )
+    return _on_one_shard("delete_mapping", operation, shard_map, shard, (mapping,), ())
+
+
+def update_mapping(
+    operation: str,
+    shard_map: MapRow,
+    shards: tuple[ShardRow, ShardRow],
+    mappings: tuple[MappingRow, MappingRow],
+    token: str | None,
+) -> Plan:
+    """Plan a change of a mapping: both pairs are (as it is, as it will be)."""
+    (source, target), (mapping, changed) = shards, mappings
+    check_lock(shard_map, mapping, token)
+    if source.id == target.id:
+        return _on_one_shard("update_mapping", operation, shard_map, source, (mapping,), (changed,))
+    if mapping.status != "offline":
+        raise UsageError(
+            "MappingOnline",
+            "The shard of an online mapping cannot be changed.",
+            facts={"map": shard_map.name, "mapping": mapping.id},
+            hint="Take it off first: set_offline(), or let fleet.move() carry the rows as well.",
+        )
+    source_after = msgspec.structs.replace(source, last_operation=operation)
+    target_after = msgspec.structs.replace(target, last_operation=operation)
+    changes = (
+        LocalChange(source.location, source, source_after, removed=(mapping,)),
+        LocalChange(target.location, target, target_after, added=(changed,)),
+    )
+    return Plan(
+        operation,
+        "move_mapping",
+        shard_map,
+        (source, target),
+        (source_after, target_after),
+        (mapping,),
+        (changed,),
+        changes,
+    )
+
+
+def split_mapping(
+    operation: str,
+    shard_map: MapRow,
+    shard: ShardRow,
+    mapping: MappingRow,
+    halves: tuple[MappingRow, MappingRow],
+    token: str | None,
+) -> Plan:
+    check_lock(shard_map, mapping, token)
+    at = halves[1].low
+    if at <= mapping.low or (mapping.high is not None and at >= mapping.high):
+        raise RangeError(
+            "SplitOutside",
+            "The split point must lie strictly inside the mapping.",
+            facts={"map": shard_map.name, "mapping": mapping.id},
+            hint="Neither half may be empty.",
+        )
+    return _on_one_shard("split_mapping", operation, shard_map, shard, (mapping,), halves)
+
+
+def merge_mappings(
+    operation: str,
+    shard_map: MapRow,
+    shard: ShardRow,
+    halves: tuple[MappingRow, MappingRow],
+    merged: MappingRow,
+    token: str | None,
+) -> Plan:
+    left, right = halves
+    for mapping in halves:
+        check_lock(shard_map, mapping, token)
+    facts = {"map": shard_map.name, "left": left.id, "right": right.id}
+    if left.high is None or left.high != right.low:
+        raise RangeError(
+            "NotAdjacent",
+            "Only mappings that touch can be merged, the lower one first.",
+            facts=facts,
+            hint="Merge the neighbours one after the other.",
+        )
+    if left.shard_id != right.shard_id or left.status != right.status:
+        raise UsageError(
+            "MergeMismatch",
+            "Only mappings on one shard and with one status can be merged.",
+            facts=facts,
+            hint="Move one to the shard of the other first, or change its status.",
+        )
+    return _on_one_shard("merge_mappings", operation, shard_map, shard, halves, (merged,))
+
+
+def check_lock(shard_map: MapRow, mapping: MappingRow, token: str | None) -> None:
+    """Refuse a change of a mapping that somebody else locked."""
+    if mapping.lock_owner == token:
+        return
+    raise MappingLockedError(
+        "MappingLocked" if mapping.lock_owner else "MappingNotLocked",
+        "Somebody else holds the lock of the mapping."
+        if mapping.lock_owner
+        else "The mapping is not locked with this token.",
+        facts={"map": shard_map.name, "mapping": mapping.id},
+        hint="Hand in the token that lock() gave, or wait for its owner.",
+    )
+
+
+def stale_mapping(map_name: str, mapping_id: str) -> PartitaError:
+    return StaleMappingError(
+        "StaleMapping",
+        "The mapping was changed or deleted since it was read.",
+        facts={"map": map_name, "mapping": mapping_id},
+        hint="Read it again and decide again.",
+    )
+
+
+def _on_one_shard(
+    kind: str,
+    operation: str,
+    shard_map: MapRow,
+    shard: ShardRow,
+    removed: Sequence[MappingRow],
+    added: Sequence[MappingRow],
+) -> Plan:
+    after = msgspec.structs.replace(shard, last_operation=operation)
+    gone, new = tuple(removed), tuple(added)
+    change = LocalChange(shard.location, shard, after, gone, new)
+    return Plan(operation, kind, shard_map, (shard,), (after,), gone, new, (change,))

@@ -1,0 +1,185 @@
+"""One shard's answer to a fan-out: a read-only transaction, its statement, rows batch by batch.
+
+Everything here runs on a connection that somebody else opened: in a worker thread, or in the
+greenlet of an async connection. Rule: nothing is committed; the transaction ends in a rollback.
+"""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import msgspec
+from sqlalchemy import (
+    Column,
+    Connection,
+    Executable,
+    Result,
+    Row,
+    Select,
+    SelectBase,
+    Table,
+    select,
+)
+from sqlalchemy.engine import IteratorResult
+from sqlalchemy.engine.result import SimpleResultMetaData
+from sqlalchemy.orm import Session
+
+from partita.shards import local_catalog
+from partita.shards.mapping import Shard
+from partita.shards.owned_rows import OwnedRows
+from partita.shards.shard_statement import KEYS_PARAMETER, ShardStatement
+
+BATCH_ROWS = 500
+"""Rows that are fetched from a shard at a time."""
+FIRST_BATCH_ROWS = 50
+"""Fewer at first: the first row should not wait for many others."""
+
+AnyRow = Row[*tuple[Any, ...]]
+AnyResult = Result[*tuple[Any, ...]]
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """What the columns of a shard's answer are called, and what the database says they hold."""
+
+    names: tuple[str, ...]
+    dialect: str
+    types: tuple[object, ...]
+
+    def fits(self, other: "Shape") -> bool:
+        """Say whether rows of both can stand in one result; types differ between databases."""
+        is_comparable = self.dialect == other.dialect
+        return self.names == other.names and (not is_comparable or self.types == other.types)
+
+
+class ShardReader:
+    """Reads from one shard; one caller at a time, from any thread."""
+
+    def __init__(self, plan: ShardStatement, shard: Shard, keys: Sequence[object] = ()) -> None:
+        self.shard = shard
+        self.rows = 0
+        """How many were fetched."""
+        self._plan = plan
+        self._keys = tuple(keys)
+        self._connection: Connection | None = None
+        self._session: Session | None = None
+        self._result: AnyResult | None = None
+
+    def begin(self, connection: Connection, *, snapshot: bool = False) -> None:
+        """Start the read-only transaction; a snapshot shows one moment to all its statements."""
+        self._connection = connection
+        if connection.dialect.name == "postgresql":
+            options: dict[str, Any] = {"postgresql_readonly": True}
+            if snapshot:
+                options["isolation_level"] = "REPEATABLE READ"
+            connection.execution_options(**options)
+        connection.begin()
+
+    def local_mappings(self, map_id: str) -> frozenset[str]:
+        """Return the ids of the mappings that the shard owns in this transaction."""
+        ids = local_catalog.mappings.c
+        query = select(ids.id).where(ids.map_id == map_id)
+        return frozenset(self._open.scalars(query))
+
+    def execute(self, owned: OwnedRows | None = None) -> Shape:
+        """Run the statement; with `owned`, over the rows that belong to this shard only."""
+        connection = self._open
+        dialect = connection.dialect.name
+        statement = self._plan.on(dialect, self.shard.location.text)
+        types = _declared_types(connection, self._plan.statement)
+        if owned is not None:
+            statement = owned.restrict(statement, connection)
+        parameters = {KEYS_PARAMETER: list(self._keys)} if self._plan.wants_keys else {}
+        self._result = self._run(cast("Executable", statement), parameters)
+        cursor: Any = getattr(self._result, "raw", self._result)
+        description = cursor.cursor.description
+        codes = tuple(column[1] for column in description)
+        return Shape(tuple(self._result.keys()), dialect, (*codes, *types))
+
+    def fetch(self) -> tuple[list[AnyRow], bool]:
+        """Return the next rows, and whether they were the last."""
+        assert self._result is not None
+        is_first = self.rows == 0 and self._session is None
+        wanted = FIRST_BATCH_ROWS if is_first else BATCH_ROWS
+        rows = list(self._result.fetchmany(wanted))
+        self.rows += len(rows)
+        if self._session is None:
+            return rows, len(rows) < wanted
+        # Entities leave their session: it belongs to a worker and ends with the transaction. One
+        # by one, because expunge_all() would end the result too.
+        for entity in list(self._session):
+            if entity in self._session:
+                self._session.expunge(entity)
+        return rows, not rows
+
+    def finish(self) -> None:
+        """End the transaction, whatever state it is in; the connection stays open."""
+        connection, self._connection = self._connection, None
+        if self._result is not None:
+            self._result.close()
+        if self._session is not None:
+            self._session.close()
+        self._result = self._session = None
+        if connection is not None and connection.in_transaction():
+            connection.rollback()
+
+    @property
+    def is_executing(self) -> bool:
+        return self._result is not None
+
+    @property
+    def _open(self) -> Connection:
+        assert self._connection is not None
+        return self._connection
+
+    def _run(self, statement: Executable, parameters: dict[str, Any]) -> AnyResult:
+        if not self._plan.has_entities:
+            options = {"stream_results": True, "max_row_buffer": BATCH_ROWS}
+            return self._open.execute(statement, parameters, execution_options=options)
+        self._session = Session(self._open, autoflush=False)
+        return self._session.execute(
+            statement,
+            parameters,
+            execution_options={
+                "yield_per": BATCH_ROWS,
+                "identity_token": self.shard.location.text,
+            },
+        )
+
+
+def _declared_types(connection: Connection, statement: SelectBase) -> tuple[object, ...]:
+    """Return what SQLite's tables say about the selected columns: its cursors say nothing."""
+    if connection.dialect.name != "sqlite" or not isinstance(statement, Select):
+        return ()
+    known: dict[str, dict[str, str]] = {}
+    found: list[object] = []
+    for column in statement.selected_columns:
+        table = column.table if isinstance(column, Column) else None
+        if isinstance(table, Table):
+            if table.name not in known:
+                known[table.name] = _columns_of(connection, table)
+            found.append((column.name, known[table.name].get(column.name)))
+    return tuple(found)
+
+
+def _columns_of(connection: Connection, table: Table) -> dict[str, str]:
+    quote = connection.dialect.identifier_preparer.quote_identifier
+    prefix = f"{quote(table.schema)}." if table.schema else ""
+    rows = connection.exec_driver_sql(f"PRAGMA {prefix}table_info({quote(table.name)})")
+    return {row.name: _affinity(row.type) for row in rows}
+
+
+def _affinity(declared: str) -> str:
+    # The rules of https://sqlite.org/datatype3.html, section 3.1.
+    written = declared.upper()
+    if "INT" in written:
+        return "INTEGER"
+    if any(part in written for part in ("CHAR", "CLOB", "TEXT")):
+        return "TEXT"
+    if "BLOB" in written or not written:
+        return "BLOB"
+    return "REAL" if any(part in written for part in ("REAL", "FLOA", "DOUB")) else "NUMERIC"
+
+
+def rows_of(names: Sequence[str], values: Sequence[Sequence[Any]]) -> list[AnyRow]:
+    """Make SQLAlchemy rows of plain values."""
+    metadata = SimpleResultMetaData(list(names))
+    return list(IteratorResult(metadata, iter(values)))

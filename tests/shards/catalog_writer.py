@@ -1,0 +1,54 @@
+"""Changes a catalog at random until it kills itself in the middle of a step: run by the tests."""
+
+import os
+import random
+import signal
+import sys
+
+from partita.shards.manager import ShardMapManager
+from partita.shards.mapping import MappingStatus
+from partita.shards.shard_map import RangeShardMap
+
+
+def main(url: str, seed: int) -> None:
+    chance = random.Random(seed)
+    left = chance.randrange(1, 120)
+
+    def fault(_point: str) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    manager = ShardMapManager.open(url)
+    tenants = manager.get_map("tenants")
+    assert isinstance(tenants, RangeShardMap)
+    manager.executor.fault = fault
+    while True:
+        change(tenants, chance)
+
+
+def change(tenants: RangeShardMap, chance: random.Random) -> None:
+    mappings = tenants.mappings()
+    mapping = chance.choice(mappings)
+    kind = chance.randrange(4)
+    if kind == 0:
+        low = -1000 if mapping.range.low is None else mapping.range.low
+        high = 1000 if mapping.range.high is None else mapping.range.high
+        if high - low > 1:
+            tenants.split(mapping, at=chance.randrange(low + 1, high))
+    elif kind == 1:
+        at = mappings.index(mapping)
+        neighbour = mappings[at + 1] if at + 1 < len(mappings) else mapping
+        alike = (neighbour.shard, neighbour.status) == (mapping.shard, mapping.status)
+        if neighbour is not mapping and alike:
+            tenants.merge(mapping, neighbour)
+    elif kind == 2 or mapping.is_online:
+        statuses = (MappingStatus.ONLINE, MappingStatus.OFFLINE)
+        tenants.update_mapping(mapping, status=chance.choice(statuses))
+    else:
+        tenants.update_mapping(mapping, shard=chance.choice(tenants.shards()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

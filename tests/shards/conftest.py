@@ -1,0 +1,46 @@
+"""Databases for the tests of shards: SQLite files and a real PostgreSQL."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from shards import postgres
+
+NewDatabase = Callable[[str], str]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _postgres_is_stopped() -> Iterator[None]:
+    yield
+    postgres.stop_server()
+
+
+@pytest.fixture
+def new_sqlite(tmp_path: Path) -> NewDatabase:
+    """Give `new(name) -> url` for fresh SQLite files."""
+    return lambda name: f"sqlite:///{tmp_path / name}.db"
+
+
+@pytest.fixture
+def new_postgres() -> Iterator[NewDatabase]:
+    """Give `new(name) -> url` for empty databases on the real PostgreSQL."""
+    running = postgres.server()
+    taken: list[str] = []
+
+    def new(name: str) -> str:
+        taken.append(running.take_database(name))
+        return running.url(taken[-1])
+
+    yield new
+    for name in taken:
+        running.give_back(name)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_urls(request: pytest.FixtureRequest) -> NewDatabase:
+    """Give `new(name) -> url` on SQLite and, in a second run of the test, on PostgreSQL."""
+    new: NewDatabase = request.getfixturevalue(
+        "new_sqlite" if request.param == "sqlite" else "new_postgres"
+    )
+    return new

@@ -1,0 +1,11 @@
+"""A motto for each blog."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "three"
+down_revision = "two"
+
+
+def upgrade() -> None:
+    op.add_column("blog", sa.Column("motto", sa.String(200)))

@@ -1,0 +1,221 @@
+"""Builders for tests of moves: two shards with tables of every shape, and what lies where."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    Column,
+    Computed,
+    Float,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    UniqueConstraint,
+    func,
+    insert,
+    select,
+)
+
+from partita.shards import global_catalog
+from partita.shards.manager import AnyShardMap, ShardMapManager
+from partita.shards.mapping import Mapping, Shard
+from partita.shards.ranges import Range
+from partita.shards.schema import ShardedSchema
+
+NewDatabase = Callable[[str], str]
+
+metadata = MetaData()
+blog = Table(
+    "blog",
+    metadata,
+    Column("tenant_id", Integer, primary_key=True),
+    Column("id", Integer, primary_key=True),
+    Column("slug", String(50), nullable=False),
+    Column("region_id", ForeignKey("region.id")),
+    UniqueConstraint("tenant_id", "slug"),
+)
+post = Table(
+    "post",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("tenant_id", Integer, nullable=False),
+    Column("blog_id", Integer, nullable=False),
+    Column("answers", ForeignKey("post.id")),
+    Column("body", String),
+    ForeignKeyConstraint(
+        ["tenant_id", "blog_id"], ["blog.tenant_id", "blog.id"], ondelete="CASCADE"
+    ),
+)
+odd = Table(
+    'odd "table" %s',
+    metadata,
+    Column("select", String(20), primary_key=True),
+    Column('the "tenant"', Integer, primary_key=True, key="tenant"),
+    Column("100%", LargeBinary, key="raw"),
+    Column("json", JSON(none_as_null=True)),
+    Column("number", Float),
+    Column("doubled", Float, Computed("number * 2", persisted=True)),
+)
+region = Table(
+    "region",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("name", String(20)),
+)
+TABLES = (blog, post, odd)
+KEYS = {"blog": "tenant_id", "post": "tenant_id", 'odd "table" %s': "tenant"}
+Content = dict[str, list[tuple[Any, ...]]]
+
+
+class Moving:
+    """A range map `tenants` on two shards: [0, 100) on the first, [100, 200) on the second."""
+
+    def __init__(self, urls: NewDatabase) -> None:
+        self.urls = urls
+        self.catalog_url = urls("catalog")
+        self.manager = ShardMapManager.create(self.catalog_url)
+        schema = ShardedSchema(metadata, keys=KEYS, reference=["region"])
+        self.tenants = self.manager.create_range_map("tenants", key=int, schema=schema)
+        self.one = self.tenants.create_shard(urls("one"))
+        self.two = self.tenants.create_shard(urls("two"))
+        for shard in (self.one, self.two):
+            create_tables(shard, metadata)
+        self.low = self.tenants.create_mapping(Range(0, 100), self.one)
+        self.high = self.tenants.create_mapping(Range(100, 200), self.two)
+
+    def reopen(self) -> None:
+        """Become another process, as far as the catalog can tell."""
+        self.manager.close()
+        self.manager = ShardMapManager.open(self.catalog_url)
+        tenants = self.manager.get_map("tenants")
+        assert tenants.kind == "range"
+        self.tenants = tenants  # type: ignore[assignment]
+        self.one, self.two = (tenants.get_shard(shard.location) for shard in (self.one, self.two))
+
+
+@contextmanager
+def two_shards(urls: NewDatabase, *, tenants: Iterable[int] = (1, 42, 99, 150)) -> Iterator[Moving]:
+    moving = Moving(urls)
+    try:
+        for shard in (moving.one, moving.two):
+            with shard.connect() as connection:
+                mine = [t for t in tenants if (t < 100) == (shard == moving.one)]
+                if shard == moving.one:
+                    connection.execute(insert(region), [{"id": 1, "name": "north"}])
+                fill(connection, mine)
+                connection.commit()
+        yield moving
+    finally:
+        moving.manager.close()
+
+
+def fill(connection: Any, tenants: Iterable[int], *, rows: int = 5) -> None:
+    """Give each tenant rows in all tables."""
+    for tenant in tenants:
+        local = connection.scalar(select(func.count()).select_from(region))
+        connection.execute(
+            insert(blog),
+            [
+                {"tenant_id": tenant, "id": n, "slug": f"s{n}", "region_id": 1 if local else None}
+                for n in range(rows)
+            ],
+        )
+        first = tenant * 10_000
+        connection.execute(
+            insert(post),
+            [
+                {
+                    "id": first + n,
+                    "tenant_id": tenant,
+                    "blog_id": n % rows,
+                    # Forwards, so that a row may come before the one that it answers.
+                    "answers": None,
+                    "body": None if n == 0 else f"body {n} ' \\ \n %s",
+                }
+                for n in range(rows * 2)
+            ],
+        )
+        connection.execute(
+            post.update().where(post.c.id == first).values(answers=first + rows * 2 - 1)
+        )
+        connection.execute(
+            insert(odd),
+            [
+                {
+                    "select": f"k'{n}",
+                    "tenant": tenant,
+                    "raw": bytes(range(256)) if n else None,
+                    "json": {"n": n, "é": [None, "x"]} if n else None,
+                    "number": n / 3,
+                }
+                for n in range(rows)
+            ],
+        )
+
+
+def create_tables(shard: Shard, tables: MetaData) -> None:
+    with shard.connect() as connection:
+        tables.create_all(connection)
+        connection.commit()
+
+
+def content(shard: Shard, tables: Iterable[Table] = TABLES) -> Content:
+    """Return every row of the sharded tables on a shard."""
+    with shard.connect() as connection:
+        return {
+            table.name: sorted((tuple(row) for row in connection.execute(select(table))), key=repr)
+            for table in tables
+        }
+
+
+def together(*contents: Content) -> Content:
+    return {
+        name: sorted((row for each in contents for row in each[name]), key=repr)
+        for name in contents[0]
+    }
+
+
+def of_tenants(found: Content, tenants: Iterable[int]) -> Content:
+    wanted = set(tenants)
+    places = {"blog": 0, "post": 1, 'odd "table" %s': 1}
+    return {
+        name: [row for row in rows if row[places[name]] in wanted] for name, rows in found.items()
+    }
+
+
+def jobs(manager: ShardMapManager) -> list[tuple[str, str]]:
+    with manager.executor.engine.connect() as connection:
+        table = global_catalog.jobs
+        return [(row.step, row.state) for row in connection.execute(select(table))]
+
+
+def traces(shard: Shard) -> list[str]:
+    """Return what a move has put into a shard and not taken away: tables, triggers, functions."""
+    with shard.connect() as connection:
+        if connection.dialect.name == "sqlite":
+            query = "SELECT name FROM sqlite_master WHERE name LIKE 'partita_outbox%'"
+        else:
+            query = (
+                "SELECT relname FROM pg_class WHERE relname LIKE 'partita_outbox%' UNION "
+                "SELECT tgname FROM pg_trigger WHERE tgname LIKE 'partita_outbox%' UNION "
+                "SELECT proname FROM pg_proc WHERE proname LIKE 'partita_outbox%'"
+            )
+        return [row[0] for row in connection.exec_driver_sql(query)]
+
+
+def mapping_of(shard_map: AnyShardMap, key: Any) -> Mapping:
+    return shard_map.get(key, lookup="store")
+
+
+def assert_nothing_is_left(moving: Moving) -> None:
+    """No capture, no lock, no unfinished change: as before or after a whole move."""
+    for shard in (moving.one, moving.two):
+        assert traces(shard) == []
+    assert all(mapping.lock_owner is None for mapping in moving.tenants.mappings())
+    assert all(mapping.is_online for mapping in moving.tenants.mappings())

@@ -1,0 +1,273 @@
+"""The async twin of fan-out: the same rows, errors and limits on async engines."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy import func, select
+from sqlalchemy.orm import selectinload
+
+from partita.errors import (
+    InvalidRequestError,
+    NotSupportedError,
+    OperationPendingError,
+    SchemaMismatchError,
+    ShardError,
+)
+from partita.shards.async_fan_out import AsyncFanOutResult, afan_out
+from partita.shards.gathering import FanOutEvent
+from partita.shards.mapping import Shard
+from shards.conftest import NewDatabase
+from shards.test_fan_out import Blog, Shop, nap
+
+
+class AsyncShop(Shop):
+    def afan_out(self, statement: Any, **options: Any) -> AsyncFanOutResult:
+        return afan_out(self.map, statement, **options)
+
+
+@pytest.fixture
+async def shop(database_urls: NewDatabase) -> AsyncIterator[AsyncShop]:
+    made = await asyncio.to_thread(AsyncShop, database_urls)
+    yield made
+    assert _tasks() == []
+    await made.manager.aclose()
+    made.close()
+
+
+def _tasks() -> list[str]:
+    return [
+        repr(task)
+        for task in asyncio.all_tasks()
+        if "_follow" in repr(task.get_coro()) and not task.done()
+    ]
+
+
+async def _until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
+    for _ in range(int(seconds / 0.02)):
+        if condition():
+            return True
+        await asyncio.sleep(0.02)
+    return False
+
+
+def _is_quiet(shop: Shop) -> bool:
+    if shop.urls[0].startswith("sqlite"):
+        return True
+    query = (
+        "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%nap%' AND state <> 'idle'"
+        " AND pid <> pg_backend_pid()"
+    )
+    with shop.shards[0].connect() as connection:
+        return bool(connection.scalar(sa.text(query)) == 0)
+
+
+async def _tenants(rows: AsyncFanOutResult) -> list[int]:
+    return sorted([row.tenant_id async for row in rows])
+
+
+async def test_rows_of_all_shards_come_once(shop: AsyncShop) -> None:
+    rows = shop.afan_out(select(Blog.tenant_id, Blog.name))
+
+    assert await _tenants(rows) == [1, 42, 150, 201]
+    assert rows.errors == {}
+    rows.raise_if_incomplete()
+
+
+async def test_rows_are_merged_in_one_order(shop: AsyncShop) -> None:
+    rows = shop.afan_out(select(Blog.tenant_id), order_by=Blog.tenant_id.desc(), limit=3, workers=1)
+
+    assert [row.tenant_id async for row in rows] == [201, 150, 42]
+
+
+async def test_counts_are_added_over_the_shards(shop: AsyncShop) -> None:
+    assert await shop.afan_out(select(func.count(Blog.id)), reduce="count").scalar() == 4
+
+
+async def test_many_rows_stream(shop: AsyncShop) -> None:
+    for number in range(3):
+        with shop.shards[number].connect() as connection:
+            connection.execute(
+                sa.insert(Blog),
+                [{"tenant_id": 100 * number + 99, "id": i, "name": "x"} for i in range(3_000)],
+            )
+            connection.commit()
+
+    rows = await shop.afan_out(select(Blog.tenant_id, Blog.id)).all()
+
+    assert len({tuple(row) for row in rows}) == 9_004
+    ordered = await shop.afan_out(select(Blog.id), order_by=Blog.id).all()
+    assert [row.id for row in ordered] == sorted(row.id for row in ordered)
+
+
+async def test_entities_come_detached(shop: AsyncShop) -> None:
+    rows = shop.afan_out(select(Blog).options(selectinload(Blog.posts)), order_by=Blog.tenant_id)
+
+    blogs = [row.Blog async for row in rows]
+
+    assert [blog.tenant_id for blog in blogs] == [1, 42, 150, 201]
+    assert all(sa.inspect(blog).detached and blog.posts == [] for blog in blogs)
+
+
+async def test_a_refused_statement_is_refused_at_once(shop: AsyncShop) -> None:
+    with pytest.raises(NotSupportedError):
+        shop.afan_out(sa.delete(Blog))
+    with pytest.raises(InvalidRequestError):
+        shop.afan_out(select(Blog.id), workers=0)
+
+
+async def test_a_dead_shard_fails_a_complete_fan_out(shop: AsyncShop) -> None:
+    shop.kill(1)
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await shop.afan_out(select(Blog.tenant_id)).all()
+
+    (error,) = raised.value.exceptions
+    assert isinstance(error, ShardError)
+    assert error.shard == shop.shards[1]
+
+
+async def test_a_dead_shard_leaves_the_rows_of_the_others(shop: AsyncShop) -> None:
+    shop.kill(1)
+
+    rows = shop.afan_out(select(Blog.tenant_id), policy="partial")
+
+    assert await _tenants(rows) == [1, 42, 201]
+    assert set(rows.errors) == {shop.shards[1]}
+    with pytest.raises(ExceptionGroup):
+        rows.raise_if_incomplete()
+
+
+async def test_a_slow_shard_is_cancelled_and_named(shop: AsyncShop) -> None:
+    shop.make_naps(1)
+
+    rows = shop.afan_out(select(nap.c.n), shard_timeout=0.3, policy="partial")
+
+    assert [row.n async for row in rows] == [1, 1]
+    assert {shard: error.code for shard, error in rows.errors.items()} == {
+        shop.shards[1]: "ShardTimedOut"
+    }
+    assert await _until(lambda: _is_quiet(shop))
+
+
+async def test_the_whole_fan_out_has_a_time_limit(shop: AsyncShop) -> None:
+    shop.make_naps(0, 2)
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await shop.afan_out(select(nap.c.n), timeout=0.3).all()
+
+    assert len(raised.value.exceptions) == 2
+    assert await _until(lambda: _is_quiet(shop))
+
+
+async def test_the_first_row_does_not_wait_for_the_slowest_shard(shop: AsyncShop) -> None:
+    shop.make_naps(1)
+
+    async with shop.afan_out(select(nap.c.n)) as rows:
+        assert (await anext(rows)).n == 1
+
+    assert rows.errors == {}
+
+
+async def test_a_cancelled_caller_cancels_what_runs(shop: AsyncShop) -> None:
+    shop.make_naps(0, 1, 2)
+    began = asyncio.Event()
+    caller = asyncio.create_task(
+        shop.afan_out(select(nap.c.n), on_event=lambda _: began.set()).all()
+    )
+    await began.wait()
+    await asyncio.sleep(0.05)
+
+    caller.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    assert _tasks() == []
+    assert await _until(lambda: _is_quiet(shop))
+    assert await _tenants(shop.afan_out(select(Blog.tenant_id))) == [1, 42, 150, 201]
+
+
+async def test_a_shard_with_another_schema_is_listed(shop: AsyncShop) -> None:
+    shop.run(
+        2,
+        "DROP TABLE post",
+        "DROP TABLE blog",
+        "CREATE TABLE blog (tenant_id INTEGER, id INTEGER, name INTEGER)",
+    )
+
+    rows = shop.afan_out(
+        select(Blog.tenant_id, Blog.name), policy="partial", workers=1, order_by="tenant_id"
+    )
+
+    assert [row.tenant_id async for row in rows] == [1, 42, 150]
+    assert isinstance(rows.errors[shop.shards[2]].cause, SchemaMismatchError)
+
+
+async def test_events_tell_what_happened_to_each_shard(shop: AsyncShop) -> None:
+    shop.kill(0)
+    events: list[FanOutEvent] = []
+
+    await shop.afan_out(select(Blog.id), policy="partial", on_event=events.append).all()
+
+    ends: dict[Shard, str] = {event.shard: event.kind for event in events}
+    assert ends == {
+        shop.shards[0]: "failed",
+        shop.shards[1]: "succeeded",
+        shop.shards[2]: "succeeded",
+    }
+
+
+async def test_each_shard_receives_its_own_keys(shop: AsyncShop) -> None:
+    mine = Blog.tenant_id.in_(sa.bindparam("keys", expanding=True))
+
+    rows = shop.afan_out(select(Blog.tenant_id).where(mine), keys=[1, 201])
+
+    assert await _tenants(rows) == [1, 201]
+
+
+async def test_rows_left_behind_by_a_move_are_seen_once(shop: AsyncShop) -> None:
+    await asyncio.to_thread(shop.carry, shop.map.get(1), to=shop.shards[2], leave_behind=True)
+
+    assert len(await shop.afan_out(select(Blog.tenant_id)).all()) == 6
+    assert await _tenants(shop.afan_out(select(Blog.tenant_id), consistent=True)) == [
+        1,
+        42,
+        150,
+        201,
+    ]
+
+
+async def test_each_row_is_seen_once_while_ranges_bounce(shop: AsyncShop) -> None:
+    stop = threading.Event()
+
+    def bounce() -> None:
+        turn = 0
+        while not stop.is_set():
+            turn += 1
+            shop.carry(
+                shop.map.get(42, lookup="store"),
+                to=shop.shards[turn % 3],
+                leave_behind=turn % 2 == 0,
+            )
+
+    mover = asyncio.create_task(asyncio.to_thread(bounce))
+    try:
+        for _ in range(10):
+            rows = shop.afan_out(select(Blog.tenant_id), consistent=True)
+            assert await _tenants(rows) == [1, 42, 150, 201]
+    finally:
+        stop.set()
+        await mover
+
+
+async def test_a_change_that_nobody_finishes_ends_in_a_typed_error(shop: AsyncShop) -> None:
+    shop.run(0, "DELETE FROM partita_local_mappings")
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await shop.afan_out(select(Blog.tenant_id), consistent=True, timeout=0.4).all()
+
+    causes = {type(error.__cause__) for error in raised.value.exceptions}
+    assert OperationPendingError in causes

@@ -1,0 +1,221 @@
+"""Routed sessions: lazy, validated at every transaction, released at its end."""
+
+import contextvars
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import select, text
+from sqlalchemy.exc import IntegrityError
+
+from partita.errors import (
+    MappingNotFoundError,
+    MappingOfflineError,
+    PartitaError,
+    TransactionUseError,
+)
+from shards.routed import (
+    NewDatabase,
+    Note,
+    Routed,
+    a_routed_map,
+    another_client,
+    count_notes,
+    select_one,
+)
+
+
+@pytest.fixture
+def routed(database_urls: NewDatabase) -> Iterator[Routed]:
+    with a_routed_map(database_urls) as made:
+        yield made
+
+
+def checked_out(routed: Routed) -> int:
+    pool = routed.manager.engines.for_location(routed.one.location, is_routed=True).pool
+    return int(pool.status().rpartition(": ")[2])
+
+
+def test_a_session_that_did_nothing_holds_no_connection(routed: Routed) -> None:
+    with routed.tenants.sessionmaker()(5) as session:
+        session.add(Note(tenant_id=5, id=1))
+        assert checked_out(routed) == 0
+        session.flush()
+        assert checked_out(routed) == 1
+        session.commit()
+        assert checked_out(routed) == 0
+
+
+def test_a_session_is_made_for_a_key_that_may_not_be_mapped_yet(routed: Routed) -> None:
+    session = routed.tenants.sessionmaker()(500)
+    with pytest.raises(MappingNotFoundError):
+        session.execute(select_one)
+    session.close()
+
+
+def test_commit_writes_and_rollback_does_not(routed: Routed) -> None:
+    make = routed.tenants.sessionmaker()
+    with make(5) as session:
+        session.add(Note(tenant_id=5, id=1))
+        session.commit()
+        session.add(Note(tenant_id=5, id=2))
+        session.flush()
+        session.rollback()
+    assert routed.notes(routed.one) == [(5, 1)]
+
+
+def test_a_block_that_fails_is_rolled_back_and_its_connection_released(routed: Routed) -> None:
+    make = routed.tenants.sessionmaker()
+    with pytest.raises(KeyError), make.begin(5) as session:
+        session.add(Note(tenant_id=5, id=1))
+        session.flush()
+        raise KeyError
+    assert routed.notes(routed.one) == []
+    assert checked_out(routed) == 0
+
+
+def test_a_failed_flush_leaves_a_usable_session(routed: Routed) -> None:
+    with routed.tenants.sessionmaker()(5) as session:
+        session.add(Note(tenant_id=5, id=1))
+        session.commit()
+        session.expunge_all()
+        session.add(Note(tenant_id=5, id=1))
+        with pytest.raises(IntegrityError):
+            session.flush()
+        session.rollback()
+        assert session.scalar(count_notes) == 1
+
+
+def test_savepoints_stay_on_the_validated_connection(routed: Routed) -> None:
+    with routed.tenants.sessionmaker()(5) as session, session.begin():
+        session.add(Note(tenant_id=5, id=1))
+        with session.begin_nested() as savepoint:
+            session.add(Note(tenant_id=5, id=2))
+            session.flush()
+            savepoint.rollback()
+        assert checked_out(routed) == 1
+    assert routed.notes(routed.one) == [(5, 1)]
+
+
+def test_a_session_that_slept_through_a_move_is_rerouted_at_its_next_transaction(
+    routed: Routed,
+) -> None:
+    with another_client(routed) as other:
+        make = other.tenants.sessionmaker()
+        with make(5) as untouched, make(5) as used:
+            used.add(Note(tenant_id=5, id=1))
+            used.commit()
+            routed.move(5)
+            assert untouched.scalars(select(Note.id)).all() == [1]
+            used.add(Note(tenant_id=5, id=2))
+            used.commit()
+    assert routed.notes(routed.two) == [(5, 1), (5, 2)]
+    assert routed.notes(routed.one) == []
+
+
+def test_an_object_loaded_before_a_move_is_refreshed_from_the_new_shard(routed: Routed) -> None:
+    with routed.tenants.sessionmaker()(5) as session:
+        note = Note(tenant_id=5, id=1, said="before")
+        session.add(note)
+        session.commit()
+        routed.move(5)
+        with routed.two.connect() as unrouted:
+            unrouted.execute(text("UPDATE note SET said = 'after'"))
+            unrouted.commit()
+        assert note.said == "after"
+
+
+def test_a_session_whose_mapping_goes_offline_is_refused_and_works_again_later(
+    routed: Routed,
+) -> None:
+    with routed.tenants.sessionmaker()(5) as session:
+        offline = routed.tenants.set_offline(routed.tenants.get(5))
+        with pytest.raises(MappingOfflineError):
+            session.execute(select_one)
+        session.rollback()
+        routed.tenants.set_online(offline)
+        assert session.scalar(select_one) == 1
+
+
+def test_options_of_a_sessionmaker_are_handed_on(routed: Routed) -> None:
+    make = routed.tenants.sessionmaker(expire_on_commit=False, info={"of": "all"})
+    make.configure(autoflush=False)
+    with make(5) as session:
+        note = Note(tenant_id=5, id=1)
+        session.add(note)
+        assert session.scalar(count_notes) == 0
+        session.commit()
+        assert checked_out(routed) == 0
+        assert note.id == 1
+        assert checked_out(routed) == 0
+        assert session.info == {"of": "all"}
+
+
+def test_a_session_asks_for_its_isolation_level(routed: Routed) -> None:
+    with routed.tenants.sessionmaker(isolation_level="SERIALIZABLE")(5) as session:
+        assert session.connection().get_isolation_level() == "SERIALIZABLE"
+
+
+def test_a_scope_gets_the_session_of_its_key(routed: Routed) -> None:
+    tenant: contextvars.ContextVar[int] = contextvars.ContextVar("tenant")
+    scope: contextvars.ContextVar[int] = contextvars.ContextVar("scope")
+    registry = routed.tenants.scoped_session(scope.get, tenant.get)
+    for number, key in ((1, 5), (2, 250)):
+        scope.set(number)
+        tenant.set(key)
+        registry.add(Note(tenant_id=key, id=1))
+        registry.commit()
+        assert registry() is registry()
+        registry.remove()
+    assert (routed.notes(routed.one), routed.notes(routed.two)) == ([(5, 1)], [(250, 1)])
+
+
+def test_a_scope_whose_key_changes_under_its_session_is_refused(routed: Routed) -> None:
+    tenant: contextvars.ContextVar[int] = contextvars.ContextVar("tenant")
+    registry = routed.tenants.scoped_session(lambda: 1, tenant.get)
+    tenant.set(5)
+    registry.execute(select_one)
+    registry.rollback()
+    tenant.set(250)
+    with pytest.raises(TransactionUseError, match="SessionKeyChanged"):
+        registry.execute(select_one)
+    registry.remove()
+    assert registry.scalar(select_one) == 1
+    registry.remove()
+
+
+async def test_async_sessions_write_to_the_shards_of_their_keys(routed: Routed) -> None:
+    make = routed.tenants.async_sessionmaker()
+    for tenant in (5, 150, 250):
+        async with make(tenant) as session, session.begin():
+            session.add(Note(tenant_id=tenant, id=1))
+    async with make.begin(5) as session:
+        assert await session.scalar(count_notes) == 2
+    assert routed.notes(routed.one) == [(5, 1), (150, 1)]
+    assert routed.notes(routed.two) == [(250, 1)]
+    await routed.manager.aclose()
+
+
+async def test_an_async_session_that_slept_through_a_move_is_rerouted(routed: Routed) -> None:
+    with another_client(routed) as other:
+        async with other.tenants.async_sessionmaker()(5) as session:
+            session.add(Note(tenant_id=5, id=1))
+            await session.commit()
+            routed.move(5)
+            session.add(Note(tenant_id=5, id=2))
+            await session.commit()
+        await other.manager.aclose()
+    assert routed.notes(routed.two) == [(5, 1), (5, 2)]
+
+
+async def test_an_async_unit_of_work_of_a_moved_key_fails_and_changes_nothing(
+    routed: Routed,
+) -> None:
+    async with routed.tenants.async_sessionmaker()(5) as session:
+        session.add(Note(tenant_id=5, id=1))
+        await session.flush()
+        routed.move(5, grace=0.0)
+        with pytest.raises(Exception) as raised:  # noqa: PT011 - the driver's or ours
+            await session.commit()
+        assert isinstance(raised.value, PartitaError) or raised.value.connection_invalidated  # type: ignore[attr-defined]
+    assert routed.notes(routed.one) == routed.notes(routed.two) == []
+    await routed.manager.aclose()
