@@ -1,10 +1,12 @@
 """Changes a catalog at random until it kills itself in the middle of a step: run by the tests."""
 
+import contextlib
 import os
 import random
 import signal
 import sys
 
+from partita.errors import ConflictError, UsageError
 from partita.shards.manager import ShardMapManager
 from partita.shards.mapping import MappingStatus
 from partita.shards.shard_map import RangeShardMap
@@ -25,7 +27,9 @@ def main(url: str, seed: int) -> None:
     assert isinstance(tenants, RangeShardMap)
     manager.executor.fault = fault
     while True:
-        change(tenants, chance)
+        # Another writer may have changed the mapping since it was read.
+        with contextlib.suppress(ConflictError, UsageError):
+            change(tenants, chance)
 
 
 def change(tenants: RangeShardMap, chance: random.Random) -> None:

@@ -7,7 +7,7 @@ are on the second.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from sqlalchemy import func, select, text
+from sqlalchemy import delete, func, insert, select, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from partita.shards import offline
@@ -75,9 +75,9 @@ def carry_rows(manager: ShardMapManager, mapping: Mapping, target: Shard) -> Non
     with source.begin() as old, manager.engines.admin(target.location).begin() as new:
         rows = [row._asdict() for row in old.execute(select(Note.__table__).where(held))]
         if rows:
-            new.execute(Note.__table__.insert(), rows)
+            new.execute(insert(Note), rows)
     with source.begin() as old:
-        old.execute(Note.__table__.delete().where(held))
+        old.execute(delete(Note).where(held))
 
 
 @contextmanager

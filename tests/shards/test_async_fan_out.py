@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
@@ -18,10 +18,12 @@ from partita.errors import (
     ShardError,
 )
 from partita.shards.async_fan_out import AsyncFanOutResult, afan_out
-from partita.shards.gathering import FanOutEvent
-from partita.shards.mapping import Shard
 from shards.conftest import NewDatabase
 from shards.test_fan_out import Blog, Shop, nap
+
+if TYPE_CHECKING:
+    from partita.shards.gathering import FanOutEvent
+    from partita.shards.mapping import Shard
 
 
 class AsyncShop(Shop):

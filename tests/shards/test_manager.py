@@ -1,10 +1,11 @@
 """Making, opening and upgrading catalogs, and their shard maps."""
 
 import datetime
+import threading
 import uuid
-from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import Column, Integer, MetaData, Table, select, update
@@ -29,6 +30,9 @@ from partita.shards.shard_map import HashShardMap, ListShardMap, RangeShardMap
 from shards import catalogs
 from shards.catalogs import NewDatabase, a_catalog
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 catalog_urls = catalogs.catalog_urls
 
 
@@ -49,6 +53,27 @@ def test_create_with_keep_opens_what_is_there(catalog_urls: NewDatabase) -> None
 
     with ShardMapManager.create(url, if_exists="keep") as kept:
         assert [shard_map.name for shard_map in kept.list_maps()] == ["tenants"]
+
+
+def test_many_can_create_with_keep_at_once(catalog_urls: NewDatabase) -> None:
+    url = catalog_urls("catalog")
+    start, outcomes = threading.Barrier(8), list[object]()
+
+    def create() -> None:
+        start.wait()
+        try:
+            with ShardMapManager.create(url, if_exists="keep") as manager:
+                outcomes.append(manager.list_maps())
+        except BaseException as error:  # noqa: BLE001 - shown by the assertion
+            outcomes.append(error)
+
+    threads = [threading.Thread(target=create) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert outcomes == [[]] * 8
 
 
 def test_create_with_replace_starts_anew(catalog_urls: NewDatabase) -> None:
@@ -167,7 +192,7 @@ def test_a_map_of_another_kind_or_key_is_refused(catalog_urls: NewDatabase) -> N
 
         for asked in ({"kind": "range"}, {"key": str}, {"kind": "list", "key": (int, int)}):
             with pytest.raises(UsageError) as refused:
-                manager.get_map("tenants", **asked)  # type: ignore[arg-type]
+                manager.get_map("tenants", **asked)
             assert refused.value.code == "ShardMapMismatch"
 
 

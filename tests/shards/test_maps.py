@@ -589,9 +589,9 @@ def test_a_locked_mapping_is_changed_only_with_its_token(catalog_urls: NewDataba
                     with pytest.raises(MappingLockedError) as refused:
                         change(mapping, token=wrong)
                     assert refused.value.code == "MappingLocked"
-                with pytest.raises(MappingLockedError):
+                with pytest.raises(MappingLockedError) as refused:
                     tenants.split(mapping, at=5, token=wrong)
-            assert token not in str(refused.value)
+                assert token not in str(refused.value)
 
             offline = tenants.set_offline(mapping, token=token)
             low, high = tenants.split(offline, at=5, token=token)

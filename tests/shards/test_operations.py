@@ -8,15 +8,17 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text, update
-from sqlalchemy.exc import OperationalError
+from sqlalchemy import create_engine, text, update
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from partita.errors import (
     CatalogMismatchError,
     OperationPendingError,
+    PartitaError,
     ShardOfflineError,
 )
 from partita.shards import execution, global_catalog, local_catalog
@@ -24,7 +26,7 @@ from partita.shards.manager import ShardMapManager
 from partita.shards.mapping import Mapping, ShardStatus
 from partita.shards.operations import LocalChange, Plan, decode_plan, encode_plan
 from partita.shards.ranges import Range
-from shards import catalogs
+from shards import catalog_writer, catalogs, postgres
 from shards.catalogs import (
     OFFLINE,
     ONLINE,
@@ -36,7 +38,8 @@ from shards.catalogs import (
 )
 
 catalog_urls = catalogs.catalog_urls
-KILL_ROUNDS = 60 if os.environ.get("PARTITA_SOAK") else 5
+KILL_ROUNDS = 60 if os.environ.get("PARTITA_SOAK") else 4
+CHANGES = 2_000 if os.environ.get("PARTITA_SOAK") else 100
 
 
 class CrashError(BaseException):
@@ -568,41 +571,89 @@ def _records(manager: ShardMapManager) -> int:
 # --- killed processes -----------------------------------------------------------------------------
 
 
-def test_a_writer_that_is_killed_leaves_catalogs_that_agree_after_repair(
+def test_writers_that_are_killed_leave_catalogs_that_agree_after_repair(
     catalog_urls: NewDatabase,
 ) -> None:
     with a_catalog(catalog_urls) as catalog:
         catalog.tenants.create_mapping(Range(None, None), catalog.one)
-        writer = Path(__file__).with_name("catalog_writer.py")
+        chance = random.Random(7)
 
-        for seed in range(KILL_ROUNDS):
-            process = subprocess.run(
-                [sys.executable, writer, catalog.url, str(random.Random(seed).randrange(10**6))],
-                check=False,
-                capture_output=True,
-                timeout=100,
-            )
-            assert process.returncode == -signal.SIGKILL, process.stderr.decode()
-            endings = _repaired(catalog.manager)
+        for _ in range(KILL_ROUNDS):
+            writers = [_start_writer(catalog, chance.randrange(10**6)) for _ in range(2)]
+            for writer in writers:
+                _, errors = writer.communicate(timeout=100)
+                assert writer.returncode == -signal.SIGKILL, errors.decode()
 
-            assert "alive" not in endings
-            assert_catalogs_agree(catalog.tenants)
-            owned = [mapping.key_range for mapping in catalog.tenants.mappings()]
-            assert owned[0].low == b""
-            assert owned[-1].high is None
-            assert all(
-                left.high == right.low for left, right in zip(owned, owned[1:], strict=False)
+            assert "alive" not in _repaired(catalog.manager)
+            _assert_every_key_has_one_shard(catalog)
+
+
+def test_changes_whose_sessions_are_ended_leave_catalogs_that_agree_after_repair(
+    new_postgres: NewDatabase,
+) -> None:
+    with a_catalog(new_postgres) as catalog:
+        catalog.tenants.create_mapping(Range(None, None), catalog.one)
+        chance, is_over = random.Random(7), threading.Event()
+        killer = threading.Thread(target=_end_sessions, args=(catalog, is_over))
+        killer.start()
+        try:
+            for _ in range(CHANGES):
+                with contextlib.suppress(PartitaError, DBAPIError):
+                    catalog_writer.change(catalog.tenants, chance)
+        finally:
+            is_over.set()
+            killer.join()
+
+        assert "alive" not in _repaired(catalog.manager)
+        _assert_every_key_has_one_shard(catalog)
+
+
+def _start_writer(catalog: Catalog, seed: int) -> subprocess.Popen[bytes]:
+    writer = Path(catalog_writer.__file__)
+    return subprocess.Popen(
+        [sys.executable, writer, catalog.url, str(seed)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+
+
+def _end_sessions(catalog: Catalog, is_over: threading.Event) -> None:
+    """End a session of the catalog or of a shard every now and then, whatever it is doing."""
+    databases = [str(shard.location.database) for shard in (catalog.one, catalog.two)]
+    databases.append(str(catalog.manager.location.database))
+    chance = random.Random(11)
+    engine = create_engine(postgres.server().url("postgres"), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        while not is_over.wait(chance.random() / 20):
+            connection.execute(
+                text(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :name"
+                ),
+                {"name": chance.choice(databases)},
             )
+    engine.dispose()
 
 
 def _repaired(manager: ShardMapManager) -> set[str]:
-    # A server needs a moment to see that a killed client is gone.
+    # A server needs a moment to see that a killed client is gone; and pooled connections that
+    # were ended from outside are found one by one.
+    endings = {"alive"}
     for _ in range(200):
-        endings = set(manager.repair().values())
+        with contextlib.suppress(ShardOfflineError, DBAPIError):
+            endings = set(manager.repair().values())
         if "alive" not in endings:
-            return endings
+            break
         threading.Event().wait(0.05)
     return endings
+
+
+def _assert_every_key_has_one_shard(catalog: Catalog) -> None:
+    catalog.manager.close()
+    assert_catalogs_agree(catalog.tenants)
+    owned = [mapping.key_range for mapping in catalog.tenants.mappings()]
+    assert owned[0].low == b""
+    assert owned[-1].high is None
+    assert all(left.high == right.low for left, right in pairwise(owned))
 
 
 # --- plans ----------------------------------------------------------------------------------------
@@ -617,7 +668,7 @@ def test_a_plan_is_read_back_as_it_was_written(new_sqlite: NewDatabase) -> None:
             plans.append(original(*arguments))  # type: ignore[arg-type]
             return plans[-1]
 
-        scenario.tenants.executor.run = keep  # type: ignore[method-assign]
+        scenario.tenants.executor.run = keep  # type: ignore[method-assign, assignment]
         for kind in KINDS:
             getattr(scenario, kind)()()
 

@@ -1,4 +1,4 @@
-"""Writers while mappings bounce between shards: what was committed is found, once, where it belongs.
+"""Writers while mappings bounce between shards: what was committed is found, once, in its place.
 
 The naive ways to validate must fail the same check: without a lock, and with lock and read under
 one snapshot.
@@ -245,12 +245,11 @@ def test_a_slow_writer_with_one_snapshot_is_kept_out_too(on_postgres: Routed, le
             session.execute(text("SELECT pg_advisory_xact_lock_shared(:gate)"), {"gate": GATE})
             session.add(Note(tenant_id=5, id=1))
 
-        writer = threading.Thread(
-            target=lambda: (
-                slow.tenants.run(5, write, isolation_level=level),
-                ledger.read("done 5 1"),
-            )
-        )
+        def run() -> None:
+            slow.tenants.run(5, write, isolation_level=level)
+            ledger.read("done 5 1")
+
+        writer = threading.Thread(target=run)
         writer.start()
         gate.wait_until_somebody_waits()
         on_postgres.move(5)

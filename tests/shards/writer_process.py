@@ -21,7 +21,12 @@ IDS_A_WRITER = 1_000_000
 def main(catalog: str, writer: int, validate: str, tenants: list[int]) -> None:
     chance = random.Random(writer)
     ended = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+
+    def wait() -> None:
+        sys.stdin.read()
+        ended.set()
+
+    threading.Thread(target=wait, daemon=True).start()
     with ShardMapManager.open(catalog) as manager:
         shard_map = manager.get_map("tenants")
         number = writer * IDS_A_WRITER

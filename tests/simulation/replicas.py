@@ -6,6 +6,7 @@ replicas hold is compared with what was acknowledged.
 """
 
 import asyncio
+import functools
 import random
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -69,7 +70,8 @@ class Node:
         self.world.loop.spawn(self.name, self._live())
 
     async def _live(self) -> None:
-        while True:
+        manager: StateManager | None = None
+        while manager is None:
             try:
                 manager = await self.world.plan.open_replica(
                     self.world.cluster.connect(self.name),
@@ -79,7 +81,6 @@ class Node:
                     timing=Timing(),
                     checkpoint_bytes=self.world.plan.checkpoint_bytes,
                 )
-                break
             except DamageError as error:
                 self.world.damage = error
                 await asyncio.sleep(1.0)
@@ -215,7 +216,8 @@ class World:
             picked = self.random.randrange(ACCOUNTS), self.random.randrange(ACCOUNTS)
             while True:
                 answer = await believed.call(
-                    lambda here: operate(here, kind, number, picked), seconds=8.0  # noqa: B023
+                    functools.partial(operate, kind=kind, number=number, picked=picked),
+                    seconds=8.0,
                 )
                 if self.damage is not None:
                     raise self.damage
@@ -287,9 +289,7 @@ async def note(tx: Transaction, here: Collections, number: int, _picked: object)
     return number
 
 
-async def move(
-    tx: Transaction, here: Collections, number: int, picked: tuple[int, int]
-) -> int:
+async def move(tx: Transaction, here: Collections, number: int, picked: tuple[int, int]) -> int:
     first, second = picked
     for account in sorted(set(picked)):
         await here.accounts.get(tx, account, None, lock=2)

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from simulation.replicas import Plan, simulate
 
 from partita.reliable import checkpoint, state_manager
 from partita.reliable.committer import Committer
@@ -16,6 +15,7 @@ from partita.reliable.replica import Replica
 from partita.reliable.state import State
 from partita.reliable.stream import NoAnswer
 from partita.simulation.stream import SimCluster
+from simulation.replicas import Plan, simulate
 
 SEEDS = 12
 

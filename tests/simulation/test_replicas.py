@@ -3,9 +3,9 @@
 import os
 
 import pytest
-from simulation.replicas import Plan, simulate
 
 from partita.simulation.stream import NO_FAULTS
+from simulation.replicas import Plan, simulate
 
 SOAK = bool(os.environ.get("PARTITA_SOAK"))
 SEEDS = 1_000 if SOAK else 60

@@ -82,3 +82,14 @@ def checked_idempotency_key(key: object) -> str:
         f"An idempotency key is printable text of 1 to {longest} characters.",
         hint="Use the request's own identifier.",
     )
+
+
+def checked_mutation_check(mode: object) -> str:
+    """Refuse what says nothing about how often values are checked."""
+    if mode in ("on", "sample", "off"):
+        return str(mode)
+    raise UsageError(
+        "InvalidMutationCheck",
+        f"The mutation check is on, sample or off, not {mode!r}.",
+        hint="Set PARTITA_CHECK_MUTATION to one of them, or leave it out.",
+    )

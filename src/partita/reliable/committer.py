@@ -14,6 +14,7 @@ from partita.clock import Clock
 from partita.errors import (
     DamageError,
     InDoubtError,
+    LimitExceededError,
     NotPrimaryError,
     PartitaError,
     StateClosedError,
@@ -124,18 +125,45 @@ class Committer:
         except PartitaError as error:
             self._fail(group, error)
             return
+        except Exception:
+            logger.exception("record %d met an error of our own", record.sequence)
+            self.stop(_broken())
+            self._fail(group, _unknown_end(record.sequence))
+            return
         for _, _, pending in group:
             pending.committed(record.sequence)
         self._on_applied(len(raw))
 
     def _fail(self, group: list[tuple[Entry, int, Pending]], error: PartitaError) -> None:
-        """Tell a group why; all but a full disk is the end of this committer."""
-        if not isinstance(error, StoreFullError):
+        """Tell a group why; all but a log that took nothing is the end of this committer."""
+        if not isinstance(error, StoreFullError | LimitExceededError):
             told: PartitaError = error
             if not isinstance(error, NotPrimaryError | InDoubtError | DamageError):
                 logger.error("the log stopped: %s", error)
             if isinstance(error, InDoubtError):
-                told = StateClosedError("StateClosed", "The state was closed.")
+                # What waits was never sent; the log goes on, and the state may still be read.
+                told = NotPrimaryError(
+                    "NotPrimary",
+                    "The end of the log is not known here any more.",
+                    hint="Send the work to the primary; one is found within seconds.",
+                )
             self.stop(told)
         for _, _, pending in group:
             pending.failed(error)
+
+
+def _broken() -> StateClosedError:
+    return StateClosedError(
+        "StateClosed",
+        "The state met an error of its own and stopped; the log holds what was committed.",
+        hint="Look at the traceback in the logging, then open the state again.",
+    )
+
+
+def _unknown_end(sequence: int) -> InDoubtError:
+    return InDoubtError(
+        "InDoubt",
+        "A record may or may not be in the log: the state stopped while it was on its way.",
+        facts={"sequence": sequence},
+        hint="Open the state again, and ask for the outcome by its idempotency key.",
+    )

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from partita.clock import Clock, SystemClock
 from partita.errors import ConfigurationError, DamageError, UsageError
+from partita.reliable.arguments import checked_mutation_check
 from partita.reliable.backup import RestoreContext, finish_restore
 from partita.reliable.checkpoint import RESTORE_FILE, Checkpoints
 from partita.reliable.disk import Disk
@@ -135,6 +136,7 @@ async def open_on_nats(  # noqa: PLR0913 - by keyword
     patience: float = 0.0,
 ) -> StateManager:
     """Open a replica of one partition, with a connection of its own."""
+    mode = checked_mutation_check(os.environ.get("PARTITA_CHECK_MUTATION", "on"))
     stack = contextlib.ExitStack()
     if folder is None:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="partita-"))
@@ -161,7 +163,7 @@ async def open_on_nats(  # noqa: PLR0913 - by keyword
         stack.close()
         raise
     manager.on_close = stack.close
-    manager.set_mutation_check(os.environ.get("PARTITA_CHECK_MUTATION", "on"))
+    manager.set_mutation_check(mode)
     return manager
 
 
@@ -228,6 +230,7 @@ async def open_local(
 ) -> StateManager:
     """Open the state on a disk that this process holds, and close the disk if that fails."""
     try:
+        mode = checked_mutation_check(os.environ.get("PARTITA_CHECK_MUTATION", "on"))
         try:
             manager = await _recovered(disk, clock, durability, checkpoint_bytes)
         except DamageError as error:
@@ -239,7 +242,7 @@ async def open_local(
         disk.close()
         raise
     manager.on_close = disk.close
-    manager.set_mutation_check(os.environ.get("PARTITA_CHECK_MUTATION", "on"))
+    manager.set_mutation_check(mode)
     manager.promote()
     manager.start_housekeeping()
     return manager

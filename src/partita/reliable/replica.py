@@ -24,6 +24,7 @@ from partita.errors import (
     QuorumLostError,
     SchemaError,
     StateClosedError,
+    UnavailableError,
 )
 from partita.reliable.quorum_log import QuorumLog
 from partita.reliable.records import (
@@ -203,7 +204,8 @@ class Replica:
         self._has_stepped_down = True
         if self._manager.is_primary:
             self._depose(_not_primary("", "This replica hands over."))
-        await self._give_lease_free()
+        with contextlib.suppress(NoAnswer):  # because the lease runs out by itself
+            await self._give_lease_free()
 
     async def close(self) -> None:
         """Stop, give the lease free, and leave."""
@@ -373,7 +375,11 @@ class Replica:
             await self._log.seal(epoch)
             async with asyncio.timeout(self._timing.lease_seconds * 4):
                 await self._log.append(record.sequence, raw)
-        except (NotPrimaryError, QuorumLostError, InDoubtError, TimeoutError):
+        except (UnavailableError, TimeoutError) as error:
+            # A full stream or a node that does not sync may be mended; what is closed shows
+            # where the log is followed.
+            if not isinstance(error, NotPrimaryError | QuorumLostError | InDoubtError):
+                logger.warning("replica %s cannot become primary: %s", self._id, error)
             self._log.abandon()
             return False
         self._manager.apply(record.sequence, raw)

@@ -34,6 +34,7 @@ from partita.reliable.arguments import (
     checked_count,
     checked_idempotency_key,
     checked_index_name,
+    checked_mutation_check,
     checked_name,
     checked_timeout,
     checked_ttl,
@@ -148,7 +149,7 @@ class StateManager:
         self._backups = Backups(self)
         self._deposed_committer: Committer | None = None
         self._feeds: list[ChangeFeed[Any, Any]] = []
-        self._is_closed = False
+        self._closing: asyncio.Task[None] | None = None
         self.replica_id = name
         self.on_close: Callable[[], None] | None = None
         """Lets go of what the log lies on, after the log was closed."""
@@ -209,12 +210,7 @@ class StateManager:
 
     def set_mutation_check(self, mode: str) -> None:
         """Choose how often values are checked: on, sample (one transaction in 100) or off."""
-        if mode not in ("on", "sample", "off"):
-            raise UsageError(
-                "InvalidMutationCheck",
-                f"The mutation check is on, sample or off, not {mode!r}.",
-                hint="Set PARTITA_CHECK_MUTATION to one of them, or leave it out.",
-            )
+        checked_mutation_check(mode)
         count = 0
 
         def sampled() -> bool:
@@ -284,10 +280,15 @@ class StateManager:
             self._house = asyncio.get_running_loop().create_task(self._keep_house())
 
     async def close(self) -> None:
-        """Let what is committing end, then let go. Open transactions are aborted."""
-        if self._is_closed:
-            return
-        self._is_closed = True
+        """Let what is committing end, then let go. Open transactions are aborted.
+
+        A cancelled close goes on; a second one waits for the first.
+        """
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         for feed in list(self._feeds):
             feed.close()
         committer = self._core.committer
@@ -311,7 +312,8 @@ class StateManager:
             if not future.done():
                 future.set_result(None)
         try:
-            await self._log.close()
+            async with self._checkpointing:  # nobody writes where another may open soon
+                await self._log.close()
         finally:
             if self.on_close is not None:
                 self.on_close()

@@ -187,7 +187,8 @@ class Core:
 
     def depose(self, error: PartitaError) -> None:
         """Stop writing: every open transaction ends, since its locks mean nothing any more."""
-        self.role_error = error
+        if not isinstance(self.role_error, StateClosedError):  # closed stays closed
+            self.role_error = error
         self.committer = None
         for tx in list(self.active.values()):
             tx.end_by_system(error)
@@ -441,7 +442,7 @@ class Transaction:
         for callback in self._callbacks:
             try:
                 callback(sequence)
-            except Exception:  # the commit is done: a callback cannot undo it
+            except (Exception, asyncio.CancelledError):  # the commit is done, and stays so
                 logger.exception("a callback after commit failed")
         if self._done is not None and not self._done.done():
             self._done.set_result(sequence)

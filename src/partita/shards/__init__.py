@@ -1,8 +1,8 @@
 """Elastic shards: shard maps, validated routing, fan-out, migrations and moves for SQLAlchemy.
 
-    manager = ShardMapManager.create("postgresql+psycopg://host/catalog")
-    tenants = manager.create_range_map("tenants", key=int, schema=...)
-    with tenants.sessionmaker()(42) as session, session.begin(): ...
+manager = ShardMapManager.create("postgresql+psycopg://host/catalog")
+tenants = manager.create_range_map("tenants", key=int, schema=...)
+with tenants.sessionmaker()(42) as session, session.begin(): ...
 """
 
 from partita.errors import (

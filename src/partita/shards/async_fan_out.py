@@ -5,7 +5,7 @@ a shard is asked and how its rows are read is written once.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, suppress
 from typing import Any, Self, TypeVar, Unpack
 
@@ -54,7 +54,7 @@ class AsyncFanOutResult:
     def __init__(self, shard_map: FannedMap, statement: Executable, options: FanOutOptions) -> None:
         check_statement(statement, options)
         self._asked = (shard_map, statement, options)
-        self._rows = iter(list[AnyRow]())
+        self._rows: Iterator[AnyRow] = iter(())
         self._is_over = False
         self._run: _TaskRun | None = None
 
@@ -81,6 +81,7 @@ class AsyncFanOutResult:
     async def aclose(self) -> None:
         """Cancel what still runs; more than once does no harm."""
         self._is_over = True
+        self._rows = iter(())
         if self._run is not None:
             await self._run.close()
 

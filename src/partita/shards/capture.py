@@ -56,9 +56,11 @@ def postgres_outbox(shape: TableShape, name: str, schema: str) -> list[str]:
     """Return the DDL of an outbox and of the function that fills it; nobody else needs to wait."""
     full = f"{quote(schema)}.{quote(name)}"
     return [
-        f"CREATE TABLE IF NOT EXISTS {full} AS "
-        f"SELECT pg_current_xact_id() AS partita_tx, {listed(shape.identity)} "
-        f"FROM {table_name(shape)} WITH NO DATA",
+        (
+            f"CREATE TABLE IF NOT EXISTS {full} AS "
+            f"SELECT pg_current_xact_id() AS partita_tx, {listed(shape.identity)} "
+            f"FROM {table_name(shape)} WITH NO DATA"
+        ),
     ]
 
 
@@ -101,10 +103,14 @@ def postgres_triggers(shape: TableShape, name: str, schema: str) -> list[str]:
     return [
         f"DROP TRIGGER IF EXISTS {rows} ON {table}",
         f"DROP TRIGGER IF EXISTS {truncation} ON {table}",
-        f"CREATE TRIGGER {rows} AFTER INSERT OR UPDATE OR DELETE ON {table} "
-        f"FOR EACH ROW EXECUTE FUNCTION {full}()",
-        f"CREATE TRIGGER {truncation} BEFORE TRUNCATE ON {table} "
-        f"FOR EACH STATEMENT EXECUTE FUNCTION {full}()",
+        (
+            f"CREATE TRIGGER {rows} AFTER INSERT OR UPDATE OR DELETE ON {table} "
+            f"FOR EACH ROW EXECUTE FUNCTION {full}()"
+        ),
+        (
+            f"CREATE TRIGGER {truncation} BEFORE TRUNCATE ON {table} "
+            f"FOR EACH STATEMENT EXECUTE FUNCTION {full}()"
+        ),
         f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {rows}",
         f"ALTER TABLE {table} ENABLE ALWAYS TRIGGER {truncation}",
     ]
@@ -148,8 +154,10 @@ def sqlite_capture(
         for index in unique
     )
     return [
-        f"CREATE TABLE IF NOT EXISTS {full} "
-        f"(partita_number INTEGER PRIMARY KEY AUTOINCREMENT, {columns})",
+        (
+            f"CREATE TABLE IF NOT EXISTS {full} "
+            f"(partita_number INTEGER PRIMARY KEY AUTOINCREMENT, {columns})"
+        ),
         *_sqlite_trigger(f"{name}_i", f"AFTER INSERT ON {table}", new),
         *_sqlite_trigger(f"{name}_u", f"AFTER UPDATE ON {table}", f"{old} {new}"),
         *_sqlite_trigger(f"{name}_d", f"AFTER DELETE ON {table}", old),

@@ -27,8 +27,6 @@ from sqlalchemy.types import TypeEngine
 
 from partita.errors import CatalogMismatchError, MoveRefusedError, UnavailableError
 from partita.shards.capture import quote
-from partita.shards.engines import Engines
-from partita.shards.mapping import Location
 from partita.shards.move_plan import Position, Sides, TableShape
 from partita.shards.ranges import KeyRange, Range
 from partita.shards.schema import ShardedSchema, ShardedTable
@@ -167,25 +165,6 @@ class RowCopy(Protocol):
         ...
 
 
-def open_copy(engines: Engines, source: Location, target: Location, shardlet: Shardlet) -> RowCopy:
-    """Connect to both shards; they must be of one kind."""
-    if source.backend != target.backend or source.backend not in {"postgresql", "sqlite"}:
-        raise MoveRefusedError(
-            "MoveRefused",
-            f"Rows cannot be moved from {source.backend} to {target.backend}.",
-            facts={"source": source.text, "target": target.text},
-            hint="Move between two databases of PostgreSQL or two files of SQLite.",
-        )
-    # Imported here because each needs the driver of its own database only.
-    if source.backend == "sqlite":
-        from partita.shards.copying_sqlite import SqliteCopy  # noqa: PLC0415
-
-        return SqliteCopy(engines, source, target, shardlet)
-    from partita.shards.copying_postgres import PostgresCopy  # noqa: PLC0415
-
-    return PostgresCopy(engines, source, target, shardlet)
-
-
 # --- the range as SQL -----------------------------------------------------------------------------
 
 
@@ -216,7 +195,7 @@ class RangeText:
             if keys is None:
                 return "1 = 1"
             parts = ", ".join(f"k{number}" for number in range(len(columns)))
-            return f"({', '.join(columns)}) IN (SELECT {parts} FROM {keys})"
+            return f"({', '.join(columns)}) IN (SELECT {parts} FROM {keys})"  # noqa: S608 - quoted
         types = self._shardlet.types_of(table)
         if wanted.is_point:
             return self._compare(columns, types, "=", wanted.low)

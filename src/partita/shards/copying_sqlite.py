@@ -13,12 +13,10 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import IO, Any, cast
-
-from sqlalchemy.pool import PoolProxiedConnection
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from partita.shards import capture
-from partita.shards.capture import listed, outbox, quote, table_name
+from partita.shards.capture import listed, outbox, quote
 from partita.shards.copying import (
     KEYS,
     Batch,
@@ -41,6 +39,9 @@ from partita.shards.move_plan import (
     open_foreign_keys,
 )
 from partita.shards.schema import ShardedTable, TableName
+
+if TYPE_CHECKING:
+    from sqlalchemy.pool import PoolProxiedConnection
 
 ATTACHED = "partita_source"
 _SCHEMAS: dict[Side, str] = {"source": ATTACHED, "target": "main"}

@@ -32,6 +32,8 @@ ENTER = "partita.enter"
 """Where a pooled connection keeps what must be called when its next transaction begins."""
 LEASE = "partita.lease"
 """Where a pooled connection keeps the id of the mapping whose session lock it holds."""
+SPOILED = "partita.spoiled"
+"""Set where a pooled connection must be closed instead of being used again."""
 
 _Enter = Callable[[PoolProxiedConnection], None]
 Credentials = Callable[[Location], URL | str | None]
@@ -287,6 +289,8 @@ def sqlite_connection(connection: Any) -> RevocableConnection:
 
 def _release(_connection: DBAPIConnection | None, record: ConnectionPoolEntry) -> None:
     record.info.pop(ENTER, None)
+    if record.info.pop(SPOILED, None):
+        record.invalidate()
 
 
 def _keep_the_pool(context: ExceptionContext) -> None:

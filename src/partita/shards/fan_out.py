@@ -4,6 +4,7 @@
 shards is decided in fan_out_plan, who is where in gathering, the threads are in fan_out_threads.
 """
 
+from collections.abc import Iterator
 from typing import Any, Self, Unpack
 
 from sqlalchemy import Executable
@@ -41,7 +42,7 @@ class FanOutResult:
 
     def __init__(self, shard_map: FannedMap, statement: Executable, options: FanOutOptions) -> None:
         self._asked = (shard_map, statement, options)
-        self._rows = iter(list[AnyRow]())
+        self._rows: Iterator[AnyRow] = iter(())
         self._is_over = False
         self._run = ThreadRun(fan_out_plan(shard_map, statement, options))
 
@@ -68,6 +69,7 @@ class FanOutResult:
     def close(self) -> None:
         """Cancel what still runs and end the threads; more than once does no harm."""
         self._is_over = True
+        self._rows = iter(())
         self._run.close()
 
     def __iter__(self) -> Self:

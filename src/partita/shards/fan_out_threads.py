@@ -129,8 +129,12 @@ class ThreadRun:
             threading.Thread(target=self._work, name=f"partita-fan-out-{number}", daemon=True)
             for number in range(min(plan.workers, len(self._streams)))
         ]
-        for thread in self._threads:
-            thread.start()
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:
+            self.cancel()
+            raise
 
     # --- the caller's side ------------------------------------------------------------------------
 

@@ -28,7 +28,8 @@ from partita.errors import (
     ShardOfflineError,
     UsageError,
 )
-from partita.shards import jobs, move, populated
+from partita.shards import jobs, populated
+from partita.shards import move as moves
 from partita.shards.deployment import Deployment, Inspection, drift_error
 from partita.shards.drift import Difference
 from partita.shards.engines import location_of
@@ -199,14 +200,14 @@ class Fleet:
         mapping: Mapping,
         *,
         to: Shard,
-        on_progress: move.OnProgress | None = None,
-        batch_rows: int = move.BATCH_ROWS,
+        on_progress: moves.OnProgress | None = None,
+        batch_rows: int = moves.BATCH_ROWS,
         rate: float | None = None,
-        grace: float = move.GRACE_SECONDS,
+        grace: float = moves.GRACE_SECONDS,
         verify: bool = True,
-    ) -> move.MoveReport:
+    ) -> moves.MoveReport:
         """Carry a mapping and its rows to another shard while readers and writers go on."""
-        return move.move(
+        return moves.move(
             self.manager,
             mapping,
             to,
@@ -217,17 +218,17 @@ class Fleet:
             verify=verify,
         )
 
-    def resume(self, *, on_progress: move.OnProgress | None = None) -> list[move.MoveReport]:
+    def resume(self, *, on_progress: moves.OnProgress | None = None) -> list[moves.MoveReport]:
         """Go on with the moves that a crash or a stop left unfinished."""
-        return move.resume(self.manager, on_progress=on_progress)
+        return moves.resume(self.manager, on_progress=on_progress)
 
-    def cancel(self, job_id: str) -> move.MoveReport:
+    def cancel(self, job_id: str) -> moves.MoveReport:
         """Take back a move that has not switched yet."""
-        return move.cancel(self.manager, job_id)
+        return moves.cancel(self.manager, job_id)
 
-    def list_moves(self) -> list[move.MoveReport]:
+    def list_moves(self) -> list[moves.MoveReport]:
         """Return the unfinished moves, without touching them."""
-        return move.list_moves(self.manager)
+        return moves.list_moves(self.manager)
 
     # --- schema -----------------------------------------------------------------------------------
 

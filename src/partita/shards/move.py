@@ -10,6 +10,7 @@ decides where a job stands; the record only says how far inside.
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 from sqlalchemy import select
@@ -24,7 +25,7 @@ from partita.errors import (
     UnavailableError,
 )
 from partita.shards import local_catalog, move_record, offline
-from partita.shards.copying import Batch, RowCopy, Shardlet, Side, open_copy
+from partita.shards.copying import Batch, RowCopy, Shardlet, Side
 from partita.shards.execution import unreachable
 from partita.shards.global_catalog import LockedMap
 from partita.shards.manager import AnyShardMap, ShardMapManager
@@ -44,10 +45,13 @@ from partita.shards.move_plan import (
     resumed_step,
 )
 from partita.shards.move_record import MoveRecord, running_elsewhere
-from partita.shards.offline import Fence
 from partita.shards.operations import MappingRow, stale_mapping
 from partita.shards.ranges import KeyRange, Range
+from partita.shards.row_copies import open_copy
 from partita.shards.schema import ShardedSchema
+
+if TYPE_CHECKING:
+    from partita.shards.offline import Fence
 
 BATCH_ROWS = 5_000
 GRACE_SECONDS = 2.0

@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.pool import PoolProxiedConnection as Pooled
 
-from partita.shards.engines import LEASE, sqlite_connection
+from partita.shards.engines import LEASE, SPOILED, sqlite_connection
 
 Entry = Literal["online", "offline", "gone", "locked"]
 
@@ -161,7 +161,7 @@ def _enter_before_the_snapshot(dialect: Dialect, pooled: Pooled, mapping_id: str
         _scalar(dialect, pooled, _UNLOCK_SESSION, number)
     except BaseException:
         # Because a session lock survives the pool's reset, this session must not go back.
-        pooled.invalidate()
+        pooled.info[SPOILED] = True
         raise
     return status
 
@@ -184,7 +184,7 @@ class _Autocommit:
         if kind is None:
             self._driver.autocommit = False
         else:
-            self._pooled.invalidate()
+            self._pooled.info[SPOILED] = True
 
 
 def _is_quiet(dialect: Dialect, pooled: Pooled) -> bool:

@@ -258,6 +258,14 @@ class UuidText(sa.TypeDecorator[uuid.UUID]):
     cache_ok = True
 
 
+class Citext(sa.types.UserDefinedType[str]):
+    cache_ok = True
+
+    @property
+    def python_type(self) -> type[Any]:
+        raise NotImplementedError
+
+
 FITTING: list[tuple[object, Any]] = [
     (int, sa.Integer),
     (int, sa.BigInteger()),
@@ -280,6 +288,7 @@ FITTING: list[tuple[object, Any]] = [
     (timedelta, postgresql.INTERVAL()),
     (Decimal, sa.Numeric(12, 2)),
     (int, sa.types.NullType()),
+    (str, Citext()),
 ]
 
 

@@ -223,6 +223,8 @@ class NoZone(tzinfo):
     def utcoffset(self, moment: datetime | None) -> None:
         return None
 
+    dst = tzname = utcoffset
+
 
 NAIVE = datetime(2026, 1, 1)  # noqa: DTZ001 - that is the point
 AWARE = NAIVE.replace(tzinfo=UTC)
