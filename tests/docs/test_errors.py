@@ -10,7 +10,7 @@ from partita.errors import PartitaError
 from partita.service.error_wire import STATUS
 
 FAMILIES = {"UsageError", "ConflictError", "UnavailableError", "DamageError"}
-NEVER_ON_THE_WIRE = ("reliable/", "cli/", "simulation/")
+NEVER_ON_THE_WIRE = ("reliable/", "shards/", "cli/", "simulation/")
 """What is raised only here meets no HTTP: it has a heading and no status."""
 
 
@@ -90,7 +90,7 @@ def test_the_walk_finds_codes() -> None:
 
     assert {"EntityAlreadyExists", "StoreLocked", "Configuration"} <= codes.keys()
     assert codes["KeyExists"] == {"reliable/dictionary.py"}
-    assert codes["StoreLocked"] == {"database.py", "reliable/os_disk.py"}
+    assert codes["StoreLocked"] == {"folder.py"}
 
 
 def test_the_walk_finds_codes_that_are_handed_on() -> None:

@@ -30,7 +30,7 @@ DOMAIN_TERMS = {
 }
 """What readers who know the originals look for: StateManager, ShardMapManager, OnDataLoss."""
 MANAGER = {"manager", "_manager"}
-"""A StateManager where `state` is what it manages; only in `reliable`."""
+"""A StateManager, where `state` is what it manages, or a ShardMapManager: only in their parts."""
 
 
 def words(name: str) -> set[str]:
@@ -38,7 +38,7 @@ def words(name: str) -> set[str]:
 
 
 def is_allowed(file: str, name: str) -> bool:
-    if file.startswith("reliable/") and name in MANAGER:
+    if file.startswith(("reliable/", "shards/", "cli/shards_")) and name in MANAGER:
         return True
     return name in DOMAIN_TERMS or (file, name) in ALLOWED
 

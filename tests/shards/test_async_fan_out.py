@@ -23,7 +23,6 @@ from shards.test_fan_out import Blog, Shop, nap
 
 if TYPE_CHECKING:
     from partita.shards.gathering import FanOutEvent
-    from partita.shards.mapping import Shard
 
 
 class AsyncShop(Shop):
@@ -210,11 +209,13 @@ async def test_a_shard_with_another_schema_is_listed(shop: AsyncShop) -> None:
 
 async def test_events_tell_what_happened_to_each_shard(shop: AsyncShop) -> None:
     shop.kill(0)
-    events: list[FanOutEvent] = []
+    ends: dict[object, str] = {}
 
-    await shop.afan_out(select(Blog.id), policy="partial", on_event=events.append).all()
+    def listen(event: FanOutEvent) -> None:
+        ends[event.shard] = event.kind
 
-    ends: dict[Shard, str] = {event.shard: event.kind for event in events}
+    await shop.afan_out(select(Blog.id), policy="partial", on_event=listen).all()
+
     assert ends == {
         shop.shards[0]: "failed",
         shop.shards[1]: "succeeded",

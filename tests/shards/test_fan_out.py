@@ -1,9 +1,9 @@
 """One statement on many shards: SQLite files and real PostgreSQL databases."""
 
-import _thread
 import gc
 import os
 import re
+import signal
 import socket
 import threading
 import time
@@ -969,7 +969,7 @@ def test_a_keyboard_interrupt_cancels_what_runs(shop: Shop) -> None:
     def interrupt() -> None:
         began.wait()
         time.sleep(0.1)
-        _thread.interrupt_main()
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     threading.Thread(target=interrupt).start()
 

@@ -349,7 +349,7 @@ def test_a_shard_that_keeps_failing_leaves_everything_as_it_was(
         before = scenario.state()
 
         with (
-            faults(scenario.catalog.manager, fail_at("local 0 applying", times=3)),
+            faults(scenario.catalog.manager, fail_at("local 0 applying", times=4)),
             pytest.raises(ShardOfflineError) as refused,
         ):
             work()
@@ -368,7 +368,7 @@ def test_a_target_that_keeps_failing_gives_the_mapping_back_to_its_source(
         before = scenario.state()
 
         with (
-            faults(scenario.catalog.manager, fail_at("local 1 applying", times=3)),
+            faults(scenario.catalog.manager, fail_at("local 1 applying", times=4)),
             pytest.raises(ShardOfflineError),
         ):
             work()
@@ -385,7 +385,7 @@ def test_a_catalog_that_keeps_failing_at_the_end_is_finished_later(
         work = scenario.create_range()
 
         with (
-            faults(scenario.catalog.manager, fail_at("global finishing", times=3)),
+            faults(scenario.catalog.manager, fail_at("global finishing", times=4)),
             pytest.raises(OperationPendingError) as refused,
         ):
             work()
@@ -530,7 +530,7 @@ def _overtaken(scenario: Scenario, other: ShardMapManager, where: str) -> Callab
                 )
             else:
                 connection.execute(
-                    update(global_catalog.operations).values(owner="elsewhere/1", beat_at=0)
+                    update(global_catalog.operations).values(owner="elsewhere/1/1", beat_at=0)
                 )
         assert "alive" not in other.repair().values()
 
@@ -541,7 +541,7 @@ def test_a_doer_on_another_machine_has_a_lease(new_sqlite: NewDatabase) -> None:
     with a_scenario(new_sqlite) as (scenario, other):
         _crash(scenario, "create_range", "global prepared")
         with other.executor.engine.begin() as connection:
-            connection.execute(update(global_catalog.operations).values(owner="elsewhere/1"))
+            connection.execute(update(global_catalog.operations).values(owner="elsewhere/1/1"))
 
         assert list(other.repair().values()) == ["alive"]
         with other.executor.engine.begin() as connection:

@@ -171,6 +171,22 @@ def test_processes_that_write_while_a_mapping_bounces_lose_nothing(
     assert len(ledger.done) > MOVES
 
 
+@pytest.mark.skipif(not IS_SOAK, reason="the gated test below shows the same for certain")
+@pytest.mark.parametrize("function", ["NO_LOCK", "ONE_SNAPSHOT"])
+@pytest.mark.timeout(600)
+def test_processes_that_validate_naively_lose_notes(on_postgres: Routed, function: str) -> None:
+    slow = globals()[function].replace(
+        "pg_advisory_xact_lock_shared({gate})", "pg_sleep(1.5 * random())"
+    )
+    replace_enter(on_postgres, slow)
+    ledger = Ledger()
+    with writer_processes(on_postgres, "always", ledger):
+        for _ in range(60):
+            on_postgres.move(5)
+            time.sleep(0.3)
+    assert ledger.lost(on_postgres) != set()
+
+
 @pytest.mark.timeout(600 if IS_SOAK else 120)
 def test_threads_that_write_while_a_mapping_bounces_lose_nothing(routed: Routed) -> None:
     ledger, ended = Ledger(), threading.Event()
@@ -311,7 +327,8 @@ def closed_gate(routed: Routed) -> Iterator[Gate]:
 
 
 def replace_enter(routed: Routed, function: str) -> None:
-    """Deploy another partita_enter on the first shard."""
-    with routed.one.connect() as connection:
-        connection.execute(text(function.format(gate=GATE, lock=validation.LOCK_CLASS)))
-        connection.commit()
+    """Deploy another partita_enter on the shards."""
+    for shard in (routed.one, routed.two):
+        with shard.connect() as connection:
+            connection.execute(text(function.format(gate=GATE, lock=validation.LOCK_CLASS)))
+            connection.commit()

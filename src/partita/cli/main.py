@@ -8,6 +8,7 @@ import argparse
 import importlib
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -21,8 +22,15 @@ INTERRUPTED = 130
 """The status that shells give a program that Ctrl-C ended."""
 
 
-FAMILIES = {"state": "the folder of a reliable state", "nats": "the NATS cluster under a state"}
+FAMILIES = {
+    "state": "the folder of a reliable state",
+    "nats": "the NATS cluster under a state",
+    "shards": "shard maps over SQL databases",
+}
 """Verbs with verbs of their own, each in the module of its name."""
+
+_LOGIN = re.compile(r"(?<=://)[^\s@/]*(:[^\s@]*)?@|(?<=[?&])(password|passwd|pwd)=[^&\s]*")
+"""User and password of a URL: whatever is said about a wrong command line, they are not."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -154,7 +162,8 @@ def _told(error: PartitaError) -> str:
         f"{name}: {value}" for name, value in error.facts.items() if str(value) not in error.message
     )
     parts = (error.message, f"({facts})" if facts else "", error.hint)
-    return " ".join(part for part in parts if part).replace("\n", " ")
+    told = " ".join(part for part in parts if part).replace("\n", " ")
+    return _LOGIN.sub("", told)
 
 
 def _show(settings: config.Config, *, as_json: bool) -> str:

@@ -11,6 +11,7 @@ import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ _SYNC_DRIVERS = {"aiosqlite": "sqlite", "asyncpg": "postgresql+psycopg"}
 
 def location_of(url: str | URL) -> Location:
     """Return where the URL leads, without its secrets; SQLite paths become absolute."""
-    return Location.from_url(make_url(url), base=str(Path.cwd()))
+    return Location.from_url(make_url(url), relative_to=str(Path.cwd()))
 
 
 class Engines:
@@ -298,3 +299,8 @@ def _keep_the_pool(context: ExceptionContext) -> None:
     # are found one by one, before they are handed out, when the router validates.
     if context.is_disconnect:
         context.invalidate_pool_on_disconnect = False
+        # SQLAlchemy leaves the cursor of a lost connection; psycopg warns of one on the server.
+        cursor = getattr(context.execution_context, "cursor", None)
+        if cursor is not None:
+            with suppress(Exception):
+                cursor.close()

@@ -11,6 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
 from typing import Literal, TypeVar
 
 from sqlalchemy import Connection, Engine, text
@@ -42,7 +43,7 @@ BEAT_SECONDS = 15
 WAIT_SECONDS = 0.02
 WAIT_TRIES = 3_000
 """Together a minute: how long a change waits for another that is under way."""
-STEP_TRIES = 3
+STEP_TRIES = 4
 """A step is repeated after an error of the connection: it knows whether it is done already."""
 STEP_PAUSE_SECONDS = 0.05
 UNDONE_KEPT_SECONDS = 3_600
@@ -324,11 +325,11 @@ class Executor:
         yield record is None or not self._is_alive(operation, record)
 
     def _is_alive(self, operation: str, record: Record) -> bool:
-        host, _, process = record.owner.rpartition("/")
+        host, process, born = record.owner.split("/")
         if host == socket.gethostname():
             if int(process) == os.getpid():
                 return operation in _live
-            if not _process_runs(int(process)):
+            if _birth(int(process)) != born:
                 return False
         return self.clock.ticks() - record.beat_at < LEASE_SECONDS * TICKS_A_SECOND
 
@@ -373,14 +374,28 @@ def _taken_over(plan: Plan) -> OperationPendingError:
 
 
 def _owner() -> str:
-    return f"{socket.gethostname()}/{os.getpid()}"
+    process = os.getpid()
+    return f"{socket.gethostname()}/{process}/{_birth(process)}"
 
 
-def _process_runs(process: int) -> bool:
+def _birth(process: int) -> str | None:
+    """Return when a process began, by the system's count; None if it is gone.
+
+    Numbers of processes come back, and one that was killed keeps its number until its parent has
+    asked for it: so the number alone says too little. Without /proc it is all there is.
+    """
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None if Path("/proc/self/stat").exists() else _is_known(process)
+    return None if fields[0] in "ZX" else fields[19]
+
+
+def _is_known(process: int) -> str | None:
     try:
         os.kill(process, 0)
     except ProcessLookupError:
-        return False
+        return None
     except PermissionError:
-        return True
-    return True
+        return ""
+    return ""

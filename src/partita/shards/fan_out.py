@@ -4,7 +4,6 @@
 shards is decided in fan_out_plan, who is where in gathering, the threads are in fan_out_threads.
 """
 
-from collections.abc import Iterator
 from typing import Any, Self, Unpack
 
 from sqlalchemy import Executable
@@ -42,7 +41,7 @@ class FanOutResult:
 
     def __init__(self, shard_map: FannedMap, statement: Executable, options: FanOutOptions) -> None:
         self._asked = (shard_map, statement, options)
-        self._rows: Iterator[AnyRow] = iter(())
+        self._rows = iter(list[AnyRow]())
         self._is_over = False
         self._run = ThreadRun(fan_out_plan(shard_map, statement, options))
 
@@ -69,7 +68,7 @@ class FanOutResult:
     def close(self) -> None:
         """Cancel what still runs and end the threads; more than once does no harm."""
         self._is_over = True
-        self._rows = iter(())
+        self._rows = iter(list[AnyRow]())
         self._run.close()
 
     def __iter__(self) -> Self:

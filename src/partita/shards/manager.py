@@ -5,12 +5,13 @@ counters. Rule: what it knows is a cache; the global catalog decides.
 """
 
 import contextlib
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from sqlalchemy import URL
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from partita.clock import Clock, SystemClock
 from partita.errors import (
@@ -39,6 +40,9 @@ AnyShardMap = ListShardMap | RangeShardMap | HashShardMap
 
 MAP_NAME_MAX = 50
 """The most characters of the name of a shard map."""
+
+DEPLOY_TRIES = 50
+DEPLOY_PAUSE_SECONDS = 0.05
 
 _KINDS: dict[str, type[AnyShardMap]] = {
     "list": ListShardMap,
@@ -77,7 +81,7 @@ class ShardMapManager:
         _check_choice("if_exists", if_exists, ("fail", "keep", "replace"))
         executor = _executor(url, credentials, clock, engine_options)
         with _disposed_on_error(executor):
-            _deploy(executor, if_exists)
+            _deploy_in_turn(executor, if_exists)
             return _loaded(cls(executor), load)
 
     @classmethod
@@ -300,6 +304,19 @@ def _executor(
 ) -> Executor:
     engines = Engines(credentials=credentials, options=engine_options)
     return Executor(engines, engines.remember(url), clock or SystemClock())
+
+
+def _deploy_in_turn(executor: Executor, if_exists: IfExists) -> None:
+    for _ in range(DEPLOY_TRIES - 1):
+        try:
+            return _deploy(executor, if_exists)
+        except OperationalError as error:
+            # Because many processes may start at once, and SQLite does not wait for its turn
+            # while a file is set up.
+            if "locked" not in str(error):
+                raise
+        time.sleep(DEPLOY_PAUSE_SECONDS)
+    return _deploy(executor, if_exists)
 
 
 def _deploy(executor: Executor, if_exists: IfExists) -> None:

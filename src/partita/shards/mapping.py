@@ -70,14 +70,14 @@ class Location(msgspec.Struct, frozen=True):
         msgspec.structs.force_setattr(self, "options", options)
 
     @classmethod
-    def from_url(cls, url: UrlParts, *, base: str = "") -> "Location":
+    def from_url(cls, url: UrlParts, *, relative_to: str = "") -> "Location":
         """Return the location of a URL, without user, password and tokens.
 
-        A relative path of a SQLite file is put behind the folder `base`; without one it is
+        A relative path of a SQLite file is put behind the folder `relative_to`; without one it is
         refused, because every process would read it differently.
         """
         if url.drivername.partition("+")[0] == "sqlite":
-            return _sqlite_location(url, base)
+            return _sqlite_location(url, relative_to)
         host, options = url.host or "", _options(url.query)
         if host.startswith("/"):
             # A URL has no place for the path of a socket but an option.
@@ -205,7 +205,7 @@ class Mapping(msgspec.Struct, frozen=True):
         return self.range.low if self.range.is_point else None
 
 
-def _sqlite_location(url: UrlParts, base: str) -> Location:
+def _sqlite_location(url: UrlParts, relative_to: str) -> Location:
     database, options = url.database or "", _options(url.query)
     if url.host:
         raise _refused("A SQLite file has no host.", "Write three slashes: sqlite:///file.db.")
@@ -216,7 +216,7 @@ def _sqlite_location(url: UrlParts, base: str) -> Location:
             "Name a file: sqlite:////folder/file.db.",
         )
     prefix = "file:" if database.startswith("file:") else ""
-    path = prefix + _absolute(_path_of(database), base)
+    path = prefix + _absolute(_path_of(database), relative_to)
     return _checked(Location(url.drivername, "", None, path, tuple(options)))
 
 
@@ -226,15 +226,15 @@ def _path_of(database: str) -> str:
     return database.removeprefix("file:").removeprefix("//localhost").removeprefix("//")
 
 
-def _absolute(path: str, base: str) -> str:
+def _absolute(path: str, relative_to: str) -> str:
     if path.startswith("/"):
         return "/" + str(PurePosixPath(path)).lstrip("/")
-    if not base:
+    if not relative_to:
         raise _refused(
             "The path of a SQLite file is relative.",
             "Write the whole path, with four slashes: sqlite:////folder/file.db.",
         )
-    return str(PurePosixPath(base) / path)
+    return str(PurePosixPath(relative_to) / path)
 
 
 def _options(query: Dictionary[str, str | tuple[str, ...]]) -> list[tuple[str, str]]:

@@ -25,8 +25,8 @@ PRINTABLE = st.text(
 NAMES = st.from_regex(r"[a-z][a-z_]{0,8}", fullmatch=True)
 
 
-def location(url: str, base: str = "") -> Location:
-    return Location.from_url(make_url(url), base=base)
+def location(url: str, relative_to: str = "") -> Location:
+    return Location.from_url(make_url(url), relative_to=relative_to)
 
 
 def a_shard(shard_id: str = "1", **changes: Any) -> Shard:
@@ -135,9 +135,9 @@ def test_a_unix_socket_is_an_option() -> None:
 
 
 def test_a_socket_given_as_the_host_becomes_an_option() -> None:
-    found = Location.from_url(URL.create("postgresql+psycopg", host="/tmp/Pg", database="d"))
+    found = Location.from_url(URL.create("postgresql+psycopg", host="/run/Pg", database="d"))
 
-    assert found == location("postgresql+psycopg:///d?host=/tmp/Pg")
+    assert found == location("postgresql+psycopg:///d?host=/run/Pg")
 
 
 def test_odd_characters_survive() -> None:
@@ -264,7 +264,7 @@ def test_two_ways_to_one_database_have_one_identity(one: str, other: str) -> Non
         ("postgresql://h/d", "postgresql://i/d"),
         ("postgresql://h/d", "postgresql://h:5433/d"),
         ("postgresql://h/d", "mysql://h:5432/d"),
-        ("postgresql:///d?host=/tmp/a", "postgresql:///d?host=/tmp/A"),
+        ("postgresql:///d?host=/run/a", "postgresql:///d?host=/run/A"),
         ("postgresql://?service=a", "postgresql://?service=b"),
         ("sqlite:////data/one.db", "sqlite:////data/ONE.db"),
     ],
