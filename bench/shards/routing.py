@@ -98,6 +98,10 @@ def measure(catalog: str, shard: str, rounds: int) -> dict[str, object]:
         "dialect": name,
         "microseconds": {variant: round(value, 1) for variant, value in medians.items()},
         "ratio": ratios,
+        "ratio to legacy": {
+            variant: round(medians[variant] / medians["legacy"], 2)
+            for variant in ("plain", "always", "lease", "never")
+        },
         "target": targets,
         "missed": [variant for variant, most in targets.items() if ratios[variant] > most],
         "cached lookup in microseconds": round(lookup, 2),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg import sql
 from sqlalchemy import select
 
 from partita.shards import global_catalog, local_catalog
@@ -34,7 +35,13 @@ END $$
 
 @cache
 def _database(name: str) -> str:
-    return postgres.postgres_url(f"catalogs_{name}")
+    server = postgres.server()
+    made = server.create_database(f"catalogs_{name}")
+    # These tests kill clients, never the server: commits need not wait for the disk.
+    server.execute(
+        sql.SQL("ALTER DATABASE {} SET synchronous_commit = off").format(sql.Identifier(made))
+    )
+    return server.url(made)
 
 
 def an_empty_database(name: str) -> str:

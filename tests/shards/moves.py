@@ -199,12 +199,12 @@ def traces(shard: Shard) -> list[str]:
     """Return what a move has put into a shard and not taken away: tables, triggers, functions."""
     with shard.connect() as connection:
         if connection.dialect.name == "sqlite":
-            query = "SELECT name FROM sqlite_master WHERE name LIKE 'partita_outbox%'"
+            query = "SELECT name FROM sqlite_master WHERE substr(name, 1, 14) = 'partita_outbox'"
         else:
             query = (
-                "SELECT relname FROM pg_class WHERE relname LIKE 'partita_outbox%' UNION "
-                "SELECT tgname FROM pg_trigger WHERE tgname LIKE 'partita_outbox%' UNION "
-                "SELECT proname FROM pg_proc WHERE proname LIKE 'partita_outbox%'"
+                "SELECT relname FROM pg_class WHERE starts_with(relname, 'partita_outbox') UNION "
+                "SELECT tgname FROM pg_trigger WHERE starts_with(tgname, 'partita_outbox') UNION "
+                "SELECT proname FROM pg_proc WHERE starts_with(proname, 'partita_outbox')"
             )
         return [row[0] for row in connection.exec_driver_sql(query)]
 

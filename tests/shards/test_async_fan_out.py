@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -18,11 +18,9 @@ from partita.errors import (
     ShardError,
 )
 from partita.shards.async_fan_out import AsyncFanOutResult, afan_out
+from partita.shards.gathering import FanOutEvent
 from shards.conftest import NewDatabase
 from shards.test_fan_out import Blog, Shop, nap
-
-if TYPE_CHECKING:
-    from partita.shards.gathering import FanOutEvent
 
 
 class AsyncShop(Shop):

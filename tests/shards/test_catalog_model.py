@@ -129,7 +129,9 @@ class CatalogMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model)
     @rule(who=WHO, pick=PICK)
     def change_status(self, who: int, pick: int) -> None:
-        held, mapping = self._pick(who, pick)
+        self._change_status(who, *self._pick(who, pick))
+
+    def _change_status(self, who: int, held: Held, mapping: Mapping) -> None:
         status = OFFLINE if held[3] else ONLINE
         self._done(
             lambda: self.maps[who].update_mapping(mapping, status=status, token=held[4]),
@@ -197,7 +199,10 @@ class CatalogMachine(RuleBasedStateMachine):
 
     @rule(who=WHO, shard=st.integers(0, 2))
     def replace_shard(self, who: int, shard: int) -> None:
-        work = lambda: self.maps[who].delete_shard(self.shards[shard])
+
+        def work() -> None:
+            self.maps[who].delete_shard(self.shards[shard])
+
         if any(held[2] == shard for held in self.model):
             self._refused(ShardInUseError, work)
             return
@@ -208,7 +213,7 @@ class CatalogMachine(RuleBasedStateMachine):
     @rule(who=WHO, pick=PICK)
     def use_a_stale_mapping(self, who: int, pick: int) -> None:
         held, mapping = self._pick(who, pick)
-        self.change_status(who, pick)
+        self._change_status(who, held, mapping)
         self._refused(
             StaleMappingError,
             lambda: self.maps[1 - who].update_mapping(mapping, status=ONLINE, token=held[4]),

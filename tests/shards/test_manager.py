@@ -153,8 +153,8 @@ def test_eager_load_fills_the_cache(catalog_urls: NewDatabase) -> None:
         (str, int),
     ],
 )
-def test_maps_of_every_key_type_come_back(catalog_urls: NewDatabase, key: object) -> None:
-    url = catalog_urls("catalog")
+def test_maps_of_every_key_type_come_back(new_sqlite: NewDatabase, key: object) -> None:
+    url = new_sqlite("catalog")
     with ShardMapManager.create(url) as first:
         first.create_range_map("ranges", key=key)
         first.create_list_map("lists", key=key)

@@ -303,8 +303,8 @@ def test_the_whole_domain_and_its_edges_are_found(catalog_urls: NewDatabase) -> 
         Range(None, None),
     ],
 )
-def test_a_range_that_overlaps_is_refused(catalog_urls: NewDatabase, taken: Range) -> None:
-    with a_catalog(catalog_urls) as catalog:
+def test_a_range_that_overlaps_is_refused(new_sqlite: NewDatabase, taken: Range) -> None:
+    with a_catalog(new_sqlite) as catalog:
         catalog.tenants.create_mapping(Range(100, 200), catalog.one)
 
         with pytest.raises(MappingExistsError) as refused:
@@ -327,11 +327,17 @@ def test_ranges_that_only_touch_are_welcome(catalog_urls: NewDatabase) -> None:
 def test_many_mappings_are_made_together_or_not_at_all(catalog_urls: NewDatabase) -> None:
     with a_catalog(catalog_urls) as catalog:
         tenants = catalog.tenants
-        made = tenants.create_mappings([Range(n, n + 1) for n in range(50)], catalog.one)
+        first = tenants.create_mapping(Range(-5, 0), catalog.two)
+        many = tenants.create_mappings([Range(n, n + 1) for n in range(49, -1, -1)], catalog.one)
+        more = tenants.create_mappings([Range(n, n + 2) for n in range(100, 700, 2)], catalog.one)
+        made = [first, *reversed(many), *more]
 
         assert tenants.mappings() == made
-        with pytest.raises(MappingExistsError):
+        assert tenants.cache.mappings() == made
+        with pytest.raises(MappingExistsError, match=r"Range\(49, 50\)"):
             tenants.create_mappings([Range(60, 70), Range(49, 50)], catalog.two)
+        with pytest.raises(MappingExistsError, match=r"Range\(-5, 0\)"):
+            tenants.create_mappings([Range(n, n + 1) for n in range(-300, -4)], catalog.two)
         with pytest.raises(RangeError) as refused:
             tenants.create_mappings([Range(60, 70), Range(69, 71)], catalog.two)
         assert refused.value.code == "RangesOverlap"
@@ -462,8 +468,8 @@ def test_a_split_cuts_a_mapping_on_its_shard(catalog_urls: NewDatabase) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 100, -1, 101])
-def test_a_split_point_lies_strictly_inside(catalog_urls: NewDatabase, at: int) -> None:
-    with a_catalog(catalog_urls) as catalog:
+def test_a_split_point_lies_strictly_inside(new_sqlite: NewDatabase, at: int) -> None:
+    with a_catalog(new_sqlite) as catalog:
         mapping = catalog.tenants.create_mapping(Range(0, 100), catalog.one)
 
         with pytest.raises(RangeError) as refused:
@@ -500,8 +506,8 @@ def test_a_merge_joins_neighbours(catalog_urls: NewDatabase) -> None:
         assert_catalogs_agree(catalog.tenants)
 
 
-def test_what_does_not_touch_is_not_merged(catalog_urls: NewDatabase) -> None:
-    with a_catalog(catalog_urls) as catalog:
+def test_what_does_not_touch_is_not_merged(new_sqlite: NewDatabase) -> None:
+    with a_catalog(new_sqlite) as catalog:
         tenants = catalog.tenants
         low = tenants.create_mapping(Range(0, 10), catalog.one)
         high = tenants.create_mapping(Range(11, 20), catalog.one)
@@ -514,8 +520,8 @@ def test_what_does_not_touch_is_not_merged(catalog_urls: NewDatabase) -> None:
         assert tenants.mappings() == [low, high, last]
 
 
-def test_mappings_of_two_shards_or_states_are_not_merged(catalog_urls: NewDatabase) -> None:
-    with a_catalog(catalog_urls) as catalog:
+def test_mappings_of_two_shards_or_states_are_not_merged(new_sqlite: NewDatabase) -> None:
+    with a_catalog(new_sqlite) as catalog:
         tenants = catalog.tenants
         first = tenants.create_mapping(Range(0, 10), catalog.one)
         second = tenants.create_mapping(Range(10, 20), catalog.two)

@@ -38,7 +38,7 @@ from shards.catalogs import (
 )
 
 catalog_urls = catalogs.catalog_urls
-KILL_ROUNDS = 60 if os.environ.get("PARTITA_SOAK") else 4
+KILL_ROUNDS = 60 if os.environ.get("PARTITA_SOAK") else 3
 CHANGES = 2_000 if os.environ.get("PARTITA_SOAK") else 100
 
 

@@ -136,9 +136,9 @@ def test_another_status_is_shown(catalog_urls: NewDatabase) -> None:
     ids=["nothing", "wider", "narrower", "extra", "disjoint", "of another shard", "split"],
 )
 def test_differences_are_cut_at_all_bounds(
-    catalog_urls: NewDatabase, local: list[Range], expected: list[tuple[Range, str]]
+    new_sqlite: NewDatabase, local: list[Range], expected: list[tuple[Range, str]]
 ) -> None:
-    with two_shards(catalog_urls) as catalog:
+    with two_shards(new_sqlite) as catalog:
         put_local(catalog.tenants, catalog.one, *local)
 
         assert shown(catalog, catalog.one) == expected
@@ -188,8 +188,8 @@ LOCALS = [
 
 
 @pytest.mark.parametrize("local", LOCALS, ids=str)
-def test_the_global_side_is_kept(catalog_urls: NewDatabase, local: list[Range]) -> None:
-    with two_shards(catalog_urls) as catalog:
+def test_the_global_side_is_kept(new_sqlite: NewDatabase, local: list[Range]) -> None:
+    with two_shards(new_sqlite) as catalog:
         before = catalog.tenants.mappings()
         put_local(catalog.tenants, catalog.one, *local)
 

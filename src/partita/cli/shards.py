@@ -462,7 +462,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _given_urls(asked: argparse.Namespace) -> list[str]:
-    texts = [os.environ.get(CATALOG_VARIABLE, "")]
+    texts: list[object] = [os.environ.get(CATALOG_VARIABLE)]
     for value in vars(asked).values():
         texts += value if isinstance(value, list) else [value]
     return [text for text in texts if isinstance(text, str) and "://" in text]

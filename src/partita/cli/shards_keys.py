@@ -2,7 +2,7 @@
 
 A key is written as its map's key type says: `42`, `eu`, `2026-01-31`, `hex:00ff`, `["eu", 7]`. A
 range is `LOW:HIGH`, without a bound where nothing stands. Keys may hold colons themselves, so a
-range is cut where both sides can be read, and refused where that is not exactly one place.
+range is cut at the one colon where both sides can be read; text with a colon is put in quotes.
 """
 
 import json
@@ -51,18 +51,11 @@ def parse_bound(text: str, shard_map: Keyed) -> Any:
 
 
 def parse_range(text: str, shard_map: Keyed) -> Range:
-    """Return the range that was typed as LOW:HIGH; RangeError if it is none, or could be two."""
+    """Return the range that was typed as LOW:HIGH; RangeError if it is none."""
     of = range_type(shard_map)
     found = _ranges(text, of)
     if len(found) == 1:
         return found[0]
-    if found:
-        raise RangeError(
-            "AmbiguousRange",
-            f"{text!r} can be read as more than one range.",
-            facts={"map": shard_map.name},
-            hint='Put text with a colon in double quotes: \'"a:b":"c"\'.',
-        )
     raise RangeError(
         "InvalidRange",
         f"{text!r} is no range of the map's keys.",
@@ -77,8 +70,6 @@ def parse_keys(text: str, shard_map: Keyed) -> Any:
         found = _ranges(text, range_type(shard_map))
         if len(found) == 1:
             return found[0]
-        if found:
-            return parse_range(text, shard_map)
     return parse_key(text, shard_map)
 
 

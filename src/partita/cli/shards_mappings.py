@@ -35,6 +35,7 @@ from partita.cli.shards_keys import (
 )
 from partita.cli.shards_opening import (
     catalog_url,
+    checked_url,
     choose_map,
     choose_shard,
     chosen_maps,
@@ -197,7 +198,7 @@ def add_shard(manager: ShardMapManager, given: argparse.Namespace) -> Changed:
             facts={"map": shard_map.name},
             hint="Give --range LOW:HIGH.",
         )
-    location = location_of(given.url)
+    location = location_of(checked_url(given.url))
     what = f"{'Adopt' if given.adopt else 'Add'} {location.text} to {shard_map.name}"
     if given.dry_run:
         return _would_add(shard_map, given, asked, what)

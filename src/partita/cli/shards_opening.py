@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import MetaData
+from sqlalchemy import MetaData, make_url
+from sqlalchemy.exc import ArgumentError
 
 from partita.cli.shards_secrets import CATALOG_VARIABLE
 from partita.errors import ConfigurationError, ShardMapNotFoundError, ShardNotFoundError
@@ -25,12 +26,25 @@ def catalog_url(given: str | None) -> str:
     """Return the URL of the catalog: the flag, else the variable."""
     url = given or os.environ.get(CATALOG_VARIABLE, "")
     if url:
-        return url
+        return checked_url(url)
     raise ConfigurationError(
         "Configuration",
         "The catalog is not named.",
         hint=f"Give --catalog URL, or set {CATALOG_VARIABLE}.",
     )
+
+
+def checked_url(url: str) -> str:
+    """Refuse a URL that SQLAlchemy cannot read, without repeating it."""
+    try:
+        make_url(url)
+    except (ArgumentError, ValueError) as error:
+        raise ConfigurationError(
+            "InvalidLocation",
+            "The URL of the database cannot be read.",
+            hint="Write dialect+driver://host:port/database, or sqlite:///file.db.",
+        ) from error
+    return url
 
 
 def open_catalog(given: argparse.Namespace) -> ShardMapManager:
@@ -64,6 +78,8 @@ def chosen_maps(manager: ShardMapManager, name: str | None) -> list[AnyShardMap]
 
 def choose_shard(shards: Iterable[Shard], name: str) -> Shard:
     """Return the shard that is called by its URL, its id, its database or its file's name."""
+    if "://" in name:
+        checked_url(name)
     found = {shard.id: shard for shard in shards if _is_called(shard, name)}
     if len(found) == 1:
         return next(iter(found.values()))

@@ -19,7 +19,8 @@ def clear(error: PartitaError, urls: Iterable[str]) -> PartitaError:
 
     def cleared(text: str) -> str:
         for password in hidden:
-            text = text.replace(password, "***")
+            # As a word of its own: a password of one letter must not eat the message.
+            text = re.sub(rf"(?<!\w){re.escape(password)}(?!\w)", "***", text)
         return _USER.sub("the user", text)
 
     error.message, error.hint = cleared(error.message), cleared(error.hint)

@@ -378,9 +378,10 @@ class Replica:
         except (UnavailableError, TimeoutError) as error:
             # A full stream or a node that does not sync may be mended; what is closed shows
             # where the log is followed.
+            self._log.abandon()
             if not isinstance(error, NotPrimaryError | QuorumLostError | InDoubtError):
                 logger.warning("replica %s cannot become primary: %s", self._id, error)
-            self._log.abandon()
+                await asyncio.sleep(self._timing.renew_seconds)
             return False
         self._manager.apply(record.sequence, raw)
         return await self._renew()

@@ -5,7 +5,7 @@ a shard is asked and how its rows are read is written once.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, suppress
 from typing import Any, Self, TypeVar, Unpack
 
@@ -32,6 +32,8 @@ from partita.shards.gathering import EventKind, FanOutEvent, as_shard_error, fai
 from partita.shards.mapping import Shard
 from partita.shards.shard_reader import AnyRow, ShardReader
 
+CONNECT_SECONDS_MAX = 2.0
+"""How long a cancelled fan-out waits for a connection that is just being made."""
 INTERRUPT_PAUSE_SECONDS = 0.02
 """Between interruptions of SQLite: one that comes just before a statement starts is lost."""
 
@@ -138,6 +140,8 @@ class _TaskStream:
         self.plan = plan
         self.reader: ShardReader = plan.reader(index)
         self.connection: AsyncConnection | None = None
+        self.driver: Any = None
+        self.was_interrupted = False
         self.task: asyncio.Task[None] | None = None
         self.may_go_on = asyncio.Event()
         self.is_at_view = False
@@ -163,48 +167,73 @@ class _TaskStream:
     def _begin(self, *, is_snapshot: bool) -> None:
         assert self.connection is not None
         assert self.connection.sync_connection is not None
+        self.driver = self.connection.sync_connection.connection.driver_connection
         self.reader.begin(self.connection.sync_connection, snapshot=is_snapshot)
 
-    async def release(self, *, was_cancelled: bool = False) -> None:
-        """Give the connection back; one whose statement was cancelled is closed for good."""
-        connection, self.connection = self.connection, None
+    async def run(self, step: Coroutine[Any, Any, T]) -> T:
+        """Run a step; when the task is cancelled the database is asked to give the step up.
+
+        SQLAlchemy and its drivers leave connections open that are cancelled while they are made
+        or used, so the step itself always comes to its end.
+        """
+        running = asyncio.ensure_future(step)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            self.was_interrupted = True
+            await self._stop(running)
+            raise
+
+    async def _stop(self, running: asyncio.Future[T]) -> None:
+        if self.driver is None:
+            await asyncio.wait((running,), timeout=CONNECT_SECONDS_MAX)
+        while not running.done():
+            if not await _interrupt(self.driver):
+                running.cancel()
+            await asyncio.wait((running,), timeout=INTERRUPT_PAUSE_SECONDS)
+        with suppress(asyncio.CancelledError, Exception):  # because nobody waits for it any more
+            running.result()
+
+    async def release(self) -> None:
+        """Give the connection back; one whose statement was interrupted is closed for good."""
+        connection, self.connection, self.driver = self.connection, None, None
         reader, self.reader = self.reader, self.plan.reader(self.index)
         if connection is None or connection.sync_connection is None:
             return
-        closing = asyncio.ensure_future(_close(connection, reader, was_cancelled=was_cancelled))
-        interrupt = _sqlite_interrupt(connection) if was_cancelled else None
-        while not closing.done():
-            if interrupt is not None:
-                with suppress(Exception):  # because it may be closed already
-                    interrupt()
-            await asyncio.wait((closing,), timeout=INTERRUPT_PAUSE_SECONDS if interrupt else None)
-        with suppress(SQLAlchemyError):  # because the connection may be what failed
-            closing.result()
+        closing = asyncio.ensure_future(_close(connection, reader, for_good=self.was_interrupted))
+        try:
+            await asyncio.shield(closing)
+        except asyncio.CancelledError:
+            await asyncio.wait((closing,), timeout=CONNECT_SECONDS_MAX)
+            closing.cancel()
+            raise
+        except SQLAlchemyError:  # because the connection may be what failed
+            return
 
     def busy(self, now: float) -> float:
         since = self.running_since
         return self.busy_seconds + (0.0 if since is None else now - since)
 
 
-async def _close(connection: AsyncConnection, reader: ShardReader, *, was_cancelled: bool) -> None:
+async def _close(connection: AsyncConnection, reader: ShardReader, *, for_good: bool) -> None:
     try:
-        if was_cancelled:
+        await connection.run_sync(lambda _: reader.finish())
+        if for_good:
             await connection.invalidate()
-        else:
-            await connection.run_sync(lambda _: reader.finish())
     finally:
         await connection.close()
 
 
-def _sqlite_interrupt(connection: AsyncConnection) -> Callable[[], None] | None:
-    """Return how to stop what aiosqlite's thread runs: a cancelled task does not reach it."""
-    sync = connection.sync_connection
-    if sync is None or sync.dialect.name != "sqlite" or sync.invalidated or sync.closed:
-        return None
-    driver: Any = sync.connection.driver_connection
-    below = getattr(driver, "_conn", None)
-    interrupt: Callable[[], None] | None = getattr(below, "interrupt", None)
-    return interrupt
+async def _interrupt(driver: Any) -> bool:
+    """Ask the database to give up what it runs; False: the driver only knows cancelled tasks."""
+    with suppress(Exception):  # because a lost request is repeated, and a lost server has no work
+        if hasattr(driver, "interrupt"):
+            await driver.interrupt()
+            return True
+        if hasattr(driver, "cancel_safe"):
+            await driver.cancel_safe(timeout=CONNECT_SECONDS_MAX)
+            return True
+    return False
 
 
 class _TaskRun:
@@ -333,20 +362,16 @@ class _TaskRun:
 
     async def _follow(self, stream: _TaskStream) -> None:
         error: Exception | None = None
-        was_cancelled = False
         async with AsyncExitStack() as stack:
             if not self.plan.opens_all:
                 await stack.enter_async_context(self._slots)
             try:
                 await self._read_all(stream)
-            except asyncio.CancelledError:
-                was_cancelled = True
-                raise
             except Exception as caught:  # noqa: BLE001 - whatever it is, it belongs to this shard
                 error = caught
             finally:
                 count = stream.reader.rows
-                await stream.release(was_cancelled=was_cancelled)
+                await stream.release()
         self._settle(stream, error, count)
 
     def _settle(self, stream: _TaskStream, error: Exception | None, count: int) -> None:
@@ -411,7 +436,9 @@ class _TaskRun:
     async def _fetch(self, stream: _TaskStream) -> tuple[list[AnyRow], bool]:
         return await stream.call(stream.reader.fetch)
 
-    async def _step(self, stream: _TaskStream, step: Callable[[_TaskStream], Awaitable[T]]) -> T:
+    async def _step(
+        self, stream: _TaskStream, step: Callable[[_TaskStream], Coroutine[Any, Any, T]]
+    ) -> T:
         async with AsyncExitStack() as stack:
             if self.plan.opens_all:
                 await stack.enter_async_context(self._slots)
@@ -419,7 +446,7 @@ class _TaskRun:
             # The waiting caller must watch one more deadline.
             self._changed.set()
             try:
-                outcome = await step(stream)
+                outcome = await stream.run(step(stream))
             finally:
                 stream.busy_seconds = stream.busy(self._clock.monotonic())
                 stream.running_since = None

@@ -618,6 +618,8 @@ def _literal(value: Any) -> str:  # noqa: PLR0911 - one honest switch
         raise TypeError(msg)
     if isinstance(value, int):
         return f"({value})"
+    if isinstance(value, psycopg.Binary):
+        value = value.obj
     if isinstance(value, bytes | bytearray | memoryview):
         return f"'\\x{bytes(value).hex()}'::bytea"
     if isinstance(value, UUID):

@@ -47,7 +47,7 @@ ATTACHED = "partita_source"
 _SCHEMAS: dict[Side, str] = {"source": ATTACHED, "target": "main"}
 
 _REFERRING = """
-SELECT DISTINCT m.name FROM sqlite_master m, pragma_foreign_key_list(m.name) f
+SELECT DISTINCT m.name FROM sqlite_master m, pragma_foreign_key_list(m.name, 'main') f
 WHERE m.type = 'table' AND lower(f."table") = lower(?)
 """
 _TRIGGERS = """
@@ -55,7 +55,8 @@ SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'trigger' AND lower(tbl_
   AND name NOT LIKE 'partita\\_%' ESCAPE '\\')
 """
 _UNIQUE = """
-SELECT l.name FROM pragma_index_list(?) l WHERE l."unique" AND l.origin <> 'pk' AND NOT l.partial
+SELECT l.name FROM pragma_index_list(?, 'main') l
+WHERE l."unique" AND l.origin <> 'pk' AND NOT l.partial
 """
 
 Driver = sqlite3.Connection
@@ -473,7 +474,7 @@ def _shape(driver: Driver, table: TableName, sharding: tuple[str, ...]) -> Table
     if table.schema is not None:
         return None  # a shard is one file: attached ones are not its own
     name = table.table
-    found = driver.execute("SELECT * FROM pragma_table_xinfo(?)", (name,)).fetchall()
+    found = driver.execute("SELECT * FROM pragma_table_xinfo(?, 'main')", (name,)).fetchall()
     if not found:
         return None
     columns = tuple(ColumnShape(row[1], row[2].upper(), row[6] in {2, 3}) for row in found)
@@ -492,12 +493,13 @@ def _shape(driver: Driver, table: TableName, sharding: tuple[str, ...]) -> Table
 
 def _foreign_keys(driver: Driver, name: str) -> Iterator[ForeignKey]:
     pairs: dict[int, list[tuple[Any, ...]]] = {}
-    for row in driver.execute("SELECT * FROM pragma_foreign_key_list(?) ORDER BY id, seq", (name,)):
+    listed_keys = "SELECT * FROM pragma_foreign_key_list(?, 'main') ORDER BY id, seq"
+    for row in driver.execute(listed_keys, (name,)):
         pairs.setdefault(row[0], []).append(row)
     for rows in pairs.values():
         referred = tuple(row[4] for row in rows)
         if None in referred:  # SQLite's way to say: its primary key
-            found = driver.execute("SELECT * FROM pragma_table_xinfo(?)", (rows[0][2],))
+            found = driver.execute("SELECT * FROM pragma_table_xinfo(?, 'main')", (rows[0][2],))
             referred = tuple(column for _, column in sorted((r[5], r[1]) for r in found if r[5]))
         yield ForeignKey(tuple(row[3] for row in rows), None, rows[0][2], referred)
 
@@ -505,7 +507,7 @@ def _foreign_keys(driver: Driver, name: str) -> Iterator[ForeignKey]:
 def _unique(driver: Driver, shape: TableShape) -> list[list[str]]:
     found = driver.execute(_UNIQUE, (shape.table,)).fetchall()
     indexes = [
-        [row[2] for row in driver.execute("SELECT * FROM pragma_index_info(?)", (name,))]
+        [row[2] for row in driver.execute("SELECT * FROM pragma_index_info(?, 'main')", (name,))]
         for (name,) in found
     ]
     return [columns for columns in indexes if None not in columns]

@@ -135,6 +135,9 @@ jobs = Table(
 DEPLOY_LOCK = 0x7061_7274_6974_6100
 """Advisory lock of PostgreSQL that makes deployments wait for each other."""
 
+IDS_MAX = 500
+"""The most ids in one statement: SQLite allows only so many parameters."""
+
 
 class StampedError(Exception):
     """A row belongs to an unfinished change: finish or undo that one first."""
@@ -342,9 +345,11 @@ class LockedMap:
             raise stale_mapping(self.row.name, mapping_id)
         return _mapping_row(found[0])
 
-    def overlapping(self, low: bytes, high: bytes | None) -> list[MappingRow]:
+    def overlapping(
+        self, low: bytes, high: bytes | None, *, limit: int | None = None
+    ) -> list[MappingRow]:
         mine = and_(mappings.c.map_id == self.row.id, _intersects(low, high))
-        query = select(mappings).where(mine).order_by(mappings.c.low).limit(10)
+        query = select(mappings).where(mine).order_by(mappings.c.low).limit(limit)
         return [_mapping_row(row) for row in self._rows(query)]
 
     def locked_by(self, owner: str) -> list[MappingRow]:
@@ -363,8 +368,8 @@ class LockedMap:
         return bool(self._rows(select(shards).where(shards.c.map_id == self.row.id).limit(1)))
 
     def write_lock_owner(self, mapping_ids: Iterable[str], owner: str | None) -> None:
-        for mapping_id in mapping_ids:
-            mine = mappings.c.id == mapping_id
+        for some in _batches(set(mapping_ids)):
+            mine = mappings.c.id.in_(some)
             self.connection.execute(update(mappings).where(mine).values(lock_owner=owner))
 
     # For recovery only: written without a plan, because the shards' side is not trusted.
@@ -435,10 +440,9 @@ def prepare(connection: Connection, plan: Plan, *, owner: str, now: int) -> None
 def finish(connection: Connection, plan: Plan) -> None:
     """Make the plan's rows the truth and forget the record."""
     _delete(connection, mappings, {row.id for row in plan.removed})
-    for mapping_id in {row.id for row in plan.added}:
-        mine = mappings.c.id == mapping_id
+    for some in _batches({row.id for row in plan.added}):
         values = {"operation_id": None, "is_readable": True}
-        connection.execute(update(mappings).where(mine).values(values))
+        connection.execute(update(mappings).where(mappings.c.id.in_(some)).values(values))
     after = {row.id for row in plan.shards_after}
     _delete(connection, shards, {row.id for row in plan.shards_before} - after)
     for row in plan.shards_after:
@@ -502,13 +506,19 @@ def forget_record(connection: Connection, operation_id: str) -> None:
 
 
 def _stamp(connection: Connection, table: Table, ids: set[str], stamp: str | None) -> None:
-    for one in ids:
-        connection.execute(update(table).where(table.c.id == one).values(operation_id=stamp))
+    for some in _batches(ids):
+        connection.execute(update(table).where(table.c.id.in_(some)).values(operation_id=stamp))
 
 
 def _delete(connection: Connection, table: Table, ids: set[str]) -> None:
-    for one in ids:
-        connection.execute(delete(table).where(table.c.id == one))
+    for some in _batches(ids):
+        connection.execute(delete(table).where(table.c.id.in_(some)))
+
+
+def _batches(ids: set[str]) -> Iterator[list[str]]:
+    ordered = sorted(ids)
+    for start in range(0, len(ordered), IDS_MAX):
+        yield ordered[start : start + IDS_MAX]
 
 
 def _write_shard(connection: Connection, row: ShardRow) -> None:

@@ -4,7 +4,8 @@ A map object holds no mappings itself: they are in the catalogs and, as far as t
 the cache. Rule: every change goes through the Executor, and its outcome goes into the cache.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -33,6 +34,11 @@ from partita.shards.shard_key import BUCKET, KeyType, bucket_of, key_type_named
 
 Lookup = Literal["cache", "store"]
 
+RANGES_A_QUERY = 200
+"""How many new ranges are compared with what is mapped at a time."""
+CACHED_ONE_BY_ONE_MAX = 200
+"""Beyond this many new mappings the cache is built anew: each single one copies a chunk."""
+
 
 class ShardMap(Routes):
     """What list, range and hash maps have in common."""
@@ -44,6 +50,9 @@ class ShardMap(Routes):
         self.key_type: KeyType = key_type_named(row.key_type)
         self.cache = cache
         """The mappings that this process has seen."""
+        self._encode = self._encoder(row)
+        self._find_cached = cache.find
+        """Kept bound, because a lookup takes about as long as finding its methods."""
         self.executor = executor
         self._row = row
         self._schema = None if row.schema is None else ShardedSchema.from_json(row.schema)
@@ -90,9 +99,12 @@ class ShardMap(Routes):
 
     # --- keys and ranges: what the kinds of maps do differently -----------------------------------
 
+    def _encoder(self, _row: MapRow) -> Callable[[Any], bytes]:
+        return self.key_type.encode
+
     def encode_key(self, key: Any) -> bytes:
         """Return the bytes by which the map orders the key; InvalidShardKeyError if it cannot."""
-        return self.key_type.encode(key)
+        return self._encode(key)
 
     def encode_range(self, given: Any) -> KeyRange:
         """Return what create_mapping() and mappings() are given, in bytes."""
@@ -105,7 +117,11 @@ class ShardMap(Routes):
 
     def get(self, key: Any, *, lookup: Lookup = "cache") -> Mapping:
         """Return the mapping of a key; MappingNotFoundError where none holds it."""
-        mapping = self.find(key, lookup=lookup)
+        if lookup == "cache":
+            cached = self._find_cached(self._encode(key))
+            if cached is not None:
+                return cached
+        mapping = self.find(key, lookup="store")
         if mapping is None:
             raise MappingNotFoundError(
                 "MappingNotFound",
@@ -117,11 +133,11 @@ class ShardMap(Routes):
 
     def find(self, key: Any, *, lookup: Lookup = "cache") -> Mapping | None:
         """Return the mapping of a key, or None. `store` asks the global catalog, not the cache."""
-        return self.find_encoded(self.encode_key(key), lookup=lookup)
+        return self.find_encoded(self._encode(key), lookup=lookup)
 
     def find_cached(self, key: Any) -> Mapping | None:
         """Return the mapping of a key if this process has seen it, without asking the store."""
-        return self.cache.find(self.encode_key(key))
+        return self._find_cached(self._encode(key))
 
     def forget(self, mapping: Mapping) -> None:
         """Drop a mapping from the cache."""
@@ -356,24 +372,24 @@ class ShardMap(Routes):
             locked.write_lock_owner([mapping.id], owner)
 
         self.executor.decide(self.id, self.name, change)
-        self._refresh(mapping.id, owner)
+        self._refresh(mapping.id, mapping.key_range.low, owner)
         return MappingLock(self, owner)
 
     def unlock(self, token: str, *, mapping: Mapping | None = None) -> int:
         """Release one mapping, or all that were locked with the token; return how many."""
 
-        def change(locked: LockedMap) -> list[str]:
+        def change(locked: LockedMap) -> list[MappingRow]:
             if mapping is None:
                 rows = locked.locked_by(token)
             else:
                 rows = [locked.mapping(mapping.id)]
                 operations.check_lock(locked.row, rows[0], token)
             locked.write_lock_owner([row.id for row in rows], None)
-            return [row.id for row in rows]
+            return rows
 
         released = self.executor.decide(self.id, self.name, change)
-        for mapping_id in released:
-            self._refresh(mapping_id, None)
+        for row in released:
+            self._refresh(row.id, row.low, None)
         return len(released)
 
     def force_unlock(self, mapping: Mapping) -> None:
@@ -383,7 +399,7 @@ class ShardMap(Routes):
             locked.write_lock_owner([locked.mapping(mapping.id).id], None)
 
         self.executor.decide(self.id, self.name, change)
-        self._refresh(mapping.id, None)
+        self._refresh(mapping.id, mapping.key_range.low, None)
 
     def lock_owner(self, mapping: Mapping) -> str | None:
         """Return the token that the mapping is locked with now."""
@@ -403,15 +419,21 @@ class ShardMap(Routes):
         for row in plan.removed:
             self.cache.remove(row.id)
         shards = {row.id: row for row in plan.shards_after}
-        added = [self._mapping(row, shards[row.shard_id]) for row in plan.added]
+        added = list(self._mappings((row, shards[row.shard_id]) for row in plan.added))
+        if len(added) > CACHED_ONE_BY_ONE_MAX:
+            ranges = sorted(mapping.key_range for mapping in added)
+            cached = self.cache.mappings()
+            kept = [one for one in cached if not _intersects_any(ranges, one.key_range)]
+            self.cache.load([*kept, *added])
+            return added
         for mapping in added:
             self.cache.add(mapping)
         return added
 
-    def _refresh(self, mapping_id: str, lock_owner: str | None) -> None:
-        for mapping in self.cache.mappings():
-            if mapping.id == mapping_id:
-                self.cache.add(msgspec.structs.replace(mapping, lock_owner=lock_owner))
+    def _refresh(self, mapping_id: str, low: bytes, lock_owner: str | None) -> None:
+        cached = self.cache.find(low)
+        if cached is not None and cached.id == mapping_id:
+            self.cache.add(msgspec.structs.replace(cached, lock_owner=lock_owner))
 
     def _forget_key(self, key: bytes) -> None:
         stale = self.cache.find(key)
@@ -427,9 +449,16 @@ class ShardMap(Routes):
         return self._mapping(*self.executor.decide(self.id, self.name, change))
 
     def _taken(self, locked: LockedMap, ranges: Sequence[KeyRange]) -> Iterator[str]:
-        for key_range in ranges:
-            for row in locked.overlapping(key_range.low, key_range.high):
-                yield repr(self.decode_range(KeyRange(row.low, row.high)))
+        ordered = sorted(ranges)
+        for start in range(0, len(ordered), RANGES_A_QUERY):
+            some = ordered[start : start + RANGES_A_QUERY]
+            span = KeyRange(some[0].low, some[-1].high)
+            for row in locked.overlapping(
+                span.low, span.high, limit=10 if len(some) == 1 else None
+            ):
+                held = KeyRange(row.low, row.high)
+                if _intersects_any(some, held):
+                    yield repr(self.decode_range(held))
 
     def _current_shard(self, locked: LockedMap, shard: Shard) -> ShardRow:
         row = locked.shard(shard.id)
@@ -585,13 +614,13 @@ class RangeShardMap(ShardMap):
 class HashShardMap(RangeShardMap):
     """Keys spread over buckets by their hash; ranges, splits and bounds are in buckets."""
 
-    def __init__(self, row: MapRow, executor: Executor, cache: MappingCache) -> None:
-        super().__init__(row, executor, cache)
-        assert row.buckets is not None
-        self.buckets = row.buckets
+    buckets: int
 
-    def encode_key(self, key: Any) -> bytes:
-        return bucket_of(self.key_type.encode(key), self.buckets)
+    def _encoder(self, row: MapRow) -> Callable[[Any], bytes]:
+        assert row.buckets is not None
+        self.buckets = buckets = row.buckets
+        encode = self.key_type.encode
+        return lambda key: bucket_of(encode(key), buckets)
 
     def encode_range(self, given: Any) -> KeyRange:
         asked = _checked_range(given)
@@ -612,6 +641,12 @@ class HashShardMap(RangeShardMap):
 
     def encode_bound(self, at: Any) -> bytes:
         return BUCKET.encode_bound(at)
+
+
+def _intersects_any(ordered: Sequence[KeyRange], held: KeyRange) -> bool:
+    """Tell whether a range has keys in common with any of these, which are sorted and disjoint."""
+    index = bisect_right(ordered, held.low, key=lambda one: one.low)
+    return any(one.intersects(held) for one in ordered[max(index - 1, 0) : index + 1])
 
 
 def place_of(where: Shard | Location | URL | str) -> Location:

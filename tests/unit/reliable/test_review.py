@@ -10,8 +10,11 @@ import pytest
 import partita
 from partita.clock import ManualClock
 from partita.errors import (
+    CollectionMismatchError,
     CollectionNotFoundError,
     InDoubtError,
+    LimitExceededError,
+    LockTimeoutError,
     NotPrimaryError,
     NotReadableError,
     PartitaError,
@@ -160,6 +163,92 @@ class TestSizes:
             async with state.transaction() as tx:
                 assert await tagged.delete(tx, 0)
 
+    async def test_an_index_with_many_entries_is_built_in_smaller_steps(self) -> None:
+        async with a_state() as state:
+            await state.dictionary("tagged", key=int, value=int)
+            tagged = await state.dictionary("tagged", key=int, value=int)
+            async with state.transaction() as tx:
+                for key in range(400):
+                    await tagged.set(tx, key, key)
+
+            tagged = await state.dictionary(
+                "tagged",
+                key=int,
+                value=int,
+                indexes={"tag": lambda _: [f"{n}-{'x' * 900}" for n in range(30)]},
+            )
+
+            async with state.snapshot() as snapshot:
+                found = [key async for key, _ in tagged.find(snapshot, tag=f"29-{'x' * 900}")]
+            assert found == list(range(400))
+
+    async def test_a_record_that_the_log_cannot_take_is_not_the_end(self) -> None:
+        async with a_state() as state:
+            counts = await state.dictionary("counts", key=int, value=int)
+            state.log.record_bytes_max = 100
+            with pytest.raises(LimitExceededError):
+                await put(state, counts, 1)
+            state.log.record_bytes_max = 100_000
+
+            await put(state, counts, 1)
+
+
+class TestArguments:
+    async def test_a_lock_mode_given_as_a_number_is_that_mode(self) -> None:
+        async with a_state() as state:
+            counts = await state.dictionary("counts", key=int, value=int)
+            async with state.transaction() as reader, state.transaction() as writer:
+                await counts.get(reader, 1, None)
+
+                with pytest.raises(LockTimeoutError):
+                    await counts.get(writer, 1, None, lock=3, timeout=0)  # type: ignore[call-overload]
+                await counts.get(writer, 1, None, lock=1, timeout=0)  # type: ignore[call-overload]
+
+    @pytest.mark.parametrize("lock", [0, 7, "shared", None])
+    async def test_a_lock_mode_that_is_none_is_refused(self, lock: object) -> None:
+        async with a_state() as state:
+            counts = await state.dictionary("counts", key=int, value=int)
+            async with state.transaction() as tx:
+                with pytest.raises(UsageError, match="LockMode"):
+                    await counts.get(tx, 1, None, lock=lock)  # type: ignore[call-overload]
+
+    async def test_numbers_without_bounds_are_as_good_as_no_limit(self) -> None:
+        async with a_state() as state:
+            jobs = await state.queue("jobs", value=int)
+            async with state.transaction() as tx:
+                await jobs.enqueue(tx, 1)
+            async with state.transaction() as tx:
+                assert await jobs.dequeue_many(tx, 10**30, wait=10**400) == [1]
+
+    async def test_a_rewrite_says_what_it_cannot_take(self) -> None:
+        async with a_state() as state:
+            jobs = await state.queue("jobs", value=int)
+            counts = await state.dictionary("counts", key=int, value=int)
+            for batch in (0, -1, "many"):
+                with pytest.raises(UsageError):
+                    await state.rewrite(counts, batch=batch)  # type: ignore[arg-type]
+            with pytest.raises(CollectionMismatchError):
+                await state.rewrite(jobs)  # type: ignore[arg-type]
+
+    async def test_no_sequence_can_be_waited_for_where_nothing_was_written(self) -> None:
+        async with a_state() as state:
+            with pytest.raises(UsageError, match="sequence"):
+                await state.read_at_least(None)  # type: ignore[arg-type]
+
+    async def test_a_coroutine_function_is_no_callback(self) -> None:
+        async with a_state() as state:
+
+            async def later(_: int) -> None: ...
+
+            async with state.transaction() as tx:
+                with pytest.raises(TransactionUseError):
+                    tx.after_commit(later)
+
+    async def test_indexes_are_given_by_name(self) -> None:
+        async with a_state() as state:
+            with pytest.raises(UsageError):
+                await state.dictionary("a", key=int, value=int, indexes=[len])  # type: ignore[arg-type]
+
 
 class TestIdempotency:
     async def test_a_function_under_a_key_may_not_commit_by_itself(self) -> None:
@@ -307,7 +396,7 @@ class TestTheEnd:
     async def test_a_cancelled_close_goes_on_and_a_second_waits_for_it(self) -> None:
         machine = Machine()
         async with machine.open() as state:
-            gone = []
+            gone: list[object] = []
             let_go = state.on_close
             assert let_go is not None
             state.on_close = lambda: gone.append(let_go())
@@ -355,12 +444,13 @@ class TestTheEnd:
 
 
 class TestHousekeeping:
-    def test_rows_expire_while_an_index_cannot_be_built(self) -> None:
+    def test_rows_expire_while_the_index_of_others_cannot_be_built(self) -> None:
         async def scenario(state: StateManager) -> None:
-            users = await state.dictionary("users", key=str, value=str, ttl=5.0)
+            sessions = await state.dictionary("sessions", key=str, value=str, ttl=5.0)
+            users = await state.dictionary("users", key=str, value=str)
             async with state.transaction() as tx:
+                await sessions.set(tx, "ada", "lamp")
                 await users.set(tx, "ada", "lamp")
-                await users.set(tx, "eve", "lamp", ttl=1000.0)
             index = Index(lambda value: value.absent)
             users.indexes["bad"] = IndexView(
                 "bad", index, users, lambda: state.state.find("users\x00bad")
@@ -369,7 +459,7 @@ class TestHousekeeping:
             await asyncio.sleep(20.0)
 
             async with state.snapshot() as snapshot:
-                assert await users.count(snapshot) == 1
+                assert await sessions.count(snapshot) == 0
 
         simulate(scenario)
 
@@ -437,6 +527,7 @@ class TestReplicas:
             await state.step_down()
 
             assert not state.is_primary
+            await state.close()
 
         run(main(), seed=0)
 
@@ -451,6 +542,7 @@ class TestReplicas:
             cluster.is_full = False
 
             assert await state.wait_primary()
+            await state.close()
 
         run(main(), seed=0)
 
@@ -474,6 +566,7 @@ class TestReplicas:
             await asyncio.sleep(5.0)
             async with state.snapshot() as snapshot:
                 assert await counts.count(snapshot) == 0
+            await state.close()
 
         run(main(), seed=0)
 

@@ -970,7 +970,7 @@ class TestProcesses:
             from partita.reliable.sync import open_state
 
             # Called last, because it is the first that was registered.
-            atexit.register(lambda: print("closed", state._inner._is_closed))
+            atexit.register(lambda: print("closed", state._inner._closing.done()))
             state = open_state(sys.argv[1])
             numbers = state.dictionary("numbers", key=int, value=int)
             with state.transaction() as tx:
