@@ -38,7 +38,7 @@ def words(name: str) -> set[str]:
 
 
 def is_allowed(file: str, name: str) -> bool:
-    if file.startswith(("reliable/", "shards/", "cli/shards_")) and name in MANAGER:
+    if file.startswith(("reliable/", "shards/", "cli/shards")) and name in MANAGER:
         return True
     return name in DOMAIN_TERMS or (file, name) in ALLOWED
 

@@ -198,7 +198,11 @@ async def test_a_shard_with_another_schema_is_listed(shop: AsyncShop) -> None:
     )
 
     rows = shop.afan_out(
-        select(Blog.tenant_id, Blog.name), policy="partial", workers=1, order_by="tenant_id"
+        select(Blog.tenant_id, Blog.name),
+        policy="partial",
+        workers=1,
+        order_by="tenant_id",
+        shards=shop.shards,
     )
 
     assert [row.tenant_id async for row in rows] == [1, 42, 150]

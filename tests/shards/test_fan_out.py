@@ -26,7 +26,7 @@ from partita.errors import (
     ShardError,
     ShardNotFoundError,
 )
-from partita.shards import gathering
+from partita.shards import gathering, owned_rows
 from partita.shards.fan_out import FanOutResult, fan_out
 from partita.shards.gathering import FanOutEvent
 from partita.shards.manager import ShardMapManager
@@ -167,11 +167,38 @@ def shop(database_urls: NewDatabase) -> Iterator[Shop]:
     assert _threads() == []
 
 
-@pytest.fixture
-def sqlite_shop(new_sqlite: NewDatabase) -> Iterator[Shop]:
-    made = Shop(new_sqlite)
+@pytest.fixture(scope="module")
+def sqlite_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    """Give one that all tests share: they may not change it."""
+    folder = tmp_path_factory.mktemp("sqlite_shop")
+    made = Shop(lambda name: f"sqlite:///{folder / name}.db")
     yield made
     made.close()
+
+
+@pytest.fixture(scope="module")
+def still_postgres_shop() -> Iterator[Shop]:
+    server = postgres.server()
+    taken: list[str] = []
+
+    def new(name: str) -> str:
+        taken.append(server.take_database(name))
+        return server.url(taken[-1])
+
+    made = Shop(new)
+    yield made
+    made.close()
+    for name in taken:
+        server.give_back(name)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def still_shop(request: pytest.FixtureRequest) -> Iterator[Shop]:
+    """Give one that all tests share: they may not change it."""
+    made: Shop = request.getfixturevalue(
+        "sqlite_shop" if request.param == "sqlite" else "still_postgres_shop"
+    )
+    yield made
     assert _threads() == []
 
 
@@ -205,8 +232,8 @@ def _only_error(group: ExceptionGroup[Any]) -> ShardError:
 
 
 @pytest.mark.parametrize("policy", ["complete", "partial"])
-def test_rows_of_all_shards_come_once(shop: Shop, policy: str) -> None:
-    rows = shop.fan_out(select(Blog.tenant_id, Blog.name), policy=policy)
+def test_rows_of_all_shards_come_once(still_shop: Shop, policy: str) -> None:
+    rows = still_shop.fan_out(select(Blog.tenant_id, Blog.name), policy=policy)
 
     assert sorted((row.tenant_id, row.name) for row in rows) == [
         (1, "blog of 1"),
@@ -219,30 +246,30 @@ def test_rows_of_all_shards_come_once(shop: Shop, policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["complete", "partial"])
-def test_no_rows_are_no_failure(shop: Shop, policy: str) -> None:
-    rows = shop.fan_out(select(Blog.name).where(Blog.tenant_id < 0), policy=policy)
+def test_no_rows_are_no_failure(still_shop: Shop, policy: str) -> None:
+    rows = still_shop.fan_out(select(Blog.name).where(Blog.tenant_id < 0), policy=policy)
 
     assert rows.all() == []
     assert rows.errors == {}
 
 
 @pytest.mark.parametrize("wanted", [(1,), (150,), (201,), (1, 201), (150, 201)])
-def test_shards_without_rows_may_stand_anywhere(shop: Shop, wanted: tuple[int, ...]) -> None:
-    rows = shop.fan_out(select(Blog.tenant_id).where(Blog.tenant_id.in_(wanted)))
+def test_shards_without_rows_may_stand_anywhere(still_shop: Shop, wanted: tuple[int, ...]) -> None:
+    rows = still_shop.fan_out(select(Blog.tenant_id).where(Blog.tenant_id.in_(wanted)))
 
     assert sorted(row.tenant_id for row in rows) == list(wanted)
 
 
-def test_rows_are_sqlalchemy_rows(shop: Shop) -> None:
-    row = shop.fan_out(select(Blog.tenant_id, Blog.name).where(Blog.tenant_id == 42)).all()[0]
+def test_rows_are_sqlalchemy_rows(still_shop: Shop) -> None:
+    row = still_shop.fan_out(select(Blog.tenant_id, Blog.name).where(Blog.tenant_id == 42)).all()[0]
 
     tenant, name = row
     assert (tenant, name) == (42, "blog of 42")
     assert row._mapping["name"] == row[1] == row.name
 
 
-def test_rows_can_be_iterated_once(shop: Shop) -> None:
-    rows = shop.fan_out(select(Blog.tenant_id))
+def test_rows_can_be_iterated_once(still_shop: Shop) -> None:
+    rows = still_shop.fan_out(select(Blog.tenant_id))
 
     assert len(list(rows)) == 4
     assert list(rows) == []
@@ -277,7 +304,7 @@ def test_many_rows_stream_through_bounded_buffers(
     assert most <= gathering.BUFFERED_ROWS + BATCH_ROWS
 
 
-def test_more_shards_than_workers_are_asked_one_after_the_other(shop: Shop) -> None:
+def test_more_shards_than_workers_are_asked_one_after_the_other(still_shop: Shop) -> None:
     running, most = 0, 0
 
     def count(event: FanOutEvent) -> None:
@@ -285,20 +312,20 @@ def test_more_shards_than_workers_are_asked_one_after_the_other(shop: Shop) -> N
         running += 1 if event.kind == "began" else -1
         most = max(most, running)
 
-    rows = shop.fan_out(select(Blog.tenant_id), workers=1, on_event=count)
+    rows = still_shop.fan_out(select(Blog.tenant_id), workers=1, on_event=count)
 
     assert len(rows.all()) == 4
     assert most == 1
 
 
-def test_an_ordered_merge_needs_no_thread_for_each_shard(shop: Shop) -> None:
-    rows = shop.fan_out(select(Blog.tenant_id), order_by=Blog.tenant_id, workers=1)
+def test_an_ordered_merge_needs_no_thread_for_each_shard(still_shop: Shop) -> None:
+    rows = still_shop.fan_out(select(Blog.tenant_id), order_by=Blog.tenant_id, workers=1)
 
     assert [row.tenant_id for row in rows] == [1, 42, 150, 201]
 
 
-def test_a_closed_result_gives_no_more_rows(shop: Shop) -> None:
-    with shop.fan_out(select(Blog.tenant_id)) as rows:
+def test_a_closed_result_gives_no_more_rows(still_shop: Shop) -> None:
+    with still_shop.fan_out(select(Blog.tenant_id)) as rows:
         next(rows)
 
     assert list(rows) == []
@@ -324,57 +351,57 @@ def test_the_first_row_does_not_wait_for_the_slowest_shard(shop: Shop) -> None:
         assert rows.errors == {}
 
 
-def test_text_with_columns_can_be_fanned_out(shop: Shop) -> None:
+def test_text_with_columns_can_be_fanned_out(still_shop: Shop) -> None:
     statement = sa.text("SELECT tenant_id, name FROM blog WHERE tenant_id < :most").columns(
         Column("tenant_id", Integer), Column("name", String)
     )
 
-    rows = shop.fan_out(statement.bindparams(most=100), order_by=sa.desc("tenant_id"))
+    rows = still_shop.fan_out(statement.bindparams(most=100), order_by=sa.desc("tenant_id"))
 
     assert [tuple(row) for row in rows] == [(42, "blog of 42"), (1, "blog of 1")]
 
 
-def test_a_union_can_be_fanned_out(shop: Shop) -> None:
+def test_a_union_can_be_fanned_out(still_shop: Shop) -> None:
     low = select(Blog.tenant_id).where(Blog.tenant_id < 10)
     high = select(Blog.tenant_id).where(Blog.tenant_id > 200)
 
-    rows = shop.fan_out(sa.union_all(low, high), shard_column="_shard")
+    rows = still_shop.fan_out(sa.union_all(low, high), shard_column="_shard")
 
     assert {(row.tenant_id, row._shard) for row in rows} == {
-        (1, shop.shards[0].location.text),
-        (201, shop.shards[2].location.text),
+        (1, still_shop.shards[0].location.text),
+        (201, still_shop.shards[2].location.text),
     }
 
 
 # --- which shards ---------------------------------------------------------------------------------
 
 
-def test_only_the_given_shards_are_asked_each_once(shop: Shop) -> None:
-    given = (shard for shard in (shop.shards[0], shop.shards[2], shop.shards[0]))
+def test_only_the_given_shards_are_asked_each_once(still_shop: Shop) -> None:
+    given = (shard for shard in (still_shop.shards[0], still_shop.shards[2], still_shop.shards[0]))
 
-    rows = shop.fan_out(select(Blog.tenant_id), shards=given)
+    rows = still_shop.fan_out(select(Blog.tenant_id), shards=given)
 
     assert sorted(row.tenant_id for row in rows) == [1, 42, 201]
 
 
-def test_only_the_shards_of_the_keys_are_asked(shop: Shop) -> None:
-    rows = shop.fan_out(select(Blog.tenant_id), keys=[1, 42, 201])
+def test_only_the_shards_of_the_keys_are_asked(still_shop: Shop) -> None:
+    rows = still_shop.fan_out(select(Blog.tenant_id), keys=[1, 42, 201])
 
     assert sorted(row.tenant_id for row in rows) == [1, 42, 201]
 
 
 @pytest.mark.parametrize("count", [3, 40])
-def test_each_shard_receives_its_own_keys(shop: Shop, count: int) -> None:
+def test_each_shard_receives_its_own_keys(still_shop: Shop, count: int) -> None:
     keys = [1, 150, 201, *range(60, 60 + count - 3)]
     mine = Blog.tenant_id.in_(sa.bindparam("keys", expanding=True))
     asked: list[Shard] = []
 
-    rows = shop.fan_out(
+    rows = still_shop.fan_out(
         select(Blog.tenant_id).where(mine), keys=keys, on_event=lambda e: asked.append(e.shard)
     )
 
     assert sorted(row.tenant_id for row in rows) == [1, 150, 201]
-    assert set(asked) == set(shop.shards)
+    assert set(asked) == set(still_shop.shards)
 
 
 def test_keys_are_looked_up_in_the_catalog_not_in_the_cache(shop: Shop) -> None:
@@ -390,15 +417,15 @@ def test_keys_are_looked_up_in_the_catalog_not_in_the_cache(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("keys", [[999], list(range(950, 999))])
-def test_a_key_without_a_mapping_is_refused(shop: Shop, keys: list[int]) -> None:
+def test_a_key_without_a_mapping_is_refused(still_shop: Shop, keys: list[int]) -> None:
     with pytest.raises(MappingNotFoundError):
-        shop.fan_out(select(Blog.tenant_id), keys=keys)
+        still_shop.fan_out(select(Blog.tenant_id), keys=keys)
 
 
 @pytest.mark.parametrize("options", [{"shards": []}, {"keys": []}])
-def test_a_fan_out_to_no_shard_is_refused(shop: Shop, options: dict[str, Any]) -> None:
+def test_a_fan_out_to_no_shard_is_refused(still_shop: Shop, options: dict[str, Any]) -> None:
     with pytest.raises(ShardNotFoundError) as raised:
-        shop.fan_out(select(Blog.tenant_id), **options)
+        still_shop.fan_out(select(Blog.tenant_id), **options)
 
     assert raised.value.code == "NoShards"
 
@@ -469,14 +496,14 @@ def test_options_out_of_range_are_refused(sqlite_shop: Shop, options: dict[str, 
 # --- shard column, order, limit -------------------------------------------------------------------
 
 
-def test_the_shard_column_is_the_last(shop: Shop) -> None:
-    rows = shop.fan_out(
+def test_the_shard_column_is_the_last(still_shop: Shop) -> None:
+    rows = still_shop.fan_out(
         select(Blog.tenant_id), shard_column="_shard", order_by=Blog.name.desc(), limit=2
     )
 
     assert [tuple(row) for row in rows] == [
-        (42, shop.shards[0].location.text),
-        (201, shop.shards[2].location.text),
+        (42, still_shop.shards[0].location.text),
+        (201, still_shop.shards[2].location.text),
     ]
 
 
@@ -487,8 +514,8 @@ def test_a_shard_column_cannot_hide_another(sqlite_shop: Shop) -> None:
     assert raised.value.code == "ShardColumnTaken"
 
 
-def test_rows_are_merged_in_one_order(shop: Shop) -> None:
-    rows = shop.fan_out(select(Blog.tenant_id, Blog.name), order_by=["tenant_id"])
+def test_rows_are_merged_in_one_order(still_shop: Shop) -> None:
+    rows = still_shop.fan_out(select(Blog.tenant_id, Blog.name), order_by=["tenant_id"])
 
     assert [row.tenant_id for row in rows] == [1, 42, 150, 201]
 
@@ -497,19 +524,19 @@ def test_rows_are_merged_in_one_order(shop: Shop) -> None:
     "order_by",
     [sa.desc("tenant_id"), Blog.tenant_id.desc(), [Blog.id, Blog.tenant_id.desc()]],
 )
-def test_the_limit_holds_over_all_shards(shop: Shop, order_by: Any) -> None:
-    rows = shop.fan_out(select(Blog.tenant_id), order_by=order_by, limit=3)
+def test_the_limit_holds_over_all_shards(still_shop: Shop, order_by: Any) -> None:
+    rows = still_shop.fan_out(select(Blog.tenant_id), order_by=order_by, limit=3)
 
     assert [tuple(row) for row in rows] == [(201,), (150,), (42,)]
 
 
-def test_a_limit_without_an_order_gives_any_rows(shop: Shop) -> None:
-    assert len(shop.fan_out(select(Blog.tenant_id), limit=3).all()) == 3
-    assert shop.fan_out(select(Blog.tenant_id), limit=0).all() == []
+def test_a_limit_without_an_order_gives_any_rows(still_shop: Shop) -> None:
+    assert len(still_shop.fan_out(select(Blog.tenant_id), limit=3).all()) == 3
+    assert still_shop.fan_out(select(Blog.tenant_id), limit=0).all() == []
 
 
-def test_rows_can_be_ordered_by_what_is_not_selected(shop: Shop) -> None:
-    rows = shop.fan_out(select(Blog.name), order_by=-Blog.tenant_id)
+def test_rows_can_be_ordered_by_what_is_not_selected(still_shop: Shop) -> None:
+    rows = still_shop.fan_out(select(Blog.name), order_by=-Blog.tenant_id)
 
     assert [tuple(row) for row in rows] == [(f"blog of {n}",) for n in (201, 150, 42, 1)]
 
@@ -553,8 +580,8 @@ def test_nulls_are_greatest_unless_their_end_is_named(
     assert (names[:3] if first else names[4:]) == [None, None, None]
 
 
-def test_distinct_rows_can_be_ordered(shop: Shop) -> None:
-    rows = shop.fan_out(select(Blog.name).distinct(), order_by="name", limit=2)
+def test_distinct_rows_can_be_ordered(still_shop: Shop) -> None:
+    rows = still_shop.fan_out(select(Blog.name).distinct(), order_by="name", limit=2)
 
     assert [row.name for row in rows] == ["blog of 1", "blog of 150"]
 
@@ -585,33 +612,37 @@ def test_orders_that_cannot_be_merged_are_refused(
 # --- reducing -------------------------------------------------------------------------------------
 
 
-def test_counts_are_added_over_the_shards(shop: Shop) -> None:
-    assert shop.fan_out(select(func.count(Blog.id)), reduce="count").scalar() == 4
+def test_counts_are_added_over_the_shards(still_shop: Shop) -> None:
+    assert still_shop.fan_out(select(func.count(Blog.id)), reduce="count").scalar() == 4
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("sum", 394), ("min", 1), ("max", 201)])
-def test_sums_minima_and_maxima_hold_over_the_shards(shop: Shop, kind: str, expected: int) -> None:
+def test_sums_minima_and_maxima_hold_over_the_shards(
+    still_shop: Shop, kind: str, expected: int
+) -> None:
     aggregate = getattr(func, kind)(Blog.tenant_id)
 
-    assert shop.fan_out(select(aggregate), reduce=kind).scalar() == expected
+    assert still_shop.fan_out(select(aggregate), reduce=kind).scalar() == expected
 
 
-def test_groups_of_all_shards_become_one_row_each(shop: Shop) -> None:
+def test_groups_of_all_shards_become_one_row_each(still_shop: Shop) -> None:
     parity = (Blog.tenant_id % 2).label("odd")
     statement = select(
         parity, func.count().label("blogs"), func.max(Blog.tenant_id).label("last")
     ).group_by(parity)
 
-    rows = shop.fan_out(statement, reduce=Reduce.count("blogs") & Reduce.max("last")).all()
+    rows = still_shop.fan_out(statement, reduce=Reduce.count("blogs") & Reduce.max("last")).all()
 
     assert {(row.odd, row.blogs, row.last) for row in rows} == {(0, 2, 150), (1, 2, 201)}
 
 
-def test_reduced_rows_are_ordered_and_cut_at_the_end(shop: Shop) -> None:
+def test_reduced_rows_are_ordered_and_cut_at_the_end(still_shop: Shop) -> None:
     ones = (Blog.tenant_id % 10).label("ones")
     statement = select(ones, func.count().label("n")).group_by(ones)
 
-    rows = shop.fan_out(statement, reduce={"n": "sum"}, order_by=[sa.desc("n"), "ones"], limit=2)
+    rows = still_shop.fan_out(
+        statement, reduce={"n": "sum"}, order_by=[sa.desc("n"), "ones"], limit=2
+    )
 
     assert [tuple(row) for row in rows] == [(1, 2), (0, 1)]
 
@@ -623,9 +654,9 @@ def test_an_average_cannot_be_reduced(sqlite_shop: Shop) -> None:
     assert raised.value.code == "ReduceUnknown"
 
 
-def test_a_reduction_of_an_unknown_column_is_the_callers_error(shop: Shop) -> None:
+def test_a_reduction_of_an_unknown_column_is_the_callers_error(still_shop: Shop) -> None:
     with pytest.raises(InvalidRequestError) as raised:
-        shop.fan_out(select(Blog.id, Blog.name), reduce=Reduce.sum("total")).all()
+        still_shop.fan_out(select(Blog.id, Blog.name), reduce=Reduce.sum("total")).all()
 
     assert raised.value.code == "ReduceColumnUnknown"
 
@@ -633,12 +664,12 @@ def test_a_reduction_of_an_unknown_column_is_the_callers_error(shop: Shop) -> No
 # --- entities -------------------------------------------------------------------------------------
 
 
-def test_entities_come_detached_with_their_shard_as_identity_token(shop: Shop) -> None:
-    blogs = [row.Blog for row in shop.fan_out(select(Blog), order_by=Blog.tenant_id)]
+def test_entities_come_detached_with_their_shard_as_identity_token(still_shop: Shop) -> None:
+    blogs = [row.Blog for row in still_shop.fan_out(select(Blog), order_by=Blog.tenant_id)]
 
     assert [blog.name for blog in blogs] == [f"blog of {n}" for n in (1, 42, 150, 201)]
     tokens = [sa.inspect(blog).identity_token for blog in blogs]
-    assert tokens == [shop.shards[n].location.text for n in (0, 0, 1, 2)]
+    assert tokens == [still_shop.shards[n].location.text for n in (0, 0, 1, 2)]
     assert all(sa.inspect(blog).detached for blog in blogs)
 
 
@@ -717,11 +748,11 @@ def test_a_reduction_goes_on_without_a_dead_shard(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("policy", ["complete", "partial"])
-def test_a_failure_on_all_shards_is_raised_in_both_policies(shop: Shop, policy: str) -> None:
+def test_a_failure_on_all_shards_is_raised_in_both_policies(still_shop: Shop, policy: str) -> None:
     missing = Table("missing", MetaData(), Column("n", Integer))
 
     with pytest.raises(ExceptionGroup) as raised:
-        shop.fan_out(select(missing.c.n), policy=policy).all()
+        still_shop.fan_out(select(missing.c.n), policy=policy).all()
 
     assert {type(error) for error in raised.value.exceptions} == {ShardError}
     if policy == "partial":
@@ -748,11 +779,11 @@ def test_no_server_at_the_address_is_the_shards_error(new_postgres: NewDatabase)
     shop.manager.close()
 
 
-def test_errors_name_the_shard_but_no_values(shop: Shop) -> None:
+def test_errors_name_the_shard_but_no_values(still_shop: Shop) -> None:
     statement: Any = select(sa.literal("secret-value").label("x"), sa.literal_column("nothing"))
 
     with pytest.raises(ExceptionGroup) as raised:
-        shop.fan_out(statement).all()
+        still_shop.fan_out(statement).all()
 
     error = raised.value.exceptions[0]
     assert "secret-value" not in str(error)
@@ -822,7 +853,11 @@ def test_a_shard_with_other_column_types_is_listed(shop: Shop) -> None:
     _other_type(shop, 2)
 
     rows = shop.fan_out(
-        select(Blog.tenant_id, Blog.name), policy="partial", workers=1, order_by="tenant_id"
+        select(Blog.tenant_id, Blog.name),
+        policy="partial",
+        workers=1,
+        order_by="tenant_id",
+        shards=shop.shards,
     )
 
     assert [row.tenant_id for row in rows] == [1, 42, 150]
@@ -833,7 +868,7 @@ def test_a_shard_with_other_column_types_is_listed(shop: Shop) -> None:
 def test_entities_of_another_schema_are_refused_too(shop: Shop) -> None:
     _other_type(shop, 2)
 
-    rows = shop.fan_out(select(Blog), policy="partial", workers=1)
+    rows = shop.fan_out(select(Blog), policy="partial", workers=1, shards=shop.shards)
 
     assert sorted(row.Blog.tenant_id for row in rows) == [1, 42, 150]
     assert isinstance(rows.errors[shop.shards[2]].cause, SchemaMismatchError)
@@ -843,7 +878,7 @@ def test_a_shard_with_other_column_names_is_refused(shop: Shop) -> None:
     statement = sa.text("SELECT * FROM blog").columns()
     shop.run(1, "ALTER TABLE blog RENAME COLUMN name TO title")
 
-    rows = shop.fan_out(statement, policy="partial", workers=1)
+    rows = shop.fan_out(statement, policy="partial", workers=1, shards=shop.shards)
 
     assert len(rows.all()) == 3
     assert isinstance(rows.errors[shop.shards[1]].cause, SchemaMismatchError)
@@ -908,7 +943,7 @@ def test_shards_that_never_had_their_turn_are_out_of_time_too(shop: Shop) -> Non
     shop.make_naps(0)
 
     with pytest.raises(ExceptionGroup) as raised:
-        shop.fan_out(select(nap.c.n), timeout=0.3, workers=1).all()
+        shop.fan_out(select(nap.c.n), timeout=0.3, workers=1, shards=shop.shards).all()
 
     assert len(raised.value.exceptions) == 3
     assert all(str(error).startswith("ShardTimedOut") for error in raised.value.exceptions)
@@ -1013,18 +1048,18 @@ def test_a_server_that_never_answers_holds_nobody_up(new_postgres: NewDatabase) 
 # --- events ---------------------------------------------------------------------------------------
 
 
-def test_events_tell_who_began_and_who_succeeded(shop: Shop) -> None:
+def test_events_tell_who_began_and_who_succeeded(still_shop: Shop) -> None:
     events: list[FanOutEvent] = []
 
-    shop.fan_out(select(Blog.id), on_event=events.append).all()
+    still_shop.fan_out(select(Blog.id), on_event=events.append).all()
 
     kinds = [(event.kind, event.shard) for event in events]
-    for shard in shop.shards:
+    for shard in still_shop.shards:
         assert kinds.index(("began", shard)) < kinds.index(("succeeded", shard))
     assert {event.shard: event.rows for event in events if event.kind == "succeeded"} == {
-        shop.shards[0]: 2,
-        shop.shards[1]: 1,
-        shop.shards[2]: 1,
+        still_shop.shards[0]: 2,
+        still_shop.shards[1]: 1,
+        still_shop.shards[2]: 1,
     }
 
 
@@ -1039,12 +1074,12 @@ def test_events_tell_who_failed_and_why(shop: Shop) -> None:
     assert event.error is rows.errors[event.shard]
 
 
-def test_an_error_of_the_listener_is_raised_to_the_caller(shop: Shop) -> None:
+def test_an_error_of_the_listener_is_raised_to_the_caller(still_shop: Shop) -> None:
     def listen(event: FanOutEvent) -> None:
         raise LookupError(event.kind)
 
     with pytest.raises(LookupError):
-        shop.fan_out(select(Blog.id), on_event=listen).all()
+        still_shop.fan_out(select(Blog.id), on_event=listen).all()
 
 
 # --- while ranges move ----------------------------------------------------------------------------
@@ -1119,7 +1154,9 @@ def _move_between(shop: Shop) -> Callable[[FanOutEvent], None]:
 
 
 def test_a_move_between_two_reads_doubles_rows_unless_consistent(shop: Shop) -> None:
-    naive = shop.fan_out(select(Blog.tenant_id), workers=1, on_event=_move_between(shop))
+    naive = shop.fan_out(
+        select(Blog.tenant_id), workers=1, on_event=_move_between(shop), shards=shop.shards
+    )
     assert _tenants(naive) == [1, 1, 42, 42, 150, 201]
 
     shop.carry(shop.map.get(42, lookup="store"), to=shop.shards[0])
@@ -1228,11 +1265,11 @@ def test_consistency_needs_a_schema(sqlite_shop: Shop) -> None:
     assert raised.value.code == "SchemaUnknown"
 
 
-def test_text_cannot_be_made_consistent(shop: Shop) -> None:
+def test_text_cannot_be_made_consistent(still_shop: Shop) -> None:
     statement = sa.text("SELECT tenant_id FROM blog").columns(Blog.tenant_id)
 
     with pytest.raises(ExceptionGroup) as raised:
-        shop.fan_out(statement, consistent=True).all()
+        still_shop.fan_out(statement, consistent=True).all()
 
     assert isinstance(raised.value.exceptions[0].__cause__, NotSupportedError)
 
@@ -1299,16 +1336,16 @@ def test_rows_are_counted_where_their_key_belongs(item_map: ListShardMap | Range
     assert total.scalar() == 2 * len(OWNERS)
 
 
-def test_many_ranges_are_looked_at_key_by_key(sqlite_shop: Shop) -> None:
-    shop = sqlite_shop
+def test_many_ranges_are_looked_at_key_by_key(
+    new_sqlite: NewDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owned_rows, "OWNED_RANGES_MAX", 3)
+    shop = Shop(new_sqlite)
     shop.carry(shop.map.get(1), to=shop.shards[2], leave_behind=True)
-    for at in range(1, 100):
-        shop.map.split(at=at)
-    for at in range(201, 300):
-        shop.map.split(at=at)
-    for at in range(101, 110):
+    for at in (10, 20, 30, 110, 120, 210, 220, 230, 240):
         shop.map.split(at=at)
 
     rows = shop.fan_out(select(Blog.tenant_id), consistent=True)
 
     assert _tenants(rows) == [1, 42, 150, 201]
+    shop.close()

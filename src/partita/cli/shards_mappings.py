@@ -384,7 +384,7 @@ def _neighbours(shard_map: RangeShardMap, at: bytes, text: str) -> tuple[Mapping
 def _refuse_unlike(left: Mapping, right: Mapping) -> None:
     _refuse_locked(left)
     _refuse_locked(right)
-    if left.shard != right.shard or left.status is not right.status:
+    if left.shard.id != right.shard.id or left.status is not right.status:
         raise UsageError(
             "MergeMismatch",
             "Only mappings on one shard and with one status can be merged.",

@@ -31,7 +31,7 @@ def move(manager: ShardMapManager, given: argparse.Namespace) -> Moves:
     shard_map = choose_map(manager, given.map)
     to = choose_shard(shard_map.shards(), given.to)
     asked = parse_keys(given.keys, shard_map)
-    chosen = [one for one in _chosen(shard_map, asked) if one.shard != to]
+    chosen = [one for one in _chosen(shard_map, asked) if one.shard.id != to.id]
     if given.dry_run:
         _check_movable(shard_map, chosen)
         return Moves(dry_run=True, moves=[_planned(one, to) for one in chosen])

@@ -3,13 +3,17 @@
 from partita.errors import UsageError
 from partita.reliable import limits
 
+TIMEOUT_SECONDS_MAX = 1e9
+COUNT_MAX = 2**62
+"""More than there can be of anything here."""
+
 
 def checked_timeout(timeout: object) -> float:
     """Refuse what is no time to wait; 0 means try once."""
     if type(timeout) is float and timeout >= 0:
         return timeout
     if isinstance(timeout, int | float) and not isinstance(timeout, bool) and timeout >= 0:
-        return timeout
+        return min(timeout, TIMEOUT_SECONDS_MAX)  # some whole numbers fit into no float
     raise UsageError(
         "InvalidTimeout",
         f"A time-out is a number of seconds from 0 up, not {timeout!r}.",
@@ -37,7 +41,7 @@ def checked_ttl(ttl: object) -> float | None:
 def checked_count(count: object) -> int:
     """Refuse what is no number of things."""
     if isinstance(count, int) and not isinstance(count, bool) and count >= 0:
-        return count
+        return min(count, COUNT_MAX)
     raise UsageError(
         "InvalidLimit",
         f"A limit or count is a whole number from 0 up, not {count!r}.",
@@ -48,6 +52,17 @@ def checked_count(count: object) -> int:
 def checked_limit(limit: object) -> int:
     """Return the limit, -1 for none."""
     return -1 if limit is None else checked_count(limit)
+
+
+def checked_sequence(sequence: object) -> int:
+    """Refuse what is no place in the log."""
+    if isinstance(sequence, int) and not isinstance(sequence, bool) and sequence >= 0:
+        return sequence
+    raise UsageError(
+        "InvalidSequence",
+        f"A sequence is a whole number from 0 up, not {sequence!r}.",
+        hint="commit_sequence is None where nothing was written; a feed begins with since=0.",
+    )
 
 
 def checked_name(name: object) -> str:

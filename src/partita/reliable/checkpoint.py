@@ -99,6 +99,7 @@ class Checkpoints:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
+        self._turn = asyncio.Lock()
         self.newest: Checkpoint | None = None
         """The one to recover from; moved by load, write and install."""
 
@@ -122,12 +123,14 @@ class Checkpoints:
 
         The records up to now must be durable: a checkpoint may not outlive them.
         """
-        if self.newest is not None and self.newest.sequence == state.sequence:
+        async with self._turn:
+            # A full copy may have come meanwhile: what it replaced is older.
+            if self.newest is not None and self.newest.sequence >= state.sequence:
+                return self.newest
+            name = name_of(state.sequence)
+            self.newest = await write_file(self._disk, name, state, progress=progress)
+            await self._remove(name for name in self._disk.names() if is_checkpoint(name))
             return self.newest
-        name = name_of(state.sequence)
-        self.newest = await write_file(self._disk, name, state, progress=progress)
-        await self._remove(name for name in self._disk.names() if is_checkpoint(name))
-        return self.newest
 
     def is_due(self, log_bytes: int, checkpoint_bytes: int) -> bool:
         """Whether the log since the newest is worth a checkpoint.
@@ -148,6 +151,10 @@ class Checkpoints:
         """
         reader = Reader(COPY, len(content), lambda start, count: content[start : start + count])
         contents = await reader.read_all()
+        async with self._turn:
+            return await self._install(content, contents, state)
+
+    async def _install(self, content: bytes, contents: "Contents", state: State) -> Checkpoint:
         name = name_of(contents.heading.sequence)
         file = self._disk.create(f"{name}.new")
         with discarding(self._disk, file):

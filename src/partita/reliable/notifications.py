@@ -20,6 +20,7 @@ from partita.errors import (
     StateClosedError,
     UsageError,
 )
+from partita.reliable.arguments import checked_sequence
 from partita.reliable.checkpoint import Checkpoint, Reader
 from partita.reliable.log import Log
 from partita.reliable.records import Entry, Outcome, Record, decode_record, record_hash
@@ -153,7 +154,7 @@ class ChangeFeed(Generic[K, V]):
     def __init__(self, source: FeedSource, dictionary: Watched[K, V], since: int) -> None:
         self._source = source
         self._dictionary = dictionary
-        self._position = _checked_sequence(since)
+        self._position = checked_sequence(since)
         """All changes up to here were given out or are in `_pending`."""
         self._pending: deque[Noted] = deque()
         """What comes next: whole records, or rows of a rebuild."""
@@ -442,16 +443,6 @@ def _only(identifier: int, record: Record) -> Record:
 
 def _size(key: bytes, old: bytes | None, new: bytes | None) -> int:
     return len(key) + (0 if old is None else len(old)) + (0 if new is None else len(new))
-
-
-def _checked_sequence(since: object) -> int:
-    if not isinstance(since, int) or isinstance(since, bool) or since < 0:
-        raise UsageError(
-            "InvalidSequence",
-            f"A feed resumes behind a sequence, a whole number from 0 up, not {since!r}.",
-            hint="Give the sequence of the last change that you have dealt with; 0 for all.",
-        )
-    return since
 
 
 def _not_open() -> UsageError:

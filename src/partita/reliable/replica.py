@@ -487,7 +487,8 @@ class Replica:
     # --- heartbeats -----------------------------------------------------------------------
 
     async def _beat(self) -> None:
-        while True:
+        """Say that we live; a replica that stopped for good must not keep the log from being cut."""
+        while self.failure is None:
             with contextlib.suppress(NoAnswer):
                 await self._write_heartbeat()
                 await self._look_for_loss()

@@ -36,6 +36,7 @@ from partita.reliable.arguments import (
     checked_index_name,
     checked_mutation_check,
     checked_name,
+    checked_sequence,
     checked_timeout,
     checked_ttl,
 )
@@ -343,7 +344,7 @@ class StateManager:
         values = self._codec(value, version, upcasts, mutable, preserve_unknown=preserve_unknown)
         is_copied = mutable == "copy"
         checked_ttl(ttl)  # before anything is created
-        declared = {name: _declared(name, index) for name, index in (indexes or {}).items()}
+        declared = _declared_all(indexes)
         async with self._opening:
             collection = await self._collection(
                 Description(name, "dictionary", keys.name), values, _schema(version)
@@ -471,6 +472,14 @@ class StateManager:
     async def rewrite(self, collection: ReliableDictionary[Any, Any], *, batch: int = 500) -> int:
         """Convert all rows of older versions now, in small transactions; return how many."""
         self._core.writable()
+        if not isinstance(collection, ReliableDictionary):
+            raise CollectionMismatchError(
+                "CollectionMismatch",
+                f"rewrite() takes a dictionary, not {type(collection).__name__}.",
+                hint="The items of queues are read in every version, and gone when they are done.",
+            )
+        if checked_count(batch) == 0:
+            raise UsageError("InvalidLimit", "One row at a time is the least: batch=1.")
         count, last = 0, b""
         while True:
             keys = collection.collection.rows.between(last, None, limit=batch)
@@ -500,7 +509,7 @@ class StateManager:
 
     async def read_at_least(self, sequence: int, *, timeout: float = 10.0) -> None:
         """Wait until this replica has applied a sequence: read your writes on a secondary."""
-        if self._state.sequence >= sequence:
+        if self._state.sequence >= checked_sequence(sequence):
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._applied.append((sequence, future))
@@ -675,20 +684,25 @@ class StateManager:
             identifier = view.collection.id
             tx.stage_operations([view.described(is_ready=False), Clear(identifier)])
 
+        async def fill(tx: Transaction, keys: list[bytes]) -> None:
+            # Exclusive: a shared lock goes when the commit begins, and a writer would not see the
+            # entry that is on its way.
+            await tx.enter(owner, None)
+            for key in keys:
+                await tx.lock(owner, key, LockMode.EXCLUSIVE, None)
+            tx.stage_operations(view.entries_of(keys))
+
         await self.run(begin)
-        last = b""
-        while keys := owner.collection.rows.between(last, None, limit=BUILT_AT_ONCE):
-            last = keys[-1] + b"\x00"
-
-            async def fill(tx: Transaction, keys: list[bytes] = keys) -> None:
-                # Exclusive: a shared lock goes when the commit begins, and a writer would not
-                # see the entry that is on its way.
-                await tx.enter(owner, None)
-                for key in keys:
-                    await tx.lock(owner, key, LockMode.EXCLUSIVE, None)
-                tx.stage_operations(view.entries_of(keys))
-
-            await self.run(fill)
+        last, limit = b"", BUILT_AT_ONCE
+        while keys := owner.collection.rows.between(last, None, limit=limit):
+            try:
+                await self.run(fill, keys)
+            except LimitExceededError:
+                if len(keys) == 1:
+                    raise
+                limit = len(keys) // 2  # their entries do not fit into one transaction
+            else:
+                last = keys[-1] + b"\x00"
         await self._describe(owner, lambda: view.described(is_ready=True))
 
     def rebind(self) -> None:
@@ -967,6 +981,17 @@ def _told(description: Description) -> str:
     return (
         f"{description.kind} with keys {description.key}" if description.key else description.kind
     )
+
+
+def _declared_all(indexes: Mapping[str, IndexFunction | Index] | None) -> dict[str, Index]:
+    given: object = indexes or {}
+    if not isinstance(given, Mapping):
+        raise UsageError(
+            "IndexNotCallable",
+            f"Indexes are given by name, not as {type(given).__name__}.",
+            hint='indexes={"item": lambda value: value.item}.',
+        )
+    return {name: _declared(name, index) for name, index in given.items()}
 
 
 def _declared(name: str, index: IndexFunction | Index) -> Index:

@@ -25,6 +25,7 @@ from partita.errors import (
     StateClosedError,
     TransactionAbortedError,
     TransactionUseError,
+    UsageError,
 )
 from partita.reliable import limits
 from partita.reliable.arguments import checked_timeout
@@ -306,6 +307,8 @@ class Transaction:
         Without time to wait no request is made: it could cost others theirs.
         """
         locks, resource = self._core.locks, (owner.collection.id, key)
+        if type(mode) is not LockMode:
+            mode = _checked_mode(mode)
         if timeout == 0 or (timeout is None and self._timeout == 0):
             if locks.try_acquire(self.id, resource, mode):
                 return None
@@ -371,11 +374,11 @@ class Transaction:
     def after_commit(self, callback: Callable[[int], object]) -> None:
         """Call `callback(sequence)` once the commit is durable; never after an abort."""
         self.check()
-        if not callable(callback):
+        if asyncio.iscoroutinefunction(callback) or not callable(callback):
             raise TransactionUseError(
                 "CallbackNotCallable",
-                f"after_commit() takes a function, not {type(callback).__name__}.",
-                hint="Give a function of one argument, the sequence.",
+                f"after_commit() takes an ordinary function, not {callback!r}.",
+                hint="Give a function of one argument, the sequence; nothing is awaited in it.",
             )
         self._callbacks.append(callback)
 
@@ -575,6 +578,18 @@ def _too_large(transaction_id: str, most: str) -> LimitExceededError:
         facts={"transaction": transaction_id},
         hint="Write in several transactions.",
     )
+
+
+def _checked_mode(mode: object) -> LockMode:
+    """Take a mode by its number: a number itself would pass for a mode and lock another."""
+    try:
+        return LockMode(mode)  # type: ignore[arg-type]
+    except ValueError:
+        raise UsageError(
+            "InvalidLockMode",
+            f"A lock is taken in a LockMode, not {mode!r}.",
+            hint="LockMode.SHARED, LockMode.UPDATE or LockMode.EXCLUSIVE.",
+        ) from None
 
 
 def _told_key(owner: Owner, key: bytes | None) -> object:

@@ -42,6 +42,7 @@ class Base:
 def credentials(location):
     return None
 """
+MORE = "op.create_table('more', sa.Column('id', sa.Integer))"
 SCHEMA = ("--metadata", "command_models:metadata")
 
 

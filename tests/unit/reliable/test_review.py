@@ -12,6 +12,7 @@ from partita.clock import ManualClock
 from partita.errors import (
     CollectionMismatchError,
     CollectionNotFoundError,
+    DamageError,
     InDoubtError,
     LimitExceededError,
     LockTimeoutError,
@@ -185,7 +186,7 @@ class TestSizes:
     async def test_a_record_that_the_log_cannot_take_is_not_the_end(self) -> None:
         async with a_state() as state:
             counts = await state.dictionary("counts", key=int, value=int)
-            state.log.record_bytes_max = 100
+            state.log.record_bytes_max = 10
             with pytest.raises(LimitExceededError):
                 await put(state, counts, 1)
             state.log.record_bytes_max = 100_000
@@ -465,6 +466,49 @@ class TestHousekeeping:
 
 
 class TestReplicas:
+    async def test_a_checkpoint_under_way_does_not_take_the_place_of_a_newer_copy(self) -> None:
+        machine = Machine()
+        async with machine.open() as one, a_state() as other:
+            counts = await one.dictionary("counts", key=int, value=int)
+            await put(one, counts, 1)
+            others = await other.dictionary("counts", key=int, value=int)
+            for key in range(5):
+                await put(other, others, key)
+            await other.checkpoint()
+            content = other.checkpoints.read(other.checkpoints.newest)  # type: ignore[arg-type]
+            machine.disk.sync_seconds = 0.05
+            writing = asyncio.create_task(one.checkpoints.write(one.state))
+            await settle()
+            machine.disk.sync_seconds = 0.0
+
+            copy = State()
+            await one.checkpoints.install(content, copy)
+            await writing
+
+            newest = one.checkpoints.newest
+            assert newest is not None
+            assert newest.sequence == copy.sequence
+            assert newest.name in machine.disk.names()
+
+    def test_a_replica_that_stopped_for_good_does_not_hold_up_the_log(self) -> None:
+        async def main() -> None:
+            cluster = SimCluster(seed=0)
+            state = await a_replica(cluster, "a")
+            assert await state.wait_primary()
+            other = await a_replica(cluster, "b")
+            replica = other.replica
+            assert isinstance(replica, Replica)
+
+            replica._fail(DamageError("Damage", "Stop."))
+            await asyncio.sleep(10.0)
+
+            assert isinstance(state.replica, Replica)
+            assert list(await state.replica.heartbeats()) == [state.replica_id]
+            await other.close()
+            await state.close()
+
+        run(main(), seed=0)
+
     def test_who_waits_for_a_sequence_is_told_by_a_full_copy(self) -> None:
         async def scenario(state: StateManager) -> float:
             copy = State()
