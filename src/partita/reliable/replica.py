@@ -487,7 +487,7 @@ class Replica:
     # --- heartbeats -----------------------------------------------------------------------
 
     async def _beat(self) -> None:
-        """Say that we live; a replica that stopped for good must not keep the log from being cut."""
+        """Say that we live; a replica that stopped for good must not hold the log."""
         while self.failure is None:
             with contextlib.suppress(NoAnswer):
                 await self._write_heartbeat()

@@ -27,7 +27,9 @@ from partita.shards.mapping import Shard
 from partita.shards.shard_reader import AnyRow, ShardReader
 
 CLOSE_SECONDS_MAX = 5.0
-"""How long close() waits for its threads; one that still tries to connect ends by itself later."""
+"""How long close() waits for statements that were cancelled."""
+CONNECT_SECONDS_MAX = 0.5
+"""How long close() waits for connections that are just being made."""
 CANCEL_SECONDS_MAX = 2.0
 """How long one request to cancel a statement may take."""
 CANCEL_PAUSE_SECONDS, CANCEL_PAUSE_SECONDS_MAX = 0.02, 1.0
@@ -50,7 +52,7 @@ class _Stream:
         self.local_ids: frozenset[str] = frozenset()
         self.busy_seconds = 0.0
         self.running_since: float | None = None
-        self.has_begun = self.is_cancelled = False
+        self.has_begun = self.is_cancelled = self.is_connecting = False
         self._plan = plan
         self._connection: Connection | None = None
         self._driver: Any = None
@@ -60,7 +62,11 @@ class _Stream:
 
     def open(self, engine: Engine) -> None:
         """Connect and begin; with a view, read which mappings the snapshot has."""
-        connection = engine.connect()
+        self.is_connecting = True
+        try:
+            connection = engine.connect()
+        finally:
+            self.is_connecting = False
         with self._guard:
             self._connection = connection
             self._driver = connection.connection.driver_connection
@@ -171,11 +177,18 @@ class ThreadRun:
             self._tell("cancelled", index)
 
     def close(self) -> None:
+        """Stop all shards and wait until their connections are given back."""
         self.cancel()
-        end = self._clock.monotonic() + CLOSE_SECONDS_MAX
+        with self._changed:
+            self._changed.wait_for(lambda: not self._open, CONNECT_SECONDS_MAX)
+            # Nobody can interrupt a connection that is being made: its thread ends after it.
+            self._changed.wait_for(
+                lambda: all(stream.is_connecting for stream in self._open), CLOSE_SECONDS_MAX
+            )
+            is_quiet = not self._open
         for thread in (*self._threads, self._canceller):
-            if thread is not None and thread is not threading.current_thread():
-                thread.join(max(0.0, end - self._clock.monotonic()))
+            if is_quiet and thread is not None and thread is not threading.current_thread():
+                thread.join(CLOSE_SECONDS_MAX)
 
     def _wait(self) -> list[tuple[_Stream, ShardError]]:
         """Wait for a change, and return the shards whose time is over."""
