@@ -18,13 +18,12 @@ from sqlalchemy import Column, Integer, MetaData, Table, create_engine, select
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
-from shards import postgres
-
 from partita.shards.async_fan_out import afan_out
 from partita.shards.fan_out import fan_out
 from partita.shards.manager import ShardMapManager
 from partita.shards.ranges import Range
 from partita.shards.shard_map import RangeShardMap
+from shards import postgres
 
 RATIO_MAX = 1.3
 FIRST_ROW_RATIO_MAX = 1.2

@@ -1,13 +1,12 @@
-"""A process that moves a range and kills itself: `mover_process.py CATALOG TARGET POINT TIME`.
+"""What a process does that moves a range and kills itself.
 
-POINT is the step and the name of a fault point, TIME which of its occurrences is the last thing
+`point` is the step and the name of a fault point, `time` which of its occurrences is the last thing
 that the process sees. While it moves it writes rows through routing, and prints `done ID` for each
-that was committed. Without a POINT it prints every point that it passes.
+that was committed. Without a point it prints every point that it passes.
 """
 
 import os
 import signal
-import sys
 
 from sqlalchemy import insert
 
@@ -28,7 +27,7 @@ class Killer:
         self.step = "none"
 
     def __call__(self, name: str) -> None:
-        if name.startswith("move ") and name.endswith(" begins"):
+        if name.startswith("move ") and name.endswith(" begins") and "cancel" not in name:
             self.step = name.split()[1]
         found = f"{self.step}: {name}"
         if not self.point:
@@ -66,7 +65,3 @@ def main(catalog: str, target: str, point: str, time: int) -> None:
     move.move(manager, tenants.get(TENANT, lookup="store"), to, batch_rows=6, on_progress=write)
     print("moved", flush=True)
     manager.close()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))

@@ -5,15 +5,17 @@ the long ones, and inside the catalog's own operations that a step consists of.
 """
 
 import os
-import subprocess
+import signal
 import sys
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from partita.errors import MoveRefusedError
 from partita.shards import move
+from partita.shards.manager import ShardMapManager
 from partita.shards.move_plan import STEPS
+from shards import mover_process
 from shards.catalogs import assert_catalogs_agree
 from shards.moves import (
     Content,
@@ -42,14 +44,14 @@ OPERATION = (
 )
 TWO_SHARDS = (*OPERATION[:4], "local 1 applying", "local 1 applied", *OPERATION[4:])
 INSIDE = {
-    "capture": ("capture table 0", "capture table 1"),
+    "capture": ("capture table 0", "capture table 1", "capture table 2"),
     "reference": ("reference table 0",),
     "copy": ("copy batch of 0", "copy batch of 1", "copy batch of 2"),
     "catch_up": ("catch_up applied", "catch_up compared"),
     "fence": ("fence recorded",),
     "verify": ("verify applied",),
     "switch": ("switch committed",),
-    "clean_up": ("clean_up capture removed", "clean_up batch"),
+    "clean_up": ("clean_up capture removed", "clean_up batch", "clean_up recorded"),
 }
 POINTS = [
     *(f"{step}: move {step} begins" for step in STEPS),
@@ -58,28 +60,50 @@ POINTS = [
     *(f"fence: {point}" for point in OPERATION),
     *(f"switch: {point}" for point in TWO_SHARDS),
 ]
-AFTER_SWITCH = ("local 1 applied", "global finishing", "global finished", "switch committed")
+ON_POSTGRESQL = [
+    point for point in POINTS if IS_SOAK or not point.endswith(("done", "begins", "preparing"))
+]
+TAKEN_BACK = [point for point in POINTS if not point.startswith("clean_up")]
+CANCEL_POINTS = (
+    "cancel begins",
+    "cancel reopened",
+    "cancel capture removed",
+    "cancel batch",
+    "cancel recorded",
+    "cancel unlocked",
+)
+AFTER_SWITCH = ("local 1 applied", "global finishing", "global finished", "committed", "done")
 
 
 def run_mover(moving: Moving, point: str, time: int = 1) -> tuple[list[str], int]:
-    """Return what a mover printed and how it ended."""
-    tests = Path(__file__).parent.parent
-    done = subprocess.run(
-        [
-            sys.executable,
-            str(tests / "shards" / "mover_process.py"),
-            moving.catalog_url,
-            moving.two.location.text,
-            point,
-            str(time),
-        ],
-        check=False,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(tests)},
+    """Return what a mover in a process of its own printed, and the signal that ended it."""
+    return forked(
+        moving,
+        lambda: mover_process.main(moving.catalog_url, moving.two.location.text, point, time),
     )
-    assert done.returncode in {0, -9}, done.stderr
-    return done.stdout.splitlines(), done.returncode
+
+
+def forked(moving: Moving, work: Callable[[], None]) -> tuple[list[str], int]:
+    """Run something in a fork: a new interpreter would take longer than the move."""
+    moving.manager.close()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.close(reading)
+            sys.stdout = os.fdopen(writing, "w")
+            work()
+            code = 0
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+    os.close(writing)
+    with os.fdopen(reading) as printed:
+        lines = printed.read().splitlines()
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, lines
+    return lines, os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
 
 
 def rows_written(lines: list[str]) -> set[int]:
@@ -96,12 +120,10 @@ def new_rows(found: Content) -> list[int]:
 
 def test_the_points_of_these_tests_are_those_that_a_move_passes(new_sqlite: NewDatabase) -> None:
     with two_shards(new_sqlite) as moving:
-        moving.manager.close()
-
-        lines, code = run_mover(moving, "")
+        lines, ended_by = run_mover(moving, "")
 
     passed = {line.removeprefix("point ") for line in lines if line.startswith("point ")}
-    assert code == 0
+    assert ended_by == 0
     assert set(POINTS) <= passed
     assert {point for point in passed if ": move" in point} <= set(POINTS)
 
@@ -109,14 +131,25 @@ def test_the_points_of_these_tests_are_those_that_a_move_passes(new_sqlite: NewD
 @pytest.mark.parametrize("time", TIMES)
 @pytest.mark.parametrize("point", POINTS)
 def test_a_mover_killed_at_any_point_is_followed_by_one_that_finishes(
-    database_urls: NewDatabase, point: str, time: int
+    new_sqlite: NewDatabase, point: str, time: int
 ) -> None:
-    with two_shards(database_urls) as moving:
+    check_kill_and_resume(new_sqlite, point, time)
+
+
+@pytest.mark.parametrize("time", TIMES)
+@pytest.mark.parametrize("point", ON_POSTGRESQL)
+def test_a_mover_killed_at_any_point_on_postgresql_is_followed_by_one_that_finishes(
+    new_postgres: NewDatabase, point: str, time: int
+) -> None:
+    check_kill_and_resume(new_postgres, point, time)
+
+
+def check_kill_and_resume(urls: NewDatabase, point: str, time: int) -> None:
+    with two_shards(urls) as moving:
         before = together(content(moving.one), content(moving.two))
-        moving.manager.close()
-        lines, code = run_mover(moving, point, time)
-        if code == 0:
-            assert time > 1
+        lines, ended_by = run_mover(moving, point, time)
+        if ended_by == 0:
+            assert time > 1  # there are not so many occurrences
             return
         moving.reopen()
 
@@ -127,27 +160,49 @@ def test_a_mover_killed_at_any_point_is_followed_by_one_that_finishes(
         assert {state for _, state in jobs(moving.manager)} == {"done"}
 
 
-@pytest.mark.parametrize("point", [p for p in POINTS if not p.startswith("clean_up")])
+@pytest.mark.parametrize("point", TAKEN_BACK if IS_SOAK else TAKEN_BACK[::2])
 def test_a_mover_killed_before_the_switch_can_be_taken_back(
     new_sqlite: NewDatabase, point: str
 ) -> None:
     with two_shards(new_sqlite) as moving:
         before = together(content(moving.one), content(moving.two))
-        moving.manager.close()
         lines, _ = run_mover(moving, point)
         moving.reopen()
         (job,) = move.list_moves(moving.manager)
-        if point.endswith(AFTER_SWITCH) and point.startswith("switch"):
+        if point.startswith("switch") and point.endswith(AFTER_SWITCH):
             with pytest.raises(MoveRefusedError, match="MoveSwitched"):
                 move.cancel(moving.manager, job.job_id)
-            return
-        if point == "switch: move switch done":
             return
 
         report = move.cancel(moving.manager, job.job_id)
 
         assert report.state == "cancelled"
         check_whole(moving, before, rows_written(lines), left=moving.two, owner=moving.one)
+
+
+@pytest.mark.parametrize("point", CANCEL_POINTS)
+def test_a_cancellation_that_is_killed_is_finished_by_the_next_run(
+    database_urls: NewDatabase, point: str
+) -> None:
+    with two_shards(database_urls) as moving:
+        before = together(content(moving.one), content(moving.two))
+        lines, _ = run_mover(moving, "verify: move verify applied")
+        moving.reopen()
+        (job,) = move.list_moves(moving.manager)
+
+        _, ended_by = forked(moving, lambda: cancel_and_die(moving.catalog_url, job.job_id, point))
+
+        moving.reopen()
+        assert ended_by == signal.SIGKILL
+        assert [report.state for report in move.resume(moving.manager)] == ["cancelled"]
+        check_whole(moving, before, rows_written(lines), left=moving.two, owner=moving.one)
+
+
+def cancel_and_die(catalog: str, job_id: str, point: str) -> None:
+    manager = ShardMapManager.open(catalog)
+    killer = mover_process.Killer(f"none: move {point}", 1)
+    manager.executor.fault = killer
+    move.cancel(manager, job_id)
 
 
 def check_whole(

@@ -169,7 +169,8 @@ def fan_out(manager: ShardMapManager, given: argparse.Namespace) -> Rows:
     shard_map = choose_map(manager, given.map)
     shards = [choose_shard(shard_map.shards(), name) for name in given.shard] or shard_map.shards()
     # The text is a subquery of what is run, so that it can only be a SELECT; a colon is a colon.
-    plain = given.sql.strip().rstrip(";").replace(":", "\\:")
+    # The last line may be a comment.
+    plain = given.sql.strip().rstrip(";").replace(":", "\\:") + "\n"
     names = _column_names(shards, plain, is_partial=given.partial)
     result = shard_map.fan_out(
         text(plain).columns(*(column(name) for name in names)),
@@ -211,9 +212,9 @@ def _ask_names(shard: Shard, plain: str) -> list[str]:
     with shard.connect() as connection:
         if connection.dialect.name == "postgresql":
             connection.execution_options(postgresql_readonly=True)
-        # S608: the statement is the caller's own, and nothing else.
-        query = text(f"SELECT * FROM ({plain}) AS asked LIMIT 0")  # noqa: S608
-        return list(connection.execute(query).keys())
+        # With a parameter a server takes one statement only: `…); COMMIT; DELETE …` is refused.
+        query = text(f"SELECT * FROM ({plain}) AS asked LIMIT :rows")  # noqa: S608 - the caller's own
+        return list(connection.execute(query, {"rows": 0}).keys())
 
 
 # Recovery

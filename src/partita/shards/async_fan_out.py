@@ -150,25 +150,28 @@ class _TaskStream:
         self.busy_seconds = 0.0
         self.running_since: float | None = None
 
-    async def open(self) -> None:
-        """Connect and begin; with a view, read which mappings the snapshot has."""
+    async def connect(self) -> None:
         location = self.plan.shards[self.index].location
         self.connection = self.plan.shard_map.engines.async_for_location(location).connect()
         await self.connection.start()
+
+    async def take_snapshot(self) -> None:
+        """Connect, begin, and read which mappings the snapshot has."""
         view = self.plan.view
-        await self.call(self._begin, is_snapshot=view is not None)
-        if view is not None:
-            self.local_ids = await self.call(self.reader.local_mappings, view.shard_map.id)
+        assert view is not None
+        await self.connect()
+        await self.call(self.begin)
+        self.local_ids = await self.call(self.reader.local_mappings, view.shard_map.id)
 
-    async def call(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+    async def call(self, function: Callable[..., T], *arguments: Any) -> T:
         assert self.connection is not None
-        return await self.connection.run_sync(lambda _: function(*arguments, **named))
+        return await self.connection.run_sync(lambda _: function(*arguments))
 
-    def _begin(self, *, is_snapshot: bool) -> None:
+    def begin(self) -> None:
         assert self.connection is not None
         assert self.connection.sync_connection is not None
         self.driver = self.connection.sync_connection.connection.driver_connection
-        self.reader.begin(self.connection.sync_connection, snapshot=is_snapshot)
+        self.reader.begin(self.connection.sync_connection, snapshot=self.plan.view is not None)
 
     async def run(self, step: Coroutine[Any, Any, T]) -> T:
         """Run a step; when the task is cancelled the database is asked to give the step up.
@@ -402,12 +405,10 @@ class _TaskRun:
         for tries in range(1, OPEN_TRIES_MAX + 1):
             is_agreed = False
             try:
-                await self._step(stream, _TaskStream.open)
                 if self.plan.view is not None:
                     await self._agree(stream)
                     is_agreed = True
-                await self._step(stream, self._execute)
-                return await self._step(stream, self._fetch)
+                return await self._step(stream, self._first_fetch)
             except DBAPIError as error:
                 # Nothing was read yet: a connection that died in the pool is replaced. Not after
                 # the view was agreed on: a new snapshot may show another state.
@@ -417,21 +418,27 @@ class _TaskRun:
         raise AssertionError
 
     async def _agree(self, stream: _TaskStream) -> None:
-        while True:
+        stream.is_stale = True
+        while stream.is_stale:
+            await stream.release()
+            await self._step(stream, _TaskStream.take_snapshot)
             stream.may_go_on.clear()
             stream.is_at_view = True
             self._changed.set()
             await stream.may_go_on.wait()
-            if not stream.is_stale:
-                return
-            await stream.release()
-            await self._step(stream, _TaskStream.open)
 
-    async def _execute(self, stream: _TaskStream) -> None:
+    async def _first_fetch(self, stream: _TaskStream) -> tuple[list[AnyRow], bool]:
+        if self.plan.view is None:
+            await stream.connect()
+        return await stream.call(self._ask, stream)
+
+    def _ask(self, stream: _TaskStream) -> tuple[list[AnyRow], bool]:
         view = self.plan.view
+        if view is None:
+            stream.begin()
         owned = None if view is None else view.owned(self.plan.shards[stream.index])
-        shape = await stream.call(stream.reader.execute, owned)
-        self.gathering.answer(stream.index, shape)
+        self.gathering.answer(stream.index, stream.reader.execute(owned))
+        return stream.reader.fetch()
 
     async def _fetch(self, stream: _TaskStream) -> tuple[list[AnyRow], bool]:
         return await stream.call(stream.reader.fetch)

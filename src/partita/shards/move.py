@@ -260,7 +260,7 @@ class Mover:
 
     def _has_begun(self) -> bool:
         """Tell whether anything was changed that would have to be taken back."""
-        return is_past(self._record.step, "lock") or self._record.state == "cancelling"
+        return is_past(self._record.step, "lock")
 
     def _forget(self) -> None:
         # Whether the lock of the step "lock" was taken is not known: released it is no harm.
@@ -332,6 +332,8 @@ class Mover:
     def _begin(self) -> None:
         """Find out where the job stands; a mover before this one may have died anywhere."""
         self._record.save(state="running", error="")
+        if self._record.progress.is_cleaned:
+            return
         self._use_tables()
         row = self._current_row()
         step = resumed_step(
@@ -651,6 +653,13 @@ class Mover:
     # --- 10 clean up, and the way back ------------------------------------------------------------
 
     def _clean_up(self) -> None:
+        if not self._record.progress.is_cleaned:
+            self._clean_source()
+            self._record.save(is_cleaned=True)
+            self._fault("clean_up recorded")
+        self._map.unlock(self._plan.token)
+
+    def _clean_source(self) -> None:
         row = self._current_row()
         if row.shard_id != self._plan.target_id:
             raise stale_mapping(self._map.name, row.id)
@@ -658,7 +667,6 @@ class Mover:
         self._fault("clean_up capture removed")
         self._check_not_owner(self._plan.source)
         self._delete_rows("source", "clean_up batch")
-        self._map.unlock(self._plan.token)
 
     def _delete_rows(self, side: Side, point: str) -> None:
         self._paced_from, self._paced_rows = self._clock.monotonic(), 0
@@ -678,13 +686,12 @@ class Mover:
         if self._record.state not in UNFINISHED:
             raise _only_forward(self._record.id, "The move has ended already.")
         with self._taken():
-            row = self._row_to_cancel()
-            if row is not None and row.shard_id == self._plan.target_id:
-                raise _only_forward(self._record.id, "The mapping belongs to the target already.")
-            self._record.save(state="cancelling")
-            self._fault("cancel recorded")
-            if row is not None and row.lock_owner == self._plan.token:
-                self._take_back(row)
+            if not self._record.progress.is_cleaned:
+                self._take_back()
+                self._record.save(is_cleaned=True)
+                self._fault("cancel recorded")
+            self._map.unlock(self._plan.token)
+            self._fault("cancel unlocked")
             self._record.save(state="cancelled")
         return self.report()
 
@@ -696,17 +703,22 @@ class Mover:
                 raise
             return None  # somebody changed the mapping before it was locked: nothing was done
 
-    def _take_back(self, row: MappingRow) -> None:
-        if is_past(self._record.step, "lock"):
-            self._use_tables()
-            self._reopen(row)
-            self._fault("cancel reopened")
-            self._copy.remove_capture()
-            self._fault("cancel capture removed")
+    def _take_back(self) -> None:
+        row = self._row_to_cancel()
+        if row is not None and row.shard_id == self._plan.target_id:
+            raise _only_forward(self._record.id, "The mapping belongs to the target already.")
+        self._record.save(state="cancelling")
+        self._fault("cancel begins")
+        if row is None or not is_past(self._record.step, "lock"):
+            return
+        self._use_tables()
+        self._reopen(row)
+        self._fault("cancel reopened")
+        self._copy.remove_capture()
+        self._fault("cancel capture removed")
         if is_past(self._record.step, "reference"):
             self._check_not_owner(self._plan.target)
             self._delete_rows("target", "cancel batch")
-        self._map.unlock(self._plan.token)
 
     # --- telling ----------------------------------------------------------------------------------
 

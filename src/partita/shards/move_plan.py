@@ -88,6 +88,8 @@ class Progress(msgspec.Struct, frozen=True):
     """The id under which the mapping was online when the fence went up."""
     terminated: int = 0
     fence_seconds: float = 0.0
+    is_cleaned: bool = False
+    """Everything is done but the unlocking: the mapping may belong to others by now."""
     error: str = ""
 
 

@@ -132,7 +132,10 @@ class ShardReader:
 
     def _run(self, statement: Executable, parameters: dict[str, Any]) -> AnyResult:
         if not self._plan.has_entities:
-            options = {"stream_results": True, "max_row_buffer": BATCH_ROWS}
+            # A cursor on the server costs four round trips; few rows need none.
+            limit = self._plan.limit
+            is_short = limit is not None and limit <= BATCH_ROWS
+            options = {"stream_results": not is_short, "max_row_buffer": BATCH_ROWS}
             return self._open.execute(statement, parameters, execution_options=options)
         self._session = Session(self._open, autoflush=False)
         return self._session.execute(

@@ -49,26 +49,44 @@ SCHEMA = ("--metadata", "command_models:metadata")
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Work in an empty folder with an application in it, and a variable that names the catalog."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.delitem(sys.modules, "command_models", raising=False)
-    monkeypatch.setenv("PARTITA_CATALOG", "sqlite:///catalog.db")
-    (tmp_path / "command_models.py").write_text(MODELS)
-    return tmp_path
+    return an_application(tmp_path, monkeypatch)
 
 
 @pytest.fixture
 def fleet(folder: Path, capsys: Capture) -> Path:
     """Make a catalog, a map of tenants and two shards, by the command line alone."""
-    run(capsys, "init")
-    run(
-        capsys,
-        *("create-map", "tenants", "--key-type", "int", "--sharded", "blog=tenant_id"),
-        *("--reference", "region", *SCHEMA),
-    )
-    run(capsys, "add-shard", "sqlite:///one.db", "--range", "0:100", *SCHEMA)
-    run(capsys, "add-shard", "sqlite:///two.db", "--range", "100:200", *SCHEMA)
+    make_fleet()
+    capsys.readouterr()
     return folder
+
+
+@pytest.fixture(scope="module")
+def shared_fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make one fleet for the tests that change nothing."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        path = an_application(tmp_path_factory.mktemp("shared"), monkeypatch)
+        make_fleet()
+    return path
+
+
+def an_application(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "command_models", raising=False)
+    monkeypatch.setenv("PARTITA_CATALOG", "sqlite:///catalog.db")
+    (path / "command_models.py").write_text(MODELS)
+    return path
+
+
+def make_fleet() -> None:
+    tables = ("--sharded", "blog=tenant_id", "--reference", "region")
+    for arguments in (
+        ("init",),
+        ("create-map", "tenants", "--key-type", "int", *tables, *SCHEMA),
+        ("add-shard", "sqlite:///one.db", "--range", "0:100", *SCHEMA),
+        ("add-shard", "sqlite:///two.db", "--range", "100:200", *SCHEMA),
+    ):
+        assert main(["shards", *arguments]) == 0
 
 
 def run(capsys: Capture, *arguments: str, status: int = 0) -> str:
@@ -284,12 +302,17 @@ def test_a_lookup_in_a_hash_map_says_the_bucket(capsys: Capture) -> None:
     ],
 )
 def test_a_refusal_is_one_line_and_changes_nothing(
-    fleet: Path, capsys: Capture, arguments: tuple[str, ...], said: str
+    shared_fleet: Path,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    said: str,
 ) -> None:
-    before = content_of(fleet)
+    monkeypatch.chdir(shared_fleet)
+    before = content_of(shared_fleet)
 
     assert said in refusal(capsys, *arguments)
-    assert content_of(fleet) == before
+    assert content_of(shared_fleet) == before
 
 
 def test_without_a_catalog_the_verbs_say_how_to_name_one(
@@ -354,13 +377,15 @@ def test_add_shard_deploys_the_schema_and_can_be_repeated(fleet: Path, capsys: C
 )
 @pytest.mark.parametrize("dry_run", [(), ("--dry-run",)], ids=["real", "dry"])
 def test_a_shard_that_cannot_be_added_is_refused_in_earnest_and_in_a_dry_run(
-    fleet: Path,
+    shared_fleet: Path,
     capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
     arguments: tuple[str, ...],
     said: str,
     dry_run: tuple[str, ...],
 ) -> None:
-    run_sql("sqlite:///full.db", "create table other (id integer)")
+    monkeypatch.chdir(shared_fleet)
+    run_sql("sqlite:///full.db", "create table if not exists other (id integer)")
 
     assert said in refusal(capsys, "add-shard", *arguments, *dry_run)
     assert len(run_json(capsys, "shards")["shards"]) == 2
@@ -669,7 +694,7 @@ def test_fan_out_says_when_there_is_more(fleet: Path, capsys: Capture) -> None:
 
 
 def test_fan_out_writes_what_json_has_not_as_text(fleet: Path, capsys: Capture) -> None:
-    facts = run_json(capsys, "fan-out", "select x'00ff' as b, null as n, 1.5 as f")
+    facts = run_json(capsys, "fan-out", "select x'00ff' as b, null as n, 1.5 as f -- of each")
 
     assert facts["rows"][0][:3] == ["AP8=", None, 1.5]
 
@@ -688,7 +713,7 @@ def test_a_fan_out_cannot_write(fleet: Path, capsys: Capture) -> None:
     before = content_of(fleet)
 
     refusal(capsys, "fan-out", "insert into region values (1) returning id")
-    refusal(capsys, "fan-out", "select 1) as a; delete from blog; select (1")
+    refusal(capsys, "fan-out", "select 1) as a; commit; delete from blog; select (1")
 
     assert content_of(fleet) == before
 
