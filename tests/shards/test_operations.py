@@ -17,6 +17,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 
 from partita.errors import (
     CatalogMismatchError,
+    MappingExistsError,
     OperationPendingError,
     PartitaError,
     ShardOfflineError,
@@ -284,6 +285,25 @@ def test_a_change_on_another_shard_does_not_wait(catalog_urls: NewDatabase) -> N
         other.get_map("tenants").create_mapping(Range(-10, 0), scenario.catalog.two)
 
         assert len(pending(other)) == 1
+
+
+@pytest.mark.parametrize(
+    ("point", "is_kept"), [("global prepared", False), ("local 0 applied", True)]
+)
+def test_keys_of_an_unfinished_change_are_not_given_to_another_shard(
+    catalog_urls: NewDatabase, point: str, *, is_kept: bool
+) -> None:
+    with a_scenario(catalog_urls) as (scenario, other):
+        one, two = scenario.catalog.one, scenario.catalog.two
+        with faults(scenario.catalog.manager, crash_at(point)), pytest.raises(CrashError):
+            scenario.tenants.create_mapping(Range(0, 100), one)
+
+        with contextlib.suppress(MappingExistsError):
+            other.get_map("tenants").create_mapping(Range(50, 150), two)
+
+        owners = [(mapping.range, mapping.shard) for mapping in scenario.tenants.mappings()]
+        assert owners == ([(Range(0, 100), one)] if is_kept else [(Range(50, 150), two)])
+        scenario.assert_sound()
 
 
 def test_locks_wait_for_an_unfinished_change_too(catalog_urls: NewDatabase) -> None:
