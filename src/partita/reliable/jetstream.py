@@ -311,6 +311,8 @@ class JetStream:
                 is_whole = False
                 if error is self._not_durable:
                     logger.error("%s", error)
+            except ConfigurationError as error:
+                logger.error("%s", error)  # a node joined that takes too little
 
     async def _ask_nodes(self, waited: float = 0.0) -> list[str]:
         """Ask all nodes and return those that are down; remember one that says it does not sync."""

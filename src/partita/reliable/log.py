@@ -17,8 +17,10 @@ class Log(Protocol):
 
     first: int
     last: int
-    record_bytes_max: int
-    """What one record may hold here, never above limits.RECORD_BYTES_MAX."""
+
+    @property
+    def record_bytes_max(self) -> int:
+        """What one record may hold here, never above limits.RECORD_BYTES_MAX."""
 
     async def append(self, sequence: int, raw: bytes, *, alone: bool = False) -> None:
         """Return when the record is durable at `sequence`, which must be `last` + 1.

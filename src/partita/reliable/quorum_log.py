@@ -77,7 +77,6 @@ class QuorumLog:
         self.last = 0
         self.epoch = 0
         self.has_quorum = True
-        self.record_bytes_max = min(RECORD_BYTES_MAX, stream.message_bytes_max)
         self._stream = stream
         self._clock = clock
         self.on_quorum_lost = on_quorum_lost
@@ -191,6 +190,11 @@ class QuorumLog:
         for flight in list(self._flights):
             if not flight.has_caller and flight.sequence != sequence and self.has_quorum:
                 await asyncio.wait([flight.is_stored])
+
+    @property
+    def record_bytes_max(self) -> int:
+        """Ask the stream each time: a node that joins may take less than the others."""
+        return min(RECORD_BYTES_MAX, self._stream.message_bytes_max)
 
     def abandon(self) -> None:
         """Stop waiting for what is in flight: its end stays open, InDoubtError says so.
