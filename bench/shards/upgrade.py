@@ -1,14 +1,10 @@
-"""Measure how long a fleet takes to upgrade its shards, beside bare Alembic on the same files.
+"""How long a fleet takes to upgrade its shards, beside bare Alembic on the same kind of files.
 
-`python bench/shards/upgrade.py` makes 50 SQLite shards at the first revision of a small project
-and brings them to the newest one; both sides take turns. It prints medians beside the target.
+Fifty SQLite shards at the first revision of a small project come to the newest one; the sides
+take turns.
 """
 
-import argparse
-import json
 import shutil
-import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -96,33 +92,17 @@ def bare(folder: Path, shards: int) -> float:
     return time.perf_counter() - begun
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shards", type=int, default=SHARDS)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+def measure(rounds: int, shards: int = SHARDS) -> dict[str, list[float]]:
+    """Return the seconds of each side, one figure a round."""
     figures: dict[str, list[float]] = {"fleet": [], "fleet, 2 processes": [], "bare Alembic": []}
-    for _ in range(options.rounds):
+    for _ in range(rounds):
         for name, seconds in figures.items():
             folder = Path(tempfile.mkdtemp(prefix="partita-upgrade-"))
             try:
                 if name == "bare Alembic":
-                    seconds.append(bare(folder, options.shards))
+                    seconds.append(bare(folder, shards))
                 else:
-                    parallel = 2 if "processes" in name else 1
-                    seconds.append(ours(folder, options.shards, parallel))
+                    seconds.append(ours(folder, shards, parallel=2 if "processes" in name else 1))
             finally:
                 shutil.rmtree(folder)
-    medians = {name: statistics.median(seconds) for name, seconds in figures.items()}
-    if options.json:
-        print(json.dumps({"shards": options.shards, "seconds": figures, "medians": medians}))
-    else:
-        for name, median in medians.items():
-            print(f"{name:20} {options.shards} SQLite shards, 2 revisions: {median:6.2f} s")
-        print(f"target: fleet at most {SECONDS_MAX} s")
-    return 0 if medians["fleet"] <= SECONDS_MAX else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return figures

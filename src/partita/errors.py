@@ -7,6 +7,7 @@ code on the wire and the key in logs. Facts never hold values, account keys or s
 
 import enum
 from collections.abc import Mapping
+from typing import Any
 
 
 class Retry(enum.Enum):
@@ -43,6 +44,10 @@ class PartitaError(Exception):
         facts = ", ".join(f"{name}={value!r}" for name, value in self.facts.items())
         parts = [f"{self.code}: {self.message}", f"({facts})" if facts else "", self.hint]
         return " ".join(part for part in parts if part)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An exception is remade from its message alone, and would not come back from a process.
+        return type(self), (self.code, self.message), self.__dict__
 
 
 class UsageError(PartitaError):

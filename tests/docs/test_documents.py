@@ -1,12 +1,22 @@
 import argparse
 import ast
+import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from docs.sources import DOCUMENTS, PROJECT, anchor_of, headings, own_files, path_in_package, trees
+from docs.sources import (
+    DOCUMENTS,
+    PROJECT,
+    anchor_of,
+    headings,
+    name_of,
+    own_files,
+    path_in_package,
+    trees,
+)
 from partita.cli.config import SETTINGS
 from partita.cli.main import parser
 from partita.reliable import limits as reliable_limits
@@ -40,12 +50,16 @@ def spellings(value: float) -> list[str]:
 
 
 def constants(tree: ast.Module) -> Iterator[str]:
-    """The public constants of a module, in classes too."""
+    """The public constants of a module, in classes too, also those that share a line."""
     for node in ast.walk(tree):
         match node:
             case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
                 if name.isupper() and not name.startswith("_"):
                     yield name
+            case ast.Assign(targets=[ast.Tuple(elts=several)]):
+                for each in several:
+                    if name_of(each).isupper() and not name_of(each).startswith("_"):
+                        yield name_of(each)
             case _:
                 pass
 
@@ -100,6 +114,31 @@ def test_every_limit_of_reliable_state_is_in_the_limits_document() -> None:
 
     assert {"KEY_BYTES_MAX", "PARTITIONS_MAX", "FEED_BUFFER_MAX"} <= names
     assert {name for name in names if f"`{name}`" not in text} == set()
+
+
+def test_every_limit_of_shards_is_in_the_limits_document() -> None:
+    text = (PROJECT / "docs" / "limits.md").read_text("utf-8")
+    shards = text[text.index("## Shards") :]
+    names = {
+        name
+        for path, tree in trees()
+        if path_in_package(path).startswith("shards/")
+        for name in constants(tree)
+        if name.endswith(("_MAX", "_MIN"))
+    }
+
+    assert {"KEY_BYTES_MAX", "ENGINES_MAX", "ASK_SECONDS_MIN", "FENCE_SECONDS_MAX"} <= names
+    assert {name for name in names if f"`{name}`" not in shards} == set()
+
+
+def test_limits_of_shards_have_the_values_that_the_document_says() -> None:
+    text = (PROJECT / "docs" / "limits.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(\w+)` \(`([\w.]+)`\) \| (.*)$", text, re.MULTILINE)
+
+    assert len(rows) > 30
+    for name, module, row in rows:
+        value = getattr(importlib.import_module(f"partita.shards.{module}"), name)
+        assert any(row.startswith(spelled) for spelled in spellings(value)), (name, row)
 
 
 def test_limits_of_reliable_state_have_the_values_that_the_document_says() -> None:
@@ -170,4 +209,5 @@ def test_the_readme_shows_its_promise_on_one_screen() -> None:
 
     assert "make serve" in screen
     assert "from_connection_string" in screen
-    assert "planned" in screen
+    assert "open_state" in screen
+    assert "fan_out" in screen

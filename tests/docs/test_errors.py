@@ -57,12 +57,14 @@ def codes_of_classes() -> dict[str, str]:
 
 
 def functions_that_take_a_code(tree: ast.Module) -> dict[str, int]:
-    """The places of the argument `code`, by function."""
-    return {
-        function.name: [argument.arg for argument in function.args.args].index("code")
-        for function in tree.body
+    """The places of the argument `code`, by function or method."""
+    named = {
+        function.name: [each.arg for each in function.args.args if each.arg not in {"self", "cls"}]
+        for function in ast.walk(tree)
         if isinstance(function, ast.FunctionDef)
-        and "code" in [argument.arg for argument in function.args.args]
+    }
+    return {
+        name: arguments.index("code") for name, arguments in named.items() if "code" in arguments
     }
 
 

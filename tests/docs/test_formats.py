@@ -1,14 +1,20 @@
 """The bytes that the format documents show are those that the code writes."""
 
 import re
+from decimal import Decimal
 
 import msgspec
+import pytest
+from sqlalchemy import MetaData
 
 from docs.sources import PROJECT
 from partita.reliable import backup_chain, checkpoint, records, segment
 from partita.reliable.records import NO_HASH, Entry, Put, Record
 from partita.reliable.segment import Tip
 from partita.reliable.serialization import ValueCodec
+from partita.shards import global_catalog, local_catalog, move_plan, schema
+from partita.shards.shard_key import key_type
+from partita.shards.validation import LOCK_CLASS, enter_sql
 
 FORMATS = PROJECT / "docs" / "formats"
 TICKS = 17_000_000_000_000_000
@@ -72,3 +78,40 @@ def test_every_operation_of_a_record_has_its_tag_in_the_document() -> None:
     for operation in records.Operation.__args__:
         tag = operation.__struct_config__.tag
         assert re.search(rf"^\| {tag} \| {operation.__name__.lower()}\b", text, re.MULTILINE)
+
+
+def test_the_keys_of_the_document_are_what_is_written() -> None:
+    examples: list[tuple[object, object]] = [
+        (int, 42),
+        (str, "eu"),
+        (Decimal, Decimal("42.5")),
+        ((str, int), ("eu", 7)),
+    ]
+
+    encoded = [key_type(declared).encode(key) for declared, key in examples]
+
+    assert shown_bytes("shard-catalogs.md") == encoded
+
+
+@pytest.mark.parametrize("catalog", [global_catalog.metadata, local_catalog.metadata])
+def test_every_column_of_the_catalogs_is_in_the_document(catalog: MetaData) -> None:
+    text = (FORMATS / "shard-catalogs.md").read_text("utf-8")
+
+    for table in catalog.tables.values():
+        names = {table.name, *(column.name for column in table.columns)}
+        assert {name for name in names if f"`{name}`" not in text} == set()
+
+
+def test_the_document_of_catalogs_has_the_versions_and_steps_of_the_code() -> None:
+    text = (FORMATS / "shard-catalogs.md").read_text("utf-8")
+
+    assert "now 1.0." in text
+    assert (global_catalog.MAJOR, global_catalog.MINOR) == (1, 0)
+    assert (local_catalog.MAJOR, local_catalog.MINOR) == (1, 0)
+    assert schema.SCHEMA_FORMAT_VERSION == 1
+    assert ", ".join(f"`{step}`" for step in move_plan.STEPS) in text
+    assert f"{LOCK_CLASS} (`Part`)" in text
+    assert {word for word in re.findall(r"'(\w+)'", enter_sql()) if f"`{word}`" not in text} <= {
+        "transaction_isolation",
+        "x",
+    }

@@ -1,4 +1,4 @@
-"""Changes a catalog at random until it kills itself in the middle of a step: run by the tests."""
+"""Changes a catalog and kills itself in the middle of a step, random or named: run by the tests."""
 
 import contextlib
 import os
@@ -12,24 +12,44 @@ from partita.shards.mapping import MappingStatus
 from partita.shards.shard_map import RangeShardMap
 
 
-def main(url: str, seed: int) -> None:
-    chance = random.Random(seed)
+def main(url: str, how: str) -> None:
+    manager = ShardMapManager.open(url)
+    tenants = manager.get_map("tenants")
+    assert isinstance(tenants, RangeShardMap)
+    if how.startswith("at "):
+        manager.executor.fault = lambda point: die() if point == how[3:] else None
+        move(tenants)
+    else:
+        change_until_death(manager, tenants, random.Random(int(how)))
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def change_until_death(
+    manager: ShardMapManager, tenants: RangeShardMap, chance: random.Random
+) -> None:
     left = chance.randrange(1, 120)
 
     def fault(_point: str) -> None:
         nonlocal left
         left -= 1
         if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+            die()
 
-    manager = ShardMapManager.open(url)
-    tenants = manager.get_map("tenants")
-    assert isinstance(tenants, RangeShardMap)
     manager.executor.fault = fault
     while True:
         # Another writer may have changed the mapping since it was read.
         with contextlib.suppress(ConflictError, UsageError):
             change(tenants, chance)
+
+
+def move(tenants: RangeShardMap) -> None:
+    """Give the one mapping to the shard that does not have it."""
+    (mapping,) = tenants.mappings()
+    (other,) = [shard for shard in tenants.shards() if shard != mapping.shard]
+    tenants.update_mapping(mapping, shard=other)
 
 
 def change(tenants: RangeShardMap, chance: random.Random) -> None:
@@ -55,4 +75,4 @@ def change(tenants: RangeShardMap, chance: random.Random) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], sys.argv[2])

@@ -51,12 +51,22 @@ def an_empty_database(name: str) -> str:
     return url
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def catalog_urls(request: pytest.FixtureRequest, tmp_path: Path) -> "NewDatabase":
-    """Give `new(name) -> url`; the same name is emptied when it is asked for again."""
+def _urls(request: pytest.FixtureRequest, tmp_path: Path) -> NewDatabase:
     if request.param == "sqlite":
         return lambda name: f"sqlite:///{tmp_path / name}.db"
     return an_empty_database
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def both_urls(request: pytest.FixtureRequest, tmp_path: Path) -> NewDatabase:
+    """Give `new(name) -> url`; a database of PostgreSQL is emptied when it is asked for again."""
+    return _urls(request, tmp_path)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.soak)])
+def catalog_urls(request: pytest.FixtureRequest, tmp_path: Path) -> NewDatabase:
+    """Give the same for what the databases do alike: PostgreSQL's turn comes in the soak."""
+    return _urls(request, tmp_path)
 
 
 Row = tuple[str, bytes, bytes | None, str]

@@ -1,9 +1,13 @@
 """Databases for the tests of shards: SQLite files and a real PostgreSQL."""
 
+import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import event
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.pool import ConnectionPoolEntry, Pool
 
 from shards import postgres
 
@@ -21,6 +25,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _postgres_is_stopped() -> Iterator[None]:
     yield
     postgres.stop_server()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _sqlite_does_not_wait_for_the_disk() -> Iterator[None]:
+    """Let SQLite leave its writes to the system: tests kill processes, never the machine."""
+
+    def set_up(connection: DBAPIConnection, _record: ConnectionPoolEntry) -> None:
+        if "sqlite" in type(connection).__module__ or isinstance(connection, sqlite3.Connection):
+            cursor = connection.cursor()
+            cursor.execute("PRAGMA synchronous = OFF")
+            cursor.close()
+
+    event.listen(Pool, "connect", set_up)
+    yield
+    event.remove(Pool, "connect", set_up)
 
 
 @pytest.fixture

@@ -1,9 +1,11 @@
 """Builders for tests of moves: two shards with tables of every shape, and what lies where."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
+import pytest
 from sqlalchemy import (
     JSON,
     Column,
@@ -17,16 +19,19 @@ from sqlalchemy import (
     String,
     Table,
     UniqueConstraint,
+    delete,
     func,
     insert,
     select,
+    update,
 )
 
-from partita.shards import global_catalog
+from partita.shards import global_catalog, local_catalog
 from partita.shards.manager import AnyShardMap, ShardMapManager
 from partita.shards.mapping import Mapping, Shard
 from partita.shards.ranges import Range
 from partita.shards.schema import ShardedSchema
+from shards import postgres
 
 NewDatabase = Callable[[str], str]
 
@@ -70,6 +75,8 @@ region = Table(
 )
 TABLES = (blog, post, odd)
 KEYS = {"blog": "tenant_id", "post": "tenant_id", 'odd "table" %s': "tenant"}
+TENANTS = (1, 42, 99, 150)
+"""Who has rows: the first three on the first shard."""
 Content = dict[str, list[tuple[Any, ...]]]
 
 
@@ -98,6 +105,43 @@ class Moving:
         self.tenants = tenants  # type: ignore[assignment]
         self.one, self.two = (tenants.get_shard(shard.location) for shard in (self.one, self.two))
 
+    def start_again(self) -> None:
+        """Put everything back as it was at first; by hand, because a move is what is tested."""
+        low = mapping_of(self.tenants, 1)
+        if low.shard == self.two:
+            self._give_back(low)
+        self.low, self.high = mapping_of(self.tenants, 1), mapping_of(self.tenants, 150)
+        assert (self.low.shard, self.high.shard) == (self.one, self.two)
+        with self.manager.executor.engine.begin() as connection:
+            connection.execute(delete(global_catalog.jobs))
+        self.fill(TENANTS)
+
+    def _give_back(self, low: Mapping) -> None:
+        table = local_catalog.mappings
+        mine = table.c.id == low.id
+        with self.two.connect() as two, self.one.connect() as one:
+            row = two.execute(select(table).where(mine)).one()
+            one.execute(insert(table).values(row._asdict()))
+            two.execute(delete(table).where(mine))
+            one.commit()
+            two.commit()
+        table = global_catalog.mappings
+        with self.manager.executor.engine.begin() as connection:
+            change = update(table).where(table.c.id == low.id)
+            connection.execute(change.values(shard_id=self.one.id))
+        self.tenants.cache.clear()
+
+    def fill(self, tenants: Iterable[int]) -> None:
+        """Give each shard the rows of its tenants and no others, the first a region as well."""
+        for shard in (self.one, self.two):
+            with shard.connect() as connection:
+                for table in (post, blog, odd, region):
+                    connection.execute(delete(table))
+                if shard == self.one:
+                    connection.execute(insert(region), [{"id": 1, "name": "north"}])
+                fill(connection, [t for t in tenants if (t < 100) == (shard == self.one)])
+                connection.commit()
+
 
 @contextmanager
 def two_shards(urls: NewDatabase, *, tenants: Iterable[int] = (1, 42, 99, 150)) -> Iterator[Moving]:
@@ -113,6 +157,80 @@ def two_shards(urls: NewDatabase, *, tenants: Iterable[int] = (1, 42, 99, 150)) 
         yield moving
     finally:
         moving.manager.close()
+
+
+class Kept:
+    """Two shards of one kind of database that many tests use one after the other.
+
+    Making them takes longer than a move. A test that ends badly leaves none to the next one.
+    """
+
+    def __init__(self, urls: NewDatabase) -> None:
+        self._urls = urls
+        self._moving: Moving | None = None
+
+    @contextmanager
+    def whole(self) -> Iterator[Moving]:
+        """Give shards without a trace of earlier moves."""
+        moving, self._moving = self._moving, None
+        if moving is None:
+            moving = Moving(self._urls)
+        try:
+            moving.start_again()
+            yield moving
+            assert_nothing_is_left(moving)
+        except BaseException:
+            moving.manager.close()
+            raise
+        self._moving = moving
+
+    def close(self) -> None:
+        if self._moving is not None:
+            self._moving.manager.close()
+
+
+@contextmanager
+def kept_databases(kind: str, folder: Path) -> Iterator[Kept]:
+    if kind == "sqlite":
+        made: list[str] = []
+
+        def new(name: str) -> str:
+            made.append(name)
+            return f"sqlite:///{folder / name}_{len(made)}.db"
+
+        with closing(Kept(new)) as kept:
+            yield kept
+        return
+    server, taken = postgres.server(), list[str]()
+
+    def take(name: str) -> str:
+        taken.append(server.take_database(name))
+        return server.url(taken[-1])
+
+    with closing(Kept(take)) as kept:
+        yield kept
+    for name in taken:
+        server.give_back(name)
+
+
+@pytest.fixture(scope="module")
+def kept_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
+    with kept_databases("sqlite", tmp_path_factory.mktemp("kept")) as kept:
+        yield kept
+
+
+@pytest.fixture(scope="module")
+def kept_postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
+    with kept_databases("postgresql", tmp_path_factory.mktemp("kept")) as kept:
+        yield kept
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def kept(request: pytest.FixtureRequest) -> Kept:
+    """Give shards that the tests of a module share, on SQLite and then on PostgreSQL."""
+    name = "kept_sqlite" if request.param == "sqlite" else "kept_postgres"
+    found: Kept = request.getfixturevalue(name)
+    return found
 
 
 def fill(connection: Any, tenants: Iterable[int], *, rows: int = 5) -> None:

@@ -4,9 +4,11 @@ Tenants below 100 and those from 100 on are two mappings of the first shard; tho
 are on the second.
 """
 
+import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
+import pytest
 from sqlalchemy import delete, func, insert, select, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -15,8 +17,11 @@ from partita.shards.manager import ShardMapManager
 from partita.shards.mapping import Mapping, MappingStatus, Shard
 from partita.shards.ranges import Range
 from partita.shards.shard_map import RangeShardMap
+from shards.shared_databases import SharedDatabases
 
 NewDatabase = Callable[[str], str]
+SYNC = ("sqlite", "psycopg")
+ASYNC = ("sqlite", "psycopg", "asyncpg")
 
 
 class Base(DeclarativeBase):
@@ -83,6 +88,36 @@ def carry_rows(manager: ShardMapManager, mapping: Mapping, target: Shard) -> Non
 @contextmanager
 def a_routed_map(new: NewDatabase) -> Iterator[Routed]:
     urls = [new("catalog"), new("one"), new("two")]
+    with a_map_on(urls) as routed:
+        yield routed
+
+
+def a_map_on_the_asked(request: pytest.FixtureRequest) -> AbstractContextManager[Routed]:
+    """Give the map on what a fixture's parameter names: SQLite, or a driver of PostgreSQL."""
+    if request.param == "sqlite":
+        return a_routed_map(request.getfixturevalue("new_sqlite"))
+    return a_shared_map(request.param)
+
+
+@contextmanager
+def a_shared_map(driver: str = "psycopg") -> Iterator[Routed]:
+    """Give the map on PostgreSQL whose rows are put back after the test."""
+    with _shared_databases(driver).lent() as urls, ShardMapManager.open(urls[0]) as manager:
+        yield Routed(manager, urls)
+
+
+@functools.cache
+def _shared_databases(driver: str) -> SharedDatabases:
+    shared = SharedDatabases(driver)
+    urls = [shared.new(name) for name in ("catalog", "one", "two")]
+    with a_map_on(urls):
+        pass
+    shared.keep()
+    return shared
+
+
+@contextmanager
+def a_map_on(urls: list[str]) -> Iterator[Routed]:
     with ShardMapManager.create(urls[0]) as manager:
         tenants = manager.create_range_map("tenants", key=int)
         one, two = tenants.create_shard(urls[1]), tenants.create_shard(urls[2])

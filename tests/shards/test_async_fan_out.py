@@ -1,10 +1,11 @@
 """The async twin of fan-out: the same rows, errors and limits on async engines."""
 
 import asyncio
+import socket
 import threading
 from collections.abc import AsyncIterator, Callable
-from typing import Any
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import func, select
@@ -17,24 +18,29 @@ from partita.errors import (
     SchemaMismatchError,
     ShardError,
 )
-from partita.shards.async_fan_out import AsyncFanOutResult, afan_out
+from partita.shards.async_fan_out import AsyncFanOutResult
 from partita.shards.gathering import FanOutEvent
 from shards.conftest import NewDatabase
-from shards.test_fan_out import Blog, Shop, nap
+from shards.shop import Blog, Shop, a_shared_shop, a_shop, nap
 
 
-class AsyncShop(Shop):
-    def afan_out(self, statement: Any, **options: Any) -> AsyncFanOutResult:
-        return afan_out(self.map, statement, **options)
+@pytest.fixture(params=["sqlite", "psycopg", "asyncpg"])
+async def shop(request: pytest.FixtureRequest) -> AsyncIterator[Shop]:
+    """Give one whose rows and views the test may change, but not its tables."""
+    is_sqlite = request.param == "sqlite"
+    new = request.getfixturevalue("new_sqlite") if is_sqlite else None
+    with a_shared_shop(request.param) if new is None else a_shop(new) as made:
+        yield made
+        assert _tasks() == []
+        await made.manager.aclose()
 
 
 @pytest.fixture
-async def shop(database_urls: NewDatabase) -> AsyncIterator[AsyncShop]:
-    made = await asyncio.to_thread(AsyncShop, database_urls)
-    yield made
-    assert _tasks() == []
-    await made.manager.aclose()
-    made.close()
+async def fresh_shop(database_urls: NewDatabase) -> AsyncIterator[Shop]:
+    """Give one whose tables the test may change."""
+    with a_shop(database_urls) as made:
+        yield made
+        await made.manager.aclose()
 
 
 def _tasks() -> list[str]:
@@ -53,22 +59,11 @@ async def _until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
     return False
 
 
-def _is_quiet(shop: Shop) -> bool:
-    if shop.urls[0].startswith("sqlite"):
-        return True
-    query = (
-        "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%nap%' AND state <> 'idle'"
-        " AND pid <> pg_backend_pid()"
-    )
-    with shop.shards[0].connect() as connection:
-        return bool(connection.scalar(sa.text(query)) == 0)
-
-
 async def _tenants(rows: AsyncFanOutResult) -> list[int]:
     return sorted([row.tenant_id async for row in rows])
 
 
-async def test_rows_of_all_shards_come_once(shop: AsyncShop) -> None:
+async def test_rows_of_all_shards_come_once(shop: Shop) -> None:
     rows = shop.afan_out(select(Blog.tenant_id, Blog.name))
 
     assert await _tenants(rows) == [1, 42, 150, 201]
@@ -76,17 +71,17 @@ async def test_rows_of_all_shards_come_once(shop: AsyncShop) -> None:
     rows.raise_if_incomplete()
 
 
-async def test_rows_are_merged_in_one_order(shop: AsyncShop) -> None:
+async def test_rows_are_merged_in_one_order(shop: Shop) -> None:
     rows = shop.afan_out(select(Blog.tenant_id), order_by=Blog.tenant_id.desc(), limit=3, workers=1)
 
     assert [row.tenant_id async for row in rows] == [201, 150, 42]
 
 
-async def test_counts_are_added_over_the_shards(shop: AsyncShop) -> None:
+async def test_counts_are_added_over_the_shards(shop: Shop) -> None:
     assert await shop.afan_out(select(func.count(Blog.id)), reduce="count").scalar() == 4
 
 
-async def test_many_rows_stream(shop: AsyncShop) -> None:
+async def test_many_rows_stream(shop: Shop) -> None:
     for number in range(3):
         with shop.shards[number].connect() as connection:
             connection.execute(
@@ -102,7 +97,7 @@ async def test_many_rows_stream(shop: AsyncShop) -> None:
     assert [row.id for row in ordered] == sorted(row.id for row in ordered)
 
 
-async def test_entities_come_detached(shop: AsyncShop) -> None:
+async def test_entities_come_detached(shop: Shop) -> None:
     rows = shop.afan_out(select(Blog).options(selectinload(Blog.posts)), order_by=Blog.tenant_id)
 
     blogs = [row.Blog async for row in rows]
@@ -111,14 +106,14 @@ async def test_entities_come_detached(shop: AsyncShop) -> None:
     assert all(sa.inspect(blog).detached and blog.posts == [] for blog in blogs)
 
 
-async def test_a_refused_statement_is_refused_at_once(shop: AsyncShop) -> None:
+async def test_a_refused_statement_is_refused_at_once(shop: Shop) -> None:
     with pytest.raises(NotSupportedError):
         shop.afan_out(sa.delete(Blog))
     with pytest.raises(InvalidRequestError):
         shop.afan_out(select(Blog.id), workers=0)
 
 
-async def test_a_dead_shard_fails_a_complete_fan_out(shop: AsyncShop) -> None:
+async def test_a_dead_shard_fails_a_complete_fan_out(shop: Shop) -> None:
     shop.kill(1)
 
     with pytest.raises(ExceptionGroup) as raised:
@@ -129,7 +124,7 @@ async def test_a_dead_shard_fails_a_complete_fan_out(shop: AsyncShop) -> None:
     assert error.shard == shop.shards[1]
 
 
-async def test_a_dead_shard_leaves_the_rows_of_the_others(shop: AsyncShop) -> None:
+async def test_a_dead_shard_leaves_the_rows_of_the_others(shop: Shop) -> None:
     shop.kill(1)
 
     rows = shop.afan_out(select(Blog.tenant_id), policy="partial")
@@ -140,7 +135,7 @@ async def test_a_dead_shard_leaves_the_rows_of_the_others(shop: AsyncShop) -> No
         rows.raise_if_incomplete()
 
 
-async def test_a_slow_shard_is_cancelled_and_named(shop: AsyncShop) -> None:
+async def test_a_slow_shard_is_cancelled_and_named(shop: Shop) -> None:
     shop.make_naps(1)
 
     rows = shop.afan_out(select(nap.c.n), shard_timeout=0.3, policy="partial")
@@ -149,20 +144,20 @@ async def test_a_slow_shard_is_cancelled_and_named(shop: AsyncShop) -> None:
     assert {shard: error.code for shard, error in rows.errors.items()} == {
         shop.shards[1]: "ShardTimedOut"
     }
-    assert await _until(lambda: _is_quiet(shop))
+    assert await _until(shop.is_quiet)
 
 
-async def test_the_whole_fan_out_has_a_time_limit(shop: AsyncShop) -> None:
+async def test_the_whole_fan_out_has_a_time_limit(shop: Shop) -> None:
     shop.make_naps(0, 2)
 
     with pytest.raises(ExceptionGroup) as raised:
         await shop.afan_out(select(nap.c.n), timeout=0.3).all()
 
     assert len(raised.value.exceptions) == 2
-    assert await _until(lambda: _is_quiet(shop))
+    assert await _until(shop.is_quiet)
 
 
-async def test_the_first_row_does_not_wait_for_the_slowest_shard(shop: AsyncShop) -> None:
+async def test_the_first_row_does_not_wait_for_the_slowest_shard(shop: Shop) -> None:
     shop.make_naps(1)
 
     async with shop.afan_out(select(nap.c.n)) as rows:
@@ -171,7 +166,26 @@ async def test_the_first_row_does_not_wait_for_the_slowest_shard(shop: AsyncShop
     assert rows.errors == {}
 
 
-async def test_a_cancelled_caller_cancels_what_runs(shop: AsyncShop) -> None:
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+async def test_a_server_that_never_answers_holds_nobody_up(driver: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent, a_shared_shop(driver) as shop:
+        location = msgspec.structs.replace(shop.shards[1].location, port=silent.getsockname()[1])
+        mute = msgspec.structs.replace(shop.shards[1], id="0" * 32, location=location)
+
+        rows = shop.afan_out(
+            select(Blog.tenant_id),
+            shards=[shop.shards[0], mute],
+            shard_timeout=0.5,
+            policy="partial",
+        )
+
+        assert await _tenants(rows) == [1, 42]
+        assert rows.errors[mute].code == "ShardTimedOut"
+        assert _tasks() == []
+        await shop.manager.aclose()
+
+
+async def test_a_cancelled_caller_cancels_what_runs(shop: Shop) -> None:
     shop.make_naps(0, 1, 2)
     began = asyncio.Event()
     caller = asyncio.create_task(
@@ -185,11 +199,12 @@ async def test_a_cancelled_caller_cancels_what_runs(shop: AsyncShop) -> None:
     with pytest.raises(asyncio.CancelledError):
         await caller
     assert _tasks() == []
-    assert await _until(lambda: _is_quiet(shop))
+    assert await _until(shop.is_quiet)
     assert await _tenants(shop.afan_out(select(Blog.tenant_id))) == [1, 42, 150, 201]
 
 
-async def test_a_shard_with_another_schema_is_listed(shop: AsyncShop) -> None:
+async def test_a_shard_with_another_schema_is_listed(fresh_shop: Shop) -> None:
+    shop = fresh_shop
     shop.run(
         2,
         "DROP TABLE post",
@@ -209,7 +224,7 @@ async def test_a_shard_with_another_schema_is_listed(shop: AsyncShop) -> None:
     assert isinstance(rows.errors[shop.shards[2]].cause, SchemaMismatchError)
 
 
-async def test_events_tell_what_happened_to_each_shard(shop: AsyncShop) -> None:
+async def test_events_tell_what_happened_to_each_shard(shop: Shop) -> None:
     shop.kill(0)
     ends: dict[object, str] = {}
 
@@ -225,7 +240,7 @@ async def test_events_tell_what_happened_to_each_shard(shop: AsyncShop) -> None:
     }
 
 
-async def test_each_shard_receives_its_own_keys(shop: AsyncShop) -> None:
+async def test_each_shard_receives_its_own_keys(shop: Shop) -> None:
     mine = Blog.tenant_id.in_(sa.bindparam("keys", expanding=True))
 
     rows = shop.afan_out(select(Blog.tenant_id).where(mine), keys=[1, 201])
@@ -233,7 +248,7 @@ async def test_each_shard_receives_its_own_keys(shop: AsyncShop) -> None:
     assert await _tenants(rows) == [1, 201]
 
 
-async def test_rows_left_behind_by_a_move_are_seen_once(shop: AsyncShop) -> None:
+async def test_rows_left_behind_by_a_move_are_seen_once(shop: Shop) -> None:
     await asyncio.to_thread(shop.carry, shop.map.get(1), to=shop.shards[2], leave_behind=True)
 
     assert len(await shop.afan_out(select(Blog.tenant_id)).all()) == 6
@@ -245,7 +260,7 @@ async def test_rows_left_behind_by_a_move_are_seen_once(shop: AsyncShop) -> None
     ]
 
 
-async def test_each_row_is_seen_once_while_ranges_bounce(shop: AsyncShop) -> None:
+async def test_each_row_is_seen_once_while_ranges_bounce(shop: Shop) -> None:
     stop = threading.Event()
 
     def bounce() -> None:
@@ -268,7 +283,7 @@ async def test_each_row_is_seen_once_while_ranges_bounce(shop: AsyncShop) -> Non
         await mover
 
 
-async def test_a_change_that_nobody_finishes_ends_in_a_typed_error(shop: AsyncShop) -> None:
+async def test_a_change_that_nobody_finishes_ends_in_a_typed_error(shop: Shop) -> None:
     shop.run(0, "DELETE FROM partita_local_mappings")
 
     with pytest.raises(ExceptionGroup) as raised:

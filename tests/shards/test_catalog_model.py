@@ -248,10 +248,14 @@ class CatalogMachine(RuleBasedStateMachine):
             def work() -> object:
                 return self.maps[who].update_mapping(mapping, status=OFFLINE, token=held[4])
 
-        self._crashed(who, work, steps)
-        assert self._actual() in (self.model, sorted(after))
-        self._crashed(1 - who, self.managers[1 - who].repair, second)
-        assert self._actual() in (self.model, sorted(after))
+        for doer, step, left in (
+            (who, work, steps),
+            (1 - who, self.managers[1 - who].repair, second),
+        ):
+            self._crashed(doer, step, left)
+            assert self._actual() in (self.model, sorted(after))
+            if not pending(self.managers[0]):  # no record explains a difference: there is none
+                assert_catalogs_agree(self.maps[0])
         self.managers[who].repair()
         self.model = self._actual()
 
@@ -331,7 +335,7 @@ class PostgresCatalogMachine(CatalogMachine):
 def test_a_map_on_sqlite_is_like_its_model() -> None:
     run_state_machine_as_test(
         CatalogMachine,
-        settings=settings(max_examples=400 if SOAK else 15, stateful_step_count=30, deadline=None),
+        settings=settings(max_examples=400 if SOAK else 10, stateful_step_count=30, deadline=None),
     )
 
 
@@ -339,5 +343,5 @@ def test_a_map_on_sqlite_is_like_its_model() -> None:
 def test_a_map_on_postgresql_is_like_its_model() -> None:
     run_state_machine_as_test(
         PostgresCatalogMachine,
-        settings=settings(max_examples=60 if SOAK else 4, stateful_step_count=30, deadline=None),
+        settings=settings(max_examples=60 if SOAK else 3, stateful_step_count=30, deadline=None),
     )

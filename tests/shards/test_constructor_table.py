@@ -13,12 +13,27 @@ from sqlalchemy.orm import Session
 
 from partita.errors import TransactionUseError
 from partita.shards.session import RoutedSession
-from shards.routed import Base, NewDatabase, Note, Routed, a_routed_map, count_notes, select_one
+from shards.routed import (
+    ASYNC,
+    SYNC,
+    Base,
+    Note,
+    Routed,
+    a_map_on_the_asked,
+    count_notes,
+    select_one,
+)
 
 
-@pytest.fixture
-def routed(database_urls: NewDatabase) -> Iterator[Routed]:
-    with a_routed_map(database_urls) as made:
+@pytest.fixture(params=SYNC)
+def routed(request: pytest.FixtureRequest) -> Iterator[Routed]:
+    with a_map_on_the_asked(request) as made:
+        yield made
+
+
+@pytest.fixture(params=ASYNC)
+def arouted(request: pytest.FixtureRequest) -> Iterator[Routed]:
+    with a_map_on_the_asked(request) as made:
         yield made
 
 
@@ -104,29 +119,29 @@ def test_a_framework_session_becomes_a_scope_with_a_key(routed: Routed) -> None:
     assert routed.notes(routed.one) == [(5, 1)]
 
 
-async def test_an_async_session_of_an_engine_becomes_one_of_map_and_key(routed: Routed) -> None:
-    async with routed.tenants.async_sessionmaker()(5) as session:
+async def test_an_async_session_of_an_engine_becomes_one_of_map_and_key(arouted: Routed) -> None:
+    async with arouted.tenants.async_sessionmaker()(5) as session:
         assert isinstance(session, AsyncSession)
         assert isinstance(session.sync_session, RoutedSession)
         assert await session.scalar(select_one) == 1
-    await routed.manager.aclose()
+    await arouted.manager.aclose()
 
 
-async def test_an_async_session_takes_no_bind_either(routed: Routed) -> None:
+async def test_an_async_session_takes_no_bind_either(arouted: Routed) -> None:
     engine = create_async_engine("sqlite+aiosqlite://")
     with pytest.raises(TransactionUseError, match="BindRefused"):
-        routed.tenants.async_sessionmaker(bind=engine)
+        arouted.tenants.async_sessionmaker(bind=engine)
     with pytest.raises(TransactionUseError, match="BindRefused"):
-        routed.tenants.async_sessionmaker()(5, bind=engine)
+        arouted.tenants.async_sessionmaker()(5, bind=engine)
     await engine.dispose()
 
 
-async def test_a_subclass_of_the_async_session_is_passed_through(routed: Routed) -> None:
+async def test_a_subclass_of_the_async_session_is_passed_through(arouted: Routed) -> None:
     class Polite(AsyncSession):
         async def greet(self) -> str:
             return "good morning"
 
-    async with routed.tenants.async_sessionmaker(class_=Polite)(5) as session:
+    async with arouted.tenants.async_sessionmaker(class_=Polite)(5) as session:
         assert isinstance(session, Polite)
         assert await session.greet() == "good morning"
         assert isinstance(session.sync_session, RoutedSession)

@@ -8,14 +8,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from psycopg import sql
 from sqlalchemy import Column, Integer, MetaData, String, Table, func, make_url, select
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship, selectinload
+from sqlalchemy.orm import Mapped, mapped_column, selectinload
 
 from partita.errors import (
     InvalidRequestError,
@@ -30,7 +28,6 @@ from partita.shards import gathering, owned_rows
 from partita.shards.fan_out import FanOutResult, fan_out
 from partita.shards.gathering import FanOutEvent
 from partita.shards.manager import ShardMapManager
-from partita.shards.mapping import Mapping, Shard
 from partita.shards.merging import Reduce
 from partita.shards.ranges import Range
 from partita.shards.schema import ShardedSchema
@@ -38,132 +35,33 @@ from partita.shards.shard_map import HashShardMap, ListShardMap, RangeShardMap
 from partita.shards.shard_reader import BATCH_ROWS
 from shards import postgres
 from shards.conftest import NewDatabase
+from shards.shop import Base, Blog, Post, Shop, a_shared_shop, a_shop, nap
 
 SOAK = bool(os.environ.get("PARTITA_SOAK"))
-LONG_SECONDS = 60.0
-"""What a statement takes that must be cancelled; tests end long before."""
 
 
-class Base(DeclarativeBase):
-    pass
-
-
-class Blog(Base):
-    __tablename__ = "blog"
-    tenant_id: Mapped[int] = mapped_column(primary_key=True)
-    id: Mapped[int] = mapped_column(primary_key=True)
-    name: Mapped[str | None]
-    posts: Mapped[list["Post"]] = relationship(viewonly=True)
-
-
-class Post(Base):
-    __tablename__ = "post"
-    tenant_id: Mapped[int] = mapped_column(primary_key=True)
-    id: Mapped[int] = mapped_column(primary_key=True)
-    blog_id: Mapped[int]
-    __table_args__ = (
-        sa.ForeignKeyConstraint(["tenant_id", "blog_id"], ["blog.tenant_id", "blog.id"]),
-    )
-
-
-nap = Table("nap", MetaData(), Column("n", Integer))
-"""A view that some shards take long to answer."""
-KEYS = {"blog": "tenant_id", "post": "tenant_id"}
-
-
-class Shop:
-    """A map of three shards with ranges of a hundred tenants each, and one blog a tenant."""
-
-    def __init__(self, new: NewDatabase, tenants: tuple[int, ...] = (1, 42, 150, 201)) -> None:
-        self.new = new
-        self.dropped: list[str] = []
-        self.manager = ShardMapManager.create(new("catalog"))
-        self.map: RangeShardMap = self.manager.create_range_map("tenants", key=int)
-        self.map.adopt_schema(ShardedSchema(Base.metadata, keys=KEYS))
-        self.urls = [new(f"shard{number}") for number in range(3)]
-        self.shards = [self.map.create_shard(url) for url in self.urls]
-        for number, shard in enumerate(self.shards):
-            self.map.create_mapping(Range(100 * number, 100 * number + 100), shard)
-            with shard.connect() as connection:
-                Base.metadata.create_all(connection)
-                rows = [
-                    {"tenant_id": tenant, "id": 1, "name": f"blog of {tenant}"}
-                    for tenant in tenants
-                    if tenant // 100 == number
-                ]
-                if rows:
-                    connection.execute(sa.insert(Blog), rows)
-                connection.commit()
-
-    def close(self) -> None:
-        self.manager.close()
-        for name in self.dropped:
-            create = sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name))
-            postgres.server().execute(create)
-
-    def fan_out(self, statement: Any, **options: Any) -> FanOutResult:
-        return fan_out(self.map, statement, **options)
-
-    def run(self, number: int, *statements: str) -> None:
-        with self.shards[number].connect() as connection:
-            for statement in statements:
-                connection.exec_driver_sql(statement)
-            connection.commit()
-
-    def kill(self, number: int) -> None:
-        """Take the shard's database away."""
-        self.manager.engines.dispose()
-        url = make_url(self.urls[number])
-        assert url.database is not None
-        if url.get_backend_name() == "postgresql":
-            self.dropped.append(url.database)
-            drop = sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(url.database))
-            postgres.server().execute(drop)
-            return
-        for path in Path(url.database).parent.glob(f"{Path(url.database).name}*"):
-            path.unlink()
-        Path(url.database).mkdir()
-
-    def make_naps(self, *slow: int) -> None:
-        is_sqlite = self.urls[0].startswith("sqlite")
-        endless = (
-            "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < 1e12)"
-            " SELECT count(*) AS n FROM c"
-            if is_sqlite
-            else f"SELECT 1 AS n FROM pg_sleep({LONG_SECONDS})"
-        )
-        for number in range(3):
-            self.run(number, f"CREATE VIEW nap AS {endless if number in slow else 'SELECT 1 AS n'}")
-
-    def carry(self, mapping: Mapping, to: Shard, *, leave_behind: bool = False) -> Mapping:
-        """Move a range as a mover does: copy, take offline, switch, take online, delete."""
-        if to == mapping.shard:
-            return mapping
-        assert isinstance(mapping.range.low, int)
-        inside = sa.and_(
-            Blog.tenant_id >= mapping.range.low, Blog.tenant_id < (mapping.range.high or 10**9)
-        )
-        with mapping.shard.connect() as source:
-            rows = source.execute(select(Blog.__table__).where(inside)).mappings().all()
-        with to.connect() as target:
-            target.execute(sa.delete(Blog).where(inside))
-            if rows:
-                target.execute(sa.insert(Blog), [dict(row) for row in rows])
-            target.commit()
-        offline = self.map.set_offline(mapping)
-        moved = self.map.set_online(self.map.update_mapping(offline, shard=to))
-        if not leave_behind:
-            with mapping.shard.connect() as source:
-                source.execute(sa.delete(Blog).where(inside))
-                source.commit()
-        return moved
+@pytest.fixture(params=["sqlite", "psycopg"])
+def shop(request: pytest.FixtureRequest) -> Iterator[Shop]:
+    """Give one whose rows and views the test may change, but not its tables."""
+    is_sqlite = request.param == "sqlite"
+    lent = a_shop(request.getfixturevalue("new_sqlite")) if is_sqlite else a_shared_shop()
+    with lent as made:
+        yield made
+    assert _until(lambda: _threads() == [])
 
 
 @pytest.fixture
-def shop(database_urls: NewDatabase) -> Iterator[Shop]:
-    made = Shop(database_urls)
-    yield made
-    made.close()
+def fresh_shop(database_urls: NewDatabase) -> Iterator[Shop]:
+    """Give one whose tables the test may change."""
+    with a_shop(database_urls) as made:
+        yield made
+    assert _until(lambda: _threads() == [])
+
+
+@pytest.fixture
+def postgres_shop() -> Iterator[Shop]:
+    with a_shared_shop() as made:
+        yield made
     assert _until(lambda: _threads() == [])
 
 
@@ -171,28 +69,17 @@ def shop(database_urls: NewDatabase) -> Iterator[Shop]:
 def sqlite_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     """Give one that all tests share: they may not change it."""
     folder = tmp_path_factory.mktemp("sqlite_shop")
-    made = Shop(lambda name: f"sqlite:///{folder / name}.db")
-    yield made
-    made.close()
+    with a_shop(lambda name: f"sqlite:///{folder / name}.db") as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
 def still_postgres_shop() -> Iterator[Shop]:
-    server = postgres.server()
-    taken: list[str] = []
-
-    def new(name: str) -> str:
-        taken.append(server.take_database(name))
-        return server.url(taken[-1])
-
-    made = Shop(new)
-    yield made
-    made.close()
-    for name in taken:
-        server.give_back(name)
+    with a_shop(postgres.postgres_url) as made:
+        yield made
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", "psycopg"])
 def still_shop(request: pytest.FixtureRequest) -> Iterator[Shop]:
     """Give one that all tests share: they may not change it."""
     made: Shop = request.getfixturevalue(
@@ -200,13 +87,6 @@ def still_shop(request: pytest.FixtureRequest) -> Iterator[Shop]:
     )
     yield made
     assert _until(lambda: _threads() == [])
-
-
-@pytest.fixture
-def postgres_shop(new_postgres: NewDatabase) -> Iterator[Shop]:
-    made = Shop(new_postgres)
-    yield made
-    made.close()
 
 
 def _threads() -> list[str]:
@@ -266,6 +146,13 @@ def test_rows_are_sqlalchemy_rows(still_shop: Shop) -> None:
     tenant, name = row
     assert (tenant, name) == (42, "blog of 42")
     assert row._mapping["name"] == row[1] == row.name
+
+
+def test_fan_outs_are_counted(still_shop: Shop) -> None:
+    before = still_shop.manager.counters["fan_outs"]
+    still_shop.fan_out(select(Blog.tenant_id)).all()
+    still_shop.fan_out(select(Blog.tenant_id)).close()
+    assert still_shop.manager.counters["fan_outs"] == before + 2
 
 
 def test_rows_can_be_iterated_once(still_shop: Shop) -> None:
@@ -394,7 +281,7 @@ def test_only_the_shards_of_the_keys_are_asked(still_shop: Shop) -> None:
 def test_each_shard_receives_its_own_keys(still_shop: Shop, count: int) -> None:
     keys = [1, 150, 201, *range(60, 60 + count - 3)]
     mine = Blog.tenant_id.in_(sa.bindparam("keys", expanding=True))
-    asked: list[Shard] = []
+    asked: list[object] = []
 
     rows = still_shop.fan_out(
         select(Blog.tenant_id).where(mine), keys=keys, on_event=lambda e: asked.append(e.shard)
@@ -465,15 +352,16 @@ def test_rows_cannot_be_locked(sqlite_shop: Shop) -> None:
 
 
 def test_a_select_that_writes_changes_nothing(postgres_shop: Shop) -> None:
-    removes = "CREATE FUNCTION removes() RETURNS int AS 'DELETE FROM blog; SELECT 1' LANGUAGE sql"
+    shop = postgres_shop
+    removes = "FUNCTION removes() RETURNS int AS 'DELETE FROM blog; SELECT 1' LANGUAGE sql"
     for number in range(3):
-        postgres_shop.run(number, removes)
+        shop.run(number, f"CREATE OR REPLACE {removes}")
 
     with pytest.raises(ExceptionGroup) as raised:
-        postgres_shop.fan_out(select(func.removes())).all()
+        shop.fan_out(select(func.removes())).all()
 
     assert "ReadOnly" in repr(raised.value.exceptions[0].__cause__)
-    assert len(postgres_shop.fan_out(select(Blog.id)).all()) == 4
+    assert len(shop.fan_out(select(Blog.id)).all()) == 4
 
 
 @pytest.mark.parametrize(
@@ -759,8 +647,8 @@ def test_a_failure_on_all_shards_is_raised_in_both_policies(still_shop: Shop, po
         assert len(raised.value.exceptions) == 3
 
 
-def test_no_server_at_the_address_is_the_shards_error(new_postgres: NewDatabase) -> None:
-    shop = Shop(new_postgres)
+def test_no_server_at_the_address_is_the_shards_error(postgres_shop: Shop) -> None:
+    shop = postgres_shop
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -776,7 +664,6 @@ def test_no_server_at_the_address_is_the_shards_error(new_postgres: NewDatabase)
 
     assert sorted(row.tenant_id for row in rows) == [1, 42]
     assert set(rows.errors) == {dead}
-    shop.manager.close()
 
 
 def test_errors_name_the_shard_but_no_values(still_shop: Shop) -> None:
@@ -791,7 +678,7 @@ def test_errors_name_the_shard_but_no_values(still_shop: Shop) -> None:
 
 
 def test_an_error_in_the_middle_of_a_stream_is_found(shop: Shop) -> None:
-    is_sqlite = shop.urls[0].startswith("sqlite")
+    is_sqlite = shop.is_sqlite
     for number in range(3):
         bad = "abs(-9223372036854775808)" if is_sqlite else "1 / 0"
         worst = bad if number == 1 else "0"
@@ -839,7 +726,8 @@ def _other_type(shop: Shop, number: int) -> None:
     )
 
 
-def test_a_shard_with_other_column_types_is_refused(shop: Shop) -> None:
+def test_a_shard_with_other_column_types_is_refused(fresh_shop: Shop) -> None:
+    shop = fresh_shop
     _other_type(shop, 1)
 
     with pytest.raises(ExceptionGroup) as raised:
@@ -849,7 +737,8 @@ def test_a_shard_with_other_column_types_is_refused(shop: Shop) -> None:
     assert {type(cause) for cause in causes} == {SchemaMismatchError}
 
 
-def test_a_shard_with_other_column_types_is_listed(shop: Shop) -> None:
+def test_a_shard_with_other_column_types_is_listed(fresh_shop: Shop) -> None:
+    shop = fresh_shop
     _other_type(shop, 2)
 
     rows = shop.fan_out(
@@ -865,7 +754,8 @@ def test_a_shard_with_other_column_types_is_listed(shop: Shop) -> None:
     assert isinstance(rows.errors[shop.shards[2]].cause, SchemaMismatchError)
 
 
-def test_entities_of_another_schema_are_refused_too(shop: Shop) -> None:
+def test_entities_of_another_schema_are_refused_too(fresh_shop: Shop) -> None:
+    shop = fresh_shop
     _other_type(shop, 2)
 
     rows = shop.fan_out(select(Blog), policy="partial", workers=1, shards=shop.shards)
@@ -874,7 +764,8 @@ def test_entities_of_another_schema_are_refused_too(shop: Shop) -> None:
     assert isinstance(rows.errors[shop.shards[2]].cause, SchemaMismatchError)
 
 
-def test_a_shard_with_other_column_names_is_refused(shop: Shop) -> None:
+def test_a_shard_with_other_column_names_is_refused(fresh_shop: Shop) -> None:
+    shop = fresh_shop
     statement = sa.text("SELECT * FROM blog").columns()
     shop.run(1, "ALTER TABLE blog RENAME COLUMN name TO title")
 
@@ -884,7 +775,8 @@ def test_a_shard_with_other_column_names_is_refused(shop: Shop) -> None:
     assert isinstance(rows.errors[shop.shards[1]].cause, SchemaMismatchError)
 
 
-def test_a_shard_without_the_column_fails(shop: Shop) -> None:
+def test_a_shard_without_the_column_fails(fresh_shop: Shop) -> None:
+    shop = fresh_shop
     shop.run(1, "ALTER TABLE blog RENAME COLUMN name TO title")
 
     rows = shop.fan_out(select(Blog.name), policy="partial")
@@ -896,15 +788,6 @@ def test_a_shard_without_the_column_fails(shop: Shop) -> None:
 # --- time -----------------------------------------------------------------------------------------
 
 
-def _is_quiet(shop: Shop) -> bool:
-    """Say whether no database still works on a nap."""
-    if shop.urls[0].startswith("sqlite"):
-        return _threads() == []
-    with shop.shards[0].connect() as connection:
-        query = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%nap%' AND state <> 'idle'"
-        return bool(connection.scalar(sa.text(query + " AND pid <> pg_backend_pid()")) == 0)
-
-
 def test_a_slow_shard_is_cancelled_and_named(shop: Shop) -> None:
     shop.make_naps(1)
 
@@ -914,7 +797,7 @@ def test_a_slow_shard_is_cancelled_and_named(shop: Shop) -> None:
     error = _only_error(raised.value)
     assert (error.code, error.shard) == ("ShardTimedOut", shop.shards[1])
     assert isinstance(error.cause, TimeoutError)
-    assert _until(lambda: _is_quiet(shop))
+    assert _until(shop.is_quiet)
 
 
 def test_a_slow_shard_leaves_the_rows_of_the_others(shop: Shop) -> None:
@@ -926,7 +809,7 @@ def test_a_slow_shard_leaves_the_rows_of_the_others(shop: Shop) -> None:
     assert {shard: error.code for shard, error in rows.errors.items()} == {
         shop.shards[1]: "ShardTimedOut"
     }
-    assert _until(lambda: _is_quiet(shop))
+    assert _until(shop.is_quiet)
 
 
 def test_the_whole_fan_out_has_a_time_limit(shop: Shop) -> None:
@@ -936,7 +819,7 @@ def test_the_whole_fan_out_has_a_time_limit(shop: Shop) -> None:
 
     assert [row.n for row in rows] == [1]
     assert set(rows.errors) == {shop.shards[0], shop.shards[2]}
-    assert _until(lambda: _is_quiet(shop))
+    assert _until(shop.is_quiet)
 
 
 def test_shards_that_never_had_their_turn_are_out_of_time_too(shop: Shop) -> None:
@@ -971,7 +854,7 @@ def test_the_callers_own_time_does_not_count(shop: Shop) -> None:
 def test_a_failure_cancels_the_shards_that_still_work(shop: Shop) -> None:
     shop.make_naps(0, 2)
     shop.run(1, "DROP VIEW nap")
-    events: list[tuple[str, Shard]] = []
+    events: list[tuple[str, object]] = []
 
     with pytest.raises(ExceptionGroup) as raised:
         shop.fan_out(select(nap.c.n), on_event=lambda e: events.append((e.kind, e.shard))).all()
@@ -982,7 +865,7 @@ def test_a_failure_cancels_the_shards_that_still_work(shop: Shop) -> None:
         shop.shards[0],
         shop.shards[2],
     }
-    assert _until(lambda: _is_quiet(shop))
+    assert _until(shop.is_quiet)
 
 
 def test_closing_cancels_what_runs(shop: Shop) -> None:
@@ -994,7 +877,7 @@ def test_closing_cancels_what_runs(shop: Shop) -> None:
 
     assert _until(lambda: _threads() == [])
     assert rows.errors == {}
-    assert _until(lambda: _is_quiet(shop))
+    assert _until(shop.is_quiet)
 
 
 def test_a_keyboard_interrupt_cancels_what_runs(shop: Shop) -> None:
@@ -1012,7 +895,7 @@ def test_a_keyboard_interrupt_cancels_what_runs(shop: Shop) -> None:
         shop.fan_out(select(nap.c.n), on_event=lambda _: began.set()).all()
 
     assert _until(lambda: _threads() == [])
-    assert _until(lambda: _is_quiet(shop))
+    assert _until(shop.is_quiet)
 
 
 def test_a_connection_that_was_cancelled_does_not_come_back_to_the_pool(shop: Shop) -> None:
@@ -1024,25 +907,28 @@ def test_a_connection_that_was_cancelled_does_not_come_back_to_the_pool(shop: Sh
         assert len(shop.fan_out(select(Blog.id)).all()) == 4
 
 
-def test_a_server_that_never_answers_holds_nobody_up(new_postgres: NewDatabase) -> None:
-    shop = Shop(new_postgres)
+def test_a_server_that_never_answers_holds_nobody_up(postgres_shop: Shop) -> None:
+    shop = postgres_shop
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        url = re.sub(r":\d+/", f":{port}/", shop.urls[1])
+        # The least that libpq knows; without it the default of the engines would hold.
+        url = re.sub(r":\d+/", f":{port}/", shop.urls[1]) + "?connect_timeout=2"
         location = type(shop.shards[1].location).from_url(make_url(url))
         mute = type(shop.shards[1])(id="0" * 32, map_name="tenants", location=location)
 
         rows = shop.fan_out(
-            select(Blog.tenant_id), shards=[shop.shards[0], mute], timeout=0.5, policy="partial"
+            select(Blog.tenant_id),
+            shards=[shop.shards[0], mute],
+            shard_timeout=0.5,
+            policy="partial",
         )
 
         assert sorted(next(rows).tenant_id for _ in range(2)) == [1, 42]
         with pytest.raises(StopIteration):
             next(rows)
         assert rows.errors[mute].code == "ShardTimedOut"
-    # Once the server is gone the thread that tried to connect ends too.
-    assert _until(lambda: _threads() == [])
-    shop.manager.close()
+        # The thread that tried to connect gives up, though the server goes on being silent.
+        assert _until(lambda: _threads() == [])
 
 
 # --- events ---------------------------------------------------------------------------------------
@@ -1180,8 +1066,10 @@ def test_a_snapshot_taken_before_a_move_is_taken_anew(shop: Shop) -> None:
     assert moved.is_set()
 
 
-def test_a_shard_that_joins_in_the_middle_is_asked_too(shop: Shop) -> None:
-    fourth = shop.map.create_shard(shop.new("fourth"))
+def test_a_shard_that_joins_in_the_middle_is_asked_too(
+    shop: Shop, new_sqlite: NewDatabase, new_postgres: NewDatabase
+) -> None:
+    fourth = shop.map.create_shard((new_sqlite if shop.is_sqlite else new_postgres)("fourth"))
     with fourth.connect() as connection:
         Base.metadata.create_all(connection)
         connection.commit()
@@ -1340,12 +1228,11 @@ def test_many_ranges_are_looked_at_key_by_key(
     new_sqlite: NewDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(owned_rows, "OWNED_RANGES_MAX", 3)
-    shop = Shop(new_sqlite)
-    shop.carry(shop.map.get(1), to=shop.shards[2], leave_behind=True)
-    for at in (10, 20, 30, 110, 120, 210, 220, 230, 240):
-        shop.map.split(at=at)
+    with a_shop(new_sqlite) as shop:
+        shop.carry(shop.map.get(1), to=shop.shards[2], leave_behind=True)
+        for at in (10, 20, 30, 110, 120, 210, 220, 230, 240):
+            shop.map.split(at=at)
 
-    rows = shop.fan_out(select(Blog.tenant_id), consistent=True)
+        rows = shop.fan_out(select(Blog.tenant_id), consistent=True)
 
-    assert _tenants(rows) == [1, 42, 150, 201]
-    shop.close()
+        assert _tenants(rows) == [1, 42, 150, 201]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import Column, Integer, MetaData, Table, select, update
+from sqlalchemy import Column, Integer, MetaData, Table, select, text, update
 
 from partita.errors import (
     ConfigurationError,
@@ -23,6 +23,7 @@ from partita.errors import (
     UsageError,
 )
 from partita.shards import global_catalog, local_catalog
+from partita.shards.engines import location_of
 from partita.shards.manager import ShardMapManager
 from partita.shards.ranges import Range
 from partita.shards.schema import ShardedSchema
@@ -33,7 +34,7 @@ from shards.catalogs import NewDatabase, a_catalog
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-catalog_urls = catalogs.catalog_urls
+both_urls, catalog_urls = catalogs.both_urls, catalogs.catalog_urls
 
 
 def test_create_over_an_existing_catalog_fails(catalog_urls: NewDatabase) -> None:
@@ -55,8 +56,8 @@ def test_create_with_keep_opens_what_is_there(catalog_urls: NewDatabase) -> None
         assert [shard_map.name for shard_map in kept.list_maps()] == ["tenants"]
 
 
-def test_many_can_create_with_keep_at_once(catalog_urls: NewDatabase) -> None:
-    url = catalog_urls("catalog")
+def test_many_can_create_with_keep_at_once(both_urls: NewDatabase) -> None:
+    url = both_urls("catalog")
     start, outcomes = threading.Barrier(8), list[object]()
 
     def create() -> None:
@@ -76,8 +77,8 @@ def test_many_can_create_with_keep_at_once(catalog_urls: NewDatabase) -> None:
     assert outcomes == [[]] * 8
 
 
-def test_create_with_replace_starts_anew(catalog_urls: NewDatabase) -> None:
-    url = catalog_urls("catalog")
+def test_create_with_replace_starts_anew(both_urls: NewDatabase) -> None:
+    url = both_urls("catalog")
     with ShardMapManager.create(url) as first:
         first.create_range_map("tenants", key=int)
 
@@ -97,9 +98,9 @@ def test_open_gives_an_existing_catalog(catalog_urls: NewDatabase) -> None:
     assert (found.id, found.key_type) == (made.id, made.key_type)
 
 
-def test_open_without_a_catalog_is_refused(catalog_urls: NewDatabase) -> None:
+def test_open_without_a_catalog_is_refused(both_urls: NewDatabase) -> None:
     with pytest.raises(ShardMapNotFoundError) as refused:
-        ShardMapManager.open(catalog_urls("empty"))
+        ShardMapManager.open(both_urls("empty"))
 
     assert refused.value.code == "CatalogNotFound"
 
@@ -113,8 +114,8 @@ def test_try_open_gives_none_where_nothing_is(catalog_urls: NewDatabase) -> None
     assert ShardMapManager.try_open(catalog_urls("empty")) is None
 
 
-def test_try_open_gives_the_catalog_that_is_there(catalog_urls: NewDatabase) -> None:
-    url = catalog_urls("catalog")
+def test_try_open_gives_the_catalog_that_is_there(both_urls: NewDatabase) -> None:
+    url = both_urls("catalog")
     ShardMapManager.create(url).close()
 
     manager = ShardMapManager.try_open(url)
@@ -231,14 +232,18 @@ def test_bad_names_are_refused(tmp_path: Path, name: object) -> None:
         assert manager.list_maps() == []
 
 
-@pytest.mark.parametrize("name", ["x" * 50, 'sem"i;--', "'quoted'", "名簿", "%s {0} :x", "a.b c"])
-def test_names_that_need_quoting_work(catalog_urls: NewDatabase, name: str) -> None:
-    with ShardMapManager.create(catalog_urls("catalog")) as manager:
-        made = manager.create_range_map(name, key=int)
-        shard = made.create_shard(catalog_urls("one"))
-        made.create_mapping(Range(0, 1), shard)
+NAMES = ["x" * 50, 'sem"i;--', "'quoted'", "名簿", "%s {0} :x", "a.b c"]
 
-        assert manager.get_map(name).get(0).map_name == name
+
+def test_names_that_need_quoting_work(both_urls: NewDatabase) -> None:
+    with ShardMapManager.create(both_urls("catalog")) as manager:
+        url = both_urls("one")
+        for name in NAMES:
+            made = manager.create_range_map(name, key=int)
+            made.create_mapping(Range(0, 1), made.create_shard(url))
+
+            assert manager.get_map(name).get(0).map_name == name
+        assert sorted(one.name for one in manager.list_maps()) == sorted(NAMES)
 
 
 @pytest.mark.parametrize("key", [float, list, None, "int", (), (int,), (int, float), object()])
@@ -278,11 +283,11 @@ def test_a_catalog_that_cannot_be_reached_says_so(tmp_path: Path) -> None:
     assert refused.value.code == "CatalogUnreachable"
 
 
-def test_the_schema_is_stored_with_the_map(catalog_urls: NewDatabase) -> None:
+def test_the_schema_is_stored_with_the_map(both_urls: NewDatabase) -> None:
     metadata = MetaData()
     Table("blog", metadata, Column("tenant_id", Integer, primary_key=True))
     schema = ShardedSchema(metadata, keys={"blog": "tenant_id"})
-    url = catalog_urls("catalog")
+    url = both_urls("catalog")
     with ShardMapManager.create(url) as first:
         made = first.create_range_map("tenants", key=int, schema=schema)
         assert made.schema is schema
@@ -307,14 +312,12 @@ def test_a_schema_that_does_not_fit_the_key_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("work", ["create", "delete"])
-def test_a_map_operation_that_is_cut_off_changes_nothing(
-    catalog_urls: NewDatabase, work: str
-) -> None:
+def test_a_map_operation_that_is_cut_off_changes_nothing(both_urls: NewDatabase, work: str) -> None:
     works: dict[str, Callable[[ShardMapManager], object]] = {
         "create": lambda manager: manager.create_range_map("new", key=int),
         "delete": lambda manager: manager.delete_map("there"),
     }
-    with ShardMapManager.create(catalog_urls("catalog")) as manager:
+    with ShardMapManager.create(both_urls("catalog")) as manager:
         manager.create_list_map("there", key=int)
         before = [shard_map.name for shard_map in manager.list_maps()]
 
@@ -348,10 +351,12 @@ def test_another_major_version_is_refused(catalog_urls: NewDatabase) -> None:
         with pytest.raises(FormatVersionError) as refused:
             ShardMapManager.open(url)
         assert refused.value.code == "CatalogVersion"
+        with pytest.raises(FormatVersionError):  # who opened it before the upgrade, too
+            catalog.tenants.create_mapping(Range(0, 1), catalog.one)
 
 
-def test_a_shard_of_another_major_version_is_refused(catalog_urls: NewDatabase) -> None:
-    with a_catalog(catalog_urls) as catalog:
+def test_a_shard_of_another_major_version_is_refused(both_urls: NewDatabase) -> None:
+    with a_catalog(both_urls) as catalog:
         with catalog.one.connect() as connection:
             connection.execute(update(local_catalog.store).values(major=2))
             connection.commit()
@@ -362,10 +367,13 @@ def test_a_shard_of_another_major_version_is_refused(catalog_urls: NewDatabase) 
 
         assert refused.value.code == "LocalCatalogVersion"
         assert other.shards() == []
+        with pytest.raises(FormatVersionError):
+            catalog.tenants.create_mapping(Range(0, 1), catalog.one)
+        assert catalog.tenants.mappings() == []
 
 
-def test_upgrade_brings_all_catalogs_to_this_version(catalog_urls: NewDatabase) -> None:
-    with a_catalog(catalog_urls) as catalog:
+def test_upgrade_brings_all_catalogs_to_this_version(both_urls: NewDatabase) -> None:
+    with a_catalog(both_urls) as catalog:
         _set_version(catalog.manager, minor=-1)
         with catalog.two.connect() as connection:
             connection.execute(update(local_catalog.store).values(minor=-1))
@@ -394,3 +402,45 @@ def test_no_catalog_holds_a_secret(new_sqlite: NewDatabase, tmp_path: Path) -> N
 def _set_version(manager: ShardMapManager, **values: int) -> None:
     with manager.executor.engine.begin() as connection:
         connection.execute(update(global_catalog.store).values(**values))
+
+
+def test_engine_options_hold_for_every_connection() -> None:
+    url = catalogs.an_empty_database("catalog")
+    options = {"pool_size": 2, "max_overflow": 0, "connect_args": {"application_name": "shop"}}
+    with ShardMapManager.create(url, engine_options=options) as manager:
+        engines, location = manager.engines, manager.location
+
+        for engine in (engines.for_location(location), engines.admin(location)):
+            with engine.connect() as connection:
+                assert connection.scalar(text("SHOW application_name")) == "shop"
+        manager.create_range_map("tenants", key=int).create_shard(location)
+
+
+def test_a_login_is_found_for_the_server_that_it_was_given_for(new_sqlite: NewDatabase) -> None:
+    with ShardMapManager.create(new_sqlite("catalog")) as manager:
+        location = manager.engines.remember("postgresql+psycopg://scott:tiger@host/one")
+        sibling = location_of("postgresql+psycopg://host/two")
+
+        login = manager.engines.login(sibling)
+
+        assert login is not None
+        assert (login.username, login.password) == ("scott", "tiger")
+        assert "tiger" not in repr(location)
+        assert manager.engines.login(location_of("postgresql+psycopg://other/one")) is None
+
+
+def test_counters_show_what_was_done(new_sqlite: NewDatabase) -> None:
+    with a_catalog(new_sqlite) as catalog:
+        tenants, before = catalog.tenants, catalog.manager.counters["operations"]
+        tenants.create_mapping(Range(0, 10), catalog.one)
+        tenants.split(at=5)
+        tenants.cache.clear()
+
+        tenants.get(1)
+        tenants.get(2)
+        tenants.get(7)
+
+        counters = catalog.manager.counters
+        assert counters["operations"] - before == 2
+        assert (counters["hits"], counters["misses"]) == (1, 2)
+        assert counters["lookups"] == counters["hits"] + counters["misses"]

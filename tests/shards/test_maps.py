@@ -1,6 +1,7 @@
 """Shards, mappings, lookups and locks of shard maps."""
 
 import datetime
+import pickle
 import threading
 import uuid
 from collections.abc import Callable
@@ -8,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from psycopg import sql
+from sqlalchemy import URL, make_url, text
 from sqlalchemy.exc import DBAPIError
 
 from partita.errors import (
@@ -26,12 +28,15 @@ from partita.errors import (
     ShardNotFoundError,
     ShardOfflineError,
     StaleMappingError,
+    TransactionUseError,
     UsageError,
 )
 from partita.shards.manager import ShardMapManager
-from partita.shards.mapping import ShardStatus
+from partita.shards.mapping import Location, ShardStatus
 from partita.shards.ranges import Range
-from shards import catalogs
+from partita.shards.shard_key import KEY_BYTES_MAX
+from partita.shards.shard_map import ShardMap
+from shards import catalogs, postgres
 from shards.catalogs import (
     OFFLINE,
     ONLINE,
@@ -42,7 +47,7 @@ from shards.catalogs import (
     ranges_of,
 )
 
-catalog_urls = catalogs.catalog_urls
+both_urls, catalog_urls = catalogs.both_urls, catalogs.catalog_urls
 
 
 # --- shards ---------------------------------------------------------------------------------------
@@ -71,10 +76,17 @@ def test_another_way_to_write_a_location_is_the_same_shard(tmp_path: Path) -> No
     with ShardMapManager.create(f"sqlite:///{tmp_path}/catalog.db") as manager:
         tenants = manager.create_range_map("tenants", key=int)
         shard = tenants.create_shard(f"sqlite:///{tmp_path}/one.db")
+        (tmp_path / "folder").mkdir()
+        (tmp_path / "link.db").symlink_to("one.db")
+        (tmp_path / "linked").symlink_to(tmp_path)
 
         for url in (
             f"sqlite+pysqlite:///{tmp_path}/one.db",
             f"sqlite:///{tmp_path}//one.db?timeout=9",
+            f"sqlite:///{tmp_path}/link.db",
+            f"sqlite:///{tmp_path}/folder/../one.db",
+            f"sqlite:///{tmp_path}/linked/one.db",
+            f"sqlite:///file:{tmp_path}/linked/one.db?uri=true",
         ):
             with pytest.raises(ShardExistsError):
                 tenants.create_shard(url)
@@ -82,9 +94,9 @@ def test_another_way_to_write_a_location_is_the_same_shard(tmp_path: Path) -> No
 
 
 def test_a_database_can_be_a_shard_of_many_maps_and_hold_the_catalog(
-    catalog_urls: NewDatabase,
+    both_urls: NewDatabase,
 ) -> None:
-    with ShardMapManager.create(catalog_urls("catalog")) as manager:
+    with ShardMapManager.create(both_urls("catalog")) as manager:
         first = manager.create_range_map("first", key=int)
         second = manager.create_list_map("second", key=str)
 
@@ -99,8 +111,8 @@ def test_a_database_can_be_a_shard_of_many_maps_and_hold_the_catalog(
         assert_catalogs_agree(second)
 
 
-def test_a_shard_connects_unrouted(catalog_urls: NewDatabase) -> None:
-    with a_catalog(catalog_urls) as catalog, catalog.one.connect() as connection:
+def test_a_shard_connects_unrouted(both_urls: NewDatabase) -> None:
+    with a_catalog(both_urls) as catalog, catalog.one.connect() as connection:
         assert connection.scalar(text("SELECT 1")) == 1
 
 
@@ -113,8 +125,8 @@ def test_an_unknown_shard_is_refused(catalog_urls: NewDatabase) -> None:
             catalog.tenants.get_shard(where)
 
 
-def test_a_deleted_shard_is_gone_and_can_come_back(catalog_urls: NewDatabase) -> None:
-    with a_catalog(catalog_urls) as catalog:
+def test_a_deleted_shard_is_gone_and_can_come_back(both_urls: NewDatabase) -> None:
+    with a_catalog(both_urls) as catalog:
         catalog.tenants.delete_shard(catalog.one)
 
         assert catalog.tenants.shards() == [catalog.two]
@@ -169,15 +181,170 @@ def test_a_stale_shard_is_not_changed_or_deleted(catalog_urls: NewDatabase) -> N
 
 
 @pytest.mark.parametrize(
-    "url", ["sqlite://", "sqlite:///:memory:", "postgresql+psycopg://h", "x://"]
+    ("url", "code"),
+    [
+        ("sqlite://", "InvalidLocation"),
+        ("sqlite:///:memory:", "InvalidLocation"),
+        ("sqlite:///one%00.db", "InvalidLocation"),
+        ("sqlite:///one.db?nonsense=1", "InvalidLocation"),
+        ("sqlite:///one.db?timeout=soon", "InvalidLocation"),
+        ("postgresql+psycopg://h", "InvalidLocation"),
+        ("postgresql+psycopg://h:65536/db", "InvalidLocation"),
+        ("postgresql+psycopg://h:0/db", "InvalidLocation"),
+        ("postgresql+psycopg://u:lion@h:port/db", "InvalidLocation"),
+        ("postgresql+psycopg://a b/db", "InvalidLocation"),
+        ("one.db", "InvalidLocation"),
+        ("x://", "InvalidLocation"),
+        ("", "InvalidLocation"),
+        (None, "InvalidLocation"),
+        (7, "InvalidLocation"),
+        ("mysql+pymysql://h/db", "DialectNotSupported"),
+        ("postgresql+nothing://h/db", "DriverNotInstalled"),
+        ("postgresql+pg8000://h/db", "DriverNotInstalled"),
+        (Location("oracle", "h", None, "db"), "DialectNotSupported"),
+    ],
+    ids=str,
 )
-def test_urls_that_cannot_be_a_shard_are_refused(tmp_path: Path, url: str) -> None:
+def test_urls_that_cannot_be_a_shard_are_refused(tmp_path: Path, url: Any, code: str) -> None:
+    with ShardMapManager.create(f"sqlite:///{tmp_path}/catalog.db") as manager:
+        tenants = manager.create_range_map("tenants", key=int)
+        epoch = tenants.epoch()
+
+        with pytest.raises(ConfigurationError) as refused:
+            tenants.create_shard(url)
+
+        assert refused.value.code == code
+        assert "lion" not in str(refused.value)
+        assert (tenants.shards(), tenants.epoch()) == ([], epoch)
+
+
+@pytest.mark.parametrize(
+    "database", ['odd "name".db', "one two%25.db", "名簿.db", "a;b'c.db", "x?.db"]
+)
+def test_files_with_odd_names_are_shards(tmp_path: Path, database: str) -> None:
+    url = URL.create("sqlite", database=f"{tmp_path}/{database}")
     with ShardMapManager.create(f"sqlite:///{tmp_path}/catalog.db") as manager:
         tenants = manager.create_range_map("tenants", key=int)
 
-        with pytest.raises(ConfigurationError):
-            tenants.create_shard(url)
-        assert tenants.shards() == []
+        shard = tenants.create_shard(url)
+        tenants.create_mapping(Range(0, 10), shard)
+
+        assert (tmp_path / database).exists()
+        assert tenants.get_shard(url) == shard
+        with tenants.connect(5) as connection:
+            assert connection.scalar(text("SELECT 1")) == 1
+        assert_catalogs_agree(tenants)
+
+
+def test_a_database_whose_name_needs_quoting_is_a_shard(new_sqlite: NewDatabase) -> None:
+    server = postgres.server()
+    name = 'Odd "name"; %20 名簿'
+    server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    url = make_url(server.url("postgres")).set(database=name)
+    with ShardMapManager.create(new_sqlite("catalog")) as manager:
+        tenants = manager.create_range_map("tenants", key=int)
+
+        shard = tenants.create_shard(url)
+        tenants.create_mapping(Range(0, 10), shard)
+
+        with tenants.connect(5) as connection:
+            assert connection.scalar(text("SELECT current_database()")) == name
+        assert tenants.get_shard(url) == shard
+        assert_catalogs_agree(tenants)
+
+
+def test_a_shard_whose_file_is_lost_does_not_come_back_empty(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/one.db"
+    with ShardMapManager.create(f"sqlite:///{tmp_path}/catalog.db") as manager:
+        tenants = manager.create_range_map("tenants", key=int)
+        shard = tenants.create_shard(url)
+        mapping = tenants.create_mapping(Range(0, 10), shard)
+        manager.close()
+        for file in tmp_path.glob("one.db*"):
+            file.unlink()
+
+        for use in (
+            lambda: tenants.connect(5),
+            lambda: tenants.split(mapping, at=5),
+            lambda: tenants.update_mapping(mapping, status=OFFLINE),
+            lambda: manager.recovery.differences(shard),
+            lambda: manager.recovery.attach(url),
+            manager.upgrade_store,
+        ):
+            with pytest.raises(ShardOfflineError) as refused:
+                use()
+            assert refused.value.code == "ShardUnreachable"
+        with pytest.raises(DBAPIError, match="there is no file"):
+            shard.connect()
+
+        assert not list(tmp_path.glob("one.db*"))
+        manager.recovery.detach(shard)
+        assert tenants.mappings() == []
+
+
+def test_a_catalog_whose_file_is_lost_does_not_come_back_empty(tmp_path: Path) -> None:
+    with ShardMapManager.create(f"sqlite:///{tmp_path}/catalog.db") as manager:
+        tenants = manager.create_range_map("tenants", key=int)
+        manager.close()
+        for file in tmp_path.glob("catalog.db*"):
+            file.unlink()
+
+        for use in (
+            lambda: tenants.get(5),
+            tenants.shards,
+            manager.list_maps,
+            manager.repair,
+            lambda: manager.create_list_map("more", key=int),
+            lambda: tenants.create_shard(f"sqlite:///{tmp_path}/one.db"),
+        ):
+            with pytest.raises(ShardOfflineError) as refused:
+                use()
+            assert refused.value.code == "CatalogUnreachable"
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_shards_compare_by_their_ids(tmp_path: Path) -> None:
+    with ShardMapManager.create(f"sqlite:///{tmp_path}/catalog.db") as manager:
+        tenants = manager.create_range_map("tenants", key=int)
+        one = tenants.create_shard(f"sqlite:///{tmp_path}/one.db")
+        two = tenants.create_shard(f"sqlite:///{tmp_path}/two.db")
+        again = tenants.get_shard(one)
+
+        assert (one == again, one != again, hash(one) == hash(again)) == (True, False, True)
+        assert (one == two, one != two) == (False, True)
+        assert one != one.id
+
+        back = pickle.loads(pickle.dumps(one))
+        assert (back, back.location, back.status) == (one, one.location, one.status)
+        with pytest.raises(TransactionUseError):
+            back.connect()
+
+
+def test_an_offline_shard_gets_no_more_mappings_and_keeps_those_it_has(
+    catalog_urls: NewDatabase,
+) -> None:
+    with a_catalog(catalog_urls) as catalog:
+        tenants = catalog.tenants
+        tenants.create_mapping(Range(0, 10), catalog.one)
+        elsewhere = tenants.create_mapping(Range(10, 20), catalog.two, status=OFFLINE)
+        offline = tenants.update_shard(catalog.one, status=ShardStatus.OFFLINE)
+
+        works: list[Callable[[], object]] = [
+            lambda: tenants.create_mapping(Range(20, 30), catalog.one),
+            lambda: tenants.update_mapping(elsewhere, shard=catalog.one),
+        ]
+        for work in works:
+            with pytest.raises(ShardOfflineError) as refused:
+                work()
+            assert refused.value.code == "ShardOffline"
+
+        with tenants.connect(5) as connection:
+            assert connection.scalar(text("SELECT 1")) == 1
+        tenants.split(at=5)
+        tenants.update_shard(offline, status=ShardStatus.ONLINE)
+        tenants.create_mapping(Range(20, 30), catalog.one)
+        assert_catalogs_agree(tenants)
 
 
 def test_a_shard_that_cannot_be_reached_is_not_registered(tmp_path: Path) -> None:
@@ -195,8 +362,8 @@ def test_a_shard_that_cannot_be_reached_is_not_registered(tmp_path: Path) -> Non
 # --- list maps ------------------------------------------------------------------------------------
 
 
-def test_a_key_is_mapped_and_found(catalog_urls: NewDatabase) -> None:
-    with a_catalog(catalog_urls) as catalog:
+def test_a_key_is_mapped_and_found(both_urls: NewDatabase) -> None:
+    with a_catalog(both_urls) as catalog:
         blogs = catalog.manager.create_list_map("blogs", key=str)
         one, two = (blogs.create_shard(shard.location) for shard in (catalog.one, catalog.two))
 
@@ -255,6 +422,65 @@ def test_a_point_is_moved_and_deleted(catalog_urls: NewDatabase) -> None:
         assert_catalogs_agree(blogs)
 
 
+def test_days_are_ranged_over_found_once_and_deleted_once(both_urls: NewDatabase) -> None:
+    with a_catalog(both_urls) as catalog:
+        days = catalog.manager.create_list_map("days", key=datetime.date)
+        shard = days.create_shard(catalog.one.location)
+        first, *_, last = february = [datetime.date(2024, 2, day) for day in range(27, 30)]
+        days.create_mappings(february, shard, status=OFFLINE)
+
+        assert [one.key for one in days.mappings(Range(first, last))] == february[:2]
+        assert [one.key for one in days.mappings(Range(last, None))] == [last]
+        with pytest.raises(MappingExistsError):
+            days.create_mapping(last, shard)
+
+        mapping = days.get(last)
+        days.delete_mapping(mapping)
+        with pytest.raises(StaleMappingError):
+            days.delete_mapping(mapping)
+        with pytest.raises(MappingNotFoundError):
+            days.get(last)
+        assert_catalogs_agree(days)
+
+
+def test_the_longest_keys_are_mapped_in_every_kind_of_map(both_urls: NewDatabase) -> None:
+    with a_catalog(both_urls) as catalog:
+        longest = b"\xff" * KEY_BYTES_MAX
+        lists = catalog.manager.create_list_map("lists", key=bytes)
+        ranges = catalog.manager.create_range_map("ranges", key=bytes)
+        one = lists.create_shard(catalog.one.location)
+        other = ranges.create_shard(catalog.one.location)
+
+        lists.create_mapping(longest, one)
+        ranges.create_mapping(Range(None, longest), other)
+        ranges.create_mapping(Range(longest, None), other)
+
+        encoded = lists.get(longest, lookup="store").key_range
+        assert (len(encoded.low), len(encoded.high or b"")) == (KEY_BYTES_MAX, KEY_BYTES_MAX + 1)
+        assert ranges.get(longest, lookup="store").range == Range(longest, None)
+        assert_catalogs_agree(lists)
+        assert_catalogs_agree(ranges)
+
+
+def test_locks_of_points_are_released_by_their_owner_alone(catalog_urls: NewDatabase) -> None:
+    with a_catalog(catalog_urls) as catalog:
+        blogs = catalog.manager.create_list_map("blogs", key=int)
+        shard = blogs.create_shard(catalog.one.location)
+        one, two, three = blogs.create_mappings([1, 2, 3], shard)
+        blogs.lock(one, token="mine")
+        blogs.lock(two, token="mine")
+        blogs.lock(three, token="yours")
+
+        with pytest.raises(MappingLockedError):
+            blogs.lock(one, token="yours")
+        with pytest.raises(MappingLockedError):
+            blogs.unlock("yours", mapping=one)
+        assert blogs.unlock("mine") == 2
+        assert [blogs.lock_owner(each) for each in (one, two, three)] == [None, None, "yours"]
+        blogs.force_unlock(three)
+        assert blogs.lock_owner(three) is None
+
+
 # --- range maps -----------------------------------------------------------------------------------
 
 
@@ -274,8 +500,8 @@ def test_keys_are_found_in_their_ranges(catalog_urls: NewDatabase) -> None:
         assert refused.value.facts == {"map": "tenants", "key": 200}
 
 
-def test_the_whole_domain_and_its_edges_are_found(catalog_urls: NewDatabase) -> None:
-    with a_catalog(catalog_urls) as catalog:
+def test_the_whole_domain_and_its_edges_are_found(both_urls: NewDatabase) -> None:
+    with a_catalog(both_urls) as catalog:
         tenants = catalog.tenants
         tenants.create_mapping(Range(None, 0), catalog.one)
         tenants.create_mapping(Range(0, None), catalog.two)
@@ -324,8 +550,8 @@ def test_ranges_that_only_touch_are_welcome(catalog_urls: NewDatabase) -> None:
         assert len(catalog.tenants.mappings()) == 3
 
 
-def test_many_mappings_are_made_together_or_not_at_all(catalog_urls: NewDatabase) -> None:
-    with a_catalog(catalog_urls) as catalog:
+def test_many_mappings_are_made_together_or_not_at_all(both_urls: NewDatabase) -> None:
+    with a_catalog(both_urls) as catalog:
         tenants = catalog.tenants
         first = tenants.create_mapping(Range(-5, 0), catalog.two)
         many = tenants.create_mappings([Range(n, n + 1) for n in range(49, -1, -1)], catalog.one)
@@ -376,9 +602,9 @@ def test_only_an_offline_mapping_is_deleted(catalog_urls: NewDatabase) -> None:
 
 
 def test_a_change_gives_a_new_id_and_makes_the_old_mapping_stale(
-    catalog_urls: NewDatabase,
+    both_urls: NewDatabase,
 ) -> None:
-    with a_catalog(catalog_urls) as catalog:
+    with a_catalog(both_urls) as catalog:
         tenants = catalog.tenants
         old = tenants.create_mapping(Range(0, 10), catalog.one)
         new = tenants.update_mapping(old, status=OFFLINE)
@@ -536,8 +762,8 @@ def test_mappings_of_two_shards_or_states_are_not_merged(new_sqlite: NewDatabase
 # --- composite keys and hash maps -----------------------------------------------------------------
 
 
-def test_composite_keys_are_ranged_by_their_first_parts(catalog_urls: NewDatabase) -> None:
-    with a_catalog(catalog_urls) as catalog:
+def test_composite_keys_are_ranged_by_their_first_parts(both_urls: NewDatabase) -> None:
+    with a_catalog(both_urls) as catalog:
         regions = catalog.manager.create_range_map("regions", key=(str, int))
         one, two = (regions.create_shard(shard.location) for shard in (catalog.one, catalog.two))
         regions.create_mapping(Range(("eu",), ("ev",)), one)
@@ -553,8 +779,8 @@ def test_composite_keys_are_ranged_by_their_first_parts(catalog_urls: NewDatabas
         )
 
 
-def test_a_hash_map_spreads_keys_over_buckets(catalog_urls: NewDatabase) -> None:
-    with a_catalog(catalog_urls) as catalog:
+def test_a_hash_map_spreads_keys_over_buckets(both_urls: NewDatabase) -> None:
+    with a_catalog(both_urls) as catalog:
         events = catalog.manager.create_hash_map("events", key=str, buckets=64)
         one, two = (events.create_shard(shard.location) for shard in (catalog.one, catalog.two))
         events.create_mapping(Range(0, 32), one)
@@ -647,8 +873,8 @@ def test_a_lock_can_be_forced_open(catalog_urls: NewDatabase) -> None:
         catalog.tenants.split(mapping, at=5)
 
 
-def test_all_locks_of_one_owner_are_released_and_no_others(catalog_urls: NewDatabase) -> None:
-    with a_catalog(catalog_urls) as catalog:
+def test_all_locks_of_one_owner_are_released_and_no_others(both_urls: NewDatabase) -> None:
+    with a_catalog(both_urls) as catalog:
         tenants = catalog.tenants
         made = tenants.create_mappings([Range(n, n + 1) for n in range(3)], catalog.one)
         for mapping, token in zip(made, ("mine", "yours", "mine"), strict=True):
@@ -684,8 +910,8 @@ def test_a_lock_does_not_stop_lookups(catalog_urls: NewDatabase) -> None:
 # --- status and routed connections ----------------------------------------------------------------
 
 
-def test_offline_ends_open_transactions_of_the_mapping_only(catalog_urls: NewDatabase) -> None:
-    with a_catalog(catalog_urls) as catalog:
+def test_offline_ends_open_transactions_of_the_mapping_only(both_urls: NewDatabase) -> None:
+    with a_catalog(both_urls) as catalog:
         tenants = catalog.tenants
         tenants.create_mapping(Range(0, 10), catalog.one)
         low, _high = tenants.split(at=5)
@@ -704,8 +930,8 @@ def test_offline_ends_open_transactions_of_the_mapping_only(catalog_urls: NewDat
         ]
 
 
-def test_offline_and_online_again_routes_again(catalog_urls: NewDatabase) -> None:
-    with a_catalog(catalog_urls) as catalog:
+def test_offline_and_online_again_routes_again(both_urls: NewDatabase) -> None:
+    with a_catalog(both_urls) as catalog:
         mapping = catalog.tenants.create_mapping(Range(0, 10), catalog.one)
 
         back = catalog.tenants.set_online(catalog.tenants.set_offline(mapping))
@@ -724,8 +950,8 @@ def test_set_offline_twice_is_harmless(catalog_urls: NewDatabase) -> None:
         assert catalog.tenants.set_offline(offline) == offline
 
 
-def test_a_wrong_token_ends_nobody(catalog_urls: NewDatabase) -> None:
-    with a_catalog(catalog_urls) as catalog:
+def test_a_wrong_token_ends_nobody(both_urls: NewDatabase) -> None:
+    with a_catalog(both_urls) as catalog:
         tenants = catalog.tenants
         mapping = tenants.create_mapping(Range(0, 10), catalog.one)
 
@@ -780,8 +1006,36 @@ def test_a_mapping_that_another_manager_deleted_leaves_the_cache(
         assert tenants.find(5) is None
 
 
-def test_a_map_that_another_manager_deleted_fails_cleanly(catalog_urls: NewDatabase) -> None:
-    with a_catalog(catalog_urls) as catalog, _second(catalog) as second:
+def test_another_manager_follows_moves_statuses_and_shards_that_come_back(
+    both_urls: NewDatabase,
+) -> None:
+    with a_catalog(both_urls) as catalog, _second(catalog) as second:
+        ours, theirs = catalog.tenants, second.get_map("tenants")
+        mapping = ours.create_mapping(Range(0, 10), catalog.one)
+        assert _database(theirs) == catalog.one.location.database
+
+        moved = ours.update_mapping(ours.set_offline(mapping, grace=0), shard=catalog.two)
+        with pytest.raises(MappingOfflineError):
+            theirs.connect(5)
+        online = ours.set_online(moved)
+        assert _database(theirs) == catalog.two.location.database
+
+        ours.delete_mapping(ours.set_offline(online, grace=0))
+        with pytest.raises(MappingNotFoundError):
+            theirs.connect(5)
+        ours.delete_shard(catalog.two)
+        again = ours.create_shard(catalog.two.location)
+        ours.create_mapping(Range(0, 10), again)
+        assert _database(theirs) == again.location.database
+
+
+def _database(shard_map: ShardMap) -> str:
+    with shard_map.connect(5) as connection:
+        return str(connection.engine.url.database)
+
+
+def test_a_map_that_another_manager_deleted_fails_cleanly(both_urls: NewDatabase) -> None:
+    with a_catalog(both_urls) as catalog, _second(catalog) as second:
         tenants = second.get_map("tenants")
         catalog.tenants.delete_shard(catalog.one)
         catalog.tenants.delete_shard(catalog.two)
@@ -800,8 +1054,8 @@ def test_a_map_that_another_manager_deleted_fails_cleanly(catalog_urls: NewDatab
         assert second.find_map("tenants") is None
 
 
-def test_managers_that_change_one_shard_together_take_turns(catalog_urls: NewDatabase) -> None:
-    with a_catalog(catalog_urls) as catalog, _second(catalog) as second:
+def test_managers_that_change_one_shard_together_take_turns(both_urls: NewDatabase) -> None:
+    with a_catalog(both_urls) as catalog, _second(catalog) as second:
         others = second.get_map("tenants")
         failures: list[BaseException] = []
 

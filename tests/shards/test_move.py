@@ -48,6 +48,7 @@ from partita.shards.ranges import Range
 from partita.shards.schema import ShardedSchema
 from shards.catalogs import assert_catalogs_agree
 from shards.moves import (
+    Kept,
     Moving,
     NewDatabase,
     assert_nothing_is_left,
@@ -56,6 +57,9 @@ from shards.moves import (
     create_tables,
     fill,
     jobs,
+    kept,
+    kept_postgres,
+    kept_sqlite,
     mapping_of,
     odd,
     of_tenants,
@@ -65,6 +69,8 @@ from shards.moves import (
     traces,
     two_shards,
 )
+
+__all__ = ["kept", "kept_postgres", "kept_sqlite"]
 
 BEFORE_SWITCH = STEPS[: STEPS.index("switch") + 1]
 
@@ -132,8 +138,8 @@ def test_ranges_of_two_shards_merge_after_a_move(database_urls: NewDatabase) -> 
         assert_catalogs_agree(moving.tenants)
 
 
-def test_a_range_moves_there_and_back(database_urls: NewDatabase) -> None:
-    with two_shards(database_urls) as moving:
+def test_a_range_moves_there_and_back(kept: Kept) -> None:
+    with kept.whole() as moving:
         before = content(moving.one)
 
         for shard in (moving.two, moving.one, moving.two, moving.one):
@@ -142,16 +148,16 @@ def test_a_range_moves_there_and_back(database_urls: NewDatabase) -> None:
         assert content(moving.one) == before
 
 
-def test_reference_tables_are_copied_where_they_are_empty(database_urls: NewDatabase) -> None:
-    with two_shards(database_urls) as moving:
+def test_reference_tables_are_copied_where_they_are_empty(kept: Kept) -> None:
+    with kept.whole() as moving:
         move.move(moving.manager, moving.low, moving.two)
 
         assert content(moving.two, [region]) == {"region": [(1, "north")]}
         assert content(moving.one, [region]) == {"region": [(1, "north")]}
 
 
-def test_reference_tables_with_rows_are_left_alone(database_urls: NewDatabase) -> None:
-    with two_shards(database_urls) as moving:
+def test_reference_tables_with_rows_are_left_alone(kept: Kept) -> None:
+    with kept.whole() as moving:
         on(moving.two, insert(region).values(id=1, name="south"))
 
         move.move(moving.manager, moving.low, moving.two)
@@ -365,8 +371,8 @@ def changes(moving: Moving) -> None:
 
 
 @pytest.mark.parametrize("step", ["reference", "copy", "catch_up", "fence"])
-def test_changes_while_it_moves_arrive(database_urls: NewDatabase, step: Step) -> None:
-    with two_shards(database_urls) as moving:
+def test_changes_while_it_moves_arrive(kept: Kept, step: Step) -> None:
+    with kept.whole() as moving:
         expected: list[Any] = []
 
         def change() -> None:
@@ -491,8 +497,8 @@ def test_triggers_of_the_application_do_not_fire_twice(new_postgres: NewDatabase
 # --- clients --------------------------------------------------------------------------------------
 
 
-def test_a_client_that_slept_through_the_move_is_rerouted(database_urls: NewDatabase) -> None:
-    with two_shards(database_urls) as moving:
+def test_a_client_that_slept_through_the_move_is_rerouted(kept: Kept) -> None:
+    with kept.whole() as moving:
         with ShardMapManager.open(moving.catalog_url) as other:
             client = other.get_map("tenants")
             assert client.get(42).shard == moving.one
@@ -508,8 +514,8 @@ def test_a_client_that_slept_through_the_move_is_rerouted(database_urls: NewData
         assert content(moving.one)["blog"] == []
 
 
-def test_a_client_that_writes_when_it_should_not_is_cut_off(database_urls: NewDatabase) -> None:
-    with two_shards(database_urls) as moving:
+def test_a_client_that_writes_when_it_should_not_is_cut_off(kept: Kept) -> None:
+    with kept.whole() as moving:
         session = moving.tenants.sessionmaker()(42)
         neighbour = moving.tenants.sessionmaker()(150)
         # Only read so far: on SQLite an open writer of the target would keep the mover waiting.
@@ -558,8 +564,8 @@ def test_every_reason_against_a_move_is_told_at_once(database_urls: NewDatabase)
         )
 
 
-def test_a_target_with_rows_of_the_range_is_refused(database_urls: NewDatabase) -> None:
-    with two_shards(database_urls) as moving:
+def test_a_target_with_rows_of_the_range_is_refused(kept: Kept) -> None:
+    with kept.whole() as moving:
         on(moving.two, insert(blog).values(tenant_id=42, id=1, slug="stray"))
 
         assert_refused(moving, "the target has rows of the range already")
@@ -673,8 +679,8 @@ def test_a_move_between_kinds_of_databases_is_refused(
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_move_that_is_stopped_can_be_resumed(database_urls: NewDatabase, step: Step) -> None:
-    with two_shards(database_urls) as moving:
+def test_a_move_that_is_stopped_can_be_resumed(kept: Kept, step: Step) -> None:
+    with kept.whole() as moving:
         before = together(content(moving.one), content(moving.two))
 
         paused = move.move(
@@ -700,10 +706,10 @@ def test_a_move_that_is_stopped_can_be_resumed(database_urls: NewDatabase, step:
 
 
 def test_a_move_interrupted_in_the_middle_of_copying_goes_on_from_there(
-    database_urls: NewDatabase, monkeypatch: pytest.MonkeyPatch
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(move, "RECORD_SECONDS", -1.0)
-    with two_shards(database_urls) as moving:
+    with kept.whole() as moving:
 
         def on_progress(progress: MoveProgress) -> None:
             if progress.table == "post":
@@ -721,8 +727,8 @@ def test_a_move_interrupted_in_the_middle_of_copying_goes_on_from_there(
 
 
 @pytest.mark.parametrize("step", BEFORE_SWITCH)
-def test_a_move_can_be_cancelled_before_the_switch(database_urls: NewDatabase, step: Step) -> None:
-    with two_shards(database_urls) as moving:
+def test_a_move_can_be_cancelled_before_the_switch(kept: Kept, step: Step) -> None:
+    with kept.whole() as moving:
         before = content(moving.one), content(moving.two)
         paused = move.move(moving.manager, moving.low, moving.two, on_progress=at_step(step, stop))
         moving.reopen()
@@ -737,8 +743,8 @@ def test_a_move_can_be_cancelled_before_the_switch(database_urls: NewDatabase, s
         assert move.move(moving.manager, mapping_of(moving.tenants, 1), moving.two).state == "done"
 
 
-def test_a_move_cannot_be_cancelled_after_the_switch(database_urls: NewDatabase) -> None:
-    with two_shards(database_urls) as moving:
+def test_a_move_cannot_be_cancelled_after_the_switch(kept: Kept) -> None:
+    with kept.whole() as moving:
         paused = move.move(
             moving.manager, moving.low, moving.two, on_progress=at_step("clean_up", stop)
         )
@@ -751,8 +757,8 @@ def test_a_move_cannot_be_cancelled_after_the_switch(database_urls: NewDatabase)
             move.cancel(moving.manager, paused.job_id)
 
 
-def test_only_one_mover_is_at_work_on_a_job(database_urls: NewDatabase) -> None:
-    with two_shards(database_urls) as moving:
+def test_only_one_mover_is_at_work_on_a_job(kept: Kept) -> None:
+    with kept.whole() as moving:
         seen: list[Any] = []
 
         def meddle() -> None:
@@ -783,8 +789,8 @@ def test_a_lock_that_was_broken_stops_the_move(database_urls: NewDatabase) -> No
         assert mapping_of(moving.tenants, 1).shard == moving.one
 
 
-def test_an_unknown_job_cannot_be_cancelled(database_urls: NewDatabase) -> None:
-    with two_shards(database_urls) as moving, pytest.raises(PartitaError, match="MoveNotFound"):
+def test_an_unknown_job_cannot_be_cancelled(kept: Kept) -> None:
+    with kept.whole() as moving, pytest.raises(PartitaError, match="MoveNotFound"):
         move.cancel(moving.manager, "0" * 32)
 
 
@@ -801,10 +807,8 @@ def test_an_unknown_job_cannot_be_cancelled(database_urls: NewDatabase) -> None:
     ],
     ids=["changed", "missing", "additional"],
 )
-def test_verification_notices_rows_that_differ(
-    database_urls: NewDatabase, step: Step, damage: Any
-) -> None:
-    with two_shards(database_urls) as moving:
+def test_verification_notices_rows_that_differ(kept: Kept, step: Step, damage: Any) -> None:
+    with kept.whole() as moving:
         before = content(moving.one), content(moving.two)
 
         with pytest.raises(CatalogMismatchError, match="MoveRowsDiffer"):
@@ -823,8 +827,30 @@ def test_verification_notices_rows_that_differ(
         assert (content(moving.one), content(moving.two)) == before
 
 
-def test_without_verification_nothing_is_compared(database_urls: NewDatabase) -> None:
+@pytest.mark.parametrize("step", ["catch_up", "fence"])
+def test_a_row_that_comes_to_point_out_of_the_shardlet_stops_the_move(
+    database_urls: NewDatabase, step: Step
+) -> None:
     with two_shards(database_urls) as moving:
+        _, upper = moving.tenants.split(at=40)
+        outwards = update(post).where(post.c.id == 420_003)
+
+        with pytest.raises(MoveRefusedError, match="MoveRowsDangle"):
+            move.move(
+                moving.manager,
+                upper,
+                moving.two,
+                on_progress=at_step(step, lambda: on(moving.one, outwards.values(answers=10_001))),
+            )
+
+        assert mapping_of(moving.tenants, 42).shard == moving.one
+        assert mapping_of(moving.tenants, 42).is_online
+        on(moving.one, outwards.values(answers=None))
+        assert [report.state for report in move.resume(moving.manager)] == ["done"]
+
+
+def test_without_verification_nothing_is_compared(kept: Kept) -> None:
+    with kept.whole() as moving:
         damage = delete(odd).where(odd.c.tenant == 42)
 
         report = move.move(
@@ -864,9 +890,9 @@ def test_keys_that_are_taken_on_the_target_stop_the_move(database_urls: NewDatab
 
 
 def test_a_fence_that_takes_too_long_opens_the_source_again_under_a_new_id(
-    database_urls: NewDatabase, monkeypatch: pytest.MonkeyPatch
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with two_shards(database_urls) as moving:
+    with kept.whole() as moving:
         monkeypatch.setattr(move, "FENCE_SECONDS_MAX", 0.0)
 
         with pytest.raises(UnavailableError, match="MoveFenceFailed"):
@@ -886,10 +912,10 @@ def test_a_fence_that_takes_too_long_opens_the_source_again_under_a_new_id(
 
 
 def test_a_fence_that_falls_opens_the_source_again(
-    new_postgres: NewDatabase, monkeypatch: pytest.MonkeyPatch
+    kept_postgres: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(move, "FENCE_TRIES", 2)
-    with two_shards(new_postgres) as moving:
+    with kept_postgres.whole() as moving:
         # Once: the second try goes through.
         kill = (
             "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' "
@@ -910,8 +936,8 @@ def test_a_fence_that_falls_opens_the_source_again(
 # --- progress and pace ----------------------------------------------------------------------------
 
 
-def test_progress_tells_the_ten_steps_in_order(database_urls: NewDatabase) -> None:
-    with two_shards(database_urls) as moving:
+def test_progress_tells_the_ten_steps_in_order(kept: Kept) -> None:
+    with kept.whole() as moving:
         events: list[MoveProgress] = []
 
         move.move(moving.manager, moving.low, moving.two, batch_rows=2, on_progress=events.append)
@@ -924,10 +950,8 @@ def test_progress_tells_the_ten_steps_in_order(database_urls: NewDatabase) -> No
         assert copied[0] == 2
 
 
-def test_the_rate_limit_makes_pauses(
-    database_urls: NewDatabase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with two_shards(database_urls) as moving:
+def test_the_rate_limit_makes_pauses(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    with kept.whole() as moving:
         pauses: list[float] = []
         monkeypatch.setattr("partita.shards.move.time.sleep", pauses.append)
 

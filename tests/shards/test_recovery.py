@@ -20,6 +20,7 @@ from partita.errors import (
     UsageError,
 )
 from partita.shards import execution, local_catalog, reconciliation
+from partita.shards.engines import create_file, location_of
 from partita.shards.manager import ShardMapManager
 from partita.shards.mapping import Shard
 from partita.shards.operations import MappingRow
@@ -37,7 +38,7 @@ from shards.catalogs import (
     ranges_of,
 )
 
-catalog_urls = catalogs.catalog_urls
+both_urls, catalog_urls = catalogs.both_urls, catalogs.catalog_urls
 
 
 @contextmanager
@@ -234,8 +235,8 @@ def test_local_ranges_are_kept_only_where_asked(catalog_urls: NewDatabase) -> No
         assert_catalogs_agree(catalog.tenants)
 
 
-def test_points_are_recovered_from_either_side(catalog_urls: NewDatabase) -> None:
-    with a_catalog(catalog_urls) as catalog:
+def test_points_are_recovered_from_either_side(both_urls: NewDatabase) -> None:
+    with a_catalog(both_urls) as catalog:
         blogs = catalog.manager.create_list_map("blogs", key=int)
         one, two = (blogs.create_shard(shard.location) for shard in (catalog.one, catalog.two))
         blogs.create_mappings([1, 2, 3], one)
@@ -257,8 +258,8 @@ def test_only_known_sides_can_be_kept(catalog_urls: NewDatabase) -> None:
         catalog.manager.recovery.resolve(catalog.one, keep="newest")  # type: ignore[arg-type]
 
 
-def test_a_stale_client_is_refused_after_a_resolution(catalog_urls: NewDatabase) -> None:
-    with two_shards(catalog_urls) as catalog, ShardMapManager.open(catalog.url) as second:
+def test_a_stale_client_is_refused_after_a_resolution(both_urls: NewDatabase) -> None:
+    with two_shards(both_urls) as catalog, ShardMapManager.open(catalog.url) as second:
         tenants = second.get_map("tenants")
         assert tenants.get(120).shard == catalog.two
         put_local(catalog.tenants, catalog.one, Range(0, 150))
@@ -270,9 +271,9 @@ def test_a_stale_client_is_refused_after_a_resolution(catalog_urls: NewDatabase)
 
 
 def test_a_resolution_that_is_cut_off_is_repeated(
-    catalog_urls: NewDatabase, monkeypatch: pytest.MonkeyPatch
+    both_urls: NewDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with two_shards(catalog_urls) as catalog:
+    with two_shards(both_urls) as catalog:
         put_local(catalog.tenants, catalog.one, Range(0, 150))
 
         def cut(*_: object) -> None:
@@ -313,9 +314,9 @@ def test_a_restored_shard_is_brought_up_to_date(tmp_path: Path, new_sqlite: NewD
 
 
 def test_a_detached_shard_is_gone_and_comes_back_with_its_mappings(
-    catalog_urls: NewDatabase,
+    both_urls: NewDatabase,
 ) -> None:
-    with two_shards(catalog_urls) as catalog:
+    with two_shards(both_urls) as catalog:
         recovery = catalog.manager.recovery
         recovery.detach(catalog.one)
         assert ranges_of(catalog.tenants) == [(Range(100, 200), catalog.two, True)]
@@ -398,9 +399,11 @@ def test_a_shard_that_failed_over_is_attached_under_its_new_name(
 
 def test_only_a_database_with_a_local_catalog_is_attached(catalog_urls: NewDatabase) -> None:
     with a_catalog(catalog_urls) as catalog:
+        url = catalog_urls("other")
+        create_file(location_of(url))
         for work in (catalog.manager.recovery.attach, catalog.manager.recovery.rebuild_global):
             with pytest.raises(ShardNotFoundError) as refused:
-                work(catalog_urls("other"))
+                work(url)
             assert refused.value.code == "LocalCatalogNotFound"
 
 
@@ -427,8 +430,8 @@ def test_a_shard_of_an_unknown_map_is_not_attached(catalog_urls: NewDatabase) ->
 # --- rebuilding the global catalog ----------------------------------------------------------------
 
 
-def test_a_lost_catalog_is_rebuilt_from_the_shards(catalog_urls: NewDatabase) -> None:
-    with two_shards(catalog_urls) as catalog:
+def test_a_lost_catalog_is_rebuilt_from_the_shards(both_urls: NewDatabase) -> None:
+    with two_shards(both_urls) as catalog:
         blogs = catalog.manager.create_list_map("blogs", key=str)
         blogs.create_mapping("a", blogs.create_shard(catalog.one.location))
         buckets = catalog.manager.create_hash_map("buckets", key=str, buckets=8)
@@ -476,6 +479,59 @@ def test_garbage_in_the_catalog_gives_way_to_the_shards(catalog_urls: NewDatabas
         assert_catalogs_agree(catalog.tenants)
 
 
+def test_garbage_points_in_the_catalog_give_way_to_the_shards(catalog_urls: NewDatabase) -> None:
+    with a_catalog(catalog_urls) as catalog:
+        blogs = catalog.manager.create_list_map("blogs", key=str)
+        one, two = (blogs.create_shard(shard.location) for shard in (catalog.one, catalog.two))
+        blogs.create_mappings(["a", "b"], one)
+        blogs.create_mapping("c", two)
+        before = ranges_of(blogs)
+        recovery = catalog.manager.recovery
+        recovery.detach(two, shard_map=blogs)
+        blogs.create_mappings(["c", "d"], one)
+        put_local(blogs, one, "a", "b")
+
+        recovery.rebuild_global(catalog.one.location, catalog.two.location)
+
+        assert ranges_of(blogs) == before
+        assert_catalogs_agree(blogs)
+
+
+def test_a_shard_of_a_map_that_was_replaced_is_not_taken_by_its_successor(
+    catalog_urls: NewDatabase,
+) -> None:
+    with two_shards(catalog_urls) as catalog:
+        with ShardMapManager.create(make_url(catalog.url), if_exists="replace") as replaced:
+            tenants = replaced.create_range_map("tenants", key=int)
+
+            with pytest.raises(CatalogMismatchError) as refused:
+                tenants.create_shard(catalog.one.location)
+            assert refused.value.code == "ShardHoldsMappings"
+            assert tenants.shards() == []
+
+            (shard,) = replaced.recovery.attach(catalog.one.location)
+            replaced.recovery.resolve(shard, keep="global")
+            tenants.create_mapping(Range(500, 600), shard)
+            assert_catalogs_agree(tenants)
+        with pytest.raises(ShardMapNotFoundError):  # who still knows the old map
+            catalog.tenants.connect(5)
+
+
+def test_a_shard_without_mappings_is_free_for_a_map_of_the_same_name(
+    catalog_urls: NewDatabase,
+) -> None:
+    with (
+        a_catalog(catalog_urls) as catalog,
+        ShardMapManager.create(make_url(catalog.url), if_exists="replace") as replaced,
+    ):
+        tenants = replaced.create_range_map("tenants", key=int)
+
+        tenants.create_mapping(Range(0, 10), tenants.create_shard(catalog.one.location))
+
+        assert replaced.recovery.differences(catalog.one.location) == []
+        assert_catalogs_agree(tenants)
+
+
 def test_shards_that_claim_the_same_keys_stop_a_rebuild(catalog_urls: NewDatabase) -> None:
     with two_shards(catalog_urls) as catalog:
         before = ranges_of(catalog.tenants)
@@ -488,8 +544,8 @@ def test_shards_that_claim_the_same_keys_stop_a_rebuild(catalog_urls: NewDatabas
         assert ranges_of(catalog.tenants) == before
 
 
-def test_a_live_change_is_not_recovered_from(catalog_urls: NewDatabase) -> None:
-    with two_shards(catalog_urls) as catalog, ShardMapManager.open(catalog.url) as other:
+def test_a_live_change_is_not_recovered_from(both_urls: NewDatabase) -> None:
+    with two_shards(both_urls) as catalog, ShardMapManager.open(catalog.url) as other:
         refusals: list[str] = []
 
         def compare(point: str) -> None:

@@ -23,20 +23,37 @@ from partita.errors import (
 )
 from partita.shards.retry import Retry, is_transient
 from partita.shards.session import RoutedSession
-from shards.routed import NewDatabase, Note, Routed, a_routed_map, another_client, count_notes
+from shards.routed import (
+    ASYNC,
+    SYNC,
+    NewDatabase,
+    Note,
+    Routed,
+    a_map_on_the_asked,
+    a_routed_map,
+    a_shared_map,
+    another_client,
+    count_notes,
+)
 
 FAST = Retry(first=0.001, longest=0.01)
 
 
-@pytest.fixture
-def routed(database_urls: NewDatabase) -> Iterator[Routed]:
-    with a_routed_map(database_urls) as made:
+@pytest.fixture(params=SYNC)
+def routed(request: pytest.FixtureRequest) -> Iterator[Routed]:
+    with a_map_on_the_asked(request) as made:
+        yield made
+
+
+@pytest.fixture(params=ASYNC)
+def arouted(request: pytest.FixtureRequest) -> Iterator[Routed]:
+    with a_map_on_the_asked(request) as made:
         yield made
 
 
 @pytest.fixture
-def on_postgres(new_postgres: NewDatabase) -> Iterator[Routed]:
-    with a_routed_map(new_postgres) as made:
+def on_postgres() -> Iterator[Routed]:
+    with a_shared_map() as made:
         yield made
 
 
@@ -64,6 +81,7 @@ def test_a_transient_error_is_tried_again_with_a_session_of_its_own(routed: Rout
     failing = Failing(MappingOfflineError("MappingOffline", "It is."), 2)
     assert routed.tenants.run(5, failing, retry=FAST) == "done"
     assert routed.notes(routed.one) == [(5, 3)]
+    assert routed.manager.counters["retries"] == 2
 
 
 def test_an_error_of_the_user_is_not_tried_again(routed: Routed) -> None:
@@ -266,7 +284,7 @@ def test_a_routed_function_without_the_argument_is_refused_at_once(routed: Route
         def add(session: RoutedSession, tenant: int) -> None: ...
 
 
-async def test_arun_tries_again_and_commits(routed: Routed) -> None:
+async def test_arun_tries_again_and_commits(arouted: Routed) -> None:
     calls: list[int] = []
 
     async def write(session: AsyncSession) -> int:
@@ -277,16 +295,50 @@ async def test_arun_tries_again_and_commits(routed: Routed) -> None:
             raise StaleMappingError("StaleMapping", "It is.")
         return len(calls)
 
-    assert await routed.tenants.arun(5, write, retry=FAST) == 2
-    assert routed.notes(routed.one) == [(5, 2)]
-    await routed.manager.aclose()
+    assert await arouted.tenants.arun(5, write, retry=FAST) == 2
+    assert arouted.notes(arouted.one) == [(5, 2)]
+    await arouted.manager.aclose()
 
 
-async def test_routed_coroutines_get_an_async_session(routed: Routed) -> None:
-    @routed.tenants.routed("tenant_id", retry=FAST)
+DIES_AT_COMMIT = """
+CREATE OR REPLACE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS
+  'BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END';
+CREATE CONSTRAINT TRIGGER dies AFTER INSERT ON note DEFERRABLE INITIALLY DEFERRED
+  FOR EACH ROW WHEN (NEW.said = 'last words') EXECUTE FUNCTION die()
+"""
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+async def test_an_async_commit_of_unknown_outcome_is_not_repeated(driver: str) -> None:
+    calls: list[int] = []
+
+    async def write(session: AsyncSession) -> None:
+        calls.append(1)
+        said = "last words" if len(calls) == 1 else ""
+        session.add(Note(tenant_id=5, id=len(calls), said=said))
+
+    with a_shared_map(driver) as routed:
+        with routed.one.connect() as admin:
+            admin.exec_driver_sql(DIES_AT_COMMIT)
+            admin.commit()
+        with pytest.raises(InDoubtError, match="CommitInDoubt"):
+            await routed.tenants.arun(5, write, retry=FAST)
+        assert len(calls) == 1
+        calls.clear()
+        await routed.tenants.arun(5, write, retry=FAST, idempotent=True)
+        assert len(calls) == 2
+        assert routed.notes(routed.one) == [(5, 2)]
+        with routed.one.connect() as admin:
+            admin.exec_driver_sql("DROP TRIGGER dies ON note")
+            admin.commit()
+        await routed.manager.aclose()
+
+
+async def test_routed_coroutines_get_an_async_session(arouted: Routed) -> None:
+    @arouted.tenants.routed("tenant_id", retry=FAST)
     async def add(session: AsyncSession, tenant_id: int) -> None:
         session.add(Note(tenant_id=tenant_id, id=1))
 
     await add(5)
-    assert routed.notes(routed.one) == [(5, 1)]
-    await routed.manager.aclose()
+    assert arouted.notes(arouted.one) == [(5, 1)]
+    await arouted.manager.aclose()

@@ -1,5 +1,7 @@
 """connect(): the cache may be stale, the connection that is handed out never is."""
 
+import asyncio
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,23 +19,39 @@ from partita.errors import (
     TransactionUseError,
     UsageError,
 )
-from partita.shards import router, validation
-from partita.shards.engines import LEASE, Engines, location_of
+from partita.shards import engines, router, validation
+from partita.shards.engines import LEASE, Engines, create_file, location_of
 from partita.shards.manager import ShardMapManager
 from partita.shards.mapping import Location
 from shards.postgres import PASSWORD_ROLE
-from shards.routed import NewDatabase, Note, Routed, a_routed_map, another_client, select_one
+from shards.routed import (
+    ASYNC,
+    SYNC,
+    NewDatabase,
+    Note,
+    Routed,
+    a_map_on_the_asked,
+    a_shared_map,
+    another_client,
+    select_one,
+)
 
 
-@pytest.fixture
-def routed(database_urls: NewDatabase) -> Iterator[Routed]:
-    with a_routed_map(database_urls) as made:
+@pytest.fixture(params=SYNC)
+def routed(request: pytest.FixtureRequest) -> Iterator[Routed]:
+    with a_map_on_the_asked(request) as made:
+        yield made
+
+
+@pytest.fixture(params=ASYNC)
+def arouted(request: pytest.FixtureRequest) -> Iterator[Routed]:
+    with a_map_on_the_asked(request) as made:
         yield made
 
 
 @pytest.fixture
-def on_postgres(new_postgres: NewDatabase) -> Iterator[Routed]:
-    with a_routed_map(new_postgres) as made:
+def on_postgres() -> Iterator[Routed]:
+    with a_shared_map() as made:
         yield made
 
 
@@ -410,47 +428,80 @@ def test_threads_share_a_map(routed: Routed) -> None:
     assert all(tenant < 200 for tenant, _ in routed.notes(routed.one))
 
 
-async def test_an_async_connection_is_routed_and_rerouted(routed: Routed) -> None:
-    with another_client(routed) as other:
+async def test_an_async_connection_is_routed_and_rerouted(arouted: Routed) -> None:
+    with another_client(arouted) as other:
         other.tenants.get(5)
-        routed.move(5)
+        arouted.move(5)
         async with other.tenants.aconnect(5) as connection:
             await connection.execute(insert(Note).values(tenant_id=5, id=1))
             await connection.commit()
             assert (await connection.execute(select(Note.id))).scalar() == 1
-        assert routed.notes(routed.two) == [(5, 1)]
+        assert arouted.notes(arouted.two) == [(5, 1)]
         with pytest.raises(MappingNotFoundError):
             await other.tenants.aconnect(300).__aenter__()
         await other.manager.aclose()
 
 
-async def test_an_async_lease_is_validated_too(on_postgres: Routed) -> None:
-    with another_client(on_postgres) as other:
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+async def test_an_async_lease_is_validated_too(driver: str) -> None:
+    with a_shared_map(driver) as routed, another_client(routed) as other:
         for number in (1, 2):
             async with other.tenants.aconnect(5, validate="lease") as connection:
                 await connection.execute(insert(Note).values(tenant_id=5, id=number))
                 await connection.commit()
-        on_postgres.move(5, grace=600)
+        await asyncio.to_thread(routed.move, 5, grace=600)
         async with other.tenants.aconnect(5, validate="lease") as connection:
             await connection.execute(insert(Note).values(tenant_id=5, id=3))
             await connection.commit()
-        assert len(on_postgres.notes(on_postgres.two)) == 3
+        assert len(routed.notes(routed.two)) == 3
         await other.manager.aclose()
+
+
+async def test_an_offline_mapping_refuses_async_connections(arouted: Routed) -> None:
+    with another_client(arouted) as other:
+        other.tenants.get(5)
+        arouted.tenants.set_offline(arouted.tenants.get(5))
+        with pytest.raises(MappingOfflineError):
+            await other.tenants.aconnect(5).__aenter__()
+        async with other.tenants.aconnect(150) as connection:
+            assert await connection.scalar(select_one) == 1
+        await other.manager.aclose()
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+async def test_a_server_that_never_answers_is_unreachable_before_long(
+    driver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "CONNECT_SECONDS", 2)
+    with socket.create_server(("127.0.0.1", 0)) as silent, a_shared_map(driver) as routed:
+        port = silent.getsockname()[1]
+        point_shard(routed, f"postgresql+{driver}://127.0.0.1:{port}/silent")
+        with another_client_of_catalog(routed) as other:
+            tenants = other.get_map("tenants")
+            errors = await asyncio.gather(
+                asyncio.to_thread(tenants.connect, 5),
+                tenants.aconnect(5).__aenter__(),
+                return_exceptions=True,
+            )
+            assert [type(error) for error in errors] == [ShardOfflineError, ShardOfflineError]
+            await other.aclose()
 
 
 def test_engines_beyond_the_limit_are_closed_but_not_under_their_users(
     new_sqlite: NewDatabase,
 ) -> None:
-    engines = Engines(engines_max=2)
+    few = Engines(engines_max=2)
     places = [location_of(new_sqlite(name)) for name in ("a", "b", "c")]
-    with engines.for_location(places[0]).connect() as first:
+    for place in places:
+        create_file(place)
+    with few.for_location(places[0]).connect() as first:
         for place in places[1:]:
-            engines.for_location(place).connect().close()
+            few.for_location(place).connect().close()
         assert first.scalar(select_one) == 1
-    assert engines.for_location(places[2]) is engines.for_location(places[2])
-    assert engines.for_location(places[0]) is not first.engine
+    assert few.for_location(places[2]) is few.for_location(places[2])
+    assert few.for_location(places[0]) is not first.engine
     first.engine.dispose()
-    engines.dispose()
+    few.dispose()
 
 
 def test_credentials_come_from_the_resolver_at_every_new_connection(

@@ -14,19 +14,26 @@ from partita.errors import (
     TransactionUseError,
 )
 from shards.routed import (
-    NewDatabase,
+    ASYNC,
+    SYNC,
     Note,
     Routed,
-    a_routed_map,
+    a_map_on_the_asked,
     another_client,
     count_notes,
     select_one,
 )
 
 
-@pytest.fixture
-def routed(database_urls: NewDatabase) -> Iterator[Routed]:
-    with a_routed_map(database_urls) as made:
+@pytest.fixture(params=SYNC)
+def routed(request: pytest.FixtureRequest) -> Iterator[Routed]:
+    with a_map_on_the_asked(request) as made:
+        yield made
+
+
+@pytest.fixture(params=ASYNC)
+def arouted(request: pytest.FixtureRequest) -> Iterator[Routed]:
+    with a_map_on_the_asked(request) as made:
         yield made
 
 
@@ -183,39 +190,39 @@ def test_a_scope_whose_key_changes_under_its_session_is_refused(routed: Routed) 
     registry.remove()
 
 
-async def test_async_sessions_write_to_the_shards_of_their_keys(routed: Routed) -> None:
-    make = routed.tenants.async_sessionmaker()
+async def test_async_sessions_write_to_the_shards_of_their_keys(arouted: Routed) -> None:
+    make = arouted.tenants.async_sessionmaker()
     for tenant in (5, 150, 250):
         async with make(tenant) as session, session.begin():
             session.add(Note(tenant_id=tenant, id=1))
     async with make.begin(5) as session:
         assert await session.scalar(count_notes) == 2
-    assert routed.notes(routed.one) == [(5, 1), (150, 1)]
-    assert routed.notes(routed.two) == [(250, 1)]
-    await routed.manager.aclose()
+    assert arouted.notes(arouted.one) == [(5, 1), (150, 1)]
+    assert arouted.notes(arouted.two) == [(250, 1)]
+    await arouted.manager.aclose()
 
 
-async def test_an_async_session_that_slept_through_a_move_is_rerouted(routed: Routed) -> None:
-    with another_client(routed) as other:
+async def test_an_async_session_that_slept_through_a_move_is_rerouted(arouted: Routed) -> None:
+    with another_client(arouted) as other:
         async with other.tenants.async_sessionmaker()(5) as session:
             session.add(Note(tenant_id=5, id=1))
             await session.commit()
-            routed.move(5)
+            arouted.move(5)
             session.add(Note(tenant_id=5, id=2))
             await session.commit()
         await other.manager.aclose()
-    assert routed.notes(routed.two) == [(5, 1), (5, 2)]
+    assert arouted.notes(arouted.two) == [(5, 1), (5, 2)]
 
 
 async def test_an_async_unit_of_work_of_a_moved_key_fails_and_changes_nothing(
-    routed: Routed,
+    arouted: Routed,
 ) -> None:
-    async with routed.tenants.async_sessionmaker()(5) as session:
+    async with arouted.tenants.async_sessionmaker()(5) as session:
         session.add(Note(tenant_id=5, id=1))
         await session.flush()
-        routed.move(5, grace=0.0)
+        arouted.move(5, grace=0.0)
         with pytest.raises(Exception) as raised:  # noqa: PT011 - the driver's or ours
             await session.commit()
         assert isinstance(raised.value, PartitaError) or raised.value.connection_invalidated  # type: ignore[attr-defined]
-    assert routed.notes(routed.one) == routed.notes(routed.two) == []
-    await routed.manager.aclose()
+    assert arouted.notes(arouted.one) == arouted.notes(arouted.two) == []
+    await arouted.manager.aclose()

@@ -25,7 +25,7 @@ from shards.routed import NewDatabase, Note, Routed, a_routed_map, another_clien
 
 IS_SOAK = bool(os.environ.get("PARTITA_SOAK"))
 WRITERS = 8 if IS_SOAK else 4
-MOVES = 200 if IS_SOAK else 12
+MOVES = 200 if IS_SOAK else 8
 HELD_TENANTS = (5, 150, 250)
 """The first one bounces; the second is its neighbour, the third lives on the other shard."""
 GATE = 4711
@@ -155,13 +155,25 @@ def _read_all(process: "subprocess.Popen[str]", ledger: Ledger) -> None:
         ledger.read(line)
 
 
-@pytest.mark.parametrize("validate", ["always", "lease"])
+@pytest.mark.parametrize("validate", [pytest.param("always", marks=pytest.mark.soak), "lease"])
 @pytest.mark.timeout(1800 if IS_SOAK else 240)
 def test_processes_that_write_while_a_mapping_bounces_lose_nothing(
-    routed: Routed, validate: str
+    on_postgres: Routed, validate: str
 ) -> None:
-    if routed.is_sqlite and validate == "lease":
-        pytest.skip("SQLite has no session locks: a lease is the same as always")
+    check_processes(on_postgres, validate)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_processes_that_write_to_files_while_a_mapping_bounces_lose_nothing(
+    new_sqlite: NewDatabase,
+) -> None:
+    # Without leases: SQLite has no session locks.
+    with a_routed_map(new_sqlite) as routed:
+        check_processes(routed, "always")
+
+
+def check_processes(routed: Routed, validate: str) -> None:
     ledger = Ledger()
     with writer_processes(routed, validate, ledger):
         for _ in range(MOVES):
@@ -171,7 +183,7 @@ def test_processes_that_write_while_a_mapping_bounces_lose_nothing(
     assert len(ledger.done) > MOVES
 
 
-@pytest.mark.skipif(not IS_SOAK, reason="the gated test below shows the same for certain")
+@pytest.mark.soak  # because the gated test below shows the same for certain
 @pytest.mark.parametrize("function", ["NO_LOCK", "ONE_SNAPSHOT"])
 @pytest.mark.timeout(600)
 def test_processes_that_validate_naively_lose_notes(on_postgres: Routed, function: str) -> None:

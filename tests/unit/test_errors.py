@@ -1,4 +1,5 @@
 import inspect
+import pickle
 
 import pytest
 
@@ -65,3 +66,18 @@ def test_facts_belong_to_one_error() -> None:
 
     assert second.facts == {"table": "Staff"}
     assert facts == {"table": "Staff"}
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_every_error_comes_back_from_another_process(kind: type[PartitaError]) -> None:
+    error = kind("Code", "Message.", facts={"table": "t"}, hint="Do this.")
+
+    back = pickle.loads(pickle.dumps(error))
+
+    assert (type(back), back.code, back.facts, back.hint) == (
+        kind,
+        "Code",
+        {"table": "t"},
+        "Do this.",
+    )
+    assert str(back) == str(error)

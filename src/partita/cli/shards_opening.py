@@ -119,6 +119,7 @@ def make_fleet(
 
 def import_metadata(name: str | None) -> MetaData | None:
     """Import the application's MetaData, or a declarative class that has one."""
+    _look_here()  # for the imports of env.py too
     if name is None:
         return None
     found = _import("--metadata", name)
@@ -146,6 +147,13 @@ def import_credentials(name: str | None) -> Any:
     )
 
 
+def _look_here() -> None:
+    """Look for modules in this folder, as `python -m` would: no application need be installed."""
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+
+
 def _import(flag: str, name: str) -> Any:
     module, colon, attribute = name.partition(":")
     if not (module and colon and attribute):
@@ -154,10 +162,7 @@ def _import(flag: str, name: str) -> Any:
             f"{name!r} is not module:attribute.",
             hint=f"Write {flag} app.models:name.",
         )
-    folder = str(Path.cwd())
-    if folder not in sys.path:
-        # As `python -m` would: the application need not be installed.
-        sys.path.insert(0, folder)
+    _look_here()
     try:
         found: Any = importlib.import_module(module)
         for part in attribute.split("."):

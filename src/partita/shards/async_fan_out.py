@@ -59,6 +59,7 @@ class AsyncFanOutResult:
         self._rows: Iterator[AnyRow] = iter(())
         self._is_over = False
         self._run: _TaskRun | None = None
+        shard_map.counters.fan_outs += 1
 
     @property
     def errors(self) -> dict[Shard, ShardError]:
@@ -153,7 +154,10 @@ class _TaskStream:
     async def connect(self) -> None:
         location = self.plan.shards[self.index].location
         self.connection = self.plan.shard_map.engines.async_for_location(location).connect()
-        await self.connection.start()
+        try:
+            await self.connection.start()
+        except TimeoutError as error:  # asyncpg's; the fan-out's own limits are another matter
+            raise ConnectionError("the connection was not made in time") from error
 
     async def take_snapshot(self) -> None:
         """Connect, begin, and read which mappings the snapshot has."""
@@ -188,10 +192,10 @@ class _TaskStream:
             raise
 
     async def _stop(self, running: asyncio.Future[T]) -> None:
-        if self.driver is None:
-            await asyncio.wait((running,), timeout=CONNECT_SECONDS_MAX)
+        end = self.plan.clock.monotonic() + CONNECT_SECONDS_MAX
         while not running.done():
-            if not await _interrupt(self.driver):
+            is_connecting = self.driver is None and self.plan.clock.monotonic() < end
+            if not is_connecting and not await _interrupt(self.driver):
                 running.cancel()
             await asyncio.wait((running,), timeout=INTERRUPT_PAUSE_SECONDS)
         with suppress(asyncio.CancelledError, Exception):  # because nobody waits for it any more

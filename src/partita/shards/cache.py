@@ -5,6 +5,7 @@ sorted and disjoint in chunks, so that a change copies one chunk and the list of
 found may be stale; validation on the shard tells.
 """
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from itertools import pairwise
@@ -18,8 +19,15 @@ from partita.shards.ranges import KeyRange
 CHUNK_MAX = 128
 """The most mappings of one chunk; the root of their number if that is more."""
 
-_Chunk = tuple[list[bytes], list[Mapping | None]]
-"""Bounds, and what owns the keys from each bound to the next: a mapping, or nothing cached.
+NUMBER_BYTES = 8
+"""Keys of this length, as all integers are, can be searched as numbers."""
+NUMBERS_FROM = 100_000
+"""From so many mappings on they are. Numbers lie side by side, bounds are scattered: among a
+million, a search waits for memory. Among few, comparing bytes is faster."""
+
+_Chunk = tuple[list[bytes], list[Mapping | None], "array[int]"]
+"""Bounds, what owns the keys from each bound to the next (a mapping, or nothing cached), and the
+bounds as numbers.
 
 The first bound is the low end of a mapping. The last owner holds up to the next chunk.
 """
@@ -29,8 +37,9 @@ class MappingCache:
     """The mappings of one shard map that were looked up or loaded."""
 
     def __init__(self) -> None:
-        self._chunks: tuple[list[bytes], list[_Chunk]] = ([], [])
-        """The first bound of every chunk, and the chunks. Replaced as a whole, under the lock."""
+        self._chunks: tuple[list[bytes], list[_Chunk], array[int]] = ([], [], array("Q"))
+        """The first bound of every chunk, the chunks, and the first bounds as numbers (none while
+        there are few mappings). Replaced as a whole, under the lock."""
         self._by_id: dict[str, Mapping] = {}
         """Touched only under the lock."""
         self._lock = Lock()
@@ -42,16 +51,21 @@ class MappingCache:
 
     def find(self, key: bytes) -> Mapping | None:
         """Return the mapping that holds an encoded key."""
-        firsts, chunks = self._chunks
-        index = bisect_right(firsts, key) - 1
-        if index >= 0:
-            bounds, owners = chunks[index]
+        firsts, chunks, numbers = self._chunks
+        mapping = None
+        if numbers and len(key) == NUMBER_BYTES:
+            number = int.from_bytes(key)
+            if index := bisect_right(numbers, number):
+                _, owners, numbers = chunks[index - 1]
+                mapping = owners[bisect_right(numbers, number) - 1]
+        elif index := bisect_right(firsts, key):
+            bounds, owners, _ = chunks[index - 1]
             mapping = owners[bisect_right(bounds, key) - 1]
-            if mapping is not None:
-                self.hits += 1
-                return mapping
-        self.misses += 1
-        return None
+        if mapping is None:
+            self.misses += 1
+        else:
+            self.hits += 1
+        return mapping
 
     def add(self, mapping: Mapping) -> None:
         """Put a mapping in; cached mappings that overlap it are stale and go."""
@@ -75,7 +89,8 @@ class MappingCache:
         with self._lock:
             self.removes += len(self._by_id)
             self._by_id = {mapping.id: mapping for mapping in ordered}
-            self._chunks = _cut(ordered, len(ordered))
+            firsts, chunks = _cut(ordered, len(ordered))
+            self._chunks = firsts, chunks, self._first_numbers(firsts)
             self.adds += len(ordered)
 
     def clear(self) -> None:
@@ -98,7 +113,7 @@ class MappingCache:
 
     def _replace(self, key_range: KeyRange, added: list[Mapping]) -> None:
         """Drop what overlaps the range and put `added`, which lies inside it, there."""
-        firsts, chunks = self._chunks
+        firsts, chunks, numbers = self._chunks
         start = max(bisect_right(firsts, key_range.low) - 1, 0)
         end = len(firsts) if key_range.high is None else bisect_left(firsts, key_range.high)
         # A range before all chunks joins the first one, rather than become a chunk of its own.
@@ -111,10 +126,15 @@ class MappingCache:
         self._by_id.update((mapping.id, mapping) for mapping in added)
         changed = touched[:first] + added + touched[last:]
         fresh_firsts, fresh = _cut(changed, len(self._by_id))
-        self._chunks = (
-            firsts[:start] + fresh_firsts + firsts[end:],
-            chunks[:start] + fresh + chunks[end:],
-        )
+        firsts = firsts[:start] + fresh_firsts + firsts[end:]
+        if numbers and len(self._by_id) >= NUMBERS_FROM:
+            numbers = numbers[:start] + _numbers(fresh_firsts) + numbers[end:]
+        else:
+            numbers = self._first_numbers(firsts)
+        self._chunks = firsts, chunks[:start] + fresh + chunks[end:], numbers
+
+    def _first_numbers(self, firsts: list[bytes]) -> "array[int]":
+        return _numbers(firsts) if len(self._by_id) >= NUMBERS_FROM else array("Q")
 
 
 def _low(mapping: Mapping) -> bytes:
@@ -122,7 +142,7 @@ def _low(mapping: Mapping) -> bytes:
 
 
 def _mappings_of(chunks: list[_Chunk]) -> list[Mapping]:
-    return [owner for _, owners in chunks for owner in owners if owner is not None]
+    return [owner for _, owners, _ in chunks for owner in owners if owner is not None]
 
 
 def _overlap(ordered: list[Mapping], key_range: KeyRange) -> tuple[int, int]:
@@ -140,7 +160,7 @@ def _cut(ordered: list[Mapping], total: int) -> tuple[list[bytes], list[_Chunk]]
     most = max(CHUNK_MAX, isqrt(total))
     size = most if len(ordered) <= most else most // 2
     chunks = [_chunk(ordered[start : start + size]) for start in range(0, len(ordered), size)]
-    return [bounds[0] for bounds, _ in chunks], chunks
+    return [bounds[0] for bounds, _, _ in chunks], chunks
 
 
 def _chunk(ordered: list[Mapping]) -> _Chunk:
@@ -158,8 +178,18 @@ def _chunk(ordered: list[Mapping]) -> _Chunk:
     if end is not None:
         bounds.append(end)
         owners.append(None)
-    # Copied, so that they lie side by side: among a million, a search waits for memory.
-    return [bytes(memoryview(bound)) for bound in bounds], owners
+    return bounds, owners, _numbers(bounds)
+
+
+def _numbers(bounds: list[bytes]) -> "array[int]":
+    """Return, for each bound, the least number whose eight bytes are not below it."""
+    least = [
+        int.from_bytes(bound[:NUMBER_BYTES].ljust(NUMBER_BYTES, b"\0"))
+        + (len(bound) > NUMBER_BYTES)
+        for bound in bounds
+    ]
+    # No key of eight bytes reaches the bounds beyond the greatest number: they are the last.
+    return array("Q", (number for number in least if number < 2 ** (8 * NUMBER_BYTES)))
 
 
 def _check_disjoint(ordered: list[Mapping]) -> None:

@@ -282,6 +282,16 @@ def rows_collide(name: str, error: Exception) -> MoveRefusedError:
     return refused
 
 
+def rows_dangle(reference: str) -> MoveRefusedError:
+    return MoveRefusedError(
+        "MoveRowsDangle",
+        "Since the move began, a row of the range points to one that does not move with it.",
+        facts={"reference": reference},
+        hint="Rows may refer to their own shardlet and to reference tables. Mend the row and "
+        "resume the job, or cancel it.",
+    )
+
+
 def tables_busy(name: str) -> UnavailableError:
     return UnavailableError(
         "MoveTableBusy",

@@ -25,6 +25,7 @@ from partita.shards.copying import (
     Shardlet,
     Side,
     rows_collide,
+    rows_dangle,
     rows_differ,
     sharded_table,
 )
@@ -167,21 +168,21 @@ class SqliteCopy:
         with self._reading():
             for number, shape in enumerate(self._tables):
                 for key in open_foreign_keys(shape, self._tables):
-                    if self._value(self._dangling(side, number, key)):
-                        return f"{shape.name} ({', '.join(key.columns)}) to {key.table}"
+                    child = self._rows(side, number, "t")
+                    if self._value(self._dangling(side, child, key, in_range=True)):
+                        return _described(shape, key)
         return None
 
-    def _dangling(self, side: Side, number: int, key: ForeignKey) -> str:
-        """Return a query for a row whose parent is not in the range (a reference table: at all)."""
+    def _dangling(self, side: Side, child: str, key: ForeignKey, *, in_range: bool) -> str:
+        """Return a query for a row whose parent is not there, or not in the range."""
         there = [f"t.{quote(name)} IS NOT NULL" for name in key.columns]
         pairs = zip(key.columns, key.referred, strict=True)
         same = [f"t.{quote(mine)} = p.{quote(theirs)}" for mine, theirs in pairs]
         for other, shape in enumerate(self._tables):
-            if shape.table == key.table:
+            if in_range and shape.table == key.table:
                 same.append(self._range.condition(self._texts[other], "p", keys=_keys(side)))
         parent = f"{_SCHEMAS[side]}.{quote(key.table)}"
         missing = f"NOT EXISTS (SELECT 1 FROM {parent} p WHERE {' AND '.join(same)})"
-        child = self._rows(side, number, "t")
         return f"SELECT EXISTS (SELECT 1 FROM {child} AND {' AND '.join(there)} AND {missing})"
 
     # --- ranges and transactions ------------------------------------------------------------------
@@ -369,29 +370,42 @@ class SqliteCopy:
     def _outbox(self, number: int) -> str:
         return f"{ATTACHED}.{quote(outbox(self._job, number))}"
 
-    def _apply(self, *, verify: bool) -> tuple[int, list[int]]:
+    def _apply(self, *, verify: bool) -> tuple[int, dict[int, int]]:
         """Bring the target to the source's snapshot; return changed rows and last entries."""
-        noted = [self._note(number) for number in range(len(self._tables))]
-        for number in reversed(range(len(noted))):
-            shape, name = self._tables[number], listed(self._tables[number].identity)
+        seen = {number: last for number in range(len(self._tables)) if (last := self._last(number))}
+        rows = sum(self._note(number) for number in seen)
+        for number in reversed(seen):
+            name = listed(self._tables[number].identity)
             self._run(
                 f"DELETE FROM {self._table('target', number)} WHERE ({name}) IN "
                 f"(SELECT {name} FROM temp.partita_changed_{number})"
             )
-        for number, shape in enumerate(self._tables):
+        for number in seen:
+            shape = self._tables[number]
             self._run(
                 f"INSERT INTO {self._table('target', number)} ({listed(shape.copied)}) "
                 f"SELECT {listed(shape.copied, 't')} FROM {self._changed('source', number)}"
             )
-        for number in range(len(noted)) if verify else ():
+        for number in seen if verify else ():
             self._compare(number, self._changed("source", number), self._changed("target", number))
-        return sum(rows for rows, _ in noted), [last for _, last in noted]
+            self._check_references(number)
+        return rows, seen
 
-    def _note(self, number: int) -> tuple[int, int]:
+    def _check_references(self, number: int) -> None:
+        """Look at the changed rows only: they are few, all others were looked at before."""
+        shape, child = self._tables[number], self._changed("target", number)
+        for key in open_foreign_keys(shape, self._tables):
+            if self._value(self._dangling("target", child, key, in_range=False)):
+                raise rows_dangle(_described(shape, key))
+
+    def _last(self, number: int) -> int:
+        """Return the number of the last entry of an outbox; 0 where there is none."""
+        last = self._value(f"SELECT max(partita_number) FROM {self._outbox(number)}")
+        return 0 if last is None else int(last)
+
+    def _note(self, number: int) -> int:
+        """Make the list of changed rows of the range."""
         shape, name = self._tables[number], f"temp.partita_changed_{number}"
-        last = int(
-            self._value(f"SELECT ifnull(max(partita_number), 0) FROM {self._outbox(number)}")
-        )
         self._run(
             f"CREATE TEMP TABLE partita_changed_{number} AS "
             f"SELECT DISTINCT {listed(shape.identity)} FROM {self._outbox(number)}"
@@ -401,7 +415,7 @@ class SqliteCopy:
             texts = self._texts[number]
             outside = [(row[0],) for row in found if not self._range.contains(texts, row[1:])]
             self.target.executemany(f"DELETE FROM {name} WHERE rowid = ?", outside)
-        return int(self._value(f"SELECT count(*) FROM {name}")), last
+        return int(self._value(f"SELECT count(*) FROM {name}"))
 
     def _changed(self, side: Side, number: int) -> str:
         """Return `changed rows as they are now`; all of them lie in the range."""
@@ -412,10 +426,9 @@ class SqliteCopy:
         changed = f"temp.partita_changed_{number} AS c"
         return f"{changed} CROSS JOIN {self._table(side, number)} AS t WHERE {same}"
 
-    def _forget(self, seen: list[int]) -> None:
-        for number, last in enumerate(seen):
-            if last:
-                self._run(f"DELETE FROM {self._outbox(number)} WHERE partita_number <= {last}")
+    def _forget(self, seen: dict[int, int]) -> None:
+        for number, last in seen.items():
+            self._run(f"DELETE FROM {self._outbox(number)} WHERE partita_number <= {last}")
 
     # --- comparing --------------------------------------------------------------------------------
 
@@ -456,6 +469,10 @@ class SqliteCopy:
         wait = BUSY_TIMEOUT_SECONDS if seconds is None else max(seconds, 0.001)
         for driver in (self.source, self.target):
             driver.execute(f"PRAGMA busy_timeout = {round(wait * 1000)}")
+
+
+def _described(shape: TableShape, key: ForeignKey) -> str:
+    return f"{shape.name} ({', '.join(key.columns)}) to {key.table}"
 
 
 def _keys(side: Side) -> str:

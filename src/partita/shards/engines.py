@@ -7,21 +7,24 @@ is called on that very connection.
 """
 
 import asyncio
-import functools
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import msgspec
 from sqlalchemy import URL, Engine, create_engine, event, make_url
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.engine.interfaces import DBAPIConnection, Dialect
+from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool, PoolProxiedConnection
 
-from partita.errors import StaleMappingError
+from partita.errors import ConfigurationError, StaleMappingError
 from partita.shards.mapping import Location
 from partita.shards.revocable import RevocableConnection
 
@@ -29,6 +32,8 @@ ENGINES_MAX = 64
 """The most engines, and so pools, that are kept open."""
 BUSY_TIMEOUT_SECONDS = 15.0
 """How long an SQLite connection waits for the writer before it."""
+CONNECT_SECONDS = 10
+"""How long a new connection to a server may take; `connect_timeout=` in the URL goes before."""
 ENTER = "partita.enter"
 """Where a pooled connection keeps what must be called when its next transaction begins."""
 LEASE = "partita.lease"
@@ -36,15 +41,111 @@ LEASE = "partita.lease"
 SPOILED = "partita.spoiled"
 """Set where a pooled connection must be closed instead of being used again."""
 
-_Enter = Callable[[PoolProxiedConnection], None]
+_Begin = Callable[[PoolProxiedConnection], None]
 Credentials = Callable[[Location], URL | str | None]
 _ASYNC_DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg"}
+_SQLITE_OPTIONS = {
+    *("cache", "immutable", "mode", "nolock", "psow", "uri", "vfs"),
+    *("cached_statements", "check_same_thread", "detect_types", "isolation_level", "timeout"),
+}
+_CONNECT_TIMEOUTS = {"psycopg": "connect_timeout", "asyncpg": "timeout"}
+"""What drivers call it. Their own defaults, a minute and more, would hold a thread that long."""
 _SYNC_DRIVERS = {"aiosqlite": "sqlite", "asyncpg": "postgresql+psycopg"}
 
 
 def location_of(url: str | URL) -> Location:
-    """Return where the URL leads, without its secrets; SQLite paths become absolute."""
-    return Location.from_url(make_url(url), relative_to=str(Path.cwd()))
+    """Return where the URL leads, without its secrets.
+
+    The path of an SQLite file becomes the one that the file has without `..` and links, because
+    two names for one file must not be two databases.
+    """
+    location = Location.from_url(_parsed(url), relative_to=str(Path.cwd()))
+    return _resolved(location) if location.backend == "sqlite" else location
+
+
+def _parsed(url: str | URL) -> URL:
+    try:
+        return make_url(url)
+    except (ArgumentError, ValueError):
+        # Neither the URL nor the cause is repeated: they may hold a part of a password.
+        raise ConfigurationError(
+            "InvalidLocation",
+            "The URL of the database cannot be read.",
+            hint="Write dialect+driver://host:port/database, or sqlite:///file.db.",
+        ) from None
+
+
+def _resolved(location: Location) -> Location:
+    path = os.path.realpath(location.identity.removeprefix("sqlite://"))
+    database = "file:" + quote(path) if location.database.startswith("file:") else path
+    return msgspec.structs.replace(location, database=database)
+
+
+def check_driver(location: Location) -> None:
+    """Refuse a database that no engine can be made for, before anything is written about it."""
+    if location.backend not in _ASYNC_DRIVERS:
+        raise ConfigurationError(
+            "DialectNotSupported",
+            "Catalogs and shards are databases of PostgreSQL or SQLite.",
+            facts={"dialect": location.dialect},
+            hint="Write postgresql+psycopg://host:port/database, or sqlite:///file.db.",
+        )
+    url = _sync_url(location)
+    try:
+        dialect = url.get_dialect()
+        dialect.import_dbapi()
+    except (ArgumentError, ImportError) as error:
+        raise ConfigurationError(
+            "DriverNotInstalled",
+            "The driver that the URL names is not installed.",
+            facts={"dialect": location.dialect},
+            hint="Install it, or name another one: postgresql+psycopg://… needs psycopg.",
+        ) from error
+    _check_options(location, url, dialect)
+
+
+def _check_options(location: Location, url: URL, dialect: type[Dialect]) -> None:
+    # A server answers for its own options; what SQLite does not know would be ignored.
+    names = {name for name, _ in location.options}
+    unknown = names - _SQLITE_OPTIONS if location.backend == "sqlite" else set[str]()
+    if not unknown:
+        try:
+            dialect().create_connect_args(url)
+        except (ArgumentError, ValueError):
+            unknown = names
+    if unknown:
+        raise ConfigurationError(
+            "InvalidLocation",
+            "The URL has options that the driver does not take.",
+            facts={"options": sorted(unknown)},
+            hint="Leave them out, or correct their values.",
+        )
+
+
+def _sync_url(location: Location) -> URL:
+    url = make_url(location.text)
+    if url.get_driver_name() in _SYNC_DRIVERS:
+        url = url.set(drivername=_SYNC_DRIVERS[url.get_driver_name()])
+    return url
+
+
+def file_of(location: Location) -> Path | None:
+    """Return the file of an SQLite database; None for databases of servers."""
+    if location.backend != "sqlite":
+        return None
+    return Path(location.identity.removeprefix("sqlite://"))
+
+
+def create_file(location: Location) -> None:
+    """Make the empty file that is an empty SQLite database, unless it is there.
+
+    Connecting never makes one: a shard whose file is lost must not come back empty.
+    """
+    file = file_of(location)
+    if file is not None:
+        # Where it cannot be made, the connection that follows fails and says so.
+        with suppress(OSError):
+            file.touch(0o644)
 
 
 class Engines:
@@ -75,11 +176,13 @@ class Engines:
 
     def remember(self, url: str | URL) -> Location:
         """Keep user and password of the URL in memory, for its server, and return its location."""
-        parsed = make_url(url)
+        parsed = _parsed(url)
+        location = location_of(parsed)
+        check_driver(location)
         if parsed.username or parsed.password:
             server = (parsed.get_backend_name(), (parsed.host or "").lower(), parsed.port)
             self._given[server] = parsed
-        return location_of(parsed)
+        return location
 
     def for_location(self, location: Location, *, is_routed: bool = False) -> Engine:
         """Return the pooled engine of the location.
@@ -103,7 +206,8 @@ class Engines:
         with self._lock:
             engine = self._admins.get(location)
             if engine is None:
-                engine = self._admins[location] = self._create(location, {"poolclass": NullPool})
+                options = {**_without_pool(self._options), "poolclass": NullPool}
+                engine = self._admins[location] = self._create(location, options)
             return engine
 
     def async_for_location(self, location: Location, *, is_routed: bool = False) -> AsyncEngine:
@@ -155,10 +259,9 @@ class Engines:
     def _create(
         self, location: Location, options: Mapping[str, Any], *, is_routed: bool = False
     ) -> Engine:
-        url = make_url(location.text)
-        if url.get_driver_name() in _SYNC_DRIVERS:
-            url = url.set(drivername=_SYNC_DRIVERS[url.get_driver_name()])
-        engine = create_engine(url, **_with_settings(location, options))
+        url = _sync_url(location)
+        settings = _with_settings(location, options, url.get_driver_name())
+        engine = create_engine(url, **settings)
         self._install(engine, location, is_routed=is_routed)
         return engine
 
@@ -166,30 +269,29 @@ class Engines:
         url = make_url(location.text)
         if "+" not in url.drivername:
             url = url.set(drivername=_ASYNC_DRIVERS.get(location.backend, url.drivername))
-        engine = create_async_engine(url, **_with_settings(location, self._options))
+        settings = _with_settings(location, self._options, url.get_driver_name())
+        engine = create_async_engine(url, **settings)
         self._install(engine.sync_engine, location, is_routed=is_routed)
         return engine
 
     def _install(self, engine: Engine, location: Location, *, is_routed: bool) -> None:
         # Not as "begin" events: a connection of an engine with events costs a third more.
         if location.backend == "sqlite":
+            event.listen(engine, "do_connect", _refuse_a_lost_file(location))
             event.listen(engine, "connect", _set_up_sqlite)
             event.listen(engine, "checkin", _release_sqlite)
-            begin = _begin_sqlite_async if engine.dialect.is_async else _begin_sqlite
         else:
             event.listen(engine, "do_connect", self._log_in(location))
             event.listen(engine, "checkin", _release)
             event.listen(engine, "handle_error", _keep_the_pool)
-            begin = _begin
-        enter = _enter if is_routed else _pass
-        do_begin = functools.partial(begin, functools.partial(enter, engine.dialect))
-        engine.dialect.do_begin = do_begin  # type: ignore[method-assign]
+        dialect: Any = engine.dialect
+        dialect.do_begin = _do_begin(dialect, is_routed=is_routed)
 
     def _log_in(self, location: Location) -> Callable[..., None]:
         def log_in(
             dialect: Dialect, _record: ConnectionPoolEntry, _positional: Any, named: dict[str, Any]
         ) -> None:
-            url = self._credentials_of(location)
+            url = self.login(location)
             if url is not None:
                 kept = {"user", "password"}
                 given = dialect.create_connect_args(url)[1]
@@ -197,7 +299,8 @@ class Engines:
 
         return log_in
 
-    def _credentials_of(self, location: Location) -> URL | None:
+    def login(self, location: Location) -> URL | None:
+        """Return a URL whose user and password are for the location; None: the driver's own."""
         answer = self._credentials(location) if self._credentials is not None else None
         if answer is not None:
             return make_url(answer)
@@ -218,15 +321,38 @@ class _AsyncEntry:
         self.loop = loop
 
 
-def _with_settings(location: Location, options: Mapping[str, Any]) -> dict[str, Any]:
-    if location.backend != "sqlite":
-        return dict(options)
-    settings = {
+def _with_settings(location: Location, options: Mapping[str, Any], driver: str) -> dict[str, Any]:
+    settings: dict[str, Any] = {
         "timeout": BUSY_TIMEOUT_SECONDS,
         "isolation_level": None,
         "factory": RevocableConnection,
     }
+    if location.backend != "sqlite":
+        is_named = any(name in _CONNECT_TIMEOUTS.values() for name, _ in location.options)
+        option = _CONNECT_TIMEOUTS.get(driver)
+        settings = {} if is_named or option is None else {option: CONNECT_SECONDS}
     return {**options, "connect_args": {**settings, **options.get("connect_args", {})}}
+
+
+def _without_pool(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in options.items()
+        if not name.startswith("pool") and name != "max_overflow"
+    }
+
+
+def _refuse_a_lost_file(location: Location) -> Callable[..., None]:
+    file = file_of(location)
+    assert file is not None
+
+    def refuse(dialect: Dialect, *_rest: object) -> None:
+        if not file.exists():
+            # As the driver's own error, because it is handled where a server is not there.
+            message = f"there is no file {file}"
+            raise dialect.loaded_dbapi.OperationalError(message)
+
+    return refuse
 
 
 def _set_up_sqlite(connection: DBAPIConnection, _record: ConnectionPoolEntry) -> None:
@@ -236,39 +362,46 @@ def _set_up_sqlite(connection: DBAPIConnection, _record: ConnectionPoolEntry) ->
     cursor.close()
 
 
-def _begin_sqlite(enter: _Enter, pooled: PoolProxiedConnection) -> None:
-    driver = pooled.driver_connection
-    assert isinstance(driver, RevocableConnection)
+def _do_begin(dialect: Dialect, *, is_routed: bool) -> _Begin:
+    """Return what begins a transaction; every routed call comes by here, so it calls little."""
+    begin: _Begin = _begin_later
+    if dialect.name == "sqlite":
+        begin = _begin_sqlite_async if dialect.is_async else _begin_sqlite
+    if not is_routed:
+        return begin
+
+    def begin_and_enter(pooled: PoolProxiedConnection) -> None:
+        begin(pooled)
+        enter = pooled.info.get(ENTER)
+        if enter is None:
+            raise _not_validated()
+        enter(dialect, pooled)
+
+    return begin_and_enter
+
+
+def _begin_later(_pooled: PoolProxiedConnection) -> None:
+    """Do nothing: the driver sends BEGIN with the first statement."""
+
+
+def _begin_sqlite(pooled: PoolProxiedConnection) -> None:
+    driver: Any = pooled.dbapi_connection
     driver.begin()
-    enter(pooled)
 
 
-def _begin_sqlite_async(enter: _Enter, pooled: PoolProxiedConnection) -> None:
+def _begin_sqlite_async(pooled: PoolProxiedConnection) -> None:
     cursor = pooled.cursor()
     cursor.execute("BEGIN")
     cursor.close()
-    enter(pooled)
 
 
-def _begin(enter: _Enter, pooled: PoolProxiedConnection) -> None:
-    # The driver sends BEGIN with the first statement.
-    enter(pooled)
-
-
-def _enter(dialect: Dialect, pooled: PoolProxiedConnection) -> None:
-    enter = pooled.info.get(ENTER)
-    if enter is None:
-        # Because SQLAlchemy took another session for one that was lost, and nobody validated it.
-        raise StaleMappingError(
-            "ConnectionLost",
-            "The routed connection was lost, and its successor is not validated.",
-            hint="Close it and connect again: map.run() does it.",
-        )
-    enter(dialect, pooled)
-
-
-def _pass(_dialect: Dialect, _pooled: PoolProxiedConnection) -> None:
-    pass
+def _not_validated() -> StaleMappingError:
+    # SQLAlchemy took another session for one that was lost, and nobody validated it.
+    return StaleMappingError(
+        "ConnectionLost",
+        "The routed connection was lost, and its successor is not validated.",
+        hint="Close it and connect again: map.run() does it.",
+    )
 
 
 def _release_sqlite(connection: DBAPIConnection | None, record: ConnectionPoolEntry) -> None:

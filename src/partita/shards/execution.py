@@ -25,7 +25,7 @@ from partita.errors import (
     ShardOfflineError,
 )
 from partita.shards import global_catalog, local_catalog
-from partita.shards.engines import Engines
+from partita.shards.engines import Engines, create_file
 from partita.shards.global_catalog import LockedMap, Record, StampedError
 from partita.shards.mapping import Location
 from partita.shards.operations import LocalChange, Plan, Position
@@ -58,9 +58,16 @@ class Counters:
 
     def __init__(self) -> None:
         self.reroutes = 0
+        """Times that a stale mapping was looked up again."""
         self.refused = 0
+        """Connections that an offline mapping refused."""
+        self.retries = 0
+        """Units of work that run() and routed functions began again."""
+        self.fan_outs = 0
         self.moves = 0
+        """Moves that were brought to their end here."""
         self.operations = 0
+        """Changes of the catalogs."""
         self.operations_undone = 0
         self.operations_finished = 0
         """Changes of others that were finished here."""
@@ -101,6 +108,9 @@ class Executor:
             self.fault("global prepared")
             try:
                 self._do_locals(plan)
+            except DBAPIError as error:  # not of a shard: those have names of their own
+                self._give_up(plan)
+                raise catalog_unreachable(self.catalog) from error
             except Exception:
                 self._give_up(plan)
                 raise
@@ -111,19 +121,42 @@ class Executor:
     def decide(self, map_id: str, map_name: str, change: Callable[[LockedMap], Outcome]) -> Outcome:
         """Run a change of the global catalog alone, after the unfinished ones that it meets."""
         for _ in range(WAIT_TRIES):
+            is_locked = False
             try:
                 with self.engine.begin() as connection:
                     row = global_catalog.lock_map(connection, map_id, map_name)
+                    is_locked = True
                     return change(LockedMap(connection, row))
             except StampedError as stamped:
-                if self.recover(stamped.operation_id) == "alive":
-                    time.sleep(WAIT_SECONDS)
+                if self.recover(stamped.operation_id) != "alive":
+                    continue
+            except DBAPIError as error:
+                if is_locked or not error.connection_invalidated:
+                    raise catalog_unreachable(self.catalog) from error
+                # Nothing was done on a connection that died in the pool: another one is taken.
+                self.engine.dispose()
+            time.sleep(WAIT_SECONDS)
         raise OperationPendingError(
             "OperationPending",
             "Another change of the catalog did not end in time.",
             facts={"map": map_name},
             hint="Try again later.",
         )
+
+    def read(self, work: Callable[[Connection], Outcome]) -> Outcome:
+        """Read from the global catalog; a connection that died in the pool is replaced."""
+        try:
+            with self.engine.connect() as connection:
+                return work(connection)
+        except DBAPIError as error:
+            if not error.connection_invalidated:
+                raise catalog_unreachable(self.catalog) from error
+        self.engine.dispose()  # because the others died with it, as a rule
+        try:
+            with self.engine.connect() as connection:
+                return work(connection)
+        except DBAPIError as error:
+            raise catalog_unreachable(self.catalog) from error
 
     def new_id(self) -> str:
         return self.clock.new_id().replace("-", "")
@@ -172,7 +205,7 @@ class Executor:
 
     def _finish_own(self, plan: Plan) -> None:
         try:
-            finished = self._step(lambda: self._finish(plan))
+            finished = self.step(lambda: self._finish(plan))
         except DBAPIError as error:
             raise OperationPendingError(
                 "OperationUnfinished",
@@ -200,12 +233,17 @@ class Executor:
 
     def repair(self) -> dict[str, Ending]:
         """End every change whose doer is gone; say how each ended."""
-        with self.engine.connect() as connection:
-            pending = global_catalog.list_pending(connection)
+        pending = self.read(global_catalog.list_pending)
         return {operation: self.recover(operation) for operation in pending}
 
     def recover(self, operation: str, *, without: Collection[str] = ()) -> Ending:
         """Finish or undo a change whose doer is gone; shards in `without` are given up."""
+        try:
+            return self._recover(operation, without)
+        except DBAPIError as error:
+            raise catalog_unreachable(self.catalog) from error
+
+    def _recover(self, operation: str, without: Collection[str]) -> Ending:
         with self._take(operation) as taken:
             if not taken:
                 return "alive"
@@ -246,7 +284,7 @@ class Executor:
             if where == "foreign":
                 foreign.add(change.shard_id)
             self.fault(f"local {number} undone")
-        self._step(lambda: self._revert(plan, foreign, forget=forget))
+        self.step(lambda: self._revert(plan, foreign, forget=forget))
         self.counters.operations_undone += 1
         self.fault("global reverted")
 
@@ -263,13 +301,15 @@ class Executor:
 
     def _local(self, plan: Plan, change: LocalChange, work: LocalWork, point: str) -> Position:
         def step() -> Position:
+            if change.before is None and work is local_catalog.do:
+                create_file(Location.from_text(change.location))
             with self.on_shard(change.location) as connection:
                 where = work(connection, plan, change)
                 self.fault(point)
             return where
 
         try:
-            return self._step(step)
+            return self.step(step)
         except DBAPIError as error:
             raise unreachable(change.location) from error
 
@@ -294,7 +334,8 @@ class Executor:
         with engine.begin() as connection:
             yield connection
 
-    def _step(self, work: Callable[[], Outcome]) -> Outcome:
+    def step(self, work: Callable[[], Outcome]) -> Outcome:
+        """Do what can be done twice, again if the connection fails."""
         for number in range(1, STEP_TRIES):
             try:
                 return work()
@@ -344,15 +385,28 @@ class Executor:
         # A session of its own, because the lock must outlive the steps' transactions and must go
         # when this process does.
         number = {"n": lock_number(operation)}
-        with self.engines.admin(self.catalog).connect() as connection:
-            session = connection.execution_options(isolation_level="AUTOCOMMIT")
-            taken = bool(session.scalar(text("SELECT pg_try_advisory_lock(:n)"), number))
+        with contextlib.ExitStack() as stack:
+            try:
+                connection = stack.enter_context(self.engines.admin(self.catalog).connect())
+                session = connection.execution_options(isolation_level="AUTOCOMMIT")
+                taken = bool(session.scalar(text("SELECT pg_try_advisory_lock(:n)"), number))
+            except DBAPIError as error:
+                raise catalog_unreachable(self.catalog) from error
             try:
                 yield taken
             finally:
                 # The connection may be gone, and then the lock is too.
                 with contextlib.suppress(DBAPIError):
                     session.execute(text("SELECT pg_advisory_unlock_all()"))
+
+
+def catalog_unreachable(catalog: Location) -> ShardOfflineError:
+    return ShardOfflineError(
+        "CatalogUnreachable",
+        "The database of the catalog cannot be reached or used.",
+        facts={"catalog": catalog.text},
+        hint="See whether it runs, and whether the URL and the credentials are right.",
+    )
 
 
 def unreachable(location: str) -> ShardOfflineError:

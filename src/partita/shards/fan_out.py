@@ -44,6 +44,7 @@ class FanOutResult:
         self._rows = iter(list[AnyRow]())
         self._is_over = False
         self._run = ThreadRun(fan_out_plan(shard_map, statement, options))
+        shard_map.counters.fan_outs += 1
 
     @property
     def errors(self) -> dict[Shard, ShardError]:

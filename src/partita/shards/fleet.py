@@ -32,12 +32,13 @@ from partita.shards import jobs, populated
 from partita.shards import move as moves
 from partita.shards.deployment import Deployment, Inspection, drift_error
 from partita.shards.drift import Difference
-from partita.shards.engines import location_of
+from partita.shards.engines import file_of, location_of
 from partita.shards.execution import no_fault
 from partita.shards.manager import ShardMapManager
-from partita.shards.mapping import Location, Mapping, Shard
+from partita.shards.mapping import Location, Mapping, Shard, ShardStatus
 from partita.shards.migration_worker import Project, Request, Workers
 from partita.shards.migrations import LOCK_TIMEOUT_SECONDS, Migrations, revision_text
+from partita.shards.operations import shard_offline
 from partita.shards.ranges import KeyRange
 from partita.shards.rollout import (
     Progress,
@@ -142,8 +143,9 @@ class Fleet:
         """Take a populated database as a shard, as it is.
 
         Its schema must be the newest one and each row of a sharded table must lie inside the
-        mappings: what lay outside could never be reached again. Nothing may write to it unrouted
-        meanwhile.
+        mappings: what lay outside could never be reached again. Writers that do not go through
+        the map are not kept out, neither while their rows are looked at nor after: stop them, or
+        let them route, before the database is adopted.
         """
         deployment = self._deployment()
         deployment.check_given()
@@ -207,6 +209,9 @@ class Fleet:
         verify: bool = True,
     ) -> moves.MoveReport:
         """Carry a mapping and its rows to another shard while readers and writers go on."""
+        target = self.manager.get_map(mapping.map_name).find_shard(to)
+        if target is not None and target.status is ShardStatus.OFFLINE:
+            raise shard_offline(mapping.map_name, to.location.text)
         return moves.move(
             self.manager,
             mapping,
@@ -250,11 +255,14 @@ class Fleet:
         (None: never) no further shard is begun. With `resume` shards at the target are passed
         over, so the same call continues what was stopped; without it they are visited too.
         `parallel` > 1 uses processes: worth it for many shards on servers. With `sql_folder`
-        nothing is run: what would be run is written there, one script a shard.
+        nothing is run: what would be run is written there, one script a shard. Refused while a
+        move is unfinished: rows on their way would not fit to the new schema.
         """
         deployment = self._deployment()
         deployment.check_given()
         _check_counts(parallel, stop_after)
+        if sql_folder is None:
+            self._check_no_moves()
         shards = self._one_shard_a_database()
         first = self._chosen(canary, shards)
         waves = first, [shard for shard in shards if shard not in first]
@@ -327,6 +335,9 @@ class Fleet:
     def _check_new(
         self, deployment: Deployment, shard_map: ShardMap, shard: Shard | None, location: Location
     ) -> None:
+        file = file_of(location)
+        if shard is None and file is not None and not file.exists():
+            return  # registering makes it
         with self._connect(location) as connection:
             try:
                 deployment.check_empty(connection)
@@ -381,6 +392,16 @@ class Fleet:
                 "A move from or to the shard is not finished.",
                 facts={"shard": shard.location.text},
                 hint="Finish it with fleet.resume(), then remove the shard.",
+            )
+
+    def _check_no_moves(self) -> None:
+        unfinished = self.list_moves()
+        if unfinished:
+            raise ShardInUseError(
+                "MovesUnfinished",
+                "Rows are on their way from shard to shard: the schema must wait for them.",
+                facts={"moves": [each.job_id for each in unfinished]},
+                hint="End the moves with fleet.resume() or fleet.cancel(), then upgrade.",
             )
 
     def _one_shard_a_database(self) -> list[Shard]:
@@ -448,7 +469,7 @@ class Fleet:
         project = Project.of(migrations.config)
 
         def run(shard: Shard) -> ShardUpgrade:
-            login = self.manager.engines._credentials_of(shard.location)  # noqa: SLF001 - goes down the pipe
+            login = self.manager.engines.login(shard.location)
             text_of_login = None if login is None else login.render_as_string(hide_password=False)
             reply = workers.run(
                 Request(project, shard.location, text_of_login, target, lock_timeout)

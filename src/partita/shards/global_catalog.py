@@ -242,6 +242,7 @@ def lock_map(connection: Connection, map_id: str, name: str) -> MapRow:
     else:
         query = select(maps).where(mine).with_for_update()
     row = connection.execute(query).one_or_none()
+    check_version(connection)  # the catalog may have been upgraded since it was opened
     if row is None:
         raise map_not_found(name)
     return _map_row(row)

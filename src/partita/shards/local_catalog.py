@@ -177,6 +177,7 @@ def do(connection: Connection, plan: Plan, change: LocalChange) -> Position:
         _forget_empty_shard(connection, plan, change)
     where = position(connection, plan, change)
     if where == "before":
+        check_version(connection)
         _write(connection, plan.map, change.after, removed=change.removed, added=change.added)
         return "after"
     return where
@@ -242,20 +243,26 @@ def _lock_mark_in_file(connection: Connection, map_id: str) -> str | None:
 
 
 def _forget_empty_shard(connection: Connection, plan: Plan, change: LocalChange) -> None:
-    # A row that no catalog knows: its map was replaced, or its creator was taken for dead. Without
-    # mappings nothing can have been routed by it.
+    """Delete rows of the map, and of others of its name, that no catalog knows.
+
+    The map was replaced, or the creator of the row was taken for dead. Without mappings nothing
+    can have been routed by it; with mappings somebody may still be routed, to a replaced map too.
+    """
     mark = _lock_mark(connection, plan.map.id)
-    if mark is None or position_of(plan, change, mark) == "after":
+    if mark is not None and position_of(plan, change, mark) == "after":
         return
-    held = connection.scalar(select(mappings.c.id).where(mappings.c.map_id == plan.map.id).limit(1))
+    same = shards.c.map_name == plan.map.name
+    known = select(shards.c.map_id).where(same)
+    held = connection.scalar(select(mappings.c.id).where(mappings.c.map_id.in_(known)).limit(1))
     if held is not None:
         raise CatalogMismatchError(
             "ShardHoldsMappings",
-            "The database has a local catalog with mappings of this map.",
+            "The database has a local catalog with mappings of a map of this name.",
             facts={"map": plan.map.name, "location": change.location},
-            hint="If it belongs to the map, use recovery.attach().",
+            hint="Take it as it is with recovery.attach(), then choose what holds with "
+            "recovery.resolve().",
         )
-    connection.execute(delete(shards).where(shards.c.map_id == plan.map.id))
+    connection.execute(delete(shards).where(same))
 
 
 def _write(

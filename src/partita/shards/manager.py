@@ -7,7 +7,6 @@ counters. Rule: what it knows is a cache; the global catalog decides.
 import contextlib
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 from sqlalchemy import URL
@@ -18,13 +17,12 @@ from partita.errors import (
     ShardInUseError,
     ShardMapExistsError,
     ShardMapNotFoundError,
-    ShardOfflineError,
     UsageError,
 )
 from partita.shards import global_catalog, local_catalog
 from partita.shards.cache import MappingCache
-from partita.shards.engines import Credentials, Engines
-from partita.shards.execution import Ending, Executor
+from partita.shards.engines import Credentials, Engines, create_file, file_of
+from partita.shards.execution import Ending, Executor, catalog_unreachable, unreachable
 from partita.shards.global_catalog import LockedMap
 from partita.shards.mapping import Location
 from partita.shards.operations import MapRow
@@ -81,6 +79,7 @@ class ShardMapManager:
         _check_choice("if_exists", if_exists, ("fail", "keep", "replace"))
         executor = _executor(url, credentials, clock, engine_options)
         with _disposed_on_error(executor):
+            create_file(executor.catalog)
             _deploy_in_turn(executor, if_exists)
             return _loaded(cls(executor), load)
 
@@ -193,16 +192,14 @@ class ShardMapManager:
 
     def find_map(self, name: str) -> AnyShardMap | None:
         """Return a map, or None; a map that was seen before costs one small query."""
-        with self.executor.engine.connect() as connection:
-            row = global_catalog.find_map(connection, name)
+        row = self.executor.read(lambda connection: global_catalog.find_map(connection, name))
         if row is None:
             self._maps.pop(name, None)
             return None
         return self._map(row)
 
     def list_maps(self) -> list[AnyShardMap]:
-        with self.executor.engine.connect() as connection:
-            rows = global_catalog.list_maps(connection)
+        rows = self.executor.read(global_catalog.list_maps)
         return [self._map(row) for row in rows]
 
     def delete_map(self, name: str) -> None:
@@ -234,6 +231,8 @@ class ShardMapManager:
                 facts={"map": name},
                 hint="Use get_map(), or another name.",
             ) from error
+        except DBAPIError as error:
+            raise catalog_unreachable(self.location) from error
         made = self._map(row)
         if schema is not None:
             made.adopt_schema(schema)
@@ -274,20 +273,31 @@ class ShardMapManager:
 
     def list_locations(self) -> list[Location]:
         """Return the location of every shard of every map, once."""
-        with self.executor.engine.connect() as connection:
-            return [Location.from_text(one) for one in global_catalog.list_locations(connection)]
+        found = self.executor.read(global_catalog.list_locations)
+        return [Location.from_text(one) for one in found]
 
     def upgrade_store(self) -> None:
         """Bring the global catalog and then every shard's to the version of this program."""
-        with self.executor.engine.begin() as connection:
-            global_catalog.upgrade(connection)
+        try:
+            with self.executor.engine.begin() as connection:
+                global_catalog.upgrade(connection)
+        except DBAPIError as error:
+            raise catalog_unreachable(self.location) from error
         for location in self.list_locations():
-            with self.executor.on_shard(location.text) as connection:
-                local_catalog.upgrade(connection)
+            try:
+                with self.executor.on_shard(location.text) as connection:
+                    local_catalog.upgrade(connection)
+            except DBAPIError as error:
+                raise unreachable(location.text) from error
 
     @property
     def counters(self) -> dict[str, int]:
-        """What this process did: lookups, hits, misses, reroutes, moves, changes of catalogs."""
+        """What this process did, as plain numbers that only grow.
+
+        lookups, hits, misses, adds and removes of the caches; reroutes, refused and retries of
+        routing; fan_outs; moves; operations, operations_undone and operations_finished of the
+        catalogs.
+        """
         totals = dict(vars(self.executor.counters))
         for shard_map in self._maps.values():
             for name, count in shard_map.cache.counters().items():
@@ -334,9 +344,9 @@ def _deploy(executor: Executor, if_exists: IfExists) -> None:
 
 
 def _has_catalog(executor: Executor) -> bool:
-    location = executor.catalog
-    if location.backend == "sqlite" and not _file_exists(location):
-        return False  # connecting would make the file
+    file = file_of(executor.catalog)
+    if file is not None and not file.exists():
+        return False
     with executor.engine.connect() as connection:
         return global_catalog.is_deployed(connection)
 
@@ -358,12 +368,7 @@ def _disposed_on_error(executor: Executor) -> Iterator[None]:
         yield
     except DBAPIError as error:
         executor.engines.dispose()
-        raise ShardOfflineError(
-            "CatalogUnreachable",
-            "The database of the catalog cannot be reached or used.",
-            facts={"catalog": executor.catalog.text},
-            hint="See whether it runs, and whether the URL and the credentials are right.",
-        ) from error
+        raise catalog_unreachable(executor.catalog) from error
     except BaseException:
         executor.engines.dispose()
         raise
@@ -404,8 +409,3 @@ def _check_choice(name: str, given: str, choices: tuple[str, ...]) -> None:
             facts={"choices": choices},
             hint="Choose one of those.",
         )
-
-
-def _file_exists(location: Location) -> bool:
-    path = location.identity.removeprefix("sqlite://")
-    return Path(path).exists()

@@ -20,6 +20,7 @@ from partita.shards.ranges import KeyRange, Range
 
 LOCATION_TEXT_MAX = 2048
 """The most characters of a location's text."""
+PORT_MAX = 65_535
 
 _SECRET_NAMES = frozenset(("user", "username", "uid", "passfile", "key", "hexkey"))
 _SECRET_PARTS = re.compile(
@@ -138,7 +139,7 @@ class Location(msgspec.Struct, frozen=True):
 
 
 class ShardStatus(enum.Enum):
-    """Whether the shard takes part in routing."""
+    """Whether the shard may get more mappings; those that it has have a status of their own."""
 
     ONLINE = "online"
     OFFLINE = "offline"
@@ -176,8 +177,16 @@ class Shard(msgspec.Struct, frozen=True, eq=False):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Shard) and self.id == other.id
 
+    def __ne__(self, other: object) -> bool:
+        # Struct has one of its own, which would compare by identity.
+        return not self == other
+
     def __hash__(self) -> int:
         return hash(self.id)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # How to reach it stays in this process.
+        return Shard, (self.id, self.map_name, self.location, self.version, self.status)
 
     def __repr__(self) -> str:
         return f"Shard({self.location.text!r}, id={self.id!r}, status={self.status.value!r})"
@@ -215,15 +224,17 @@ def _sqlite_location(url: UrlParts, relative_to: str) -> Location:
             "A database in memory cannot be a shard or a catalog: no other connection sees it.",
             "Name a file: sqlite:////folder/file.db.",
         )
-    prefix = "file:" if database.startswith("file:") else ""
-    path = prefix + _absolute(_path_of(database), relative_to)
+    path = _absolute(_path_of(database), relative_to)
+    if database.startswith("file:"):
+        path = "file:" + quote(path)
     return _checked(Location(url.drivername, "", None, path, tuple(options)))
 
 
 def _path_of(database: str) -> str:
     if not database.startswith("file:"):
         return database
-    return database.removeprefix("file:").removeprefix("//localhost").removeprefix("//")
+    path = database.removeprefix("file:").removeprefix("//localhost").removeprefix("//")
+    return unquote(path)
 
 
 def _absolute(path: str, relative_to: str) -> str:
@@ -263,6 +274,10 @@ def _checked(location: Location) -> Location:
         raise _refused("The URL has no dialect that can be read.", "Begin with postgresql:// …")
     if not _HOST.fullmatch(location.host):
         raise _refused("The host has characters that no host has.", "Check the URL's host.")
+    if location.port is not None and not 1 <= location.port <= PORT_MAX:
+        raise _refused("The URL has a port that no server has.", "Ports are 1 to 65535.")
+    if "\0" in location.database:
+        raise _refused("The name of the database has a NUL in it.", "Check the URL's database.")
     if not (location.database or "dbname" in named or "service" in named):
         raise _refused("The URL names no database.", "Write it: postgresql://host/database.")
     if len(location.text) > LOCATION_TEXT_MAX:

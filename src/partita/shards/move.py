@@ -25,7 +25,7 @@ from partita.errors import (
     UnavailableError,
 )
 from partita.shards import local_catalog, move_record, offline
-from partita.shards.copying import Batch, RowCopy, Shardlet, Side
+from partita.shards.copying import Batch, RowCopy, Shardlet, Side, rows_dangle
 from partita.shards.execution import unreachable
 from partita.shards.global_catalog import LockedMap
 from partita.shards.manager import AnyShardMap, ShardMapManager
@@ -53,7 +53,7 @@ from partita.shards.schema import ShardedSchema
 if TYPE_CHECKING:
     from partita.shards.offline import Fence
 
-BATCH_ROWS = 5_000
+BATCH_ROWS = 20_000
 GRACE_SECONDS = 2.0
 FENCE_SECONDS_MAX = 5.0
 """How long the mapping may be offline before the move gives up for now."""
@@ -216,6 +216,9 @@ class Mover:
         self._references: list[TableShape] = []
         self._copy: RowCopy
         self._fence: Fence | None = None
+        self._fenced: Mapping
+        """The mapping behind the fence, and the shard that it goes to."""
+        self._to: Shard
         self._fenced_at = 0.0
         self._fence_tries = 0
         self._started = self._clock.monotonic()
@@ -509,7 +512,7 @@ class Mover:
     def _copy_table(self, number: int, position: Position | None, rows: int) -> int:
         recorded_at = self._clock.monotonic()
         while True:
-            batch = self._copy.copy_batch(number, position, self._plan.batch_rows)
+            batch = self._copy.copy_batch(number, position, self._batch_rows)
             self._fault(f"copy batch of {number}")
             rows += batch.rows
             position = batch.end
@@ -520,6 +523,12 @@ class Mover:
                 recorded_at = self._clock.monotonic()
             self._tell(self._tables[number].name, rows)
             self._pace(batch.rows)
+
+    @property
+    def _batch_rows(self) -> int:
+        """Rows of a batch: what the rate allows in a second, at the most."""
+        most = self._plan.batch_rows
+        return most if self._plan.rate is None else max(1, min(most, int(self._plan.rate)))
 
     def _pace(self, rows: int) -> None:
         if self._plan.rate is None:
@@ -537,6 +546,7 @@ class Mover:
         if not self._plan.verify:
             return
         self._walk(self._copy.compare_batch, COMPARED_ROWS, "catch_up compared")
+        self._check_references()
         self._replay_until_few()
 
     def _replay_until_few(self) -> None:
@@ -572,35 +582,34 @@ class Mover:
     # --- 7 to 9: behind the fence -----------------------------------------------------------------
 
     def _close(self) -> None:
-        mapping = self._current()
+        mapping, self._to = self._current(), self._target()
         grace = min(self._plan.grace, FENCE_SECONDS_MAX / 2)
-        self._fenced_at = self._clock.monotonic()
         engines = self._map.engines
+        self._fenced_at = self._clock.monotonic()
         if mapping.is_online:
             # Recorded first: whoever comes after a crash must wait for transactions of this id.
             self._record.save(online_id=mapping.id)
             self._fault("fence recorded")
-            _, self._fence = offline.set_offline(
-                engines,
-                self._clock,
-                mapping,
-                lambda: self._map.update_mapping(
-                    mapping, status=MappingStatus.OFFLINE, token=self._plan.token
-                ),
-                grace=grace,
+            self._fenced_at = self._clock.monotonic()
+            self._fenced, self._fence = offline.set_offline(
+                engines, self._clock, mapping, lambda: self._take_offline(mapping), grace=grace
             )
         else:
             online_id = self._record.progress.online_id or mapping.id
             location = mapping.shard.location
             self._fence = offline.drain(engines, self._clock, location, online_id, grace=grace)
+            self._fenced = mapping
         self._check_time()
+
+    def _take_offline(self, mapping: Mapping) -> Mapping:
+        token = self._plan.token
+        return self._map.update_mapping(mapping, status=MappingStatus.OFFLINE, token=token)
 
     def _verify(self) -> None:
         self._copy.bound_time(self._time_left())
         self._copy.replay(lambda: self._fault("verify applied"), verify=self._plan.verify)
         if self._plan.verify and self._record.progress.rows_total <= FENCED_ROWS_MAX:
             self._walk_fenced()
-        if self._plan.verify:
             self._check_references()
         if self._copy.pending():
             raise _too_long(self._record.id, "Somebody writes to the source past the fence.")
@@ -619,15 +628,15 @@ class Mover:
     def _check_references(self) -> None:
         dangling = self._copy.find_open_reference("target")
         if dangling is not None:
-            raise _refused(self._plan, [f"rows point out of the shardlet: {dangling}"])
+            raise rows_dangle(dangling)
 
     def _switch(self) -> None:
         if self._fence is None or not self._fence.is_standing:
             raise _too_long(self._record.id, "The fence fell: its session was ended.")
         self._check_time()
         self._map.update_mapping(
-            self._current(),
-            shard=self._target(),
+            self._fenced,
+            shard=self._to,
             status=MappingStatus(self._plan.status),
             token=self._plan.token,
         )
@@ -670,10 +679,11 @@ class Mover:
 
     def _delete_rows(self, side: Side, point: str) -> None:
         self._paced_from, self._paced_rows = self._clock.monotonic(), 0
+        rows = min(self._batch_rows, DELETED_ROWS)
         for number in reversed(range(len(self._tables))):
             position: Position | None = None
             while True:
-                batch = self._copy.delete_batch(side, number, position, DELETED_ROWS)
+                batch = self._copy.delete_batch(side, number, position, rows)
                 self._fault(point)
                 position = batch.end
                 if position is None:

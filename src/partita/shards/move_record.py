@@ -87,9 +87,11 @@ class MoveRecord:
         }
 
 
-def list_unfinished(executor: Executor) -> list[str]:
-    """Return the ids of the moves that are neither done nor cancelled, the oldest first."""
+def list_unfinished(executor: Executor, map_id: str | None = None) -> list[str]:
+    """Return the ids of the moves, of one map or all, that have not ended, the oldest first."""
     query = select(jobs.c.id).where(jobs.c.kind == KIND, jobs.c.state.in_(UNFINISHED))
+    if map_id is not None:
+        query = query.where(jobs.c.map_id == map_id)
     with executor.engine.connect() as connection:
         return list(connection.scalars(query.order_by(jobs.c.made_at)))
 

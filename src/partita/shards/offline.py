@@ -5,13 +5,14 @@ old ones are waited for. What comes back is a fence: as long as it stands, nobod
 transaction of the mapping on its shard. Neighbours on the same shard are not touched.
 """
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
 from sqlalchemy import Connection, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, ProgrammingError
 
 from partita.clock import Clock
 from partita.errors import OperationPendingError
@@ -104,10 +105,10 @@ def set_offline(
     """
     location = mapping.shard.location
     if location.backend != "sqlite":
-        changed = change()
-        return changed, drain(
-            engines, clock, location, mapping.id, grace=grace, terminate=terminate
-        )
+        # Connected beforehand: what comes after the change keeps clients waiting.
+        with _closed_on_error(_connect(engines, location)) as connection:
+            changed = change()
+            return changed, _put_up(connection, clock, mapping.id, grace, terminate=terminate)
     # A writer that is open would keep the change itself out, so on SQLite this process's entries
     # are refused by hand until the status says so. Other processes' writers are refused by SQLite.
     validation.closing.add(mapping.id)
@@ -137,13 +138,28 @@ def drain(
     """
     if location.backend == "sqlite":
         return _drain_sqlite(clock, mapping_id, grace, terminate=terminate)
+    with _closed_on_error(_connect(engines, location)) as connection:
+        return _put_up(connection, clock, mapping_id, grace, terminate=terminate)
+
+
+def _connect(engines: Engines, location: Location) -> Connection:
     connection = engines.admin(location).connect()
+    return connection.execution_options(isolation_level="AUTOCOMMIT")
+
+
+@contextlib.contextmanager
+def _closed_on_error(connection: Connection) -> Iterator[Connection]:
     try:
-        connection = connection.execution_options(isolation_level="AUTOCOMMIT")
-        terminated = _drain_postgres(connection, clock, mapping_id, grace, terminate=terminate)
+        yield connection
     except BaseException:
         connection.close()
         raise
+
+
+def _put_up(
+    connection: Connection, clock: Clock, mapping_id: str, grace: float, *, terminate: bool
+) -> Fence:
+    terminated = _drain_postgres(connection, clock, mapping_id, grace, terminate=terminate)
     return Fence(mapping_id, connection, terminated)
 
 
@@ -159,10 +175,17 @@ def _drain_postgres(
         # Idle sessions hold a lease and nothing else: they need no grace.
         ended = _holders(connection, number, busy_too=terminate and waited > grace)
         for pid in ended:
-            connection.scalar(_TERMINATE, {"pid": pid})
+            _end(connection, pid, mapping_id)
         terminated |= ended
         time.sleep(_PAUSE_SECONDS)
     return len(terminated)
+
+
+def _end(connection: Connection, pid: int, mapping_id: str) -> None:
+    try:
+        connection.scalar(_TERMINATE, {"pid": pid})
+    except ProgrammingError as error:  # because the role may not
+        raise _still_held(mapping_id) from error
 
 
 def _holders(connection: Connection, number: int, *, busy_too: bool = True) -> set[int]:

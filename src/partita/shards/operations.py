@@ -17,6 +17,7 @@ from partita.errors import (
     RangeError,
     ShardExistsError,
     ShardInUseError,
+    ShardOfflineError,
     StaleMappingError,
     UsageError,
 )
@@ -176,6 +177,7 @@ def create_mappings(
             facts={"map": shard_map.name, "mapped": description},
             hint="Choose keys that are free, or split, merge or move what is there.",
         )
+    _check_online(shard_map, shard)
     return _on_one_shard("create_mapping", operation, shard_map, shard, (), added)
 
 
@@ -212,6 +214,7 @@ def update_mapping(
             facts={"map": shard_map.name, "mapping": mapping.id},
             hint="Take it off first: set_offline(), or let fleet.move() carry the rows as well.",
         )
+    _check_online(shard_map, target)
     source_after = msgspec.structs.replace(source, last_operation=operation)
     target_after = msgspec.structs.replace(target, last_operation=operation)
     changes = (
@@ -290,6 +293,20 @@ def check_lock(shard_map: MapRow, mapping: MappingRow, token: str | None) -> Non
         else "The mapping is not locked with this token.",
         facts={"map": shard_map.name, "mapping": mapping.id},
         hint="Hand in the token that lock() gave, or wait for its owner.",
+    )
+
+
+def _check_online(shard_map: MapRow, shard: ShardRow) -> None:
+    if shard.status != "online":
+        raise shard_offline(shard_map.name, shard.location)
+
+
+def shard_offline(map_name: str, location: str) -> ShardOfflineError:
+    return ShardOfflineError(
+        "ShardOffline",
+        "The shard was taken offline: it gets no more mappings.",
+        facts={"map": map_name, "location": location},
+        hint="Choose another shard, or bring it back with update_shard().",
     )
 
 

@@ -144,7 +144,7 @@ class Recovery:
             locked.replace_mappings(mine | set(wanted.removed), (*wanted.kept, *wanted.left_over))
             return [
                 (locked.mark_shard(one, mark), locked.mappings_of(one))
-                for one in sorted({shard_id, *losers})
+                for one in (*sorted(losers - {shard_id}), shard_id)  # never two owners
             ]
 
         for row, rows in self._executor.decide(shard_map.id, shard_map.name, change):
@@ -152,9 +152,12 @@ class Recovery:
         shard_map.cache.clear()
 
     def _write_local(self, shard_map: MapRow, shard: ShardRow, rows: list[MappingRow]) -> None:
-        try:
+        def write() -> None:
             with self._executor.on_shard(shard.location) as connection:
                 local_catalog.replace(connection, shard_map, shard, tuple(rows))
+
+        try:
+            self._executor.step(write)
         except DBAPIError as error:
             raise unreachable(shard.location) from error
 
@@ -214,9 +217,16 @@ class Recovery:
             locked.write_shard(row)
 
         self._executor.decide(shard_map.id, shard_map.name, change)
-        with self._executor.on_shard(location.text) as connection:
-            local_catalog.upgrade(connection)
-            local_catalog.write_shard(connection, shard_map.row(), row, local.map.id)
+
+        def write() -> None:
+            with self._executor.on_shard(location.text) as connection:
+                local_catalog.upgrade(connection)
+                local_catalog.write_shard(connection, shard_map.row(), row, local.map.id)
+
+        try:
+            self._executor.step(write)
+        except DBAPIError as error:
+            raise unreachable(location.text) from error
         shard_map.cache.clear()
         return shard_map.get_shard(location)
 
@@ -301,8 +311,9 @@ class Recovery:
         return shard
 
     def _end_changes(self, shard_id: str, *, without: bool) -> None:
-        with self._executor.engine.connect() as connection:
-            pending = global_catalog.list_pending(connection, shard_id)
+        pending = self._executor.read(
+            lambda connection: global_catalog.list_pending(connection, shard_id)
+        )
         for operation in pending:
             given_up = {shard_id} if without else set[str]()
             if self._executor.recover(operation, without=given_up) == "alive":
@@ -313,9 +324,12 @@ class Recovery:
                 )
 
     def _local_shards(self, location: Location) -> list[LocalShard]:
-        try:
+        def read() -> list[LocalShard]:
             with self._executor.on_shard(location.text) as connection:
                 return local_catalog.list_shards(connection)
+
+        try:
+            return self._executor.step(read)
         except DBAPIError as error:
             raise unreachable(location.text) from error
 

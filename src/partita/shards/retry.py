@@ -101,6 +101,7 @@ def run(
             pause = _pause_after(error, session, policy, pauses, idempotent=idempotent)
             if pause is None:
                 raise
+            shard_map.counters.retries += 1
         time.sleep(pause)
 
 
@@ -128,6 +129,7 @@ async def arun(
             pause = _pause_after(error, session.sync_session, policy, pauses, idempotent=idempotent)
             if pause is None:
                 raise
+            shard_map.counters.retries += 1
         await asyncio.sleep(pause)
 
 

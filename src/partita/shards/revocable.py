@@ -31,7 +31,8 @@ class RevocableConnection(sqlite3.Connection):
         _alive.add(self)
 
     def begin(self) -> None:
-        self.check()
+        if self.is_revoked:
+            self.check()
         self._control.execute("BEGIN")
 
     def find_one(self, query: str, values: tuple[object, ...]) -> Any:
@@ -80,7 +81,8 @@ class RevocableCursor(sqlite3.Cursor):
     def execute(self, *arguments: Any) -> Self:
         connection = self.connection
         with connection.gate:
-            connection.check()
+            if connection.is_revoked:
+                connection.check()
             super().execute(*arguments)
         return self
 

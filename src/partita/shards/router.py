@@ -27,7 +27,7 @@ from partita.errors import (
 )
 from partita.shards import validation
 from partita.shards.engines import ENTER, Engines
-from partita.shards.mapping import Mapping
+from partita.shards.mapping import Mapping, MappingStatus
 from partita.shards.validation import Entry
 
 Validate = Literal["always", "lease", "never"]
@@ -111,9 +111,10 @@ class _Sync:
 
     def __init__(self, shard_map: RoutedMap) -> None:
         self.map = shard_map
+        self.engines = shard_map.engines
 
     def engine(self, mapping: Mapping) -> Engine:
-        return self.map.engines.for_location(mapping.shard.location, is_routed=True)
+        return self.engines.for_location(mapping.shard.location, is_routed=True)
 
     def find(self, key: Any) -> Mapping:
         return self.map.get(key, lookup="cache")
@@ -127,7 +128,7 @@ class _Async(_Sync):
 
     def engine(self, mapping: Mapping) -> Engine:
         location = mapping.shard.location
-        self._engine = self.map.engines.async_for_location(location, is_routed=True)
+        self._engine = self.engines.async_for_location(location, is_routed=True)
         return self._engine.sync_engine
 
     def async_engine(self, connection: Connection) -> Any:
@@ -161,7 +162,7 @@ def _route_once_more(
     road: _Sync, key: Any, validate: Validate, isolation_level: str | None
 ) -> Connection:
     mapping = road.find(key)
-    if not mapping.is_online:
+    if mapping.status is not MappingStatus.ONLINE:
         # An offline mapping comes back with another id: only the store knows when.
         mapping = road.look_up(key)
     try:
@@ -187,12 +188,17 @@ def _route_once_more(
 def _open(
     road: _Sync, mapping: Mapping, validate: Validate, isolation_level: str | None
 ) -> Connection:
-    if not mapping.is_online:
+    if mapping.status is not MappingStatus.ONLINE:
         raise _refusal("offline", mapping)
     engine = road.engine(mapping)
     for dead in range(DEAD_CONNECTIONS_MAX + 1):
-        connection = _checked_out(engine, mapping, isolation_level)
         try:
+            connection = engine.connect()
+        except (DBAPIError, OSError) as error:  # asyncpg leaves the system's errors as they are
+            raise _unreachable(mapping) from error
+        try:
+            if isolation_level is not None:
+                _set_isolation(connection, isolation_level)
             connection.info[ENTER] = _Enter(mapping, validate)
             connection.begin()
         except DBAPIError as error:
@@ -207,26 +213,20 @@ def _open(
             connection.close()
             raise
         else:
-            road.map.engines.pauses.pop(mapping.shard.id, None)
+            if road.engines.pauses:
+                road.engines.pauses.pop(mapping.shard.id, None)
             return connection
     raise _unreachable(mapping)
 
 
-def _checked_out(engine: Engine, mapping: Mapping, isolation_level: str | None) -> Connection:
-    try:
-        connection = engine.connect()
-    except DBAPIError as error:
-        raise _unreachable(mapping) from error
-    if isolation_level is None:
-        return connection
+def _set_isolation(connection: Connection, isolation_level: str) -> None:
     if isolation_level.upper() == "AUTOCOMMIT":
-        connection.close()
         raise TransactionUseError(
             "AutocommitRefused",
             "A routed connection is validated for one transaction, and autocommit has none.",
             hint="Leave isolation_level out, or connect to the shard unrouted: shard.connect().",
         )
-    return connection.execution_options(isolation_level=isolation_level)
+    connection.execution_options(isolation_level=isolation_level)
 
 
 class _GoneError(Exception):
@@ -255,18 +255,13 @@ class _Enter:
         raise _stale(self.mapping)
 
 
-def _always(dialect: Dialect, pooled: Pooled, mapping_id: str) -> Entry:
-    validation.drop_lease(dialect, pooled)
-    return validation.validate(dialect, pooled, mapping_id)
-
-
 def _never(dialect: Dialect, pooled: Pooled, _mapping_id: str) -> Entry:
     validation.drop_lease(dialect, pooled)
     return "online"
 
 
 _CHECKS: dict[str, Callable[[Dialect, Pooled, str], Entry]] = {
-    "always": _always,
+    "always": validation.validate,
     "lease": validation.lease,
     "never": _never,
 }
@@ -274,7 +269,7 @@ _CHECKS: dict[str, Callable[[Dialect, Pooled, str], Entry]] = {
 
 def _ask_again(road: _Sync, key: Any, mapping: Mapping) -> Mapping | None:
     """Return the key's mapping if it is another one by now; None if not, or if asked just now."""
-    pauses, now = road.map.engines.pauses, road.map.clock.monotonic()
+    pauses, now = road.engines.pauses, road.map.clock.monotonic()
     not_before, seconds = pauses.get(mapping.shard.id, (now, ASK_SECONDS_MIN))
     if now < not_before:
         return None

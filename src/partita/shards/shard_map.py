@@ -15,7 +15,7 @@ from partita.clock import Clock
 from partita.errors import ConflictError, MappingNotFoundError, RangeError, ShardNotFoundError
 from partita.shards import global_catalog, offline, operations
 from partita.shards.cache import MappingCache
-from partita.shards.engines import Engines, location_of
+from partita.shards.engines import Engines, check_driver, location_of
 from partita.shards.execution import Build, Counters, Executor
 from partita.shards.global_catalog import LockedMap
 from partita.shards.mapping import Location, Mapping, MappingStatus, Shard, ShardStatus
@@ -148,12 +148,10 @@ class ShardMap(Routes):
             mapping = self.cache.find(key)
             if mapping is not None:
                 return mapping
-        with self.executor.engine.connect() as connection:
-            found = global_catalog.find_by_key(connection, self.id, key)
-            if found is None:
-                self._check_exists(connection)
-                self._forget_key(key)
-                return None
+        found = self.executor.read(lambda connection: self._find_row(connection, key))
+        if found is None:
+            self._forget_key(key)
+            return None
         mapping = self._mapping(*found)
         self.cache.add(mapping)
         return mapping
@@ -161,7 +159,8 @@ class ShardMap(Routes):
     def mappings(self, range: Any = None, *, shard: Shard | None = None) -> list[Mapping]:  # noqa: A002 - the domain's word
         """Return the mappings, those that hold keys of the range, those of a shard, in order."""
         wanted = KeyRange() if range is None else self.encode_range(range)
-        with self.executor.engine.connect() as connection:
+
+        def read(connection: Connection) -> list[Mapping]:
             self._check_exists(connection)
             rows = global_catalog.list_mappings(
                 connection,
@@ -172,10 +171,14 @@ class ShardMap(Routes):
             )
             return list(self._mappings(rows))
 
+        return self.executor.read(read)
+
     def shards(self) -> list[Shard]:
-        with self.executor.engine.connect() as connection:
+        def read(connection: Connection) -> list[Shard]:
             self._check_exists(connection)
             return [self.shard_of(row) for row in global_catalog.list_shards(connection, self.id)]
+
+        return self.executor.read(read)
 
     def get_shard(self, where: Shard | Location | URL | str) -> Shard:
         """Return the shard at a location, as the global catalog has it now."""
@@ -191,9 +194,12 @@ class ShardMap(Routes):
 
     def find_shard(self, where: Shard | Location | URL | str) -> Shard | None:
         identity = place_of(where).identity
-        with self.executor.engine.connect() as connection:
+
+        def read(connection: Connection) -> ShardRow | None:
             self._check_exists(connection)
-            row = global_catalog.find_shard(connection, self.id, identity)
+            return global_catalog.find_shard(connection, self.id, identity)
+
+        row = self.executor.read(read)
         return None if row is None else self.shard_of(row)
 
     def load(self) -> None:
@@ -202,8 +208,9 @@ class ShardMap(Routes):
 
     def epoch(self) -> int:
         """Return a number that grows with every change of the map."""
-        with self.executor.engine.connect() as connection:
-            epoch = global_catalog.read_epoch(connection, self.id)
+        epoch = self.executor.read(
+            lambda connection: global_catalog.read_epoch(connection, self.id)
+        )
         if epoch is None:
             raise self._gone()
         return epoch
@@ -243,7 +250,10 @@ class ShardMap(Routes):
         self._run(build)
 
     def update_shard(self, shard: Shard, *, status: ShardStatus) -> Shard:
-        """Change the status of a shard; a shard object that was read before is stale after it."""
+        """Change the status of a shard: an offline one gets no more mappings.
+
+        Those that it has go on until set_offline(); a shard object that was read before is stale.
+        """
         version = self.executor.new_id()
 
         def build(locked: LockedMap, operation: str) -> Plan:
@@ -410,7 +420,10 @@ class ShardMap(Routes):
     # --- inside -----------------------------------------------------------------------------------
 
     def _remember(self, url: URL | str | Location) -> Location:
-        return url if isinstance(url, Location) else self.engines.remember(url)
+        if not isinstance(url, Location):
+            return self.engines.remember(url)
+        check_driver(url)
+        return url
 
     def _run(self, build: Build) -> Plan:
         return self.executor.run(self.id, self.name, build)
@@ -475,6 +488,12 @@ class ShardMap(Routes):
         return MappingRow(
             self.executor.new_id(), self.id, shard_id, key_range.low, key_range.high, status
         )
+
+    def _find_row(self, connection: Connection, key: bytes) -> tuple[MappingRow, ShardRow] | None:
+        found = global_catalog.find_by_key(connection, self.id, key)
+        if found is None:
+            self._check_exists(connection)
+        return found
 
     def _check_exists(self, connection: Connection) -> None:
         if global_catalog.read_epoch(connection, self.id) is None:

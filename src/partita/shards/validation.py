@@ -22,6 +22,7 @@ _SNAPSHOT = "snapshot"
 """The answer of partita_enter where one snapshot serves the whole transaction."""
 _PLACEHOLDERS = {"qmark": "?", "numeric_dollar": "$1"}
 _STATUS = "SELECT status FROM partita_local_mappings WHERE id = {}"
+_SQLITE_STATUS = _STATUS.format("?")
 _LOCK_SESSION = f"SELECT pg_try_advisory_lock_shared({LOCK_CLASS}, {{}})"
 _UNLOCK_SESSION = f"SELECT pg_advisory_unlock_shared({LOCK_CLASS}, {{}})"
 _LOCK_TRANSACTION = f"SELECT pg_try_advisory_xact_lock_shared({LOCK_CLASS}, {{}})"
@@ -68,6 +69,7 @@ def validate(dialect: Dialect, pooled: Pooled, mapping_id: str) -> Entry:
     """
     if dialect.name == "sqlite":
         return _validate_sqlite(dialect, pooled, mapping_id)
+    drop_lease(dialect, pooled)
     answer = _begin_and_enter(dialect, pooled, mapping_id)
     if answer is None:
         answer = _scalar(dialect, pooled, "SELECT partita_enter({})", mapping_id)
@@ -115,14 +117,14 @@ closing: set[str] = set()
 
 
 def _validate_sqlite(dialect: Dialect, pooled: Pooled, mapping_id: str) -> Entry:
-    driver = sqlite_connection(pooled)
+    driver: Any = sqlite_connection(pooled) if dialect.is_async else pooled.dbapi_connection
     # First the mark, then the look at `closing`: who closes does it the other way round.
     driver.mapping_id = mapping_id
     if mapping_id in closing:
         return "offline"
     if dialect.is_async:
         return _status(dialect, pooled, mapping_id)
-    row = driver.find_one(_STATUS.format("?"), (mapping_id,))
+    row = driver.find_one(_SQLITE_STATUS, (mapping_id,))
     return "gone" if row is None else row[0]
 
 
@@ -132,9 +134,9 @@ def _begin_and_enter(dialect: Dialect, pooled: Pooled, mapping_id: str) -> str |
     A second round trip would cost as much as the user's own statement. Whatever is unusual is left
     to the ordinary way, which also reports errors.
     """
-    driver: Any = pooled.driver_connection
-    if dialect.driver != "psycopg" or dialect.is_async:
+    if dialect.is_async or dialect.driver != "psycopg":
         return None
+    driver: Any = pooled.dbapi_connection
     if driver.autocommit or driver.isolation_level or driver.read_only or driver.deferrable:
         return None
     message = f"BEGIN; SELECT partita_enter('{mapping_id}')"
@@ -190,6 +192,9 @@ class _Autocommit:
 def _is_quiet(dialect: Dialect, pooled: Pooled) -> bool:
     """Tell whether the server has said nothing since the last answer, such as good-bye."""
     driver: Any = pooled.driver_connection
+    if dialect.driver == "asyncpg":
+        # The event loop has read what the server said, and closed what it ended.
+        return not driver.is_closed()
     if dialect.driver != "psycopg":
         return True
     if driver.closed:

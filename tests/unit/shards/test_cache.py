@@ -160,8 +160,8 @@ def test_many_mappings_stay_in_small_chunks() -> None:
     for number in order:
         cache.add(a_mapping(number, number + 1))
 
-    _, chunks = cache._chunks
-    sizes = [sum(owner is not None for owner in owners) for _, owners in chunks]
+    _, chunks, _ = cache._chunks
+    sizes = [sum(owner is not None for owner in owners) for _, owners, _ in chunks]
     assert max(sizes) <= CHUNK_MAX
     assert sum(sizes) == count == len(cache)
     assert len(chunks) < 24
@@ -296,11 +296,15 @@ class CacheAgainstAList(RuleBasedStateMachine):
         assert len(self.cache) == len(self.model)
 
 
-def test_the_cache_agrees_with_a_plain_list(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("numbers_from", [1, 9, 100_000])
+def test_the_cache_agrees_with_a_plain_list(
+    monkeypatch: pytest.MonkeyPatch, numbers_from: int
+) -> None:
     monkeypatch.setattr(cache_module, "CHUNK_MAX", 4)
+    monkeypatch.setattr(cache_module, "NUMBERS_FROM", numbers_from)
 
     CacheAgainstAList.TestCase.settings = settings(
-        max_examples=60, stateful_step_count=30, deadline=None
+        max_examples=30, stateful_step_count=25, deadline=None
     )
     CacheAgainstAList.TestCase("runTest").runTest()
 
@@ -314,3 +318,41 @@ def test_points_of_any_bytes_are_found(keys: list[bytes], other: bytes) -> None:
         mapping = cache.find(key)
         assert (mapping is not None) == (key in keys)
         assert mapping is None or mapping.id == key.hex()
+
+
+EIGHT_BYTES = st.lists(st.sampled_from(b"\x00\x01\xff"), min_size=8, max_size=8).map(bytes)
+
+
+@given(st.lists(EIGHT_BYTES | st.binary(max_size=10), unique=True, max_size=30), EIGHT_BYTES)
+def test_keys_of_eight_bytes_are_found_as_numbers_among_bounds_of_any_length(
+    keys: list[bytes], other: bytes
+) -> None:
+    points = [Mapping(key.hex(), "m", SHARD, KeyRange.point(key), Range()) for key in keys]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cache_module, "NUMBERS_FROM", 1)
+        patch.setattr(cache_module, "CHUNK_MAX", 4)
+        cache = MappingCache()
+        cache.load(points)
+
+        for key in [*keys, other]:
+            mapping = cache.find(key)
+            assert (mapping is not None) == (key in keys)
+            assert mapping is None or mapping.id == key.hex()
+
+
+@given(st.lists(st.binary(max_size=10), unique=True, min_size=1, max_size=20), EIGHT_BYTES)
+def test_ranges_between_bounds_of_any_length_are_found_by_number(
+    bounds: list[bytes], key: bytes
+) -> None:
+    cuts = sorted(bounds)
+    ranges = [KeyRange(low, high) for low, high in zip(cuts, [*cuts[1:], None], strict=True)]
+    held = [Mapping(str(n), "m", SHARD, each, Range()) for n, each in enumerate(ranges) if n % 3]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cache_module, "NUMBERS_FROM", 1)
+        patch.setattr(cache_module, "CHUNK_MAX", 4)
+        cache = MappingCache()
+        for mapping in held:
+            cache.add(mapping)
+
+        expected = [mapping for mapping in held if mapping.key_range.contains(key)]
+        assert cache.find(key) == (expected[0] if expected else None)
