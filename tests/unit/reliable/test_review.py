@@ -25,6 +25,7 @@ from partita.errors import (
 )
 from partita.reliable import Index, ReliableDictionary
 from partita.reliable.indexes import IndexView
+from partita.reliable.local_log import LocalLog
 from partita.reliable.opening import open_replicated
 from partita.reliable.replica import Replica
 from partita.reliable.state import State
@@ -186,6 +187,7 @@ class TestSizes:
     async def test_a_record_that_the_log_cannot_take_is_not_the_end(self) -> None:
         async with a_state() as state:
             counts = await state.dictionary("counts", key=int, value=int)
+            assert isinstance(state.log, LocalLog)
             state.log.record_bytes_max = 10
             with pytest.raises(LimitExceededError):
                 await put(state, counts, 1)
