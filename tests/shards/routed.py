@@ -6,9 +6,8 @@ are on the second.
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 
-import pytest
 from sqlalchemy import delete, func, insert, select, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -17,7 +16,7 @@ from partita.shards.manager import ShardMapManager
 from partita.shards.mapping import Mapping, MappingStatus, Shard
 from partita.shards.ranges import Range
 from partita.shards.shard_map import RangeShardMap
-from shards.shared_databases import SharedDatabases
+from shards.shared_databases import SharedDatabases, shared_databases
 
 NewDatabase = Callable[[str], str]
 SYNC = ("sqlite", "psycopg")
@@ -92,23 +91,16 @@ def a_routed_map(new: NewDatabase) -> Iterator[Routed]:
         yield routed
 
 
-def a_map_on_the_asked(request: pytest.FixtureRequest) -> AbstractContextManager[Routed]:
-    """Give the map on what a fixture's parameter names: SQLite, or a driver of PostgreSQL."""
-    if request.param == "sqlite":
-        return a_routed_map(request.getfixturevalue("new_sqlite"))
-    return a_shared_map(request.param)
-
-
 @contextmanager
 def a_shared_map(driver: str = "psycopg") -> Iterator[Routed]:
-    """Give the map on PostgreSQL whose rows are put back after the test."""
+    """Give the map on SQLite or PostgreSQL whose rows are put back after the test."""
     with _shared_databases(driver).lent() as urls, ShardMapManager.open(urls[0]) as manager:
         yield Routed(manager, urls)
 
 
 @functools.cache
 def _shared_databases(driver: str) -> SharedDatabases:
-    shared = SharedDatabases(driver)
+    shared = shared_databases(driver)
     urls = [shared.new(name) for name in ("catalog", "one", "two")]
     with a_map_on(urls):
         pass

@@ -1,11 +1,16 @@
-"""PostgreSQL databases that many tests share: what they held at first comes back after each.
+"""Databases that many tests share: what they held at first comes back after each.
 
-Making a map takes a hundred times longer than putting its rows back. Tests that change tables or
-take databases away need databases of their own.
+Making a map takes a hundred times longer than putting its rows back. Tests that change tables on
+PostgreSQL need databases of their own.
 """
 
+import atexit
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
 
 import psycopg
 from sqlalchemy import make_url
@@ -38,10 +43,54 @@ END_OTHER_SESSIONS = (
 )
 
 
-class SharedDatabases:
-    """The databases of one map. They live as long as the server."""
+class SharedDatabases(Protocol):
+    """The databases of one map."""
 
-    def __init__(self, driver: str = "psycopg") -> None:
+    def new(self, name: str) -> str:
+        """Make one more and return its URL."""
+
+    def keep(self) -> None:
+        """Remember what the databases hold now."""
+
+    @contextmanager
+    def lent(self) -> Iterator[list[str]]:
+        """Give the URLs to one test, and put everything back after it."""
+
+
+def shared_databases(driver: str) -> SharedDatabases:
+    """Return new ones on SQLite, or on PostgreSQL by one of its drivers."""
+    return SharedFiles() if driver == "sqlite" else SharedOnServer(driver)
+
+
+class SharedFiles:
+    """Files of SQLite. They live as long as the process."""
+
+    def __init__(self) -> None:
+        self.urls: list[str] = []
+        self._folder = Path(tempfile.mkdtemp(prefix="partita-shared-"))
+        atexit.register(shutil.rmtree, self._folder, ignore_errors=True)
+
+    def new(self, name: str) -> str:
+        self.urls.append(f"sqlite:///{self._folder / 'used' / name}.db")
+        (self._folder / "used").mkdir(exist_ok=True)
+        return self.urls[-1]
+
+    def keep(self) -> None:
+        shutil.copytree(self._folder / "used", self._folder / "kept")
+
+    @contextmanager
+    def lent(self) -> Iterator[list[str]]:
+        try:
+            yield self.urls
+        finally:
+            shutil.rmtree(self._folder / "used")
+            shutil.copytree(self._folder / "kept", self._folder / "used")
+
+
+class SharedOnServer:
+    """Databases of PostgreSQL. They live as long as the server."""
+
+    def __init__(self, driver: str) -> None:
         self.urls: list[str] = []
         self._driver = driver
 
@@ -51,12 +100,10 @@ class SharedDatabases:
         return url
 
     def keep(self) -> None:
-        """Remember what the databases hold now."""
         self._run(KEEP)
 
     @contextmanager
     def lent(self) -> Iterator[list[str]]:
-        """Give the URLs to one test, and put everything back after it."""
         try:
             yield self.urls
         finally:

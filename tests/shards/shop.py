@@ -20,7 +20,7 @@ from partita.shards.schema import ShardedSchema
 from partita.shards.shard_map import RangeShardMap
 from shards import postgres
 from shards.conftest import NewDatabase
-from shards.shared_databases import SharedDatabases
+from shards.shared_databases import SharedDatabases, shared_databases
 
 LONG_SECONDS = 60.0
 """What a statement takes that must be cancelled; tests end long before."""
@@ -162,7 +162,7 @@ def a_shop(new: NewDatabase) -> Iterator[Shop]:
 
 @contextmanager
 def a_shared_shop(driver: str = "psycopg") -> Iterator[Shop]:
-    """Give one on PostgreSQL whose rows are put back after the test, and whose views go."""
+    """Give one whose rows are put back after the test, and whose views go."""
     with _shared_databases(driver).lent() as urls, ShardMapManager.open(urls[0]) as manager:
         shop = Shop(manager, urls[1:])
         try:
@@ -173,7 +173,7 @@ def a_shared_shop(driver: str = "psycopg") -> Iterator[Shop]:
 
 @functools.cache
 def _shared_databases(driver: str) -> SharedDatabases:
-    shared = SharedDatabases(driver)
+    shared = shared_databases(driver)
     with a_shop(shared.new):
         pass
     shared.keep()

@@ -27,9 +27,7 @@ from shards.shop import Blog, Shop, a_shared_shop, a_shop, nap
 @pytest.fixture(params=["sqlite", "psycopg", "asyncpg"])
 async def shop(request: pytest.FixtureRequest) -> AsyncIterator[Shop]:
     """Give one whose rows and views the test may change, but not its tables."""
-    is_sqlite = request.param == "sqlite"
-    new = request.getfixturevalue("new_sqlite") if is_sqlite else None
-    with a_shared_shop(request.param) if new is None else a_shop(new) as made:
+    with a_shared_shop(request.param) as made:
         yield made
         assert _tasks() == []
         await made.manager.aclose()

@@ -43,9 +43,7 @@ SOAK = bool(os.environ.get("PARTITA_SOAK"))
 @pytest.fixture(params=["sqlite", "psycopg"])
 def shop(request: pytest.FixtureRequest) -> Iterator[Shop]:
     """Give one whose rows and views the test may change, but not its tables."""
-    is_sqlite = request.param == "sqlite"
-    lent = a_shop(request.getfixturevalue("new_sqlite")) if is_sqlite else a_shared_shop()
-    with lent as made:
+    with a_shared_shop(request.param) as made:
         yield made
     assert _until(lambda: _threads() == [])
 

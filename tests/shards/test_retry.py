@@ -29,7 +29,6 @@ from shards.routed import (
     NewDatabase,
     Note,
     Routed,
-    a_map_on_the_asked,
     a_routed_map,
     a_shared_map,
     another_client,
@@ -41,13 +40,13 @@ FAST = Retry(first=0.001, longest=0.01)
 
 @pytest.fixture(params=SYNC)
 def routed(request: pytest.FixtureRequest) -> Iterator[Routed]:
-    with a_map_on_the_asked(request) as made:
+    with a_shared_map(request.param) as made:
         yield made
 
 
 @pytest.fixture(params=ASYNC)
 def arouted(request: pytest.FixtureRequest) -> Iterator[Routed]:
-    with a_map_on_the_asked(request) as made:
+    with a_shared_map(request.param) as made:
         yield made
 
 

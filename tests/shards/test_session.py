@@ -18,7 +18,7 @@ from shards.routed import (
     SYNC,
     Note,
     Routed,
-    a_map_on_the_asked,
+    a_shared_map,
     another_client,
     count_notes,
     select_one,
@@ -27,13 +27,13 @@ from shards.routed import (
 
 @pytest.fixture(params=SYNC)
 def routed(request: pytest.FixtureRequest) -> Iterator[Routed]:
-    with a_map_on_the_asked(request) as made:
+    with a_shared_map(request.param) as made:
         yield made
 
 
 @pytest.fixture(params=ASYNC)
 def arouted(request: pytest.FixtureRequest) -> Iterator[Routed]:
-    with a_map_on_the_asked(request) as made:
+    with a_shared_map(request.param) as made:
         yield made
 
 

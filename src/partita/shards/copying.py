@@ -141,12 +141,12 @@ class RowCopy(Protocol):
 
     def copy_batch(self, number: int, after: Position | None, limit: int) -> Batch: ...
 
-    def pending(self) -> int:
-        """Count the entries of the outboxes, up to a limit."""
+    def pending(self) -> bool:
+        """Tell whether there are changes that were not carried over."""
         ...
 
-    def replay(self, applied: Callable[[], None], *, verify: bool) -> Replay:
-        """Carry over every change of one snapshot, and compare those rows if asked.
+    def replay(self, applied: Callable[[], None], *, verify: bool, whole: bool = False) -> Replay:
+        """Carry over every change of one snapshot, and compare those rows if asked, or all.
 
         `applied` is called when the target has them and the source has not forgotten them yet.
         """

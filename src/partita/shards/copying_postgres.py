@@ -59,7 +59,6 @@ LOCK_TRIES = 120
 LOCK_PAUSE_SECONDS = 0.25
 LOCK_TIMEOUT_MS = 250
 """Writers queue behind a lock that waits, so it waits briefly and often: a minute in all."""
-PENDING_MAX = 100_000
 ROWS_A_BLOCK = 128
 
 _SETTINGS = """
@@ -235,12 +234,15 @@ class PostgresCopy:
             )
 
     def find_open_reference(self, side: Side) -> str | None:
-        with self._snapshot(side) as driver:
-            for number, shape in enumerate(self._tables):
-                for key in open_foreign_keys(shape, self._tables):
-                    child = self._rows(side, number, "t")
-                    if _value(driver, self._dangling(child, key, in_range=True)):
-                        return _described(shape, key)
+        with self._snapshot(side):
+            return self._find_open_reference(side)
+
+    def _find_open_reference(self, side: Side) -> str | None:
+        for number, shape in enumerate(self._tables):
+            for key in open_foreign_keys(shape, self._tables):
+                child = self._rows(side, number, "t")
+                if _value(self._driver(side), self._dangling(child, key, in_range=True)):
+                    return _described(shape, key)
         return None
 
     def _dangling(self, child: str, key: ForeignKey, *, in_range: bool) -> str:
@@ -420,23 +422,16 @@ class PostgresCopy:
 
     # --- replaying --------------------------------------------------------------------------------
 
-    def pending(self) -> int:
+    def pending(self) -> bool:
         with self._snapshot("source"):
-            return sum(
-                int(
-                    _value(
-                        self.source,
-                        f"SELECT count(*) FROM (SELECT FROM {self._outbox(number)} "
-                        f"LIMIT {PENDING_MAX}) t",
-                    )
-                )
-                for number in range(len(self._tables))
-            )
+            return bool(self._look_into_outboxes().outboxes)
 
-    def replay(self, applied: Callable[[], None], *, verify: bool) -> Replay:
+    def replay(self, applied: Callable[[], None], *, verify: bool, whole: bool = False) -> Replay:
         try:
             with self._both():
                 rows, seen = self._apply(verify=verify)
+                if whole:
+                    self._compare_whole()
         except errors.IntegrityError as error:
             raise rows_collide(self._tables[0].name, error) from error
         applied()
@@ -549,6 +544,13 @@ class PostgresCopy:
             )
         self._forget(seen)
         return Batch(rows, end)
+
+    def _compare_whole(self) -> None:
+        for number in range(len(self._tables)):
+            sides = self._rows("source", number, "t"), self._rows("target", number, "t")
+            self._compare(number, *sides)
+        if (dangling := self._find_open_reference("target")) is not None:
+            raise rows_dangle(dangling)
 
     def _compare(self, number: int, source: str, target: str) -> int:
         shape = self._tables[number]

@@ -166,11 +166,14 @@ class SqliteCopy:
 
     def find_open_reference(self, side: Side) -> str | None:
         with self._reading():
-            for number, shape in enumerate(self._tables):
-                for key in open_foreign_keys(shape, self._tables):
-                    child = self._rows(side, number, "t")
-                    if self._value(self._dangling(side, child, key, in_range=True)):
-                        return _described(shape, key)
+            return self._find_open_reference(side)
+
+    def _find_open_reference(self, side: Side) -> str | None:
+        for number, shape in enumerate(self._tables):
+            for key in open_foreign_keys(shape, self._tables):
+                child = self._rows(side, number, "t")
+                if self._value(self._dangling(side, child, key, in_range=True)):
+                    return _described(shape, key)
         return None
 
     def _dangling(self, side: Side, child: str, key: ForeignKey, *, in_range: bool) -> str:
@@ -350,17 +353,16 @@ class SqliteCopy:
 
     # --- replaying --------------------------------------------------------------------------------
 
-    def pending(self) -> int:
+    def pending(self) -> bool:
         with self._reading():
-            return sum(
-                int(self._value(f"SELECT count(*) FROM {self._outbox(number)}"))
-                for number in range(len(self._tables))
-            )
+            return any(self._last(number) for number in range(len(self._tables)))
 
-    def replay(self, applied: Callable[[], None], *, verify: bool) -> Replay:
+    def replay(self, applied: Callable[[], None], *, verify: bool, whole: bool = False) -> Replay:
         try:
             with self._transaction("target"):
                 rows, seen = self._apply(verify=verify)
+                if whole:
+                    self._compare_whole()
         except sqlite3.IntegrityError as error:
             raise rows_collide(self._tables[0].name, error) from error
         applied()
@@ -444,6 +446,13 @@ class SqliteCopy:
             )
         self._forget(seen)
         return Batch(rows, end)
+
+    def _compare_whole(self) -> None:
+        for number in range(len(self._tables)):
+            sides = self._rows("source", number, "t"), self._rows("target", number, "t")
+            self._compare(number, *sides)
+        if (dangling := self._find_open_reference("target")) is not None:
+            raise rows_dangle(dangling)
 
     def _compare(self, number: int, source: str, target: str) -> int:
         shape = self._tables[number]

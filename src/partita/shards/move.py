@@ -585,6 +585,7 @@ class Mover:
         mapping, self._to = self._current(), self._target()
         grace = min(self._plan.grace, FENCE_SECONDS_MAX / 2)
         engines = self._map.engines
+        self._copy.bound_time(FENCE_SECONDS_MAX)
         self._fenced_at = self._clock.monotonic()
         if mapping.is_online:
             # Recorded first: whoever comes after a crash must wait for transactions of this id.
@@ -606,24 +607,15 @@ class Mover:
         return self._map.update_mapping(mapping, status=MappingStatus.OFFLINE, token=token)
 
     def _verify(self) -> None:
-        self._copy.bound_time(self._time_left())
-        self._copy.replay(lambda: self._fault("verify applied"), verify=self._plan.verify)
-        if self._plan.verify and self._record.progress.rows_total <= FENCED_ROWS_MAX:
-            self._walk_fenced()
-            self._check_references()
+        is_small = self._record.progress.rows_total <= FENCED_ROWS_MAX
+        self._copy.replay(
+            lambda: self._fault("verify applied"),
+            verify=self._plan.verify,
+            whole=self._plan.verify and is_small,
+        )
         if self._copy.pending():
             raise _too_long(self._record.id, "Somebody writes to the source past the fence.")
         self._check_time()
-
-    def _walk_fenced(self) -> None:
-        for number in range(len(self._tables)):
-            position: Position | None = None
-            while True:
-                batch = self._copy.compare_batch(number, position, COMPARED_ROWS)
-                self._check_time()
-                position = batch.end
-                if position is None:
-                    break
 
     def _check_references(self) -> None:
         dangling = self._copy.find_open_reference("target")
