@@ -1,5 +1,6 @@
 """Builders for tests of moves: two shards with tables of every shape, and what lies where."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -33,6 +34,7 @@ from partita.shards.ranges import Range
 from partita.shards.schema import ShardedSchema
 from shards import postgres
 
+IS_SOAK = bool(os.environ.get("PARTITA_SOAK"))
 NewDatabase = Callable[[str], str]
 
 metadata = MetaData()
@@ -231,6 +233,15 @@ def kept(request: pytest.FixtureRequest) -> Kept:
     name = "kept_sqlite" if request.param == "sqlite" else "kept_postgres"
     found: Kept = request.getfixturevalue(name)
     return found
+
+
+def on_both(values: Iterable[Any], few: Iterable[Any]) -> list[tuple[str, Any]]:
+    """Pair all values with SQLite and, outside of a soak, a few of them with PostgreSQL."""
+    values = list(values)
+    return [
+        *(("sqlite", value) for value in values),
+        *(("postgresql", value) for value in (values if IS_SOAK else few)),
+    ]
 
 
 def fill(connection: Any, tenants: Iterable[int], *, rows: int = 5) -> None:

@@ -63,6 +63,7 @@ from shards.moves import (
     mapping_of,
     odd,
     of_tenants,
+    on_both,
     post,
     region,
     together,
@@ -370,7 +371,11 @@ def changes(moving: Moving) -> None:
     )
 
 
-@pytest.mark.parametrize("step", ["reference", "copy", "catch_up", "fence"])
+@pytest.mark.parametrize(
+    ("kept", "step"),
+    on_both(("reference", "copy", "catch_up", "fence"), ("copy", "fence")),
+    indirect=["kept"],
+)
 def test_changes_while_it_moves_arrive(kept: Kept, step: Step) -> None:
     with kept.whole() as moving:
         expected: list[Any] = []
@@ -678,7 +683,11 @@ def test_a_move_between_kinds_of_databases_is_refused(
 # --- stopped and taken back -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    ("kept", "step"),
+    on_both(STEPS, ("lock", "copy", "fence", "switch", "clean_up")),
+    indirect=["kept"],
+)
 def test_a_move_that_is_stopped_can_be_resumed(kept: Kept, step: Step) -> None:
     with kept.whole() as moving:
         before = together(content(moving.one), content(moving.two))
@@ -726,7 +735,9 @@ def test_a_move_interrupted_in_the_middle_of_copying_goes_on_from_there(
         assert report.rows == 60
 
 
-@pytest.mark.parametrize("step", BEFORE_SWITCH)
+@pytest.mark.parametrize(
+    ("kept", "step"), on_both(BEFORE_SWITCH, ("capture", "catch_up", "switch")), indirect=["kept"]
+)
 def test_a_move_can_be_cancelled_before_the_switch(kept: Kept, step: Step) -> None:
     with kept.whole() as moving:
         before = content(moving.one), content(moving.two)
@@ -797,7 +808,9 @@ def test_an_unknown_job_cannot_be_cancelled(kept: Kept) -> None:
 # --- what is noticed ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step", ["catch_up", "fence"])
+@pytest.mark.parametrize(
+    ("kept", "step"), on_both(("catch_up", "fence"), ["fence"]), indirect=["kept"]
+)
 @pytest.mark.parametrize(
     "damage",
     [

@@ -4,7 +4,6 @@ A point is a place in the code, named with the step of the move: before and afte
 the long ones, and inside the catalog's own operations that a step consists of.
 """
 
-import os
 import random
 import signal
 
@@ -20,6 +19,7 @@ from shards import mover_process
 from shards.catalogs import assert_catalogs_agree, local_rows
 from shards.mover_process import forked
 from shards.moves import (
+    IS_SOAK,
     Content,
     Kept,
     Moving,
@@ -30,12 +30,12 @@ from shards.moves import (
     kept_sqlite,
     mapping_of,
     of_tenants,
+    on_both,
     together,
 )
 
 __all__ = ["kept", "kept_postgres", "kept_sqlite"]
 
-IS_SOAK = bool(os.environ.get("PARTITA_SOAK"))
 TIMES = (1, 2, 3) if IS_SOAK else (1,)
 """Which occurrences of a point are the last ones."""
 
@@ -67,7 +67,7 @@ POINTS = [
 ]
 MOST_POINTS = [point for point in POINTS if IS_SOAK or not point.endswith(("done", "ing"))]
 """The end of one step and the beginning of the next differ by nothing but the record."""
-MOMENTS = 40 if IS_SOAK else 4
+MOMENTS = 40 if IS_SOAK else 3
 TAKEN_BACK = [point for point in POINTS if not point.startswith("clean_up")]
 CANCEL_POINTS = (
     "cancel begins",
@@ -171,12 +171,12 @@ def test_movers_killed_at_any_moment_are_followed_by_one_that_finishes(kept: Kep
             before.check(written, left=ends[0], owner=ends[1], unknown=3)
 
 
-@pytest.mark.parametrize("point", TAKEN_BACK if IS_SOAK else TAKEN_BACK[::2])
+@pytest.mark.parametrize("point", TAKEN_BACK if IS_SOAK else TAKEN_BACK[::3])
 def test_a_mover_killed_before_the_switch_can_be_taken_back(kept_sqlite: Kept, point: str) -> None:
     check_kill_and_cancel(kept_sqlite, point)
 
 
-@pytest.mark.parametrize("point", TAKEN_BACK if IS_SOAK else TAKEN_BACK[::6])
+@pytest.mark.parametrize("point", TAKEN_BACK if IS_SOAK else TAKEN_BACK[::8])
 def test_a_mover_killed_before_the_switch_on_postgresql_can_be_taken_back(
     kept_postgres: Kept, point: str
 ) -> None:
@@ -202,7 +202,9 @@ def check_kill_and_cancel(kept: Kept, point: str) -> None:
         before.check(rows_written(lines), left=moving.two, owner=moving.one)
 
 
-@pytest.mark.parametrize("point", CANCEL_POINTS)
+@pytest.mark.parametrize(
+    ("kept", "point"), on_both(CANCEL_POINTS, CANCEL_POINTS[1::2]), indirect=["kept"]
+)
 def test_a_cancellation_that_is_killed_is_finished_by_the_next_run(kept: Kept, point: str) -> None:
     with kept.whole() as moving:
         before = Before(moving)

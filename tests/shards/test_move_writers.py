@@ -33,6 +33,7 @@ from partita.shards.session import RoutedSession
 from shards.catalogs import assert_catalogs_agree
 from shards.mover_process import Killer, forked
 from shards.moves import (
+    IS_SOAK,
     Kept,
     Moving,
     assert_nothing_is_left,
@@ -46,7 +47,6 @@ from shards.moves import (
 
 __all__ = ["kept", "kept_postgres", "kept_sqlite"]
 
-IS_SOAK = bool(os.environ.get("PARTITA_SOAK"))
 WRITERS = 8
 READERS = 2
 SECONDS = 60.0 if IS_SOAK else 7.0

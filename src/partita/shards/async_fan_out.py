@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, suppress
 from typing import Any, Self, TypeVar, Unpack
 
-from sqlalchemy import Executable
+from sqlalchemy import Engine, Executable, func, select
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -195,11 +195,30 @@ class _TaskStream:
         end = self.plan.clock.monotonic() + CONNECT_SECONDS_MAX
         while not running.done():
             is_connecting = self.driver is None and self.plan.clock.monotonic() < end
-            if not is_connecting and not await _interrupt(self.driver):
+            if not is_connecting and not await self._interrupt():
                 running.cancel()
             await asyncio.wait((running,), timeout=INTERRUPT_PAUSE_SECONDS)
         with suppress(asyncio.CancelledError, Exception):  # because nobody waits for it any more
             running.result()
+
+    async def _interrupt(self) -> bool:
+        """Ask the database to give up what it runs; False: the task must be cancelled instead."""
+        driver = self.driver
+        with suppress(Exception):  # because a lost request is repeated, a lost server has no work
+            if hasattr(driver, "interrupt"):
+                await driver.interrupt()
+                return True
+            if hasattr(driver, "cancel_safe"):
+                await driver.cancel_safe(timeout=CONNECT_SECONDS_MAX)
+                return True
+            if hasattr(driver, "get_server_pid"):
+                # asyncpg asks only once, with its task: too early, and the statement goes on.
+                shard = self.plan.shards[self.index]
+                engine = self.plan.shard_map.engines.admin(shard.location)
+                asking = asyncio.to_thread(_cancel_backend, engine, driver.get_server_pid())
+                await asyncio.wait_for(asking, CONNECT_SECONDS_MAX)
+                return True
+        return False
 
     async def release(self) -> None:
         """Give the connection back; one whose statement was interrupted is closed for good."""
@@ -231,16 +250,9 @@ async def _close(connection: AsyncConnection, reader: ShardReader, *, for_good: 
         await connection.close()
 
 
-async def _interrupt(driver: Any) -> bool:
-    """Ask the database to give up what it runs; False: the driver only knows cancelled tasks."""
-    with suppress(Exception):  # because a lost request is repeated, and a lost server has no work
-        if hasattr(driver, "interrupt"):
-            await driver.interrupt()
-            return True
-        if hasattr(driver, "cancel_safe"):
-            await driver.cancel_safe(timeout=CONNECT_SECONDS_MAX)
-            return True
-    return False
+def _cancel_backend(engine: Engine, pid: int) -> None:
+    with engine.connect() as connection:
+        connection.execute(select(func.pg_cancel_backend(pid)))
 
 
 class _TaskRun:
