@@ -17,7 +17,9 @@ from partita.shards.router import Validate
 from partita.shards.shard_map import RangeShardMap
 
 BATCH = 20
-WARM_ROUNDS = 3
+WARM_RUNS = 40
+RECONNECT_ROUNDS = 5
+"""Then all connections are new: one server process may be twice as fast as another for long."""
 MAPPINGS = 10_000
 KEY = 50_005
 ONE = text("SELECT 1")
@@ -38,11 +40,15 @@ def measure(catalog: str, shard: str, rounds: int) -> dict[str, list[float]]:
         tenants.create_mappings(ranges, tenants.create_shard(shard))
         tenants.load()
         plain, bare = _plain_engine(shard), create_engine(shard)
+
+        def disposing() -> None:
+            for pools in (tenants.engines, plain, bare):
+                pools.dispose()
+
         try:
-            return _interleaved(_variants(tenants, plain, bare), rounds)
+            return _interleaved(_variants(tenants, plain, bare), rounds, disposing)
         finally:
-            plain.dispose()
-            bare.dispose()
+            disposing()
 
 
 def _variants(tenants: RangeShardMap, plain: Engine, bare: Engine) -> dict[str, Variant]:
@@ -89,14 +95,20 @@ def _plain_engine(url: str) -> Engine:
     return engine
 
 
-def _interleaved(variants: dict[str, Variant], rounds: int) -> dict[str, list[float]]:
+def _interleaved(
+    variants: dict[str, Variant], rounds: int, disposing: Callable[[], None]
+) -> dict[str, list[float]]:
     seen: dict[str, list[float]] = {name: [] for name in variants}
-    for number in range(rounds + WARM_ROUNDS):
+    for number in range(rounds):
+        is_fresh = number % RECONNECT_ROUNDS == 0
+        if is_fresh:
+            disposing()
         for name, run in variants.items():
-            run()  # the lease of another variant was given back: take it before the clock runs
+            # The first ones connect, or take the lease back that another variant gave up.
+            for _ in range(WARM_RUNS if is_fresh else 1):
+                run()
             started = time.perf_counter()
             for _ in range(BATCH):
                 run()
-            if number >= WARM_ROUNDS:
-                seen[name].append((time.perf_counter() - started) / BATCH * 1e6)
+            seen[name].append((time.perf_counter() - started) / BATCH * 1e6)
     return seen

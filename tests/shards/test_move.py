@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -946,6 +947,23 @@ def test_a_fence_that_falls_opens_the_source_again(
         assert mapping_of(moving.tenants, 42).shard == moving.two
 
 
+def test_an_error_after_the_switch_does_not_turn_it_back(kept: Kept) -> None:
+    with kept.whole() as moving:
+
+        def fail(point: str) -> None:
+            if point == "move switch committed":
+                raise RuntimeError(point)
+
+        before = together(content(moving.one), content(moving.two))
+        moving.manager.executor.fault = fail
+        report = move.move(moving.manager, moving.low, moving.two)
+        moving.reopen()
+
+        assert report.state == "done"
+        assert mapping_of(moving.tenants, 42).shard == moving.two
+        assert content(moving.two) == before
+
+
 # --- progress and pace ----------------------------------------------------------------------------
 
 
@@ -984,10 +1002,16 @@ def test_many_rows_move_in_batches_and_are_compared_in_parts(
             fill(connection, range(20), rows=10)
             connection.commit()
         before = content(moving.one)
+        events: list[MoveProgress] = []
 
-        report = move.move(moving.manager, moving.low, moving.two, batch_rows=13)
+        report = move.move(
+            moving.manager, moving.low, moving.two, batch_rows=13, on_progress=events.append
+        )
 
         assert report.rows == 800
+        # Keys of two digits are among them: their order is not that of their text.
+        copied = [each.rows for each in events if (each.step, each.table) == ("copy", "blog")]
+        assert {later - earlier for earlier, later in pairwise(copied)} == {13}
         assert content(moving.two) == before
         assert content(moving.one)["post"] == []
 

@@ -376,6 +376,7 @@ class Mover:
         row = self._current_row()
         if row.shard_id == self._plan.target_id:
             # The error came after the commit point: only forward.
+            self._copy.bound_time(None)
             self._record.save(step="clean_up")
             return "clean_up"
         self._reopen(row)
