@@ -47,6 +47,7 @@ bench: $(DEV) ## Measure Partita beside its peers (needs wrk; ARGS="--quick")
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/tables/soak.py --seconds 60
 	$(BIN)/python bench/reliable/run.py $(filter --quick --demand,$(ARGS))
 	$(BIN)/python bench/reliable/replicated.py $(filter --quick --demand,$(ARGS))
+	$(BIN)/python bench/shards/run.py $(filter --quick --demand,$(ARGS))
 
 lock: $(DEV) ## Renew requirements/*.txt within the ranges of pyproject.toml
 	$(LOCK) --upgrade --extra dev --output-file requirements/dev.txt pyproject.toml

@@ -14,13 +14,6 @@ from shards import postgres
 NewDatabase = Callable[[str], str]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave these to `make soak` until shards are whole: they take more than their share."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.soak)
-
-
 @pytest.fixture(scope="session", autouse=True)
 def _postgres_is_stopped() -> Iterator[None]:
     yield
