@@ -32,6 +32,7 @@ HINTS = {
     "MoveFenceFailed": "The job is paused, and the source is open: `partita shards resume`.",
     "MoveOutrun": "Try `partita shards resume` when there are fewer writers.",
     "SchemaNotVersioned": "Give --alembic FOLDER.",
+    "ShardMapExists": "`partita shards maps` lists those that there are; choose another name.",
     "ShardMapNotFound": "`partita shards maps` lists those that there are.",
     "DatabaseNotEmpty": "Add --adopt for a database with rows in it, or give an empty one.",
     "LocalCatalogDiffers": "Look with `partita shards recover`, then choose a side with --keep.",
@@ -415,9 +416,11 @@ def _first(group: ExceptionGroup[Exception]) -> PartitaError:
     first = group.exceptions[0]
     more = len(group.exceptions) - 1
     facts = getattr(first, "facts", {})
+    said = getattr(getattr(first, "cause", None), "orig", None)
+    told = getattr(first, "message", _first_line(first))
     return UnavailableError(
         getattr(first, "code", "ShardFailed"),
-        getattr(first, "message", _first_line(first)),
+        told if said is None else f"The shard failed: {_first_line(said)}",
         facts=facts,
         hint=f"{more} more shards failed; --partial shows what came." if more else "",
     )

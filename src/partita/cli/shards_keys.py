@@ -210,7 +210,7 @@ def parse_key_type(text: str) -> KeyType:
             "UnknownKeyType",
             f"A sharding key cannot be of type {unknown[0]!r}.",
             facts={"types": ", ".join(sorted(by_name))},
-            hint="Give one of those, or several with commas for a composite key: --key str,int.",
+            hint="Give one of those, or several for a composite key: --key-type str,int.",
         )
     return key_type(by_name[names[0]] if len(names) == 1 else tuple(by_name[n] for n in names))
 

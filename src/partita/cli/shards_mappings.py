@@ -189,6 +189,13 @@ def _schema(given: argparse.Namespace) -> ShardedSchema | None:
 
 def add_shard(manager: ShardMapManager, given: argparse.Namespace) -> Changed:
     shard_map, fleet = choose_map(manager, given.map), make_fleet(manager, given)
+    if given.range and shard_map.kind == "list":
+        raise RangeError(
+            "RangeInListMap",
+            "A list map maps single keys.",
+            facts={"map": shard_map.name},
+            hint="Give --key KEY.",
+        )
     asked = [parse_range(one, shard_map) for one in given.range]
     asked += [parse_key(one, shard_map) for one in given.key]
     if given.key and shard_map.kind != "list":

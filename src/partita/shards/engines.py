@@ -9,6 +9,7 @@ is called on that very connection.
 import asyncio
 import os
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -173,6 +174,7 @@ class Engines:
         self.pauses: dict[str, tuple[float, float]] = {}
         """When the clients of an unreachable shard may ask the global catalog again, by shard id:
         not before, and the pause after that. The router moves it."""
+        _all.add(self)
 
     def remember(self, url: str | URL) -> Location:
         """Keep user and password of the URL in memory, for its server, and return its location."""
@@ -233,14 +235,26 @@ class Engines:
             engine.dispose()
 
     async def adispose(self) -> None:
-        """Close all pooled connections, async ones too."""
+        """Close all pooled connections, those of this event loop too."""
         with self._lock:
+            self._drop_closed_loops()
             loop = asyncio.get_running_loop()
-            entries = [entry for entry in self._async.values() if entry.loop is loop]
-            self._async.clear()
-        for entry in entries:
-            await entry.engine.dispose()
+            names = [name for name, entry in self._async.items() if entry.loop is loop]
+            engines = [self._async.pop(name).engine for name in names]
+        for engine in engines:
+            await engine.dispose()
         self.dispose()
+
+    def forget(self) -> None:
+        """Leave all connections to the process that this one was forked from."""
+        self._lock = threading.Lock()  # because a thread that is not here may have held the old one
+        engines = [*self._engines.values(), *self._admins.values()]
+        engines += [entry.engine.sync_engine for entry in self._async.values()]
+        self._engines.clear()
+        self._admins.clear()
+        self._async.clear()
+        for engine in engines:
+            engine.dispose(close=False)
 
     def _add(self, name: tuple[Location, bool]) -> Engine:
         evicted: list[Engine] = []
@@ -303,7 +317,7 @@ class Engines:
         """Return a URL whose user and password are for the location; None: the driver's own."""
         answer = self._credentials(location) if self._credentials is not None else None
         if answer is not None:
-            return make_url(answer)
+            return _parsed(answer)
         return self._given.get((location.backend, location.host, location.port))
 
     def _drop_closed_loops(self) -> None:
@@ -311,6 +325,18 @@ class Engines:
             if entry.loop.is_closed():
                 del self._async[name]
                 entry.engine.sync_engine.dispose(close=False)
+
+
+_all: weakref.WeakSet[Engines] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for engines in list(_all):
+        engines.forget()
+
+
+# Two processes that talk on one socket would read each other's answers.
+os.register_at_fork(after_in_child=_forget_all)
 
 
 class _AsyncEntry:

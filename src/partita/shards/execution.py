@@ -19,12 +19,11 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 
 from partita.clock import TICKS_A_SECOND, Clock
 from partita.errors import (
-    CatalogMismatchError,
     OperationPendingError,
     PartitaError,
     ShardOfflineError,
 )
-from partita.shards import global_catalog, local_catalog
+from partita.shards import global_catalog, local_catalog, operations
 from partita.shards.engines import Engines, create_file
 from partita.shards.global_catalog import LockedMap, Record, StampedError
 from partita.shards.mapping import Location
@@ -189,13 +188,7 @@ class Executor:
         record = self._find_record(plan.id)
         if record is None or record.step != "do":
             raise _taken_over(plan)
-        raise CatalogMismatchError(
-            "LocalCatalogDiffers",
-            "The local catalog of the shard is not where the global catalog left it.",
-            facts={"map": plan.map.name, "location": change.location},
-            hint="It was restored or changed by hand: look at recovery.differences(shard), then "
-            "recovery.resolve(shard, keep=…).",
-        )
+        raise operations.local_catalog_differs(plan.map.name, change.location)
 
     def _give_up(self, plan: Plan) -> None:
         # Swallowed because the error that led here matters more, and the record is still there:

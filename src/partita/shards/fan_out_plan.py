@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal, Protocol, TypedDict
 
 import msgspec
-from sqlalchemy import Executable
+from sqlalchemy import URL, Executable
 
 from partita.clock import Clock, SystemClock
 from partita.errors import (
@@ -20,7 +20,7 @@ from partita.errors import (
 )
 from partita.shards.engines import Engines
 from partita.shards.gathering import Gathering, OnEvent, Policy
-from partita.shards.mapping import Mapping, Shard
+from partita.shards.mapping import Location, Mapping, Shard
 from partita.shards.merging import Reduce, ReduceOption, as_reduce
 from partita.shards.owned_rows import OwnedRows
 from partita.shards.schema import ShardedSchema
@@ -55,6 +55,7 @@ class FannedMap(Protocol):
     @property
     def schema(self) -> ShardedSchema | None: ...
     def shards(self) -> list[Shard]: ...
+    def get_shard(self, where: Shard | Location | URL | str) -> Shard: ...
     def mappings(self) -> list[Mapping]: ...
     def get(self, key: Any, *, lookup: Literal["cache", "store"] = "cache") -> Mapping: ...
     def encode_key(self, key: Any) -> bytes: ...
@@ -63,7 +64,7 @@ class FannedMap(Protocol):
 class FanOutOptions(TypedDict, total=False):
     """The options of `fan_out` and `afan_out`."""
 
-    shards: Iterable[Shard] | None
+    shards: Iterable[Shard | Location | URL | str] | None
     """Only these."""
     keys: Iterable[Any] | None
     """Only the shards of these keys; an expanding parameter "keys" receives each shard's own."""
@@ -224,7 +225,8 @@ def _shards_of(
     if grouped is not None:
         shards = tuple(grouped)
     else:
-        shards = tuple(dict.fromkeys(shard_map.shards() if given is None else given))
+        named = shard_map.shards() if given is None else [_shard(shard_map, one) for one in given]
+        shards = tuple(dict.fromkeys(named))
     if not shards:
         raise ShardNotFoundError(
             "NoShards",
@@ -233,6 +235,10 @@ def _shards_of(
             hint="Add shards with fleet.add_shard(), or name at least one shard or key.",
         )
     return shards, grouped
+
+
+def _shard(shard_map: FannedMap, given: Shard | Location | URL | str) -> Shard:
+    return given if isinstance(given, Shard) else shard_map.get_shard(given)
 
 
 def _group_stored(shard_map: FannedMap, keys: list[Any]) -> dict[Shard, list[Any]]:
@@ -273,11 +279,15 @@ def _check_options(options: FanOutOptions) -> None:
     policy = options.get("policy", "complete")
     if policy not in ("complete", "partial"):
         raise _invalid("policy", "must be complete or partial")
-    if options.get("workers", WORKERS) < 1:
-        raise _invalid("workers", "must be at least 1")
-    limit = options.get("limit")
-    if limit is not None and limit < 0:
-        raise _invalid("limit", "must not be negative")
+    for name in ("shards", "keys"):
+        if isinstance(options.get(name), str | bytes):
+            raise _invalid(name, "must be a list: one of them is [one]")
+    workers: object = options.get("workers", WORKERS)
+    limit: object = options.get("limit")
+    if not isinstance(workers, int) or workers < 1:
+        raise _invalid("workers", "must be a whole number, at least 1")
+    if limit is not None and (not isinstance(limit, int) or limit < 0):
+        raise _invalid("limit", "must be a whole number, and not negative")
     if _seconds(options.get("timeout")) <= 0 or _seconds(options.get("shard_timeout")) <= 0:
         raise _invalid("timeout", "and shard_timeout must be above zero, or None")
 

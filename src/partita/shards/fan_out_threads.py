@@ -96,6 +96,10 @@ class _Stream:
             return
         # An interruption may still be under way and would hit the next user of the connection.
         if self._was_interrupted:
+            if connection.dialect.name == "sqlite":
+                # It waits for no server, and a cursor must be closed before its connection.
+                with suppress(SQLAlchemyError):
+                    reader.finish()
             connection.invalidate()
             self._was_interrupted = False
         with suppress(SQLAlchemyError):  # because the connection may be what failed

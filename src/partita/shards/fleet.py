@@ -100,7 +100,8 @@ class Fleet:
         self.clock = clock or SystemClock()
         self.fault: Callable[[str], None] = no_fault
         """Called with the name of each step that is done; what it raises is the crash."""
-        self._metadata = metadata
+        # A declarative base is taken for what it declares.
+        self._metadata = getattr(metadata, "metadata", metadata)
         self._alembic = alembic
         self._ignored = frozenset(ignore_tables)
         self._deployment()  # a wrong folder is an error now, not at the first upgrade
@@ -116,7 +117,7 @@ class Fleet:
         deployment = self._deployment()
         deployment.check_given()
         location = self.manager.engines.remember(url)
-        asked = [shard_map.encode_range(keys) for keys in mappings]
+        asked = shard_map.encode_ranges(mappings)
         shard = shard_map.find_shard(location)
         free = self._not_yet_mapped(shard_map, shard, asked)
         job = jobs.find(shard_map.executor, shard_map.id, ADD_SHARD, location.identity)
@@ -150,7 +151,7 @@ class Fleet:
         deployment = self._deployment()
         deployment.check_given()
         location = self.manager.engines.remember(url)
-        asked = [shard_map.encode_range(keys) for keys in mappings]
+        asked = shard_map.encode_ranges(mappings)
         shard = shard_map.find_shard(location)
         self._not_yet_mapped(shard_map, shard, asked)
         with self._connect(location) as connection:
@@ -201,7 +202,7 @@ class Fleet:
         self,
         mapping: Mapping,
         *,
-        to: Shard,
+        to: Shard | Location | URL | str,
         on_progress: moves.OnProgress | None = None,
         batch_rows: int = moves.BATCH_ROWS,
         rate: float | None = None,
@@ -209,13 +210,15 @@ class Fleet:
         verify: bool = True,
     ) -> moves.MoveReport:
         """Carry a mapping and its rows to another shard while readers and writers go on."""
-        target = self.manager.get_map(mapping.map_name).find_shard(to)
-        if target is not None and target.status is ShardStatus.OFFLINE:
-            raise shard_offline(mapping.map_name, to.location.text)
+        shard_map = self.manager.get_map(mapping.map_name)
+        target = to if isinstance(to, Shard) else shard_map.get_shard(to)
+        found = shard_map.find_shard(target)
+        if found is not None and found.status is ShardStatus.OFFLINE:
+            raise shard_offline(mapping.map_name, target.location.text)
         return moves.move(
             self.manager,
             mapping,
-            to,
+            target,
             on_progress=on_progress,
             batch_rows=batch_rows,
             rate=rate,
@@ -325,7 +328,7 @@ class Fleet:
         except DBAPIError as error:
             raise ShardOfflineError(
                 "ShardUnreachable",
-                f"The shard cannot be reached: {error.orig}",
+                f"The shard cannot be reached: {_said(error)}.",
                 facts={"shard": location.text},
                 hint="Check that the database runs and that the credentials are right.",
             ) from error
@@ -574,6 +577,12 @@ def _location(name: Shard | Location | URL | str) -> Location:
     if isinstance(name, Shard):
         return name.location
     return name if isinstance(name, Location) else location_of(name)
+
+
+def _said(error: DBAPIError) -> str:
+    # Of a server's words the first, without the user: logins are put into no error.
+    first = str(error.orig).strip().partition("\n")[0].rstrip(".")
+    return re.sub(r'\b(user|role) "[^"]*"', "the user", first)
 
 
 def _check_counts(parallel: int, stop_after: int | None) -> None:

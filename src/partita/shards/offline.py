@@ -200,7 +200,7 @@ def _drain_sqlite(clock: Clock, mapping_id: str, grace: float, *, terminate: boo
     if holders and not terminate:
         raise _still_held(mapping_id)
     for holder in holders:
-        holder.revoke()
+        holder.revoke(mapping_id)
     return Fence(mapping_id, None, len(holders))
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from partita.errors import (
+    CatalogMismatchError,
     MappingExistsError,
     MappingLockedError,
     PartitaError,
@@ -307,6 +308,16 @@ def shard_offline(map_name: str, location: str) -> ShardOfflineError:
         "The shard was taken offline: it gets no more mappings.",
         facts={"map": map_name, "location": location},
         hint="Choose another shard, or bring it back with update_shard().",
+    )
+
+
+def local_catalog_differs(map_name: str, location: str) -> CatalogMismatchError:
+    return CatalogMismatchError(
+        "LocalCatalogDiffers",
+        "The local catalog of the shard is not where the global catalog left it.",
+        facts={"map": map_name, "location": location},
+        hint="It was restored or changed by hand: look at recovery.differences(shard), then "
+        "recovery.resolve(shard, keep=…).",
     )
 
 

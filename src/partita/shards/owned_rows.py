@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import msgspec
@@ -20,6 +20,7 @@ from sqlalchemy import (
     Connection,
     Date,
     DateTime,
+    Integer,
     Interval,
     LargeBinary,
     MetaData,
@@ -86,10 +87,11 @@ class OwnedRows(msgspec.Struct, frozen=True):
     def restrict(self, statement: SelectBase, connection: Connection) -> SelectBase:
         """Return the statement over owned rows; may look for foreign keys in the transaction."""
         _check(statement)
-        written = str(statement.compile(dialect=connection.dialect))
-        named = [each for each in self.tables if each.table in written]
+        written = str(statement.compile(dialect=connection.dialect)).lower()
+        quote = connection.dialect.identifier_preparer.quote_identifier
+        named = [each for each in self.tables if quote(each.table)[1:-1].lower() in written]
         shadows = [shadow for each in named for shadow in self._shadow(each, connection)]
-        return statement.add_cte(*shadows) if shadows else statement
+        return _with_first(statement, shadows) if shadows else statement
 
     def _shadow(self, sharded: ShardedTable, connection: Connection) -> Iterable[CTE]:
         if sharded.schema is not None:
@@ -114,7 +116,7 @@ class OwnedRows(msgspec.Struct, frozen=True):
         known = self.metadata.tables.get(sharded.name) if self.metadata is not None else None
         declared = {} if known is None else {each.name: each.type for each in known.columns}
         columns = [
-            column(name, declared.get(name, _TYPES[part]))
+            column(name, _compared_type(declared.get(name), part))
             for name, part in zip(sharded.columns, self.key_type.parts, strict=True)
         ]
         return table(sharded.table, *columns, schema=schema)
@@ -129,9 +131,12 @@ class OwnedRows(msgspec.Struct, frozen=True):
         foreign = self._foreign_keys(source, keys, connection)
         if not foreign:
             return None
+        # A null among the values of NOT IN would hide every row.
+        complete = [key for key in foreign if None not in key]
+        are_there = and_(*(key.is_not(None) for key in keys))
         if len(keys) == 1:
-            return keys[0].not_in([key for (key,) in foreign])
-        return tuple_(*keys).not_in(foreign)
+            return and_(are_there, keys[0].not_in([key for (key,) in complete]))
+        return and_(are_there, tuple_(*keys).not_in(complete))
 
     def _can_compare(self, keys: Sequence[ColumnElement[Any]]) -> bool:
         is_short = len(self.ranges) <= OWNED_RANGES_MAX and bool(self.ranges or not self.key_ranges)
@@ -158,6 +163,23 @@ class OwnedRows(msgspec.Struct, frozen=True):
         place = self.position_of(aware[0] if len(aware) == 1 else aware)
         index = bisect_right(self.key_ranges, place, key=lambda each: each.low) - 1
         return index >= 0 and self.key_ranges[index].contains(place)
+
+
+def _with_first(statement: SelectBase, shadows: list[CTE]) -> SelectBase:
+    # PostgreSQL lets an expression see only those before it, so the caller's own come after.
+    own = statement._independent_ctes  # noqa: SLF001 - SQLAlchemy has no public way to ask for it
+    changed: Any = statement.add_cte(*shadows)
+    for name in ("_independent_ctes", "_independent_ctes_opts"):
+        all_of_them = getattr(changed, name)
+        setattr(changed, name, (*all_of_them[len(own) :], *all_of_them[: len(own)]))
+    return cast("SelectBase", changed)
+
+
+def _compared_type(declared: TypeEngine[Any] | None, part: type) -> TypeEngine[Any]:
+    # A bound of the map may be greater than what an INTEGER column holds.
+    if declared is None or isinstance(declared, Integer):
+        return _TYPES[part]
+    return declared
 
 
 def _check(statement: SelectBase) -> None:

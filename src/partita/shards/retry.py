@@ -9,6 +9,7 @@ import functools
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, TypeVar
 
 import msgspec
@@ -43,7 +44,7 @@ class Retry(msgspec.Struct, frozen=True):
     """Seconds of the first pause; each following one doubles."""
     longest: float = 5.0
     budget: float = 30.0
-    """Seconds after which no try is started; the last error is raised."""
+    """Seconds from the first failure after which no try is started; the last error is raised."""
     tries: int | None = None
     is_jittered: bool = True
     also: Callable[[BaseException], bool] | None = None
@@ -95,6 +96,7 @@ def run(
         try:
             with session:
                 outcome = fn(session)
+                _check_outcome(outcome)
                 session.commit()
                 return outcome
         except Exception as error:
@@ -122,7 +124,9 @@ async def arun(
         session = make(key)
         try:
             async with session:
-                outcome = await fn(session)
+                work = fn(session)
+                _check_awaitable(work)
+                outcome = await work
                 await session.commit()
                 return outcome
         except Exception as error:
@@ -145,6 +149,8 @@ def routed(
 
     Callers leave the session out. A coroutine function gets an async session.
     """
+    if not isinstance(argument, str):
+        raise _argument_missing(argument, argument)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         signature = _without_session(function, argument)
@@ -205,9 +211,33 @@ def _pause_after(
             hint="Read whether the work is there. If doing it twice is harmless, idempotent=True "
             "repeats it.",
         ) from error
+    if isinstance(session, RoutedSession) and session.has_committed and not idempotent:
+        return None  # because the work has committed a part of itself, which would be done twice
     if is_transient(error) or (policy.also is not None and policy.also(error)):
         return next(pauses, None)
     return None
+
+
+def _check_outcome(outcome: object) -> None:
+    if isinstance(outcome, CoroutineType | GeneratorType | AsyncGeneratorType):
+        if isinstance(outcome, CoroutineType):
+            outcome.close()
+        raise _no_unit_of_work(
+            "The function gave a coroutine or a generator, which would run after the commit.",
+            "Use arun() for coroutine functions; return a list instead of yielding.",
+        )
+
+
+def _check_awaitable(work: object) -> None:
+    if not inspect.isawaitable(work):
+        raise _no_unit_of_work(
+            "The function gave nothing that can be awaited.",
+            "Write it with async def, or use run().",
+        )
+
+
+def _no_unit_of_work(message: str, hint: str) -> UsageError:
+    return UsageError("NotAUnitOfWork", message, hint=hint)
 
 
 def _without_session(function: Callable[..., Any], argument: str) -> inspect.Signature:
@@ -215,7 +245,11 @@ def _without_session(function: Callable[..., Any], argument: str) -> inspect.Sig
     parameters = list(signature.parameters.values())[1:]
     if argument in [parameter.name for parameter in parameters]:
         return signature.replace(parameters=parameters)
-    raise UsageError(
+    raise _argument_missing(function, argument)
+
+
+def _argument_missing(function: object, argument: object) -> UsageError:
+    return UsageError(
         "RoutedArgumentMissing",
         f"The function has no argument {argument!r} after its session.",
         facts={"function": getattr(function, "__qualname__", repr(function))},

@@ -59,14 +59,21 @@ class RevocableConnection(sqlite3.Connection):
 
     def release(self) -> None:
         """Forget the mapping; the pool does this between two users."""
-        self.mapping_id = None
-        self.is_revoked = False
+        with self.gate:
+            self.mapping_id = None
+            self.is_revoked = False
 
-    def revoke(self) -> None:
-        """Roll the open transaction back and refuse everything until it is released."""
+    def revoke(self, mapping_id: str) -> None:
+        """Roll the open transaction back and refuse everything until it is released.
+
+        Nothing happens if the connection serves another mapping by now.
+        """
         while not self.gate.acquire(timeout=_INTERRUPT_SECONDS):
-            self.interrupt()
+            if self.mapping_id == mapping_id:
+                self.interrupt()
         try:
+            if self.mapping_id != mapping_id:
+                return
             self.is_revoked = True
             super().rollback()
         finally:

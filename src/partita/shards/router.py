@@ -25,7 +25,7 @@ from partita.errors import (
     TransactionUseError,
     UsageError,
 )
-from partita.shards import validation
+from partita.shards import operations, validation
 from partita.shards.engines import ENTER, Engines
 from partita.shards.mapping import Mapping, MappingStatus
 from partita.shards.validation import Entry
@@ -34,6 +34,8 @@ Validate = Literal["always", "lease", "never"]
 
 DEAD_CONNECTIONS_MAX = 2
 """How many dead pooled connections are replaced before the shard counts as unreachable."""
+_UNDEFINED = ("42883", "42P01")
+"""SQLSTATEs of a function and of a table that are not there."""
 ASK_SECONDS_MIN, ASK_SECONDS_MAX = 5.0, 30.0
 """A dead shard sends its clients to the global catalog only this often, with doubling pauses."""
 
@@ -144,13 +146,18 @@ class _Async(_Sync):
         return await_only(asyncio.to_thread(self.map.get, key, lookup="store"))
 
 
-def _route(road: _Sync, key: Any, validate: Validate, isolation_level: str | None) -> Connection:
+def check_validate(validate: str) -> None:
+    """Refuse a way to validate that there is not."""
     if validate not in _CHECKS:
         raise UsageError(
             "UnknownValidation",
             f"There is no validation {validate!r}.",
             hint='Choose validate="always", "lease" or "never".',
         )
+
+
+def _route(road: _Sync, key: Any, validate: Validate, isolation_level: str | None) -> Connection:
+    check_validate(validate)
     try:
         return _route_once_more(road, key, validate, isolation_level)
     except MappingOfflineError:
@@ -204,6 +211,9 @@ def _open(
         except DBAPIError as error:
             if not error.connection_invalidated:
                 connection.close()
+                if _lacks_the_catalog(error):
+                    location = mapping.shard.location.text
+                    raise operations.local_catalog_differs(mapping.map_name, location) from error
                 raise
             # Because nothing of the user's ran on it, a dead connection is replaced in silence.
             connection.close()
@@ -219,14 +229,24 @@ def _open(
     raise _unreachable(mapping)
 
 
+def _lacks_the_catalog(error: DBAPIError) -> bool:
+    # An empty database in the place of the shard: no function to enter by, no table to look at.
+    state = getattr(error.orig, "sqlstate", None)
+    return state in _UNDEFINED or "no such table: partita_local_mappings" in str(error.orig)
+
+
 def _set_isolation(connection: Connection, isolation_level: str) -> None:
     if isolation_level.upper() == "AUTOCOMMIT":
-        raise TransactionUseError(
-            "AutocommitRefused",
-            "A routed connection is validated for one transaction, and autocommit has none.",
-            hint="Leave isolation_level out, or connect to the shard unrouted: shard.connect().",
-        )
+        raise _autocommit_refused()
     connection.execution_options(isolation_level=isolation_level)
+
+
+def _autocommit_refused() -> TransactionUseError:
+    return TransactionUseError(
+        "AutocommitRefused",
+        "A routed connection is validated for one transaction, and autocommit has none.",
+        hint="Leave isolation_level out, or connect to the shard unrouted: shard.connect().",
+    )
 
 
 class _GoneError(Exception):
@@ -244,6 +264,9 @@ class _Enter:
         self._is_first = True
 
     def __call__(self, dialect: Dialect, pooled: Pooled) -> None:
+        # Options of an engine or a connection may have asked for it; SQLite has its own BEGIN.
+        if dialect.name != "sqlite" and pooled.dbapi_connection.autocommit:  # type: ignore[union-attr]
+            raise _autocommit_refused()
         entry = self._check(dialect, pooled, self.mapping.id)
         if entry == "online":
             self._is_first = False

@@ -68,6 +68,8 @@ class ShardedSchema:
         keys: Mapping[str, str | Sequence[str]],
         reference: Iterable[str] = (),
     ) -> None:
+        # A declarative base is taken for what it declares.
+        metadata = getattr(metadata, "metadata", metadata)
         tables = _find_tables(metadata, [*keys, *reference])
         self.metadata: MetaData | None = metadata
         ordered = [table for table in _in_copy_order(metadata) if table.key in tables]

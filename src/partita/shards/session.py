@@ -5,7 +5,7 @@ transaction, and gives the connection back at the transaction's end. Rule: the c
 function of map and key alone, so `bind=` and its relatives are refused.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Self
 
@@ -53,6 +53,8 @@ class RoutedSession(Session):
         self._closes_adopted = False
         self._is_committing = False
         """True from the flush of a commit to the answer of the database."""
+        self.has_committed = False
+        """Whether a transaction of this session took place already; savepoints do not count."""
 
     @classmethod
     def adopt(
@@ -67,19 +69,34 @@ class RoutedSession(Session):
 
         The session ends transactions of the connection; it closes it only when asked to.
         """
-        if router.mapping_of(connection) is None:
+        mapping = router.mapping_of(connection)
+        if mapping is None:
             raise _bind_refused("a connection that routing did not make")
+        if mapping.map_name != shard_map.name:
+            raise _bind_refused("a connection of another shard map")
         session = cls(shard_map, **options)
         session._adopted = connection
         session._closes_adopted = close_connection
         return session
 
-    def get_bind(self, *_arguments: Any, **_named: Any) -> Connection:
+    def get_bind(self, mapper: Any = None, *, bind: Any = None, **_named: Any) -> Connection:  # noqa: ARG002 - as SQLAlchemy has it
         """Return the validated connection; route first if the transaction has none."""
+        if bind is not None:
+            raise _bind_refused("bind=")
         connection = self._connection
         if connection is None:
             connection = self._connection = self._route()
         return connection
+
+    def connection(
+        self,
+        bind_arguments: Any = None,
+        execution_options: Mapping[str, Any] | None = None,
+    ) -> Connection:
+        """Return the validated connection, in the session's transaction."""
+        if bind_arguments and bind_arguments.get("bind") is not None:
+            raise _bind_refused("bind=")
+        return super().connection(bind_arguments, execution_options)
 
     def close(self) -> None:
         super().close()
@@ -135,6 +152,7 @@ def _commit_begins(session: RoutedSession) -> None:
 @event.listens_for(RoutedSession, "after_commit")
 def _commit_is_answered(session: RoutedSession) -> None:
     session._is_committing = False  # noqa: SLF001 - the session's own listener
+    session.has_committed = session.has_committed or not session.in_nested_transaction()
 
 
 class RoutedSessionmaker:
@@ -147,6 +165,7 @@ class RoutedSessionmaker:
         self, shard_map: RoutedMap, *, class_: type[Session] = RoutedSession, **options: Any
     ) -> None:
         _refuse(options)
+        router.check_validate(options.get("validate", "always"))
         self.shard_map = shard_map
         self.class_ = _routed_class(class_)
         self.options = options
@@ -182,6 +201,7 @@ class AsyncRoutedSessionmaker:
         self, shard_map: RoutedMap, *, class_: type[AsyncSession] = AsyncSession, **options: Any
     ) -> None:
         _refuse(options)
+        router.check_validate(options.get("validate", "always"))
         self.shard_map = shard_map
         self.class_ = class_
         self._sync_class = _routed_class(class_.sync_session_class)

@@ -33,6 +33,8 @@ from partita.shards.schema import ShardedSchema
 from partita.shards.shard_key import BUCKET, KeyType, bucket_of, key_type_named
 
 Lookup = Literal["cache", "store"]
+Where = Shard | Location | URL | str
+"""A shard, or what it is called by."""
 
 RANGES_A_QUERY = 200
 """How many new ranges are compared with what is mapped at a time."""
@@ -110,6 +112,10 @@ class ShardMap(Routes):
         """Return what create_mapping() and mappings() are given, in bytes."""
         return encode_range(_checked_range(given), self.key_type)
 
+    def encode_ranges(self, many: Iterable[Any]) -> list[KeyRange]:
+        """Return what create_mappings() is given, in bytes."""
+        return [self.encode_range(given) for given in _listed(many)]
+
     def decode_range(self, key_range: KeyRange) -> Range:
         return decode_range(key_range, self.key_type)
 
@@ -180,7 +186,7 @@ class ShardMap(Routes):
 
         return self.executor.read(read)
 
-    def get_shard(self, where: Shard | Location | URL | str) -> Shard:
+    def get_shard(self, where: Where) -> Shard:
         """Return the shard at a location, as the global catalog has it now."""
         found = self.find_shard(where)
         if found is None:
@@ -192,7 +198,7 @@ class ShardMap(Routes):
             )
         return found
 
-    def find_shard(self, where: Shard | Location | URL | str) -> Shard | None:
+    def find_shard(self, where: Where) -> Shard | None:
         identity = place_of(where).identity
 
         def read(connection: Connection) -> ShardRow | None:
@@ -271,18 +277,19 @@ class ShardMap(Routes):
     # --- mappings ---------------------------------------------------------------------------------
 
     def create_mapping(
-        self, keys: Any, shard: Shard, *, status: MappingStatus = MappingStatus.ONLINE
+        self, keys: Any, shard: Where, *, status: MappingStatus = MappingStatus.ONLINE
     ) -> Mapping:
         """Give a range of keys (list maps: one key) to a shard; MappingExistsError if taken."""
         return self.create_mappings([keys], shard, status=status)[0]
 
     def create_mappings(
-        self, many: Iterable[Any], shard: Shard, *, status: MappingStatus = MappingStatus.ONLINE
+        self, many: Iterable[Any], shard: Where, *, status: MappingStatus = MappingStatus.ONLINE
     ) -> list[Mapping]:
         """Give many ranges or keys to one shard: all of them or none."""
-        ranges = [self.encode_range(keys) for keys in many]
+        ranges = self.encode_ranges(many)
         if not ranges:
             return []
+        shard_id = (shard if isinstance(shard, Shard) else self.get_shard(shard)).id
         clash = first_overlap(ranges)
         if clash is not None:
             raise RangeError(
@@ -291,10 +298,10 @@ class ShardMap(Routes):
                 facts={"map": self.name, "ranges": [self.decode_range(one) for one in clash]},
                 hint="Give disjoint ranges.",
             )
-        rows = [self._new_row(key_range, shard.id, status.value) for key_range in ranges]
+        rows = [self._new_row(key_range, shard_id, status.value) for key_range in ranges]
 
         def build(locked: LockedMap, operation: str) -> Plan:
-            row = locked.shard(shard.id)
+            row = locked.shard(shard_id)
             taken = self._taken(locked, ranges)
             return operations.create_mappings(operation, locked.row, row, rows, taken)
 
@@ -565,9 +572,9 @@ class ListShardMap(ShardMap):
         return decode_point(key_range, self.key_type)
 
     def create_mappings(
-        self, many: Iterable[Any], shard: Shard, *, status: MappingStatus = MappingStatus.ONLINE
+        self, many: Iterable[Any], shard: Where, *, status: MappingStatus = MappingStatus.ONLINE
     ) -> list[Mapping]:
-        keys = list(many)
+        keys = list(_listed(many))
         for key in keys:
             if isinstance(key, Range) and not key.is_point:
                 raise RangeError(
@@ -668,11 +675,22 @@ def _intersects_any(ordered: Sequence[KeyRange], held: KeyRange) -> bool:
     return any(one.intersects(held) for one in ordered[max(index - 1, 0) : index + 1])
 
 
-def place_of(where: Shard | Location | URL | str) -> Location:
+def place_of(where: Where) -> Location:
     """Return where a shard, a URL or a location is."""
     if isinstance(where, Shard):
         return where.location
     return where if isinstance(where, Location) else location_of(where)
+
+
+def _listed(many: Iterable[Any]) -> Iterable[Any]:
+    # A text is a list of letters to Python, and each of them would become a key.
+    if isinstance(many, str | bytes | Range):
+        raise RangeError(
+            "InvalidRange",
+            f"Mappings are given as a list, not as {type(many).__name__}.",
+            hint="Put a single one into brackets: mappings=[…].",
+        )
+    return many
 
 
 def _checked_range(given: Any) -> Range:

@@ -16,6 +16,7 @@ from sqlalchemy import (
     DateTime,
     Enum,
     Executable,
+    Float,
     Integer,
     Interval,
     LargeBinary,
@@ -45,6 +46,7 @@ CODE_POINT_COLLATIONS = {"postgresql": "C", "sqlite": "BINARY"}
 _COMPARABLE: tuple[type[TypeEngine[Any]], ...] = (
     Integer,
     Numeric,
+    Float,
     String,
     LargeBinary,
     Boolean,
