@@ -161,6 +161,22 @@ class TableNotFoundError(ConflictError):
     """No table has this name."""
 
 
+class QueueExistsError(ConflictError):
+    """A queue of this name exists with other metadata."""
+
+
+class QueueNotFoundError(ConflictError):
+    """No queue has this name."""
+
+
+class MessageNotFoundError(ConflictError):
+    """The message was deleted, or it expired."""
+
+
+class ReceiptMismatchError(ConflictError):
+    """The message was claimed or changed since this receipt was handed out."""
+
+
 class KeyExistsError(ConflictError):
     """add() met a key that the dictionary holds."""
 

@@ -15,11 +15,12 @@ import pytest
 
 from partita.clock import ManualClock
 from partita.errors import PartitaError, TableExistsError, TableNotFoundError
+from partita.policies import Policy
 from partita.tables import limits
 from partita.tables.entity import Entity, EntityKey, build, etag_of
 from partita.tables.filters import Filter, compile_filter, parse
 from partita.tables.paging import KeyRange, after
-from partita.tables.store import Partition, Policy, Statistics, Table, TableStore
+from partita.tables.store import Partition, Statistics, Table, TableStore
 
 EVERYTHING = KeyRange()
 

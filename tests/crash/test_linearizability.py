@@ -13,6 +13,7 @@ from crash.version_order import Event, violations
 from partita.clock import SystemClock
 from partita.database import Database
 from partita.errors import EntityExistsError, EntityNotFoundError, ETagMismatchError
+from partita.store_clock import StoreClock
 from partita.tables import operations
 from partita.tables.engine import TableEngine
 from partita.tables.entity import Entity, EntityKey
@@ -155,7 +156,8 @@ async def test_a_concurrent_history_is_linearizable(scratch: Path) -> None:
 
 
 async def test_the_check_finds_reads_from_a_stale_cache(scratch: Path) -> None:
-    store = StaleStore(await Database.open(scratch), SystemClock())
+    database = await Database.open(scratch)
+    store = StaleStore(database, StoreClock(database, SystemClock()))
 
     events = await run_clients(store, 5_000)
 

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 import msgspec
 
 from partita.errors import EntityNotFoundError, GroupRuleError, TableNotFoundError
+from partita.policies import Policy
 from partita.tables import limits
 from partita.tables.entity import Entity, EntityKey, check_table_name
 from partita.tables.filters import Filter, compile_table_filter
 from partita.tables.group import EntityGroup, Outcome
 from partita.tables.paging import KeyRange, Page, after
 from partita.tables.plan import Plan, PlanKind, plan
-from partita.tables.store import Policy, Table, TableStore
+from partita.tables.store import Table, TableStore
 
 
 class TablePage(msgspec.Struct, frozen=True):

@@ -15,15 +15,17 @@ from typing import Any, TypeVar
 import apsw
 import msgspec
 
-from partita.clock import TICKS_A_SECOND, Clock, SystemClock
+from partita.clock import Clock, SystemClock
 from partita.database import Change, Database
 from partita.errors import TableExistsError, TableNotFoundError, UnavailableError
+from partita.policies import Policy
+from partita.store_clock import StoreClock
 from partita.tables import pushdown
 from partita.tables.entity import Entity, EntityKey
 from partita.tables.filters import Filter
 from partita.tables.paging import KeyRange, Page
 from partita.tables.sqlite_scan import Scan, where_of
-from partita.tables.store import Policy, Statistics, Table
+from partita.tables.store import Statistics, Table
 
 FORMAT_VERSION = 1
 SCHEMA = """
@@ -39,8 +41,6 @@ CREATE TABLE entity (
 ) WITHOUT ROWID;
 """
 
-TICKS_RESERVED = TICKS_A_SECOND
-"""How far ahead the high-water mark of the store's clock is written."""
 INLINE_ENTITIES_MAX = 128
 """A range without residual is first tried on the loop: up to this many entities take 0.15 ms."""
 MEMORY_SECONDS_MAX = 0.25
@@ -76,7 +76,7 @@ class SqliteTableStore:
 
     _purging: "asyncio.Task[None] | None" = None
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database, clock: StoreClock) -> None:
         self.database = database
         self._clock = clock
         self._tables: dict[str, Table] = {}
@@ -84,20 +84,23 @@ class SqliteTableStore:
         database.prepare("tables", FORMAT_VERSION, SCHEMA)
         for identity, name in database.reader.execute("SELECT id, name FROM catalog"):
             self._tables[_folded(name)] = Table(identity, name)
-        self._last_ticks: int = (
-            database.reader.execute("SELECT value FROM setting WHERE name = 'ticks'").get or 0
-        )
-        """Ticks of the last change; at start, the persisted mark that no change has passed."""
-        self._reserved_ticks = 0
-        """No change may pass this mark before a later one is written."""
         self._cursors: dict[apsw.Connection, apsw.Cursor] = {}
         """One for each reader of the loop: making a new one costs as much as binding the keys."""
-        database.on_begin.append(self._reserve_ticks)
-        database.on_rollback.append(self._forget_reserve)
+        # Folders of older versions have their mark here; nobody moves it any more.
+        clock.not_before(
+            database.reader.execute("SELECT value FROM setting WHERE name = 'ticks'").get or 0
+        )
 
     @classmethod
-    async def open(cls, database: Database, clock: Clock | None = None) -> "SqliteTableStore":
-        store = cls(database, clock or SystemClock())
+    async def open(
+        cls,
+        database: Database,
+        clock: Clock | None = None,
+        *,
+        store_clock: StoreClock | None = None,
+    ) -> "SqliteTableStore":
+        """Open the tables of a database; `store_clock` is the one it shares with other stores."""
+        store = cls(database, store_clock or StoreClock(database, clock or SystemClock()))
         if database.reader.execute("SELECT EXISTS (SELECT 1 FROM dropped)").get:
             store._start_purge()
         return store
@@ -170,7 +173,7 @@ class SqliteTableStore:
     async def scan(self, table: Table, span: KeyRange, residual: Filter | None, limit: int) -> Page:
         if span.is_empty or limit <= 0:
             return Page([])
-        scan = Scan(table, span, residual, limit, self._clock)
+        scan = Scan(table, span, residual, limit, self._clock.clock)
         if residual is None and span.single_partition() is not None:
             inline = min(limit, INLINE_ENTITIES_MAX)
             page = scan.read_plain(self.database.reader_of_this_turn(), inline)
@@ -184,7 +187,7 @@ class SqliteTableStore:
         self, table: Table, partition_key: str, *, frees_space: bool = False
     ) -> "SqlitePartition":
         change = self.database.change(frees_space=frees_space)
-        return SqlitePartition(change, self._next_ticks, table, partition_key)
+        return SqlitePartition(change, self._clock.next, table, partition_key)
 
     async def statistics(self, table: Table, span: KeyRange) -> Statistics:
         where, parameters = where_of(table, span)
@@ -221,23 +224,6 @@ class SqliteTableStore:
     async def set_setting(self, name: str, value: bytes) -> None:
         async with self.database.change() as connection:
             _set_setting(connection, name, value)
-
-    # The store's clock
-
-    def _reserve_ticks(self, connection: apsw.Connection) -> None:
-        upcoming = max(self._clock.ticks(), self._last_ticks) + TICKS_RESERVED // 2
-        if upcoming > self._reserved_ticks:
-            self._reserved_ticks = upcoming + TICKS_RESERVED // 2
-            _set_setting(connection, "ticks", self._reserved_ticks)
-
-    def _next_ticks(self) -> int:
-        # A wall clock that leapt since the mark was written must not carry us past it.
-        now = min(self._clock.ticks(), self._reserved_ticks)
-        self._last_ticks = max(now, self._last_ticks + 1)
-        return self._last_ticks
-
-    def _forget_reserve(self) -> None:
-        self._reserved_ticks = 0
 
     # Space of dropped tables
 
@@ -325,7 +311,7 @@ def _rows(connection: apsw.Connection, sql: str, parameters: tuple[Any, ...]) ->
     return connection.execute(sql, parameters).fetchall()
 
 
-def _set_setting(connection: apsw.Connection, name: str, value: bytes | int) -> None:
+def _set_setting(connection: apsw.Connection, name: str, value: bytes) -> None:
     connection.execute(
         "INSERT INTO setting VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value",
         (name, value),

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import msgspec
 
+from partita.policies import Policy
 from partita.tables.entity import Entity, EntityKey
 from partita.tables.filters import Filter
 from partita.tables.paging import KeyRange, Page
@@ -23,15 +24,6 @@ class Table(msgspec.Struct, frozen=True, gc=False):
     id: int
     name: str
     """In the case used at creation; names match without case."""
-
-
-class Policy(msgspec.Struct, frozen=True, gc=False):
-    """A stored access policy. Times are texts as given; None means not given."""
-
-    id: str
-    start: str | None = None
-    expiry: str | None = None
-    permission: str | None = None
 
 
 class Statistics(msgspec.Struct, frozen=True, gc=False):

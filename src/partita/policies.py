@@ -1,0 +1,12 @@
+"""Stored access policies, as every service keeps them: of a table, a queue, a container."""
+
+import msgspec
+
+
+class Policy(msgspec.Struct, frozen=True, gc=False):
+    """A stored access policy. Times are texts as given; None means not given."""
+
+    id: str
+    start: str | None = None
+    expiry: str | None = None
+    permission: str | None = None
