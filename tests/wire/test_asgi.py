@@ -5,15 +5,16 @@ import http.client
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 import uvicorn
 
 from partita.clock import ManualClock
+from partita.errors import PartitaError
 from partita.service.asgi import AsgiApp, asgi_app
-from partita.service.http_wire import HttpLimits
+from partita.service.http_wire import BLOB_DIALECT, HttpLimits
 from partita.service.request import Request, Response
 
 PATIENCE_SECONDS = 20
@@ -24,6 +25,10 @@ async def echo(request: Request) -> Response:
         raise ValueError("a secret detail")
     if request.path == "/evil":
         return Response(200, [("X-Own", "a\r\nX-Evil: 1")], b"")
+    if request.path == "/taken":
+        assert request.upload is not None
+        count = sum([len(piece) async for piece in request.upload])
+        return Response(200, download=ADownload(*[b"x" * 100_000] * (count // 100_000)))
     if request.path == "/empty":
         return Response(204)
     seen = {
@@ -61,6 +66,8 @@ async def call(
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
+        if not waiting:
+            await asyncio.sleep(PATIENCE_SECONDS)
         return waiting.pop(0)
 
     async def send(message: Any) -> None:
@@ -186,6 +193,159 @@ async def test_escaped_error_is_logged_and_tells_the_client_nothing(
     assert "a secret detail" in caplog.text
 
 
+# Streams
+
+STREAMING = HttpLimits(stream_above_bytes=10, body_bytes_max=1000)
+
+
+class ADownload:
+    def __init__(self, *pieces: bytes, length: int | None = None) -> None:
+        self.length = sum(map(len, pieces)) if length is None else length
+        self.closes = 0
+        self.taken: list[bytes] = []
+        self._pieces = pieces
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self._pieces:
+            await asyncio.sleep(0)
+            self.taken.append(piece)
+            yield piece
+
+    async def close(self) -> None:
+        self.closes += 1
+
+
+async def take(request: Request) -> Response:
+    if request.upload is None:
+        return Response(200, body=b"whole " + request.body)
+    try:
+        pieces = [piece async for piece in request.upload]
+    except PartitaError as error:
+        return Response(400, body=error.code.encode())
+    return Response(200, body=b"%r %s" % (request.upload.length, b"|".join(pieces)))
+
+
+def a_part(body: bytes, *, has_more: bool = True) -> dict[str, Any]:
+    return {"type": "http.request", "body": body, "more_body": has_more}
+
+
+@pytest.mark.parametrize(
+    ("headers", "incoming", "answer"),
+    [
+        ([(b"content-length", b"8")], [a_part(b"01234567", has_more=False)], b"whole 01234567"),
+        ([(b"content-length", b"12")], [a_part(b"abcdef"), a_part(b"ghijkl", has_more=False)],
+         b"12 abcdef|ghijkl"),
+        ([(b"transfer-encoding", b"chunked")], [a_part(b"abc"), a_part(b"", has_more=False)],
+         b"None abc"),
+        ([], [a_part(b"abc"), a_part(b""), a_part(b"d", has_more=False)], b"None abc|d"),
+        ([], [a_part(b"abc", has_more=False)], b"whole abc"),
+        ([], [a_part(b"", has_more=False)], b"whole "),
+        ([(b"content-length", b"12")], [a_part(b"abc"), {"type": "http.disconnect"}],
+         b"ClientGone"),
+        ([(b"content-length", b"12")], [a_part(b"abc", has_more=False)], b"ClientGone"),
+        ([(b"content-length", b"12")], [a_part(b"x" * 13, has_more=False)], b"InvalidInput"),
+        ([(b"transfer-encoding", b"chunked")], [a_part(b"x" * 1001)], b"RequestBodyTooLarge"),
+    ],
+)  # fmt: skip
+async def test_long_body_is_handed_on_as_the_host_gives_it(
+    headers: list[tuple[bytes, bytes]], incoming: list[dict[str, Any]], answer: bytes
+) -> None:
+    app = asgi_app(take, limits=STREAMING)
+
+    _, body = await call(app, a_scope(method="PUT", headers=headers), *incoming)
+
+    assert body["body"] == answer
+
+
+async def test_body_that_nobody_reads_is_not_asked_for() -> None:
+    async def refuse(_: Request) -> Response:
+        return Response(403)
+
+    app = asgi_app(refuse, limits=STREAMING)
+    headers = [(b"content-length", b"100")]
+
+    start, _ = await call(
+        app, a_scope(method="PUT", headers=headers), {"type": "reading this would fail the test"}
+    )
+
+    assert start["status"] == 403
+
+
+def giving(download: ADownload) -> AsgiApp:
+    async def give(_: Request) -> Response:
+        return Response(206, [("x-ms-meta-UP", "1")], download=download)
+
+    return asgi_app(give, limits=STREAMING, dialect=BLOB_DIALECT)
+
+
+async def test_download_goes_out_in_pieces_and_is_closed() -> None:
+    download = ADownload(b"abc", b"de")
+
+    start, *pieces = await call(giving(download), a_scope())
+
+    assert start["headers"] == [
+        (b"x-ms-meta-UP", b"1"),
+        (b"server", b"Windows-Azure-Blob/1.0 Microsoft-HTTPAPI/2.0"),
+        (b"content-length", b"5"),
+    ]
+    assert [(piece["body"], piece["more_body"]) for piece in pieces] == [
+        (b"abc", True),
+        (b"de", True),
+        (b"", False),
+    ]
+    assert download.closes == 1
+
+
+async def test_head_gets_the_length_of_a_download_and_reads_nothing() -> None:
+    download = ADownload(b"abc")
+
+    start, body = await call(giving(download), a_scope(method="HEAD"))
+
+    assert dict(start["headers"])[b"content-length"] == b"3"
+    assert (body["body"], download.taken, download.closes) == (b"", [], 1)
+
+
+async def test_download_ends_when_the_client_leaves() -> None:
+    download = ADownload(*[b"abc"] * 1000)
+
+    sent = await call(
+        giving(download), a_scope(), a_part(b"", has_more=False), {"type": "http.disconnect"}
+    )
+
+    assert len(sent) < 100
+    assert (len(download.taken) < 100, download.closes) == (True, 1)
+
+
+@pytest.mark.parametrize("promised", [4, 6])
+async def test_download_that_does_not_keep_its_length_is_left_unfinished(promised: int) -> None:
+    download = ADownload(b"abc", b"de", length=promised)
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(1000)
+        return {}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    with pytest.raises(RuntimeError):
+        await giving(download)(
+            a_scope(headers=[(b"content-length", b"0")]), receive_once(receive), send
+        )
+
+    assert download.closes == 1
+    assert all(message.get("more_body", True) for message in sent)
+
+
+def receive_once(then: Any) -> Any:
+    waiting = [a_part(b"", has_more=False)]
+
+    async def receive() -> Any:
+        return waiting.pop() if waiting else await then()
+
+    return receive
+
+
 async def test_lifespan_is_accepted() -> None:
     sent = await call(
         asgi_app(echo),
@@ -206,11 +366,18 @@ async def test_websocket_is_declined() -> None:
     assert [message["type"] for message in sent] == ["websocket.close"]
 
 
+HOSTED = HttpLimits(stream_above_bytes=65_536)
+
+
 @pytest.fixture
 def hosted() -> Iterator[http.client.HTTPConnection]:
     """A connection to uvicorn, in a thread, with our application."""
     config = uvicorn.Config(
-        asgi_app(echo), port=0, log_level="warning", server_header=False, loop="asyncio"
+        asgi_app(echo, limits=HOSTED),
+        port=0,
+        log_level="warning",
+        server_header=False,
+        loop="asyncio",
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
@@ -252,3 +419,11 @@ def test_uvicorn_passes_on_a_refusal(hosted: http.client.HTTPConnection) -> None
     hosted.endheaders()
 
     assert hosted.getresponse().status == 413
+
+
+def test_uvicorn_streams_both_ways(hosted: http.client.HTTPConnection) -> None:
+    for _ in range(2):
+        hosted.request("PUT", "/taken", body=b"y" * 4_000_000)
+        response = hosted.getresponse()
+
+        assert response.read() == b"x" * 4_000_000

@@ -2,19 +2,15 @@
 
 import asyncio
 import contextlib
-import json
 import logging
 import signal
 import socket
 import ssl
-import struct
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
@@ -23,214 +19,13 @@ from partita.errors import ConfigurationError
 from partita.service.connections import Connections, is_loopback
 from partita.service.http import HttpProtocol
 from partita.service.http_wire import HttpLimits, LoggedRequest
-from partita.service.request import Request, Response
+from partita.service.request import Response
 from partita.service.server import Server, TlsFiles, new_event_loop
-
-PATIENCE_SECONDS = 20
-QUICK_SWEEP = HttpLimits(sweep_seconds=0.02)
+from wire.live_http import PATIENCE_SECONDS, Answer, Behaviour, Client, LiveServer
 
 ECHO = b"GET /echo HTTP/1.1\r\nHost: a\r\n\r\n"
 START = b"POST /echo HTTP/1.1\r\nHost: a\r\n"
 CHUNKED = START + b"Transfer-Encoding: chunked\r\n\r\n"
-
-
-class Answer(NamedTuple):
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def echo(self) -> Any:
-        return json.loads(self.body)
-
-    @property
-    def error_code(self) -> str:
-        code: str = json.loads(self.body)["odata.error"]["code"]
-        return code
-
-
-class Client:
-    """A raw socket that can read answers one by one."""
-
-    def __init__(self, address: tuple[str, int], *, context: ssl.SSLContext | None = None) -> None:
-        self.socket = socket.create_connection(address, timeout=PATIENCE_SECONDS)
-        if context is not None:
-            self.socket = context.wrap_socket(self.socket, server_hostname="localhost")
-        self._stream = self.socket.makefile("rb")
-
-    def send(self, *parts: bytes) -> "Client":
-        for part in parts:
-            self.socket.sendall(part)
-        return self
-
-    def send_until_blocked(self, part: bytes, *, times: int) -> int:
-        """Send the part again and again until the server reads no more; return the bytes sent."""
-        sent = 0
-        try:
-            while sent < times * len(part):
-                sent += self.socket.send(part[sent % len(part) :])
-        except TimeoutError:
-            return sent
-        raise AssertionError("the server read everything")
-
-    def send_until_cut_off(self, part: bytes, *, times: int) -> None:
-        for _ in range(times):
-            self.send(part)
-
-    def read(self, *, is_head: bool = False) -> Answer:
-        status_line = self._stream.readline().decode()
-        assert status_line.startswith("HTTP/1.1 "), f"no answer but {status_line!r}"
-        headers: dict[str, str] = {}
-        while (line := self._stream.readline().decode("latin-1")) != "\r\n":
-            name, _, value = line.rstrip("\r\n").partition(": ")
-            assert name.lower() not in headers, f"{name} was sent twice"
-            headers[name.lower()] = value
-        length = 0 if is_head else int(headers.get("content-length", "0"))
-        return Answer(int(status_line.split()[1]), headers, self._stream.read(length))
-
-    def read_rest(self) -> bytes:
-        return self._stream.read()
-
-    def is_closed_by_server(self) -> bool:
-        try:
-            return self._stream.read(1) == b""
-        except ConnectionResetError:
-            return True
-
-    def reset(self) -> None:
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.close()
-
-    def close(self) -> None:
-        self._stream.close()
-        self.socket.close()
-
-
-class Behaviour:
-    """What `respond` does here, by path; and what it saw."""
-
-    def __init__(self) -> None:
-        self.requests: list[Request] = []
-        self.notes: list[str] = []
-        self.release = asyncio.Event()
-        self.response = Response(200, [], b"")
-
-    async def respond(self, request: Request) -> Response:
-        self.requests.append(request)
-        verb: Callable[[Request], Any] = getattr(self, request.path.strip("/").partition("/")[0])
-        response: Response = await verb(request)
-        return response
-
-    async def echo(self, request: Request) -> Response:
-        seen = {
-            "method": request.method,
-            "path": request.path,
-            "query": request.query,
-            "headers": request.headers,
-            "body": request.body.decode("latin-1"),
-            "peer": request.peer,
-            "scheme": request.scheme,
-            "repeated": sorted(request.repeated),
-        }
-        return Response(200, [("Content-Type", "application/json")], json.dumps(seen).encode())
-
-    async def given(self, _: Request) -> Response:
-        return self.response
-
-    async def wait(self, request: Request) -> Response:
-        self.notes.append("began")
-        try:
-            await self.release.wait()
-        except asyncio.CancelledError:
-            self.notes.append("cancelled")
-            raise
-        self.notes.append("finished")
-        return Response(200, [], request.query.encode())
-
-    async def large(self, _: Request) -> Response:
-        return Response(200, [], b"x" * 1024 * 1024)
-
-    async def boom(self, _: Request) -> Response:
-        raise ValueError("a secret detail")
-
-    async def late_boom(self, _: Request) -> Response:
-        await asyncio.sleep(0)
-        raise ValueError("a secret detail")
-
-    async def recover(self, _: Request) -> Response:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        future.get_loop().call_soon(future.set_exception, KeyError("first"))
-        try:
-            await future
-        except KeyError:
-            return Response(200, [], await asyncio.sleep(0, b"recovered"))
-        return Response(200, [], b"the error was lost")
-
-    async def tasks(self, _: Request) -> Response:
-        before = asyncio.current_task()
-        await asyncio.sleep(0)
-        after = asyncio.current_task()
-        return Response(200, [], f"{before is None} {after is not None}".encode())
-
-    async def no_task(self, _: Request) -> Response:
-        return Response(200, [], str(asyncio.current_task() is None).encode())
-
-
-class LiveServer:
-    """A server on a loop of its own, in a thread."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self.clock = ManualClock()
-        self.behaviour = Behaviour()
-        self.logged: list[LoggedRequest] = []
-        self.is_ready = True
-        self.server: Server | None = None
-        self._thread = threading.Thread(target=loop.run_forever)
-        self._thread.start()
-        self._clients: list[Client] = []
-
-    def call(self, coroutine: Any) -> Any:
-        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
-        return future.result(PATIENCE_SECONDS)
-
-    def start(self, **options: Any) -> int:
-        options.setdefault("limits", QUICK_SWEEP)
-        options.setdefault("is_ready", lambda: self.is_ready)
-        self.server = Server(self.behaviour.respond, clock=self.clock, **options)
-        port: int = self.call(self.server.start())
-        return port
-
-    def client(self, *, host: str = "127.0.0.1", context: ssl.SSLContext | None = None) -> Client:
-        if self.server is None:
-            self.start()
-        assert self.server is not None
-        client = Client((host, self.server.port), context=context)
-        self._clients.append(client)
-        return client
-
-    def stop(self, grace_seconds: float) -> Any:
-        assert self.server is not None
-        return self.call(self.server.stop(grace_seconds))
-
-    def release(self) -> None:
-        self.loop.call_soon_threadsafe(self.behaviour.release.set)
-
-    def until(self, is_so: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not is_so():
-            assert time.monotonic() < deadline, "it never became so"
-            time.sleep(0.005)
-
-    def tear_down(self) -> None:
-        self.release()
-        for client in self._clients:
-            client.close()
-        if self.server is not None:
-            self.stop(PATIENCE_SECONDS)
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self.loop.close()
 
 
 @pytest.fixture(params=[new_event_loop, asyncio.new_event_loop], ids=["uvloop", "asyncio"])

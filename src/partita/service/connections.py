@@ -10,7 +10,14 @@ from collections.abc import Callable
 from typing import Protocol
 
 from partita.clock import Clock
-from partita.service.http_wire import HttpLimits, LoggedRequest, server_lines
+from partita.service.http_wire import (
+    TABLE_DIALECT,
+    Dialect,
+    HeaderNames,
+    HttpLimits,
+    LoggedRequest,
+    server_lines,
+)
 
 RequestLog = Callable[[LoggedRequest], None]
 """Called with each answered request; must not raise."""
@@ -38,12 +45,21 @@ class Connections:
     is lost *and* its running request has finished: stopping waits for both.
     """
 
-    def __init__(self, limits: HttpLimits, clock: Clock, log: RequestLog | None = None) -> None:
+    def __init__(
+        self,
+        limits: HttpLimits,
+        clock: Clock,
+        log: RequestLog | None = None,
+        *,
+        dialect: Dialect = TABLE_DIALECT,
+    ) -> None:
         self.limits = limits
         self.clock = clock
         self.log = log
+        self.dialect = dialect
+        self.header_names = HeaderNames()
         self.now = clock.monotonic()
-        self.server_lines = server_lines(clock.ticks())
+        self.server_lines = server_lines(dialect, clock.ticks())
         self.is_stopping = False
         self._open: set[Connection] = set()
         self._refused: set[Connection] = set()
@@ -131,7 +147,7 @@ class Connections:
 
     def start_sweeping(self) -> None:
         self.now = self.clock.monotonic()
-        self.server_lines = server_lines(self.clock.ticks())
+        self.server_lines = server_lines(self.dialect, self.clock.ticks())
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self.limits.sweep_seconds, self._sweep)
 

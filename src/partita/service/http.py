@@ -4,7 +4,8 @@ httptools (llhttp, strict) finds the parts of a request; what it lets pass and w
 refused here. Requests of one connection are answered one at a time and in order. The one rule:
 a request that `respond` has begun is never cancelled; when its client is gone, only the answer
 is dropped. It stays whole, although long: a connection is one state machine. Time is coarse:
-one sweep a second moves `Connections.now`, so that a request costs no clock and no timer.
+one sweep a second moves `Connections.now`, so that a request costs no clock and no timer. A large
+body is not waited for: its request is answered while the body arrives, piece by piece.
 """
 
 import asyncio
@@ -25,7 +26,6 @@ from partita.service.http_wire import (
     CLOSE,
     CONTINUE,
     FAILED,
-    HEADER_NAMES,
     HEADERS_TOO_LARGE,
     KEEP,
     KEEP_AS_ASKED,
@@ -42,10 +42,17 @@ from partita.service.http_wire import (
     is_request_line,
     join_repeated,
     logged,
-    refusal_response,
+    refusal_error,
     split_target,
 )
-from partita.service.request import Request, Response
+from partita.service.request import (
+    NOTHING_SPELLED,
+    PIECE_BYTES_MAX,
+    Download,
+    Request,
+    Response,
+)
+from partita.service.streams import ArrivingBody, client_gone, pour
 
 Respond = Callable[[Request], Coroutine[Any, Any, Response]]
 """What answers a request.
@@ -115,6 +122,7 @@ class HttpProtocol(asyncio.Protocol):
         "_chunk_bytes",
         "_connection",
         "_connections",
+        "_drained",
         "_fields",
         "_fixed",
         "_has_eof",
@@ -125,6 +133,7 @@ class HttpProtocol(asyncio.Protocol):
         "_limits",
         "_loop",
         "_method",
+        "_names",
         "_owes_continue",
         "_parser",
         "_path",
@@ -136,16 +145,19 @@ class HttpProtocol(asyncio.Protocol):
         "_running",
         "_scheme",
         "_since",
+        "_spelled",
         "_stalled_bytes",
         "_stalled_since",
         "_target",
         "_transport",
         "_unfinished_bytes",
+        "_unread_bytes",
+        "_upload",
         "_waiting",
         "_window_start_bytes",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0915 - the whole state of a connection
         self,
         respond: Respond,
         limits: HttpLimits,
@@ -157,6 +169,7 @@ class HttpProtocol(asyncio.Protocol):
         self._respond = respond
         self._limits = limits
         self._connections = connections
+        self._names = connections.header_names
         self._scheme = scheme
         self._fixed = fixed or {}
         self._loop = asyncio.get_running_loop()
@@ -183,13 +196,20 @@ class HttpProtocol(asyncio.Protocol):
         self._query = ""
         self._headers: dict[str, str] = {}
         self._repeated = _NO_NAMES
+        self._spelled = NOTHING_SPELLED
         self._connection = KEEP
         self._body: bytes | bytearray = b""
+        self._upload: ArrivingBody | None = None
+        """The body that is arriving, if it streams; its request waits, runs or is answered."""
+        self._unread_bytes = 0
+        """Of all streamed bodies: arrived, and not taken by their readers."""
         self._owes_continue = False
 
         self._waiting: deque[_Exchange] = deque()
         self._running: asyncio.Task[None] | None = None
         self._is_writable = True
+        self._drained: asyncio.Future[None] | None = None
+        """Waited for by a download while the connection is not writable."""
         self._is_reading = True
         self._has_eof = False
         self._stalled_since = connections.now
@@ -218,6 +238,9 @@ class HttpProtocol(asyncio.Protocol):
         self._waiting.clear()
         # The parser and we hold each other: a body would live until the next collection.
         self._body = b""
+        self._lose_upload()
+        self._upload = None
+        self._wake_download()
         if self._running is None:
             self._connections.forget(self, self._peer)
 
@@ -225,6 +248,7 @@ class HttpProtocol(asyncio.Protocol):
         self._has_eof = True
         if self._phase != _IDLE:
             self._phase = _ENDED
+            self._lose_upload()
         # TLS cannot be half closed: the transport goes whatever we answer.
         return self._scheme == "http" and self.owes_an_answer
 
@@ -236,6 +260,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._is_writable = True
+        self._wake_download()
         self.serve()
 
     @property
@@ -245,8 +270,12 @@ class HttpProtocol(asyncio.Protocol):
 
     def close_if_idle(self) -> None:
         """Go, unless a request has begun to arrive or waits for its answer."""
-        if self._phase == _IDLE and not self.owes_an_answer:
+        if self.owes_an_answer:
+            return
+        if self._phase == _IDLE:
             self._end()
+        elif self._upload is not None:
+            self._linger()
 
     def abort(self) -> None:
         """Go at once; a running request finishes without its client."""
@@ -262,6 +291,9 @@ class HttpProtocol(asyncio.Protocol):
 
     def _linger(self) -> None:
         """Say that we are done and wait for the client to go: it may still be sending."""
+        self._connections.flush()
+        self._phase = _ENDED
+        self._upload = None
         transport = self._transport
         if transport is None:
             return
@@ -285,7 +317,7 @@ class HttpProtocol(asyncio.Protocol):
             return
         self._stalled_bytes = 0
         if self.owes_an_answer:
-            self._since = now
+            self._sweep_upload(now)
             return
         self._sweep_reading(now)
 
@@ -295,6 +327,15 @@ class HttpProtocol(asyncio.Protocol):
             self._stalled_since = now
         elif now - self._stalled_since > self._limits.write_stall_seconds:
             self.abort()
+
+    def _sweep_upload(self, now: float) -> None:
+        """Judge the client only while somebody waits for what it does not send."""
+        upload = self._upload
+        if upload is None or not upload.is_awaited:
+            self._since = now
+            self._window_start_bytes = 0 if upload is None else upload.received_bytes
+        elif now - self._since > self._limits.body_window_seconds:
+            self._judge_body_rate(now - self._since)
 
     def _sweep_reading(self, now: float) -> None:
         limits = self._limits
@@ -306,27 +347,31 @@ class HttpProtocol(asyncio.Protocol):
         elif self._phase == _HEAD:
             if age > limits.header_timeout_seconds:
                 self._refuse_now(TOO_SLOW)
-        elif self._phase == _BODY:
+        elif self._phase == _BODY and self._upload is None:
             if age > limits.body_window_seconds:
                 self._judge_body_rate(age)
         elif age > limits.linger_seconds:
             self._judge_lingering(age)
 
     def _judge_body_rate(self, age: float) -> None:
-        if len(self._body) - self._window_start_bytes < age * self._limits.body_rate_bytes_min:
+        received = len(self._body) if self._upload is None else self._upload.received_bytes
+        if self._is_too_slow(received, age, self._limits.body_rate_bytes_min):
             self._refuse_now(TOO_SLOW)
-            return
-        self._since = self._connections.now
-        self._window_start_bytes = len(self._body)
 
     def _judge_lingering(self, age: float) -> None:
         """Go, unless the client is still sending: it would not read its answer."""
-        arrived = self._unfinished_bytes - self._window_start_bytes
-        if arrived < age * self._limits.linger_rate_bytes_min:
+        upload = self._upload
+        arrived = self._unfinished_bytes if upload is None else upload.received_bytes
+        if self._is_too_slow(arrived, age, self._limits.linger_rate_bytes_min):
             self.abort()
-            return
+
+    def _is_too_slow(self, received: int, age: float, rate: int) -> bool:
+        """Judge one window of time; unless it was too slow, begin the next."""
+        if received - self._window_start_bytes < age * rate:
+            return True
         self._since = self._connections.now
-        self._window_start_bytes = self._unfinished_bytes
+        self._window_start_bytes = received
+        return False
 
     # Bytes in
 
@@ -405,7 +450,24 @@ class HttpProtocol(asyncio.Protocol):
             return
         self._owes_continue = False
         if not self._body:
-            self._transport.write(CONTINUE)
+            self._connections.write(self._transport, CONTINUE)
+
+    # What a streamed body calls
+
+    def body_wanted(self) -> None:
+        if not self._owes_continue or self._transport is None:
+            return
+        self._owes_continue = False
+        self._connections.write(self._transport, CONTINUE)
+
+    def body_taken(self, count: int) -> None:
+        self._unread_bytes -= count
+        if not self._is_reading:
+            self._balance_reading()
+
+    def _lose_upload(self) -> None:
+        if self._upload is not None:
+            self._upload.fail(client_gone())
 
     # What the parser calls
 
@@ -442,8 +504,13 @@ class HttpProtocol(asyncio.Protocol):
         self._body = b""
         self._phase = _BODY
         self._unfinished_bytes = -self._chunk_bytes
+        if self._limits.stream_above_bytes is not None:
+            self._stream_if_long(self._limits.stream_above_bytes)
 
     def on_body(self, part: bytes) -> None:
+        if self._upload is not None:
+            self._on_streamed_body(self._upload, part)
+            return
         body = self._body
         if len(body) + len(part) > self._limits.body_bytes_max:
             raise RefusedError(BODY_TOO_LARGE)
@@ -456,7 +523,39 @@ class HttpProtocol(asyncio.Protocol):
             self._body = bytearray(body)
             self._body += part
 
+    def _stream_if_long(self, above: int) -> None:
+        if "transfer-encoding" in self._headers:
+            length = None
+        else:
+            length = int(self._headers.get("content-length", "0"))
+            if length <= above:
+                return
+        self._upload = ArrivingBody(length, self)
+        self._take_request()
+
+    def _on_streamed_body(self, upload: ArrivingBody, part: bytes) -> None:
+        if upload.received_bytes + len(part) > self._limits.body_bytes_max:
+            raise RefusedError(BODY_TOO_LARGE)
+        self._unfinished_bytes = -self._chunk_bytes
+        self._owes_continue = False
+        self._unread_bytes += upload.feed(part)
+        if self._is_reading and self._unread_bytes > self._limits.upload_buffer_bytes_max:
+            self._balance_reading()
+
     def on_message_complete(self) -> None:
+        if self._upload is None:
+            self._take_request()
+        else:
+            self._upload.end()
+            self._upload = None
+        self._body = b""
+        self._is_fresh = False
+        self._owes_continue = False
+        self._since = self._connections.now
+        self._unfinished_bytes = -self._chunk_bytes
+        self._phase = _ENDED if self._connection is CLOSE else _IDLE
+
+    def _take_request(self) -> None:
         request = Request(
             self._method,
             self._path,
@@ -466,14 +565,10 @@ class HttpProtocol(asyncio.Protocol):
             self._peer,
             self._scheme,
             self._repeated,
+            self._upload,
+            self._spelled,
         )
         self._waiting.append((request, None, self._connection))
-        self._body = b""
-        self._is_fresh = False
-        self._owes_continue = False
-        self._since = self._connections.now
-        self._unfinished_bytes = -self._chunk_bytes
-        self._phase = _ENDED if self._connection is CLOSE else _IDLE
 
     def _take_headers(self) -> dict[str, str]:
         fields = self._fields
@@ -482,13 +577,14 @@ class HttpProtocol(asyncio.Protocol):
             raise RefusedError(HEADERS_TOO_LARGE)
         if self._chunk_bytes > self._limits.header_bytes_max or self._unfinished_bytes > 0:
             self._check_header_bytes(fields)
-        names = HEADER_NAMES
+        names = self._names
         headers = {names[name]: value.decode("latin-1").strip() for name, value in fields}
         self._repeated = _NO_NAMES
         if len(headers) < len(fields):
-            headers, self._repeated = join_repeated(fields)
-            if not _MUST_BE_SINGLE.isdisjoint(self._repeated):
-                raise RefusedError(BAD_HEADER)
+            headers, self._repeated = join_repeated(fields, names)
+        self._spelled = names.take_spelled() if names.spelled else NOTHING_SPELLED
+        if self._repeated and not _MUST_BE_SINGLE.isdisjoint(self._repeated):
+            raise RefusedError(BAD_HEADER)
         self._headers = headers
         return headers
 
@@ -538,8 +634,28 @@ class HttpProtocol(asyncio.Protocol):
 
     def _refuse(self, refusal: Refusal) -> None:
         """Answer this after everything that came before it, and take nothing more."""
+        upload = self._upload
+        if upload is not None and not self._takes_back(upload):
+            # Its request is running, or answered: it cannot have a second answer.
+            upload.fail(refusal_error(refusal))
+            self._phase = _ENDED
+            if not self.owes_an_answer:
+                self._linger()
+            return
+        self._upload = None
         self._waiting.append((None, self._refusal(refusal), CLOSE))
         self._phase = _ENDED
+
+    def _takes_back(self, upload: ArrivingBody) -> bool:
+        """Take the request of a body back, if `respond` has not begun it."""
+        if not self._waiting:
+            return False
+        request, _, _ = self._waiting[-1]
+        if request is None or request.upload is not upload:
+            return False
+        self._waiting.pop()
+        upload.drop()
+        return True
 
     def _refuse_now(self, refusal: Refusal) -> None:
         self._refuse(refusal)
@@ -547,7 +663,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def _refusal(self, refusal: Refusal) -> Response:
         clock = self._connections.clock
-        return refusal_response(refusal, clock.new_id(), clock.ticks())
+        return self._connections.dialect.refuse(refusal, clock.new_id(), clock.ticks())
 
     def serve(self) -> None:
         """Answer what waits, as far as the client takes it."""
@@ -576,7 +692,12 @@ class HttpProtocol(asyncio.Protocol):
             coroutine = self._respond(request)
             awaited = coroutine.send(None)
         except StopIteration as finished:
-            self._send(request, finished.value, connection, started)
+            response: Response = finished.value
+            if response.download is None:
+                self._send(request, response, connection, started)
+            else:
+                rest = self._finish_download(request, response, connection, started)
+                self._running = self._loop.create_task(rest)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a bug must not end the server
             self._send(request, self._failure(request, error), connection, started)
         else:
@@ -594,16 +715,104 @@ class HttpProtocol(asyncio.Protocol):
             response = await rest
         except asyncio.CancelledError:
             # Only the end of the loop cancels: there is no answer to give any more.
+            self._running = None
             self.abort()
+            self._forget_if_lost()
             raise
         except Exception as error:  # noqa: BLE001 - a bug must not end the server
             response = self._failure(request, error)
-        finally:
-            self._running = None
-            if self._transport is None:
-                self._connections.forget(self, self._peer)
+        if response.download is not None:
+            await self._finish_download(request, response, connection, started)
+            return
+        self._running = None
+        self._forget_if_lost()
         self._send(request, response, connection, started)
         self.serve()
+
+    async def _finish_download(
+        self, request: Request, response: Response, connection: bytes, started: float
+    ) -> None:
+        download = response.download
+        assert download is not None
+        try:
+            connection = await self._send_download(request, response, download, connection)
+        except BaseException as error:
+            # The client must not take what it has for the whole.
+            self.abort()
+            if not isinstance(error, Exception):
+                raise
+            self._failure(request, error)
+        finally:
+            await self._close_download(request, download)
+            self._running = None
+            self._forget_if_lost()
+            self._note(request, response, started)
+        self._after_answer(request, connection)
+        self.serve()
+        if self._connections.is_stopping or self._has_eof:
+            # It was not the last answer when it began.
+            self.close_if_idle()
+
+    async def _send_download(
+        self, request: Request, response: Response, download: Download, connection: bytes
+    ) -> bytes:
+        """Send all of it, or as much as the client stays for; return the Connection line."""
+        connection = self._last_line(request, connection)
+        unsent = encode_head(response, self._connections.server_lines, connection)
+        in_a_row = 0
+
+        async def send(piece: bytes) -> bool:
+            nonlocal unsent, in_a_row
+            if self._transport is None or self._transport.is_closing():
+                return False
+            if unsent:
+                self._connections.write(self._transport, unsent, piece)
+                unsent = b""
+            else:
+                self._transport.write(piece)
+            in_a_row += len(piece)
+            if not self._is_writable:
+                await self._writable()
+            elif in_a_row >= PIECE_BYTES_MAX:
+                # The others have their turn, also when this client takes everything at once.
+                in_a_row = 0
+                await asyncio.sleep(0)
+            return True
+
+        if request.method == "HEAD" or response.status == 304 or not download.length:
+            await send(b"")
+            return connection
+        try:
+            await pour(download, send)
+        except Exception as error:
+            if not unsent:
+                raise
+            # Nothing was said yet: the client can be told.
+            failure = self._failure(request, error)
+            unsent = encode_head(failure, self._connections.server_lines, connection)
+            await send(failure.body)
+        return connection
+
+    async def _close_download(self, request: Request, download: Download) -> None:
+        try:
+            await download.close()
+        except Exception:
+            logger.exception("%s %s could not be closed", request.method, request.path)
+
+    async def _writable(self) -> None:
+        self._drained = self._loop.create_future()
+        try:
+            await self._drained
+        finally:
+            self._drained = None
+
+    def _wake_download(self) -> None:
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+
+    def _forget_if_lost(self) -> None:
+        if self._transport is None:
+            self._connections.forget(self, self._peer)
 
     def _failure(self, request: Request, error: BaseException) -> Response:
         logger.error("%s %s failed", request.method, request.path, exc_info=error)
@@ -619,12 +828,11 @@ class HttpProtocol(asyncio.Protocol):
         connections = self._connections
         transport = self._transport
         if request is not None and connections.log is not None:
-            duration = connections.clock.monotonic() - started
-            connections.log(logged(request, response, duration))
+            self._note(request, response, started)
         if transport is None or transport.is_closing():
             return
-        if connections.is_stopping or self._has_eof:
-            connection = self._last_connection_line(connection)
+        if connections.is_stopping or self._has_eof or self._upload is not None:
+            connection = self._last_line(request, connection)
         head = encode_head(response, connections.server_lines, connection)
         body = response.body
         if not body or (request is not None and request.method == "HEAD"):
@@ -633,16 +841,51 @@ class HttpProtocol(asyncio.Protocol):
             connections.write(transport, head + body)
         else:
             connections.write(transport, head, body)
-        if connection is CLOSE:
-            connections.flush()
-            if request is not None:
-                self._end()
+        if request is not None and (connection is CLOSE or request.upload is not None):
+            self._after_answer(request, connection)
 
-    def _last_connection_line(self, connection: bytes) -> bytes:
-        """Close after this answer, unless more requests are already ours to answer."""
-        if self._waiting or self._phase in (_HEAD, _BODY):
+    def _note(self, request: Request, response: Response, started: float) -> None:
+        connections = self._connections
+        if connections.log is not None:
+            connections.log(logged(request, response, connections.clock.monotonic() - started))
+
+    def _last_line(self, request: Request | None, connection: bytes) -> bytes:
+        """Close after this answer, if there can be no other on this connection."""
+        upload = self._upload
+        if upload is not None and request is not None and request.upload is upload:
+            return connection if self._can_outwait(upload) else CLOSE
+        is_last = self._connections.is_stopping or self._has_eof
+        if not is_last or self._waiting or self._phase in (_HEAD, _BODY):
             return connection
         return CLOSE
+
+    def _can_outwait(self, upload: ArrivingBody) -> bool:
+        """Say whether the rest of a body is short and sure enough to be read and thrown away.
+
+        A client that waits for our 100 may send the body after another answer, or may not.
+        """
+        if self._phase != _BODY or self._owes_continue or self._connections.is_stopping:
+            return False
+        if upload.length is None:
+            return False
+        return upload.length - upload.received_bytes <= self._limits.linger_bytes_max
+
+    def _after_answer(self, request: Request, connection: bytes) -> None:
+        """Throw away what nobody read of the body; close if the answer said so."""
+        upload = request.upload
+        is_arriving = upload is not None and self._upload is upload
+        if isinstance(upload, ArrivingBody):
+            upload.drop()
+            if is_arriving:
+                self._since = self._connections.now
+                self._window_start_bytes = upload.received_bytes
+        if connection is not CLOSE:
+            return
+        self._connections.flush()
+        if is_arriving:
+            self._linger()
+        else:
+            self._end()
 
     def _balance_reading(self) -> None:
         """Read only while there is room for what may come."""
@@ -652,6 +895,7 @@ class HttpProtocol(asyncio.Protocol):
             self._is_writable
             and len(self._waiting) < self._limits.pipelined_requests_max
             and self._waiting_body_bytes() < self._limits.body_bytes_max
+            and self._unread_bytes <= self._limits.upload_buffer_bytes_max
         )
         wants_reading = has_room or (self._phase == _ENDED and not self._waiting)
         if wants_reading == self._is_reading:

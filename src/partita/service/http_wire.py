@@ -6,13 +6,17 @@ LF or NUL from a value ever reaches the wire.
 
 import json
 import re
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import unquote_plus
+from xml.sax.saxutils import escape
 
 import msgspec
 
+from partita.errors import InvalidRequestError, LimitExceededError, PartitaError, UnavailableError
 from partita.service.request import Request, Response
 
 TICKS_A_SECOND: Final = 10_000_000
@@ -26,7 +30,8 @@ LENGTH_DIGITS_MAX: Final = 20
 """Leading zeros are legal without end, and Python reads no number of thousands of digits."""
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-SERVER: Final = "Windows-Azure-Table/1.0 Microsoft-HTTPAPI/2.0"
+METADATA_PREFIX: Final = "x-ms-meta-"
+"""Of headers whose names are values: what follows keeps its case."""
 
 STATUS_LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
@@ -76,19 +81,37 @@ _NAMES_SEEN_OFTEN: Final = (
 )
 
 
-class _HeaderNames(dict[bytes, str]):
-    """Header names in lower case by their spelling; those that clients use are ready-made."""
+_NAMES_READY: Final = {
+    form.encode(): name.lower()
+    for name in _NAMES_SEEN_OFTEN
+    for form in (name, name.lower(), name.title())
+}
+
+
+class HeaderNames(dict[bytes, str]):
+    """Header names in lower case by their spelling; those that clients use are ready-made.
+
+    Metadata are not among these: their spelling is noted as they pass, so that a request without
+    them pays nothing. One for each thread.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(_NAMES_READY)
+        self.spelled: dict[str, str] = {}
+        """Of the metadata names that passed: lower-case name → name as sent."""
 
     def __missing__(self, name: bytes) -> str:
         # Not kept: strangers would fill the memory with names.
-        return name.decode("latin-1").lower()
+        spelled = name.decode("latin-1")
+        lowered = spelled.lower()
+        if lowered.startswith(METADATA_PREFIX):
+            self.spelled[lowered] = spelled
+        return lowered
 
-
-HEADER_NAMES: Final = _HeaderNames(
-    (form.encode(), name.lower())
-    for name in _NAMES_SEEN_OFTEN
-    for form in (name, name.lower(), name.title())
-)
+    def take_spelled(self) -> Mapping[str, str]:
+        """Return the metadata names that passed, and forget them."""
+        spelled, self.spelled = self.spelled, {}
+        return spelled
 
 
 class HttpLimits(msgspec.Struct, frozen=True):
@@ -99,6 +122,10 @@ class HttpLimits(msgspec.Struct, frozen=True):
     header_fields_max: int = 100
     body_bytes_max: int = 4 * 1024 * 1024 + 64 * 1024
     """The 4 MiB of a batch and its envelope; the application decides about less."""
+    stream_above_bytes: int | None = None
+    """A longer body, or one of undeclared length, is handed on while it arrives; None: never."""
+    upload_buffer_bytes_max: int = 1024 * 1024
+    """Of streamed bodies: above this nothing is read until their readers have caught up."""
     header_timeout_seconds: float = 10
     """From the first byte of a request, or from the start of a connection that sends none."""
     body_window_seconds: float = 10
@@ -121,6 +148,14 @@ class HttpLimits(msgspec.Struct, frozen=True):
     backlog_connections_max: int = 1024
     sweep_seconds: float = 1
     """How often the time-outs above are looked at: they are exact to this."""
+
+
+STREAMING_LIMITS: Final = HttpLimits(
+    body_bytes_max=5000 * 1024 * 1024,
+    stream_above_bytes=64 * 1024,
+    linger_bytes_max=256 * 1024 * 1024,
+)
+"""For blobs: the longest Put Blob, and room to refuse what clients send in one go by default."""
 
 
 class LoggedRequest(msgspec.Struct, frozen=True):
@@ -195,25 +230,66 @@ class RefusedError(Exception):
         self.refusal = refusal
 
 
-def refusal_response(refusal: Refusal, request_id: str, ticks: int) -> Response:
-    """Return the refusal in the shape of every other error of the service."""
+def refusal_error(refusal: Refusal) -> PartitaError:
+    """Return the refusal for whoever reads the body that it is about."""
+    kind = _ERRORS_BY_STATUS.get(refusal.status, InvalidRequestError)
+    return kind(refusal.code, refusal.message)
+
+
+_ERRORS_BY_STATUS: Final[dict[int, type[PartitaError]]] = {
+    TOO_SLOW.status: UnavailableError,
+    BODY_TOO_LARGE.status: LimitExceededError,
+}
+
+
+def _message_of(refusal: Refusal, request_id: str, ticks: int) -> str:
     seconds, fraction = divmod(ticks, TICKS_A_SECOND)
     time = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{fraction:07}Z"
-    value = f"{refusal.message}\nRequestId:{request_id}\nTime:{time}"
+    return f"{refusal.message}\nRequestId:{request_id}\nTime:{time}"
+
+
+def _refuse_in_json(refusal: Refusal, request_id: str, ticks: int) -> Response:
+    value = _message_of(refusal, request_id, ticks)
     error = {"code": refusal.code, "message": {"lang": "en-US", "value": value}}
+    body = json.dumps({"odata.error": error}, separators=(",", ":"))
+    kind = "application/json;odata=minimalmetadata;streaming=true;charset=utf-8"
+    return _refuse(refusal, request_id, kind, body)
+
+
+def _refuse_in_xml(refusal: Refusal, request_id: str, ticks: int) -> Response:
+    value = escape(_message_of(refusal, request_id, ticks))
+    body = (
+        '\ufeff<?xml version="1.0" encoding="utf-8"?>'
+        f"<Error><Code>{refusal.code}</Code><Message>{value}</Message></Error>"
+    )
+    return _refuse(refusal, request_id, "application/xml", body)
+
+
+def _refuse(refusal: Refusal, request_id: str, kind: str, body: str) -> Response:
     return Response(
         refusal.status,
         [
-            (
-                "Content-Type",
-                "application/json;odata=minimalmetadata;streaming=true;charset=utf-8",
-            ),
+            ("Content-Type", kind),
             ("X-Content-Type-Options", "nosniff"),
             ("x-ms-error-code", refusal.code),
             ("x-ms-request-id", request_id),
         ],
-        json.dumps({"odata.error": error}, separators=(",", ":")).encode(),
+        body.encode(),
     )
+
+
+class Dialect(msgspec.Struct, frozen=True):
+    """How one of the services speaks where the protocol itself answers."""
+
+    server: str
+    """The Server header."""
+    refuse: Callable[[Refusal, str, int], Response]
+    """Put a refusal, with request id and ticks, into the shape of the service's other errors."""
+
+
+TABLE_DIALECT: Final = Dialect("Windows-Azure-Table/1.0 Microsoft-HTTPAPI/2.0", _refuse_in_json)
+QUEUE_DIALECT: Final = Dialect("Windows-Azure-Queue/1.0 Microsoft-HTTPAPI/2.0", _refuse_in_xml)
+BLOB_DIALECT: Final = Dialect("Windows-Azure-Blob/1.0 Microsoft-HTTPAPI/2.0", _refuse_in_xml)
 
 
 def http_date(ticks: int) -> str:
@@ -222,14 +298,19 @@ def http_date(ticks: int) -> str:
     >>> http_date(16_345_943_130_000_000)
     'Mon, 18 Oct 2021 21:58:33 GMT'
     """
-    time = datetime.fromtimestamp(ticks // TICKS_A_SECOND, UTC)
+    return _date_of(ticks // TICKS_A_SECOND)
+
+
+@lru_cache(maxsize=4096)
+def _date_of(second: int) -> str:
+    time = datetime.fromtimestamp(second, UTC)
     day, month = _DAYS[time.weekday()], _MONTHS[time.month - 1]
     return f"{day}, {time.day:02} {month} {time.year:04} {time:%H:%M:%S} GMT"
 
 
-def server_lines(ticks: int) -> bytes:
+def server_lines(dialect: Dialect, ticks: int) -> bytes:
     """Return the header lines that every answer of this second carries."""
-    return f"Server: {SERVER}\r\nDate: {http_date(ticks)}\r\n".encode("latin-1")
+    return f"Server: {dialect.server}\r\nDate: {http_date(ticks)}\r\n".encode("latin-1")
 
 
 def encode_head(response: Response, server_lines: bytes, connection: bytes) -> bytes:
@@ -242,7 +323,9 @@ def encode_head(response: Response, server_lines: bytes, connection: bytes) -> b
     if text.count("\n") != len(headers) or text.count("\r") != len(headers) or "\0" in text:
         text = "".join(f"{name}: {value}\r\n" for name, value in sanitised_headers(headers))
     # A 304 speaks of the length of what it does not send: better to say nothing.
-    length = b"Content-Length: %d\r\n\r\n" % len(response.body) if status != 304 else b"\r\n"
+    download = response.download
+    count = len(response.body) if download is None else download.length
+    length = b"\r\n" if status == 304 else b"Content-Length: %d\r\n\r\n" % count
     return b"".join((line, server_lines, text.encode("latin-1", "replace"), connection, length))
 
 
@@ -255,12 +338,14 @@ def _one_line(text: str) -> str:
     return re.sub(r"[\r\n\0]", " ", text)
 
 
-def join_repeated(fields: list[tuple[bytes, bytes]]) -> tuple[dict[str, str], frozenset[str]]:
+def join_repeated(
+    fields: list[tuple[bytes, bytes]], names: HeaderNames
+) -> tuple[dict[str, str], frozenset[str]]:
     """Return the headers, those sent more than once joined by a comma; and the names of these."""
     headers: dict[str, str] = {}
     repeated: set[str] = set()
     for raw_name, raw_value in fields:
-        name, value = HEADER_NAMES[raw_name], raw_value.decode("latin-1").strip()
+        name, value = names[raw_name], raw_value.decode("latin-1").strip()
         if name in headers:
             repeated.add(name)
             value = f"{headers[name]}, {value}"
@@ -329,7 +414,7 @@ def logged(request: Request, response: Response, duration_seconds: float) -> Log
         query=redact_query(request.query),
         status=response.status,
         duration_seconds=duration_seconds,
-        body_bytes=len(response.body),
+        body_bytes=response.length,
         peer=request.peer,
         request_id=response.header("x-ms-request-id") or "",
     )

@@ -22,7 +22,7 @@ from partita.clock import Clock, SystemClock
 from partita.errors import ConfigurationError
 from partita.service.connections import Connections, RequestLog
 from partita.service.http import HttpProtocol, Respond
-from partita.service.http_wire import HttpLimits
+from partita.service.http_wire import TABLE_DIALECT, Dialect, HttpLimits
 from partita.service.request import Response
 
 _FREE_PORT_ATTEMPTS_MAX = 20
@@ -51,6 +51,7 @@ class Server:
         clock: Clock | None = None,
         log: RequestLog | None = None,
         is_ready: Callable[[], bool] = lambda: True,
+        dialect: Dialect = TABLE_DIALECT,
     ) -> None:
         self._respond = respond
         self._hosts = tuple(hosts)
@@ -59,6 +60,7 @@ class Server:
         self._tls = tls
         self._clock = clock or SystemClock()
         self._log = log
+        self._dialect = dialect
         self._is_ready = is_ready
         self._fixed = {"/healthz": _alive, "/readyz": self._readiness}
         self._connections: Connections | None = None
@@ -90,7 +92,7 @@ class Server:
         context = None if self._tls is None else _tls_context(self._tls)
         sockets = _bind_all(self._hosts, self._port)
         self._port = int(sockets[0].getsockname()[1])
-        self._connections = Connections(self._limits, self._clock, self._log)
+        self._connections = Connections(self._limits, self._clock, self._log, dialect=self._dialect)
         self._connections.start_sweeping()
         for bound in sockets:
             self._listeners.append(await self._listen(bound, context))
@@ -140,6 +142,35 @@ class Server:
             logger.exception("Readiness could not be determined.")
             is_ready = False
         return _plain(200, b"ready\n") if is_ready else _plain(503, b"not ready\n")
+
+
+class Servers:
+    """Several servers that start and stop as one."""
+
+    def __init__(self, servers: Sequence[Server]) -> None:
+        self._servers = tuple(servers)
+
+    @property
+    def is_started(self) -> bool:
+        return all(server.is_started for server in self._servers)
+
+    async def start(self) -> None:
+        """Listen with all of them, or with none."""
+        for server in self._servers:
+            try:
+                await server.start()
+            except BaseException:
+                await self.stop(0)
+                raise
+
+    async def stop(self, grace_seconds: float = 10) -> bool:
+        """Stop all at once; say if all that was taken in was answered."""
+        stopped = await asyncio.gather(*(server.stop(grace_seconds) for server in self._servers))
+        return all(stopped)
+
+    def hurry(self) -> None:
+        for server in self._servers:
+            server.hurry()
 
 
 def _alive() -> Response:
@@ -210,12 +241,13 @@ def _unusable_address(hosts: Sequence[str], port: int, error: OSError) -> Config
         "AddressUnusable",
         "The server cannot listen on this address.",
         facts={"hosts": ", ".join(hosts), "port": port, "reason": error.strerror or str(error)},
-        hint="Another process may hold the port; --table-port 0 takes a free one.",
+        hint="Another process may hold the port; --blob-port, --queue-port and --table-port"
+        " choose another, 0 a free one.",
     )
 
 
 async def serve_until_stopped(
-    server: Server, stopping: asyncio.Event | None = None, *, grace_seconds: float = 10
+    server: Server | Servers, stopping: asyncio.Event | None = None, *, grace_seconds: float = 10
 ) -> int:
     """Serve until SIGTERM, SIGINT or `stopping`, stop gracefully, return the exit status.
 
@@ -231,7 +263,7 @@ async def serve_until_stopped(
 
 
 @contextlib.contextmanager
-def _signals_caught(server: Server, stopping: asyncio.Event) -> Iterator[None]:
+def _signals_caught(server: Server | Servers, stopping: asyncio.Event) -> Iterator[None]:
     def stop_or_hurry() -> None:
         if stopping.is_set():
             server.hurry()
