@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from email.utils import formatdate
 from pathlib import Path
 
+from wire.live import ANY_PORTS
+
 ACCOUNT = "devstoreaccount1"
 KEY = base64.b64decode(
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -29,14 +31,14 @@ class Server:
 
     def __init__(self, folder: Path, prefix: Sequence[str] = ()) -> None:
         command = [*prefix, sys.executable, "-m", "partita.cli.main", "serve"]
-        flags = ["--path", str(folder), "--table-port", "0", "--json", "--no-request-log"]
+        flags = ["--path", str(folder), *ANY_PORTS, "--json", "--no-request-log"]
         self.process = subprocess.Popen(
             [*command, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.errors()
-        self.port: int = json.loads(line)["addresses"][0][1]
+        self.port: int = json.loads(line)["addresses"][-1][1]
 
     def errors(self) -> str:
         assert self.process.stderr is not None

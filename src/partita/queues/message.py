@@ -1,0 +1,109 @@
+"""A message, its identifier and its receipt. Pure.
+
+An identifier is a GUID that holds the place of the message in the store and a nonce, so that it
+is found without an index of its own. A receipt proves the last claim of one message: the time of
+that claim and a secret; a claim, an update or a delete makes every older receipt worthless.
+"""
+
+import base64
+import binascii
+import re
+import uuid
+
+import msgspec
+
+from partita.errors import LimitExceededError
+from partita.queues import limits
+
+NONCE_BYTES = 8
+SECRET_BYTES = 16
+RECEIPT_BYTES = 8 + SECRET_BYTES
+
+_GUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+_VERSION = 0x4000
+_VERSION_BITS = 0xF000
+_VARIANT = 1 << 63
+_VARIANT_BITS = 3 << 62
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """One message as it is after an operation. Times are ticks."""
+
+    id: str
+    text: str
+    inserted_at: int
+    expires_at: int
+    visible_at: int
+    """Hidden until then."""
+    dequeue_count: int
+    receipt: str
+
+
+class MessagePlace(msgspec.Struct, frozen=True, gc=False):
+    """What an identifier says: where the message is, and that it is this one."""
+
+    sequence: int
+    nonce: int
+
+
+def nonce_of(chance: bytes) -> int:
+    """Return the nonce that these random bytes make: the first half of a GUID of version 4."""
+    return (int.from_bytes(chance, "big") & ~_VERSION_BITS | _VERSION) - _VARIANT
+
+
+def print_id(place: MessagePlace) -> str:
+    """Return the identifier of a message.
+
+    >>> print_id(MessagePlace(7, nonce_of(bytes(8))))
+    '00000000-0000-4000-8000-000000000007'
+    """
+    whole = (place.nonce + _VARIANT) << 64 | _VARIANT | place.sequence
+    return str(uuid.UUID(int=whole))
+
+
+def find_place(message_id: str) -> MessagePlace | None:
+    """Read an identifier; None if no message can have it."""
+    text = message_id.lower()
+    if not _GUID.fullmatch(text):
+        return None
+    front, back = divmod(int(text.replace("-", ""), 16), 1 << 64)
+    return MessagePlace(back & ~_VARIANT_BITS, front - _VARIANT)
+
+
+def new_receipt(stamp: int, secret: bytes) -> bytes:
+    return stamp.to_bytes(8, "big") + secret
+
+
+def print_receipt(receipt: bytes) -> str:
+    return base64.b64encode(receipt).decode()
+
+
+def find_receipt(text: str) -> bytes | None:
+    """Read a receipt; None if this is no text that we hand out."""
+    try:
+        receipt = base64.b64decode(text.encode(), validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return receipt if len(receipt) == RECEIPT_BYTES else None
+
+
+def expiry_of(now: int, lifetime_seconds: int | None) -> int:
+    """Return when a message that lives so long expires; None: never."""
+    if lifetime_seconds is None:
+        return limits.NEVER
+    return min(now + lifetime_seconds * limits.TICKS_A_SECOND, limits.NEVER)
+
+
+def check_text(text: str) -> str:
+    """Return the text of a message, or raise LimitExceededError."""
+    # Counting bytes costs a copy; a text of few characters cannot be too long.
+    if len(text) * 4 > limits.MESSAGE_BYTES_MAX:
+        size = len(text.encode())
+        if size > limits.MESSAGE_BYTES_MAX:
+            raise LimitExceededError(
+                "RequestBodyTooLarge",
+                "The request body is too large and exceeds the maximum permissible limit.",
+                facts={"bytes": size, "elements": [("MaxLimit", str(limits.MESSAGE_BYTES_MAX))]},
+                hint=f"A message has at most {limits.MESSAGE_BYTES_MAX} bytes of UTF-8.",
+            )
+    return text

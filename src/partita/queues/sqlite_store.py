@@ -1,0 +1,480 @@
+"""The embedded queue store on the account's SQLite database; in memory it serves `--in-memory`.
+
+    queue          id, name, metadata, policies    a cleared queue gets a new id
+    message_count  queue_id, messages              kept with each change: nobody counts
+    message        sequence, queue_id, nonce, …    in order of visibility by an index
+    dropped_queue  id                              whose messages are still being removed
+
+A claim takes the first rows of the index, so that a million messages cost what ten do. Expired
+messages are removed by whoever meets them, and by a sweep.
+"""
+
+import asyncio
+import contextlib
+import hmac
+from collections import Counter
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import apsw
+import msgspec
+
+from partita.database import Database
+from partita.errors import (
+    InvalidRequestError,
+    MessageNotFoundError,
+    QueueExistsError,
+    QueueNotFoundError,
+    ReceiptMismatchError,
+    UnavailableError,
+)
+from partita.policies import Policy
+from partita.queues.limits import TICKS_A_SECOND
+from partita.queues.message import (
+    NONCE_BYTES,
+    SECRET_BYTES,
+    Message,
+    MessagePlace,
+    expiry_of,
+    new_receipt,
+    nonce_of,
+    print_id,
+    print_receipt,
+)
+from partita.queues.store import Queue
+from partita.store_clock import StoreClock
+
+FORMAT_VERSION = 1
+SCHEMA = """
+CREATE TABLE queue (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, metadata BLOB NOT NULL,
+  policies BLOB NOT NULL
+);
+CREATE TABLE message_count (queue_id INTEGER PRIMARY KEY, messages INTEGER NOT NULL);
+CREATE TABLE dropped_queue (id INTEGER PRIMARY KEY);
+CREATE TABLE message (
+  sequence INTEGER PRIMARY KEY, queue_id INTEGER NOT NULL, nonce INTEGER NOT NULL,
+  inserted_at INTEGER NOT NULL, expires_at INTEGER NOT NULL, visible_at INTEGER NOT NULL,
+  dequeue_count INTEGER NOT NULL, receipt BLOB NOT NULL, text TEXT NOT NULL
+);
+CREATE INDEX message_visibility ON message (queue_id, visible_at);
+CREATE INDEX message_expiry ON message (expires_at);
+"""
+
+SWEEP_SECONDS = 10.0
+"""How often somebody looks for expired messages that nobody has met."""
+SWEEP_MESSAGES = 500
+"""Messages that one change removes: about two milliseconds' work."""
+SWEEP_PAUSE_SECONDS = 0.005
+
+_INSERT = (
+    "INSERT INTO message (queue_id, nonce, inserted_at, expires_at, visible_at, dequeue_count,"
+    " receipt, text) VALUES (?, ?, ?, ?, ?, 0, ?, ?)"
+)
+_COLUMNS = (
+    "SELECT sequence, nonce, text, inserted_at, expires_at, visible_at, dequeue_count, receipt"
+    " FROM message WHERE "
+)
+_VISIBLE = _COLUMNS + "queue_id = ? AND visible_at <= ? ORDER BY visible_at, sequence LIMIT ?"
+_ALIVE = (
+    _COLUMNS + "queue_id = ?1 AND visible_at <= ?2 AND expires_at > ?2"
+    " ORDER BY visible_at, sequence LIMIT ?3"
+)
+_ONE = _COLUMNS + "sequence = ? AND queue_id = ? AND nonce = ? AND expires_at > ?"
+_CLAIM = "UPDATE message SET visible_at = ?, dequeue_count = ?, receipt = ? WHERE sequence = ?"
+_UPDATE = "UPDATE message SET visible_at = ?, receipt = ?, text = ? WHERE sequence = ?"
+_DELETE = (
+    "DELETE FROM message WHERE sequence = ? AND queue_id = ? AND nonce = ? AND receipt = ?"
+    " AND expires_at > ?"
+)
+_COUNT = "UPDATE message_count SET messages = messages + ? WHERE queue_id = ?"
+_REMOVE_MET = (
+    "DELETE FROM message WHERE expires_at <= ?2 AND sequence IN (SELECT sequence FROM message"
+    " WHERE queue_id = ?1 AND visible_at <= ?2 ORDER BY visible_at, sequence LIMIT ?3)"
+)
+_REMOVE_EXPIRED = (
+    "DELETE FROM message WHERE sequence IN (SELECT sequence FROM message"
+    " WHERE expires_at <= ? ORDER BY expires_at LIMIT ?) RETURNING queue_id"
+)
+_REMOVE_DROPPED = (
+    "DELETE FROM message WHERE sequence IN"
+    " (SELECT sequence FROM message WHERE queue_id = ? LIMIT ?)"
+)
+_QUEUE = (
+    "SELECT name, metadata, messages FROM queue JOIN message_count ON queue_id = queue.id"
+    " WHERE name = ?"
+)
+_LIST = (
+    "SELECT name, metadata, messages FROM queue JOIN message_count ON queue_id = queue.id"
+    " WHERE name >= max(?1, ?2) AND name < ?1 || char(0x10ffff) ORDER BY name LIMIT ?3"
+)
+
+_decode_policies = msgspec.json.Decoder(list[Policy]).decode
+_decode_metadata = msgspec.json.Decoder(dict[str, str]).decode
+_encode = msgspec.json.Encoder().encode
+
+T = TypeVar("T")
+
+
+class Row(NamedTuple):
+    """A message as it is stored."""
+
+    sequence: int
+    nonce: int
+    text: str
+    inserted_at: int
+    expires_at: int
+    visible_at: int
+    dequeue_count: int
+    receipt: bytes
+
+    def message(self) -> Message:
+        return Message(
+            print_id(MessagePlace(self.sequence, self.nonce)),
+            self.text,
+            self.inserted_at,
+            self.expires_at,
+            self.visible_at,
+            self.dequeue_count,
+            print_receipt(self.receipt),
+        )
+
+
+class SqliteQueueStore:
+    """A QueueStore on a Database; see partita.queues.store for the contract."""
+
+    _sweeping: "asyncio.Task[None] | None" = None
+
+    def __init__(self, database: Database, clock: StoreClock) -> None:
+        self.database = database
+        self._clock = clock
+        database.prepare("queues", FORMAT_VERSION, SCHEMA)
+        self._ids: dict[str, int] = dict(database.reader.execute("SELECT name, id FROM queue"))
+        """Committed queues by name; moved only when a commit has ended."""
+        self._has_dropped = asyncio.Event()
+
+    @classmethod
+    async def open(cls, database: Database, clock: StoreClock) -> "SqliteQueueStore":
+        store = cls(database, clock)
+        store._sweeping = asyncio.get_running_loop().create_task(store._keep_sweeping())
+        return store
+
+    async def close(self) -> None:
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.wait([self._sweeping])
+
+    # Queues
+
+    async def create_queue(self, name: str, metadata: Mapping[str, str]) -> bool:
+        return await _unbroken(self._create_queue(name, metadata))
+
+    async def _create_queue(self, name: str, metadata: Mapping[str, str]) -> bool:
+        async with self.database.change() as connection:
+            found: Any = connection.execute(
+                "SELECT id, metadata FROM queue WHERE name = ?", (name,)
+            ).fetchone()
+            if found is None:
+                identity = _insert_queue(connection, name, _encode(metadata), b"[]")
+            elif _folded(_decode_metadata(found[1])) != _folded(metadata):
+                raise QueueExistsError(
+                    "QueueAlreadyExists",
+                    "The specified queue already exists.",
+                    facts={"queue": name},
+                )
+            else:
+                identity = found[0]
+        self._ids[name] = identity
+        return found is None
+
+    async def delete_queue(self, name: str) -> None:
+        await _unbroken(self._delete_queue(name))
+
+    async def _delete_queue(self, name: str) -> None:
+        async with self.database.change(frees_space=True) as connection:
+            identity, *_ = _take_queue(connection, name)
+        if self._ids.get(name) == identity:
+            del self._ids[name]
+        self._has_dropped.set()
+
+    async def clear(self, name: str) -> None:
+        await _unbroken(self._clear(name))
+
+    async def _clear(self, name: str) -> None:
+        async with self.database.change(frees_space=True) as connection:
+            old, metadata, policies = _take_queue(connection, name)
+            new = _insert_queue(connection, name, metadata, policies)
+        if self._ids.get(name) == old:
+            self._ids[name] = new
+        self._has_dropped.set()
+
+    async def get_queue(self, name: str) -> Queue:
+        # By name: a reader sees a clear before `_ids` knows of it.
+        reader = self.database.reader_of_this_turn()
+        row: Any = reader.execute(_QUEUE, (name,)).fetchone()
+        if row is None:
+            raise _queue_not_found(name)
+        return _queue(row)
+
+    async def list_queues(self, prefix: str, start: str, limit: int) -> list[Queue]:
+        reader = self.database.reader_of_this_turn()
+        return [_queue(row) for row in reader.execute(_LIST, (prefix, start, limit)).fetchall()]
+
+    async def set_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
+        async with self.database.change() as connection:
+            connection.execute(
+                "UPDATE queue SET metadata = ? WHERE name = ?", (_encode(metadata), name)
+            )
+            _check_found(connection, name)
+
+    async def get_policies(self, name: str) -> list[Policy]:
+        reader = self.database.reader_of_this_turn()
+        stored: Any = reader.execute("SELECT policies FROM queue WHERE name = ?", (name,)).get
+        if stored is None:
+            raise _queue_not_found(name)
+        return _decode_policies(stored)
+
+    async def set_policies(self, name: str, policies: Sequence[Policy]) -> None:
+        async with self.database.change() as connection:
+            connection.execute(
+                "UPDATE queue SET policies = ? WHERE name = ?", (_encode(policies), name)
+            )
+            _check_found(connection, name)
+
+    # Messages
+
+    async def put(
+        self, name: str, text: str, *, hidden_seconds: int, lifetime_seconds: int | None
+    ) -> Message:
+        async with self.database.change() as connection:
+            identity, now = self._id(name), self._clock.next()
+            nonce = nonce_of(self._clock.clock.random_bytes(NONCE_BYTES))
+            expires_at = expiry_of(now, lifetime_seconds)
+            visible_at = now + hidden_seconds * TICKS_A_SECOND
+            receipt = self._new_receipt(now)
+            connection.execute(
+                _INSERT, (identity, nonce, now, expires_at, visible_at, receipt, text)
+            )
+            sequence = connection.last_insert_rowid()
+            connection.execute(_COUNT, (1, identity))
+        return Row(sequence, nonce, text, now, expires_at, visible_at, 0, receipt).message()
+
+    async def claim(self, name: str, limit: int, *, hidden_seconds: int) -> list[Message]:
+        claimed: list[Message] | None = None
+        while claimed is None:
+            # Who gets messages can drain a full disk, so that a claim may use its reserve.
+            async with self.database.change(frees_space=True) as connection:
+                claimed = self._claim(connection, self._id(name), limit, hidden_seconds)
+        return claimed
+
+    def _claim(
+        self, connection: apsw.Connection, identity: int, limit: int, hidden_seconds: int
+    ) -> list[Message] | None:
+        """Claim what is visible; None if more expired messages were met than one change removes."""
+        now = self._clock.next()
+        rows = _rows(connection, _VISIBLE, (identity, now, limit))
+        if any(row.expires_at <= now for row in rows):
+            # As far as was looked at the least, or those behind living ones would never go.
+            connection.execute(_REMOVE_MET, (identity, now, max(limit, SWEEP_MESSAGES)))
+            connection.execute(_COUNT, (-connection.changes(), identity))
+            rows = _rows(connection, _VISIBLE, (identity, now, limit))
+            if any(row.expires_at <= now for row in rows):
+                return None
+        until = now + hidden_seconds * TICKS_A_SECOND
+        claimed = [
+            row._replace(
+                visible_at=until + n,  # one tick apart, so that they come back in their order
+                dequeue_count=row.dequeue_count + 1,
+                receipt=self._new_receipt(now),
+            )
+            for n, row in enumerate(rows)
+        ]
+        connection.executemany(
+            _CLAIM,
+            [(row.visible_at, row.dequeue_count, row.receipt, row.sequence) for row in claimed],
+        )
+        return [row.message() for row in claimed]
+
+    async def peek(self, name: str, limit: int) -> list[Message]:
+        identity, now = self._id(name), self._clock.now()
+        rows = _rows(self.database.reader_of_this_turn(), _VISIBLE, (identity, now, limit))
+        if any(row.expires_at <= now for row in rows):
+            # Nobody knows how many are to be passed over, and a peek removes nothing.
+            rows = await self.database.in_reader(
+                lambda reader: _rows(reader, _ALIVE, (identity, now, limit))
+            )
+        return [row.message() for row in rows]
+
+    async def update(
+        self,
+        name: str,
+        place: MessagePlace,
+        receipt: bytes,
+        *,
+        hidden_seconds: int,
+        text: str | None,
+    ) -> Message:
+        async with self.database.change() as connection:
+            now = self._clock.next()
+            row = self._held(connection, name, place, receipt, now)
+            visible_at = now + hidden_seconds * TICKS_A_SECOND
+            if visible_at > row.expires_at:
+                raise _beyond_expiry(hidden_seconds)
+            changed = row._replace(
+                text=row.text if text is None else text,
+                visible_at=visible_at,
+                receipt=self._new_receipt(now),
+            )
+            connection.execute(
+                _UPDATE, (visible_at, changed.receipt, changed.text, changed.sequence)
+            )
+        return changed.message()
+
+    async def delete(self, name: str, place: MessagePlace, receipt: bytes) -> None:
+        async with self.database.change(frees_space=True) as connection:
+            identity, now = self._id(name), self._clock.next()
+            connection.execute(_DELETE, (place.sequence, identity, place.nonce, receipt, now))
+            if connection.changes() == 0:
+                self._held(connection, name, place, receipt, now)
+            connection.execute(_COUNT, (-1, identity))
+
+    def _held(
+        self, connection: apsw.Connection, name: str, place: MessagePlace, receipt: bytes, now: int
+    ) -> Row:
+        """Return the row of a message whose receipt this is, or raise."""
+        rows = _rows(connection, _ONE, (place.sequence, self._id(name), place.nonce, now))
+        if not rows:
+            raise MessageNotFoundError(
+                "MessageNotFound",
+                "The specified message does not exist.",
+                facts={"queue": name, "message": print_id(place)},
+                hint="It was deleted, or it expired.",
+            )
+        if not hmac.compare_digest(rows[0].receipt, receipt):
+            raise ReceiptMismatchError(
+                "PopReceiptMismatch",
+                "The specified pop receipt did not match the pop receipt for a dequeued message.",
+                facts={"queue": name, "message": print_id(place)},
+                hint="The message was got or updated since: that receipt counts.",
+            )
+        return rows[0]
+
+    def _new_receipt(self, now: int) -> bytes:
+        return new_receipt(now, self._clock.clock.random_bytes(SECRET_BYTES))
+
+    def _id(self, name: str) -> int:
+        identity = self._ids.get(name)
+        if identity is None:
+            raise _queue_not_found(name)
+        return identity
+
+    # Space of dropped and expired messages
+
+    async def sweep(self) -> None:
+        while await self._sweep_some():  # noqa: ASYNC110 - a pause, not a wait
+            await asyncio.sleep(SWEEP_PAUSE_SECONDS)
+
+    async def _keep_sweeping(self) -> None:
+        while self.database.is_writable:
+            # A full or busy disk only delays it; a stopped one ends the loop.
+            with contextlib.suppress(UnavailableError):
+                await self.sweep()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SWEEP_SECONDS):
+                    await self._has_dropped.wait()
+            self._has_dropped.clear()
+
+    async def _sweep_some(self) -> bool:
+        """Remove a few messages; return whether there may be more."""
+        reader = self.database.reader
+        dropped = reader.execute("SELECT id FROM dropped_queue LIMIT 1").get
+        if dropped is not None:
+            await self._remove_dropped(dropped)
+            return True
+        earliest: Any = reader.execute("SELECT min(expires_at) FROM message").get
+        if earliest is None or earliest > self._clock.now():
+            return False
+        await self._remove_expired()
+        return True
+
+    async def _remove_dropped(self, identity: int) -> None:
+        async with self.database.change(frees_space=True) as connection:
+            connection.execute(_REMOVE_DROPPED, (identity, SWEEP_MESSAGES))
+            if connection.changes() == 0:
+                connection.execute("DELETE FROM dropped_queue WHERE id = ?", (identity,))
+
+    async def _remove_expired(self) -> None:
+        async with self.database.change(frees_space=True) as connection:
+            removed = connection.execute(
+                _REMOVE_EXPIRED, (self._clock.next(), SWEEP_MESSAGES)
+            ).fetchall()
+            counts = Counter(identity for (identity,) in removed)
+            connection.executemany(
+                _COUNT, [(-count, identity) for identity, count in counts.items()]
+            )
+
+
+def _insert_queue(connection: apsw.Connection, name: str, metadata: bytes, policies: bytes) -> int:
+    connection.execute(
+        "INSERT INTO queue (name, metadata, policies) VALUES (?, ?, ?)", (name, metadata, policies)
+    )
+    identity = connection.last_insert_rowid()
+    connection.execute("INSERT INTO message_count VALUES (?, 0)", (identity,))
+    return identity
+
+
+def _take_queue(connection: apsw.Connection, name: str) -> tuple[int, bytes, bytes]:
+    """Remove a queue from the catalog and leave its messages to the sweep."""
+    row: Any = connection.execute(
+        "DELETE FROM queue WHERE name = ? RETURNING id, metadata, policies", (name,)
+    ).fetchone()
+    if row is None:
+        raise _queue_not_found(name)
+    connection.execute("DELETE FROM message_count WHERE queue_id = ?", (row[0],))
+    connection.execute("INSERT INTO dropped_queue VALUES (?)", (row[0],))
+    return row[0], row[1], row[2]
+
+
+def _check_found(connection: apsw.Connection, name: str) -> None:
+    if connection.changes() == 0:
+        raise _queue_not_found(name)
+
+
+def _queue_not_found(name: str) -> QueueNotFoundError:
+    return QueueNotFoundError(
+        "QueueNotFound", "The specified queue does not exist.", facts={"queue": name}
+    )
+
+
+def _beyond_expiry(hidden_seconds: int) -> InvalidRequestError:
+    return InvalidRequestError(
+        "InvalidQueryParameterValue",
+        "Value for one of the query parameters specified in the request URI is invalid.",
+        facts={
+            "elements": [
+                ("QueryParameterName", "visibilitytimeout"),
+                ("QueryParameterValue", str(hidden_seconds)),
+                ("Reason", "The message would be hidden beyond its expiry."),
+            ]
+        },
+        hint="A message cannot be hidden beyond its expiry: choose a shorter time.",
+    )
+
+
+def _queue(row: Any) -> Queue:
+    name, metadata, messages = row
+    return Queue(name, _decode_metadata(metadata), messages)
+
+
+def _rows(connection: apsw.Connection, sql: str, parameters: tuple[Any, ...]) -> list[Row]:
+    found: list[Any] = connection.execute(sql, parameters).fetchall()
+    return [Row(*row) for row in found]
+
+
+def _folded(metadata: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in metadata.items()}
+
+
+async def _unbroken(work: Coroutine[Any, Any, T]) -> T:
+    """Finish the work though the caller is cancelled: memory must learn of every commit."""
+    return await asyncio.shield(asyncio.ensure_future(work))
