@@ -1,0 +1,1 @@
+"""Containers and blobs: rules, store and content files of one account. No HTTP."""

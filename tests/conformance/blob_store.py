@@ -1,0 +1,1153 @@
+"""The contract of blobs on a store, as a suite that every way to keep them subclasses.
+
+Nothing here knows how content is kept. A subclass says how to open a store, and whether a
+second opening finds what the first one left.
+"""
+
+import asyncio
+import base64
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from itertools import chain, combinations
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from partita.blobs import limits
+from partita.blobs.engine import BlobEngine
+from partita.blobs.model import (
+    Blob,
+    BlobName,
+    BlobPrefix,
+    Block,
+    BlockChoice,
+    Conditions,
+    Declared,
+    Headers,
+    LeaseRequest,
+    Listing,
+    PageRange,
+    Properties,
+    SequenceConditions,
+    etag_of,
+)
+from partita.clock import ManualClock
+from partita.errors import PartitaError
+from partita.policies import Policy
+
+HERE = "photos"
+LEASE_A = "11111111-1111-4111-8111-111111111111"
+LEASE_B = "22222222-2222-4222-8222-222222222222"
+LONG = bytes(range(256)) * 1200
+"""Longer than what lies in a row: it goes into a file."""
+
+
+def blob(name: str, snapshot: str | None = None, container: str = HERE) -> BlobName:
+    return BlobName(container, name, snapshot)
+
+
+def block_id(number: int) -> str:
+    return base64.b64encode(f"block-{number:04}".encode()).decode()
+
+
+def latest(*numbers: int) -> list[BlockChoice]:
+    return [BlockChoice("Latest", block_id(number)) for number in numbers]
+
+
+async def in_parts(content: bytes, size: int = 1000) -> AsyncIterator[bytes]:
+    for place in range(0, len(content), size):
+        await asyncio.sleep(0)
+        yield content[place : place + size]
+
+
+async def code_of(work: Coroutine[Any, Any, Any]) -> str:
+    with pytest.raises(PartitaError) as refused:
+        await work
+    return refused.value.code
+
+
+def names_of(listing: Listing) -> list[str]:
+    return [
+        item.name if isinstance(item, BlobPrefix) or item.snapshot is None else f"{item.name}@"
+        for item in listing.items
+    ]
+
+
+def metadata_of(found: Blob) -> dict[str, str]:
+    return dict(found.metadata)
+
+
+class BlobStoreConformance(ABC):
+    is_durable: ClassVar[bool] = True
+    engine: BlobEngine
+    folder: Path
+    clock: ManualClock
+
+    @abstractmethod
+    async def open_engine(self) -> BlobEngine: ...
+
+    @pytest.fixture(autouse=True)
+    async def _opened(self, tmp_path: Path) -> AsyncIterator[None]:
+        self.folder = tmp_path / "account"
+        self.clock = ManualClock()
+        self.engine = await self.open_engine()
+        await self.engine.create_container(HERE)
+        yield
+        await self.close_engine()
+
+    async def close_engine(self) -> None:
+        await self.engine.close()
+        await self.engine.store.database.close()
+
+    async def reopen(self) -> None:
+        await self.close_engine()
+        self.engine = await self.open_engine()
+
+    async def read(
+        self, name: BlobName, first: int | None = None, last: int | None = None
+    ) -> bytes:
+        opened = await self.engine.open_blob(name, first=first, last=last)
+        try:
+            content = b"".join([part async for part in opened.content])
+        finally:
+            await opened.content.close()
+        assert len(content) == opened.content.length == opened.last - opened.first + 1
+        return content
+
+    async def lease(self, name: str, seconds: int = 15, lease_id: str = LEASE_A) -> None:
+        await self.engine.lease_blob(
+            blob(name), LeaseRequest("acquire", proposed_id=lease_id, duration=seconds)
+        )
+
+    def rows_of(self, table: str) -> int:
+        count: int = self.engine.store.database.reader.execute(f"SELECT count(*) FROM {table}").get
+        return count
+
+    async def contents(self) -> list[bytes]:
+        return [digest for part in self.engine.store.files.digests() for digest in part]
+
+    # Containers
+
+    async def test_a_container_is_found_by_its_name(self) -> None:
+        made = await self.engine.create_container("docs", metadata={"Of": "Ken"}, access="blob")
+
+        found = await self.engine.get_container("docs")
+
+        assert found == made
+        assert (found.metadata, found.access, found.lease.state) == (
+            {"Of": "Ken"},
+            "blob",
+            "available",
+        )
+        assert found.etag == etag_of(found.changed_at)
+
+    async def test_a_name_is_taken_once(self) -> None:
+        assert await code_of(self.engine.create_container(HERE)) == "ContainerAlreadyExists"
+
+    @pytest.mark.parametrize(
+        ("name", "code"),
+        [
+            ("ab", "OutOfRangeInput"),
+            ("a" * 64, "OutOfRangeInput"),
+            ("Photos", "InvalidResourceName"),
+            ("a--b", "InvalidResourceName"),
+            ("-ab", "InvalidResourceName"),
+            ("ab-", "InvalidResourceName"),
+            ("a/b", "InvalidResourceName"),
+            ("$other", "InvalidResourceName"),
+        ],
+    )
+    async def test_a_container_name_has_rules(self, name: str, code: str) -> None:
+        assert await code_of(self.engine.create_container(name)) == code
+        assert await code_of(self.engine.get_container(name)) == code
+        assert await code_of(self.engine.put_blob(blob("a", container=name), b"")) == code
+
+    async def test_the_special_containers_have_a_dollar(self) -> None:
+        for name in ("$root", "$web", "$logs"):
+            await self.engine.create_container(name)
+
+    async def test_metadata_policies_and_access_change_the_etag_of_a_container(self) -> None:
+        first = await self.engine.get_container(HERE)
+
+        second = await self.engine.set_container_metadata(HERE, {"a": "1"})
+        third = await self.engine.set_policies(HERE, [Policy("p", permission="r")], access="blob")
+
+        assert first.changed_at < second.changed_at < third.changed_at
+        found = await self.engine.get_container(HERE)
+        assert found.policies == [Policy("p", None, None, "r")]
+        assert (found.access, found.metadata) == ("blob", {"a": "1"})
+
+    async def test_setting_policies_without_access_makes_a_container_private(self) -> None:
+        await self.engine.set_policies(HERE, [], access="container")
+
+        await self.engine.set_policies(HERE, [])
+
+        assert (await self.engine.get_container(HERE)).access is None
+
+    async def test_a_blob_or_a_lease_does_not_change_the_etag_of_its_container(self) -> None:
+        before = await self.engine.get_container(HERE)
+
+        await self.engine.put_blob(blob("a"), b"1")
+        outcome = await self.engine.lease_container(HERE, LeaseRequest("acquire", duration=-1))
+
+        assert (await self.engine.get_container(HERE)).changed_at == before.changed_at
+        assert outcome.etag == before.etag
+
+    async def test_a_deleted_container_is_gone_with_its_blobs_and_its_name_is_free(self) -> None:
+        await self.engine.put_blob(blob("a"), b"1")
+        await self.engine.put_block(blob("b"), block_id(1), b"2")
+
+        await self.engine.delete_container(HERE)
+
+        assert await code_of(self.engine.get_container(HERE)) == "ContainerNotFound"
+        assert await code_of(self.engine.get_blob(blob("a"))) == "ContainerNotFound"
+        await self.engine.create_container(HERE)
+        assert names_of(await self.engine.list_blobs(HERE)) == []
+        assert await code_of(self.engine.get_blob(blob("a"))) == "BlobNotFound"
+        assert await code_of(self.engine.get_block_list(blob("b"))) == "BlobNotFound"
+
+    async def test_a_leased_container_is_deleted_only_by_who_holds_it(self) -> None:
+        await self.engine.lease_container(
+            HERE, LeaseRequest("acquire", proposed_id=LEASE_A, duration=15)
+        )
+
+        assert await code_of(self.engine.delete_container(HERE)) == "LeaseIdMissing"
+        assert (
+            await code_of(self.engine.delete_container(HERE, lease_id=LEASE_B))
+            == "LeaseIdMismatchWithContainerOperation"
+        )
+        await self.engine.set_container_metadata(HERE, {})
+        await self.engine.put_blob(blob("a"), b"not protected")
+        self.clock.advance(16)
+        assert await code_of(self.engine.delete_container(HERE, lease_id=LEASE_A)) == "LeaseLost"
+        await self.engine.delete_container(HERE)
+
+    async def test_containers_have_conditions_on_time_only(self) -> None:
+        changed = (await self.engine.get_container(HERE)).changed_at
+
+        assert (
+            await code_of(
+                self.engine.set_container_metadata(
+                    HERE, {}, conditions=Conditions(if_modified_since=changed)
+                )
+            )
+            == "ConditionNotMet"
+        )
+        assert (
+            await code_of(
+                self.engine.delete_container(HERE, conditions=Conditions(if_match=("x",)))
+            )
+            == "ConditionHeadersNotSupported"
+        )
+        await self.engine.delete_container(HERE, conditions=Conditions(if_unmodified_since=changed))
+
+    async def test_containers_are_listed_in_order_and_pages(self) -> None:
+        for name in ("abc", "b-1", "b-2", "b-3", "zoo"):
+            await self.engine.create_container(name)
+
+        first = await self.engine.list_containers(prefix="b", limit=2)
+        assert first.next_marker is not None
+        second = await self.engine.list_containers(prefix="b", marker=first.next_marker, limit=2)
+
+        assert [each.name for each in first.items] == ["b-1", "b-2"]
+        assert [each.name for each in second.items] == ["b-3"]
+        assert second.next_marker is None
+
+    # Whole blobs
+
+    @pytest.mark.parametrize("content", [b"", b"x", LONG[:65536], LONG[:65537], LONG])
+    @pytest.mark.parametrize("is_streamed", [False, True])
+    async def test_what_was_put_is_read(self, content: bytes, is_streamed: bool) -> None:
+        written = await self.engine.put_blob(
+            blob("a"), in_parts(content) if is_streamed else content
+        )
+
+        assert await self.read(blob("a")) == content
+        found = await self.engine.get_blob(blob("a"))
+        assert (found.length, found.kind, found.etag) == (len(content), "BlockBlob", written.etag)
+        assert found.headers.content_md5 == written.md5 == hashlib.md5(content).digest()
+        assert found.headers.content_type == "application/octet-stream"
+
+    async def test_ranges_of_long_and_short_blobs_are_read(self) -> None:
+        for content in (b"0123456789", LONG):
+            await self.engine.put_blob(blob("a"), content)
+            size = len(content)
+            ranges = [(0, 0), (0, 4), (3, 7), (size - 1, size - 1), (size - 3, size + 100)]
+            ranges += [(65535, 65536), (65536, 70000), (1, size - 2)] if size > 70000 else []
+            for first, last in ranges:
+                assert await self.read(blob("a"), first, last) == content[first : last + 1]
+            assert await self.read(blob("a"), 2) == content[2:]
+
+    async def test_a_range_behind_the_end_is_refused_with_the_length(self) -> None:
+        await self.engine.put_blob(blob("a"), b"12345")
+        await self.engine.put_blob(blob("empty"), b"")
+
+        for name, first, length in (("a", 5, 5), ("empty", 0, 0)):
+            with pytest.raises(PartitaError) as refused:
+                await self.engine.open_blob(blob(name), first=first)
+            assert (refused.value.code, refused.value.facts["length"]) == ("InvalidRange", length)
+        assert await self.read(blob("empty")) == b""
+
+    async def test_the_md5_of_a_short_range_is_given_on_demand(self) -> None:
+        await self.engine.put_blob(blob("a"), LONG)
+
+        opened = await self.engine.open_blob(blob("a"), first=10, last=70000, wants_md5=True)
+
+        assert opened.md5 == hashlib.md5(LONG[10:70001]).digest()
+        assert b"".join([part async for part in opened.content]) == LONG[10:70001]
+        await opened.content.close()
+
+    async def test_properties_come_back_as_they_were_given(self) -> None:
+        headers = Headers("text/plain", "gzip", "de", "attachment", "no-cache")
+        properties = Properties(headers, {"UP": "UPval", "low": ""}, {"k": "v"}, "Cool")
+
+        await self.engine.put_blob(blob("a"), b"1", properties=properties)
+
+        found = await self.engine.get_blob(blob("a"))
+        assert found.headers.content_encoding == "gzip"
+        assert (found.metadata, found.tags, found.tier) == (
+            {"UP": "UPval", "low": ""},
+            {"k": "v"},
+            "Cool",
+        )
+
+    async def test_an_overwrite_drops_everything_but_snapshots_and_the_lease(self) -> None:
+        properties = Properties(Headers("text/plain"), {"a": "1"}, {"k": "v"}, "Cool")
+        await self.engine.put_blob(blob("a"), b"old", properties=properties)
+        kept = await self.engine.snapshot(blob("a"))
+        await self.lease("a", -1)
+        await self.engine.put_block(blob("a"), block_id(1), b"staged", lease_id=LEASE_A)
+
+        await self.engine.put_blob(blob("a"), b"new", lease_id=LEASE_A)
+
+        found = await self.engine.get_blob(blob("a"))
+        assert (found.metadata, found.tags, found.tier) == ({}, {}, None)
+        assert found.lease.state == "leased"
+        assert (await self.engine.get_block_list(blob("a"))).uncommitted == []
+        assert await self.read(blob("a", kept.snapshot)) == b"old"
+
+    async def test_content_that_is_not_what_its_sender_says_is_refused(self) -> None:
+        wrong = bytes(16)
+        for content in (b"12345", LONG):
+            declared = Declared(md5=wrong)
+            put = self.engine.put_blob(blob("a"), content, declared=declared)
+            assert await code_of(put) == "Md5Mismatch"
+            put = self.engine.put_blob(
+                blob("a"), content, properties=Properties(Headers(content_md5=wrong))
+            )
+            assert await code_of(put) == "Md5Mismatch"
+            put = self.engine.put_blob(blob("a"), content, declared=Declared(crc64=bytes(8)))
+            assert await code_of(put) == "Crc64Mismatch"
+        assert await code_of(self.engine.get_blob(blob("a"))) == "BlobNotFound"
+
+    async def test_checksums_of_the_protocol_are_accepted(self) -> None:
+        declared = Declared(hashlib.md5(b"hello world").digest(), base64.b64decode("vo7q9sPVKY0="))
+
+        written = await self.engine.put_blob(blob("a"), b"hello world", declared=declared)
+
+        assert Declared(written.md5, written.crc64) == declared
+
+    async def test_every_change_has_a_new_etag_though_time_stands_still(self) -> None:
+        etags = [
+            (await self.engine.put_blob(blob("a"), b"1")).etag,
+            (await self.engine.put_blob(blob("a"), b"1")).etag,
+            (await self.engine.set_metadata(blob("a"), {})).etag,
+            (await self.engine.set_headers(blob("a"), Headers())).etag,
+        ]
+
+        assert sorted(set(etags)) == etags
+
+    async def test_tiers_tags_leases_and_snapshots_leave_the_etag(self) -> None:
+        written = await self.engine.put_blob(blob("a"), b"1")
+
+        assert not await self.engine.set_tier(blob("a"), "Cool")
+        await self.engine.set_tags(blob("a"), {"k": "v"})
+        await self.lease("a")
+        taken = await self.engine.snapshot(blob("a"))
+
+        found = await self.engine.get_blob(blob("a"))
+        assert found.etag == taken.etag == written.etag
+        assert (found.tier, found.tags) == ("Cool", {"k": "v"})
+        assert await self.engine.get_tags(blob("a")) == {"k": "v"}
+
+    async def test_an_archived_blob_cannot_be_read_until_it_is_back(self) -> None:
+        await self.engine.put_blob(blob("a"), b"1")
+        await self.engine.set_tier(blob("a"), "Archive")
+        assert await code_of(self.engine.open_blob(blob("a"))) == "BlobArchived"
+
+        assert await self.engine.set_tier(blob("a"), "Hot")
+
+        found = await self.engine.get_blob(blob("a"))
+        assert (found.tier, found.rehydrates_to) == ("Archive", "Hot")
+        assert await code_of(self.engine.open_blob(blob("a"))) == "BlobArchived"
+        self.clock.advance(60)
+        assert await self.read(blob("a")) == b"1"
+        assert (await self.engine.get_blob(blob("a"))).rehydrates_to is None
+
+    @pytest.mark.parametrize(
+        "name",
+        ["../../etc/passwd", "C:\\x", "a//b/", ".", "%2e%2e%2f", "e\u0301", "\x00\x01", "\uffff"],
+    )
+    async def test_any_text_is_a_blob_name(self, name: str) -> None:
+        await self.engine.put_blob(blob(name), LONG)
+
+        assert await self.read(blob(name)) == LONG
+        assert names_of(await self.engine.list_blobs(HERE)) == [name]
+
+    @pytest.mark.parametrize("name", ["", "x" * 1025, "/".join("x" * 255), "\ud800"])
+    async def test_a_blob_name_has_limits(self, name: str) -> None:
+        assert await code_of(self.engine.put_blob(blob(name), b"")) in (
+            "OutOfRangeInput",
+            "InvalidUri",
+        )
+
+    async def test_a_missing_blob_and_a_missing_container_are_told_apart(self) -> None:
+        for name, code in (
+            (blob("a"), "BlobNotFound"),
+            (blob("a", container="nobody"), "ContainerNotFound"),
+        ):
+            assert await code_of(self.engine.get_blob(name)) == code
+            assert await code_of(self.engine.open_blob(name)) == code
+            assert await code_of(self.engine.delete_blob(name)) == code
+            assert await code_of(self.engine.set_metadata(name, {})) == code
+            assert await code_of(self.engine.append_block(name, b"1")) == code
+
+    # Conditions
+
+    async def test_only_if_none_is_there(self) -> None:
+        if_none = Conditions(if_none_match=("*",))
+        await self.engine.put_blob(blob("a"), b"1", conditions=if_none)
+
+        put = self.engine.put_blob(blob("a"), b"2", conditions=if_none)
+        assert await code_of(put) == "BlobAlreadyExists"
+        put = self.engine.put_block_list(blob("a"), [], conditions=if_none)
+        assert await code_of(put) == "BlobAlreadyExists"
+        assert await self.read(blob("a")) == b"1"
+
+    async def test_who_proves_a_lease_overwrites_although_there_is_one(self) -> None:
+        if_none = Conditions(if_none_match=("*",))
+        await self.engine.put_blob(blob("a"), b"1")
+        await self.lease("a")
+
+        await self.engine.put_blob(blob("a"), b"2", conditions=if_none, lease_id=LEASE_A)
+        self.clock.advance(16)
+        put = self.engine.put_blob(blob("a"), b"3", conditions=if_none, lease_id=LEASE_A)
+
+        assert await code_of(put) == "LeaseLost"
+        assert await self.read(blob("a")) == b"2"
+
+    async def test_a_stale_etag_changes_nothing(self) -> None:
+        old = (await self.engine.put_blob(blob("a"), b"1")).etag
+        new = (await self.engine.put_blob(blob("a"), b"2")).etag
+        stale = Conditions(if_match=(old,))
+
+        for work in (
+            self.engine.put_blob(blob("a"), b"3", conditions=stale),
+            self.engine.delete_blob(blob("a"), conditions=stale),
+            self.engine.set_metadata(blob("a"), {"x": "y"}, conditions=stale),
+            self.engine.snapshot(blob("a"), conditions=stale),
+            self.engine.open_blob(blob("a"), conditions=stale),
+        ):
+            assert await code_of(work) == "ConditionNotMet"
+
+        assert await self.read(blob("a")) == b"2"
+        await self.engine.delete_blob(blob("a"), conditions=Conditions(if_match=("0x1", new)))
+
+    async def test_a_read_that_wants_something_newer_is_told_that_nothing_is(self) -> None:
+        written = await self.engine.put_blob(blob("a"), b"1")
+
+        for conditions in (
+            Conditions(if_none_match=(written.etag,)),
+            Conditions(if_modified_since=written.changed_at),
+        ):
+            with pytest.raises(PartitaError) as refused:
+                await self.engine.get_blob(blob("a"), conditions=conditions)
+            assert refused.value.code == "ConditionNotMet"
+            assert refused.value.facts == {"unchanged": True}
+
+    async def test_tags_are_conditions(self) -> None:
+        await self.engine.put_blob(blob("a"), b"1", properties=Properties(tags={"k": "v"}))
+
+        await self.engine.get_blob(blob("a"), conditions=Conditions(if_tags="\"k\" = 'v'"))
+        refused = self.engine.get_blob(blob("a"), conditions=Conditions(if_tags="\"k\" = 'w'"))
+        assert await code_of(refused) == "ConditionNotMet"
+
+    # Leases
+
+    async def test_a_leased_blob_is_changed_only_by_who_holds_it(self) -> None:
+        await self.engine.put_blob(blob("a"), b"1")
+        await self.lease("a")
+
+        for lease_id, code in (
+            (None, "LeaseIdMissing"),
+            (LEASE_B, "LeaseIdMismatchWithBlobOperation"),
+        ):
+            for work in (
+                self.engine.put_blob(blob("a"), b"2", lease_id=lease_id),
+                self.engine.put_blob(blob("a"), in_parts(LONG), lease_id=lease_id),
+                self.engine.put_block(blob("a"), block_id(1), b"2", lease_id=lease_id),
+                self.engine.put_block_list(blob("a"), [], lease_id=lease_id),
+                self.engine.set_metadata(blob("a"), {}, lease_id=lease_id),
+                self.engine.set_tags(blob("a"), {}, lease_id=lease_id),
+                self.engine.delete_blob(blob("a"), lease_id=lease_id),
+            ):
+                assert await code_of(work) == code
+        assert await self.read(blob("a")) == b"1"
+        assert (
+            await code_of(self.engine.get_blob(blob("a"), lease_id=LEASE_B))
+            == "LeaseIdMismatchWithBlobOperation"
+        )
+        await self.engine.set_metadata(blob("a"), {"k": "v"}, lease_id=LEASE_A)
+        await self.engine.delete_blob(blob("a"), lease_id=LEASE_A)
+
+    async def test_a_lease_ends_by_itself(self) -> None:
+        await self.engine.put_blob(blob("a"), b"1")
+        await self.lease("a", 15)
+        self.clock.advance(14.9)
+        assert await code_of(self.engine.delete_blob(blob("a"))) == "LeaseIdMissing"
+
+        self.clock.advance(0.2)
+
+        assert (await self.engine.get_blob(blob("a"))).lease.state == "expired"
+        await self.engine.put_blob(blob("a"), b"2")
+        assert (await self.engine.get_blob(blob("a"))).lease.state == "available"
+
+    async def test_a_lease_of_a_missing_blob_cannot_be_proved(self) -> None:
+        put = self.engine.put_blob(blob("a"), b"1", lease_id=LEASE_A)
+
+        assert await code_of(put) == "LeaseNotPresentWithBlobOperation"
+
+    # Blocks
+
+    async def test_a_block_list_is_the_content(self) -> None:
+        for number in (1, 2, 3):
+            await self.engine.put_block(blob("a"), block_id(number), LONG[: number * 40_000])
+
+        await self.engine.put_block_list(blob("a"), latest(3, 1, 1))
+
+        expected = LONG[:120_000] + LONG[:40_000] * 2
+        assert await self.read(blob("a")) == expected
+        assert await self.read(blob("a"), 119_990, 170_000) == expected[119_990:170_001]
+        found = await self.engine.get_block_list(blob("a"))
+        assert found.committed == [
+            Block(block_id(3), 120_000),
+            Block(block_id(1), 40_000),
+            Block(block_id(1), 40_000),
+        ]
+        assert found.uncommitted == []
+        assert found.blob.headers.content_md5 is None
+
+    async def test_a_list_may_take_committed_and_staged_blocks(self) -> None:
+        await self.engine.put_block(blob("a"), block_id(1), b"one,")
+        await self.engine.put_block(blob("a"), block_id(2), b"two,")
+        await self.engine.put_block_list(blob("a"), latest(1, 2))
+        await self.engine.put_block(blob("a"), block_id(1), b"new,")
+
+        await self.engine.put_block_list(
+            blob("a"),
+            [
+                BlockChoice("Committed", block_id(1)),
+                BlockChoice("Uncommitted", block_id(1)),
+                BlockChoice("Latest", block_id(1)),
+                BlockChoice("Latest", block_id(2)),
+            ],
+        )
+
+        assert await self.read(blob("a")) == b"one,new,new,two,"
+
+    async def test_a_list_with_an_unknown_block_changes_nothing(self) -> None:
+        await self.engine.put_block(blob("a"), block_id(1), b"one")
+
+        commit = self.engine.put_block_list(blob("a"), latest(1, 2))
+        assert await code_of(commit) == "InvalidBlockList"
+
+        found = await self.engine.get_block_list(blob("a"))
+        assert (found.uncommitted, found.blob.is_committed) == ([Block(block_id(1), 3)], False)
+
+    async def test_staged_blocks_alone_are_no_blob(self) -> None:
+        await self.engine.put_block(blob("a"), block_id(1), b"one")
+
+        assert await code_of(self.engine.get_blob(blob("a"))) == "BlobNotFound"
+        assert await code_of(self.engine.delete_blob(blob("a"))) == "BlobNotFound"
+        assert names_of(await self.engine.list_blobs(HERE)) == []
+        listing = await self.engine.list_blobs(HERE, include={"uncommittedblobs"})
+        assert names_of(listing) == ["a"]
+        await self.engine.put_blob(blob("a"), b"1", conditions=Conditions(if_none_match=("*",)))
+
+    async def test_an_empty_list_is_an_empty_blob(self) -> None:
+        await self.engine.put_block_list(blob("a"), [])
+
+        assert await self.read(blob("a")) == b""
+
+    async def test_a_block_staged_again_counts(self) -> None:
+        await self.engine.put_block(blob("a"), block_id(1), b"first")
+        await self.engine.put_block(blob("a"), block_id(1), LONG)
+
+        await self.engine.put_block_list(blob("a"), latest(1))
+
+        assert await self.read(blob("a")) == LONG
+
+    async def test_block_ids_have_one_length_and_are_base64(self) -> None:
+        await self.engine.put_block(blob("a"), block_id(1), b"one")
+
+        for identity, code in (
+            ("MQ==", "InvalidBlobOrBlock"),
+            ("no base64", "InvalidQueryParameterValue"),
+            ("", "InvalidQueryParameterValue"),
+            (base64.b64encode(bytes(65)).decode(), "InvalidQueryParameterValue"),
+        ):
+            assert await code_of(self.engine.put_block(blob("a"), identity, b"2")) == code
+        await self.engine.put_block_list(blob("a"), latest(1))
+        assert await code_of(self.engine.put_block(blob("a"), "MQ==", b"2")) == "InvalidBlobOrBlock"
+
+    async def test_only_so_many_blocks_are_staged(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(limits, "BLOCKS_STAGED_MAX", 3)
+        for number in (1, 2, 2, 2, 3):
+            await self.engine.put_block(blob("a"), block_id(number), b"x")
+
+        more = self.engine.put_block(blob("a"), block_id(4), b"x")
+        assert await code_of(more) == "BlockCountExceedsLimit"
+        await self.engine.put_block_list(blob("a"), latest(1))
+        await self.engine.put_block(blob("a"), block_id(4), b"x")
+
+    async def test_blocks_nobody_commits_are_forgotten_after_a_week(self) -> None:
+        await self.engine.put_block(blob("a"), block_id(1), LONG)
+        await self.engine.put_blob(blob("b"), b"kept")
+        await self.engine.put_block(blob("b"), block_id(1), b"two")
+        self.clock.advance(6 * 24 * 3600)
+        await self.engine.put_block(blob("c"), block_id(1), b"young")
+        self.clock.advance(24 * 3600 + 1)
+
+        await self.engine.store.collector.forget_stale()
+        await self.engine.store.collector.collect()
+
+        assert await code_of(self.engine.get_block_list(blob("a"))) == "BlobNotFound"
+        assert (await self.engine.get_block_list(blob("b"))).uncommitted == []
+        assert len((await self.engine.get_block_list(blob("c"))).uncommitted) == 1
+        assert await self.contents() == []
+
+    # Appends
+
+    async def test_appends_return_where_they_begin(self) -> None:
+        await self.engine.create_append_blob(blob("log"))
+        expected = b""
+        for number, line in enumerate((b"one\n", LONG, b"two\n", b"x" * 70_000), start=1):
+            appended = await self.engine.append_block(blob("log"), line)
+            assert (appended.offset, appended.block_count) == (len(expected), number)
+            expected += line
+
+        assert await self.read(blob("log")) == expected
+        size = len(LONG)
+        assert await self.read(blob("log"), 2, size + 10) == expected[2 : size + 11]
+        assert (await self.engine.get_blob(blob("log"))).block_count == 4
+
+    async def test_appends_at_the_same_time_lie_one_behind_another(self) -> None:
+        await self.engine.create_append_blob(blob("log"))
+
+        appended = await asyncio.gather(
+            *(self.engine.append_block(blob("log"), f"{n:03}".encode()) for n in range(50))
+        )
+
+        content = await self.read(blob("log"))
+        for number, each in enumerate(appended):
+            assert content[each.offset : each.offset + 3] == f"{number:03}".encode()
+        assert sorted(each.offset for each in appended) == list(range(0, 150, 3))
+
+    async def test_an_append_may_ask_for_its_place_and_for_a_limit(self) -> None:
+        await self.engine.create_append_blob(blob("log"))
+        await self.engine.append_block(blob("log"), b"12345", position=0, size_max=5)
+
+        late = self.engine.append_block(blob("log"), b"6", position=0)
+        assert await code_of(late) == "AppendPositionConditionNotMet"
+        long = self.engine.append_block(blob("log"), b"6", size_max=5)
+        assert await code_of(long) == "MaxBlobSizeConditionNotMet"
+        assert await self.read(blob("log")) == b"12345"
+
+    async def test_a_sealed_blob_takes_no_more(self) -> None:
+        await self.engine.create_append_blob(blob("log"))
+        await self.engine.append_block(blob("log"), b"12345")
+        early = self.engine.seal(blob("log"), position=4)
+        assert await code_of(early) == "AppendPositionConditionNotMet"
+
+        await self.engine.seal(blob("log"), position=5)
+
+        assert await code_of(self.engine.append_block(blob("log"), b"6")) == "BlobIsSealed"
+        assert (await self.engine.get_blob(blob("log"))).is_sealed
+
+    async def test_a_kind_has_its_own_operations(self) -> None:
+        await self.engine.put_blob(blob("block"), b"1")
+        await self.engine.create_append_blob(blob("append"))
+        await self.engine.create_page_blob(blob("page"), 512)
+
+        for work in (
+            self.engine.append_block(blob("block"), b"2"),
+            self.engine.put_block(blob("append"), block_id(1), b"2"),
+            self.engine.put_block_list(blob("page"), []),
+            self.engine.clear_pages(blob("append"), 0, 511),
+            self.engine.get_block_list(blob("append")),
+        ):
+            assert await code_of(work) == "InvalidBlobType"
+        await self.engine.put_blob(blob("append"), b"any kind may be overwritten")
+
+    async def test_a_reader_sees_what_was_there_when_it_began(self) -> None:
+        await self.engine.create_append_blob(blob("log"))
+        for _ in range(20):
+            await self.engine.append_block(blob("log"), LONG[:70_000])
+        opened = await self.engine.open_blob(blob("log"))
+
+        await self.engine.append_block(blob("log"), b"later")
+        await self.engine.delete_blob(blob("log"))
+        await self.engine.store.collector.collect()
+
+        parts = [part async for part in opened.content]
+        assert b"".join(parts) == LONG[:70_000] * 20
+        await opened.content.close()
+        await self.engine.store.collector.collect()
+        assert await self.contents() == []
+        assert self.rows_of("piece") == self.rows_of("extent") == 0
+
+    # Snapshots and deletes
+
+    async def test_a_snapshot_stays_as_it_was(self) -> None:
+        await self.engine.put_blob(
+            blob("a"), LONG, properties=Properties(metadata={"k": "v"}, tags={"t": "1"})
+        )
+        await self.lease("a")
+
+        first = await self.engine.snapshot(blob("a"))
+        second = await self.engine.snapshot(blob("a"), metadata={"other": "1"})
+        await self.engine.put_blob(blob("a"), b"new", lease_id=LEASE_A)
+
+        assert first.snapshot is not None
+        assert second.snapshot is not None
+        assert first.snapshot < second.snapshot
+        assert await self.read(blob("a", first.snapshot)) == LONG
+        assert metadata_of(await self.engine.get_blob(blob("a", first.snapshot))) == {"k": "v"}
+        assert metadata_of(await self.engine.get_blob(blob("a", second.snapshot))) == {"other": "1"}
+        assert (await self.engine.get_blob(blob("a", first.snapshot))).lease.state == "available"
+
+    async def test_a_snapshot_cannot_be_written(self) -> None:
+        await self.engine.put_blob(blob("a"), b"1")
+        taken = await self.engine.snapshot(blob("a"))
+        name = blob("a", taken.snapshot)
+
+        for work in (
+            self.engine.put_blob(name, b"2"),
+            self.engine.set_metadata(name, {}),
+            self.engine.lease_blob(name, LeaseRequest("acquire", duration=-1)),
+            self.engine.snapshot(name),
+        ):
+            assert await code_of(work) == "InvalidQueryParameterValue"
+
+    @pytest.mark.parametrize("text", ["1", "2022-13-01T00:00:00.0000000Z", "yesterday"])
+    async def test_the_time_of_a_snapshot_has_a_form(self, text: str) -> None:
+        await self.engine.put_blob(blob("a"), b"1")
+
+        assert await code_of(self.engine.get_blob(blob("a", text))) == "InvalidQueryParameterValue"
+        unknown = self.engine.get_blob(blob("a", "2022-01-01T00:00:00.0000000Z"))
+        assert await code_of(unknown) == "BlobNotFound"
+
+    async def test_snapshots_of_an_appended_blob_end_where_it_ended(self) -> None:
+        await self.engine.create_append_blob(blob("log"))
+        await self.engine.append_block(blob("log"), LONG)
+        taken = await self.engine.snapshot(blob("log"))
+        await self.engine.append_block(blob("log"), b"more")
+
+        assert await self.read(blob("log", taken.snapshot)) == LONG
+        await self.engine.copy_blob(blob("log", taken.snapshot), blob("log"))
+        await self.engine.append_block(blob("log"), b"other")
+        assert await self.read(blob("log")) == LONG + b"other"
+        assert await self.read(blob("log", taken.snapshot)) == LONG
+
+    async def test_a_blob_with_snapshots_says_what_becomes_of_them(self) -> None:
+        await self.engine.put_blob(blob("a"), b"1")
+        await self.engine.snapshot(blob("a"))
+        assert await code_of(self.engine.delete_blob(blob("a"))) == "SnapshotsPresent"
+
+        await self.engine.delete_blob(blob("a"), snapshots="only")
+        assert names_of(await self.engine.list_blobs(HERE, include={"snapshots"})) == ["a"]
+        taken = await self.engine.snapshot(blob("a"))
+        both = self.engine.delete_blob(blob("a", taken.snapshot), snapshots="include")
+        assert await code_of(both) == "InvalidHeaderValue"
+        await self.engine.delete_blob(blob("a", taken.snapshot))
+        await self.engine.snapshot(blob("a"))
+        await self.engine.delete_blob(blob("a"), snapshots="include")
+
+        assert names_of(await self.engine.list_blobs(HERE, include={"snapshots"})) == []
+
+    async def test_a_delete_may_ask_for_the_time_of_the_last_tier(self) -> None:
+        await self.engine.put_blob(blob("a"), b"1")
+        await self.engine.set_tier(blob("a"), "Cool")
+        now = self.clock.ticks()
+
+        late = self.engine.delete_blob(blob("a"), conditions=Conditions(if_tier_modified_since=now))
+        assert await code_of(late) == "ConditionNotMet"
+        await self.engine.delete_blob(
+            blob("a"), conditions=Conditions(if_tier_unmodified_since=now)
+        )
+
+    # Copies
+
+    async def test_a_copy_has_content_headers_and_metadata_but_no_tags(self) -> None:
+        properties = Properties(Headers("text/plain"), {"k": "v"}, {"t": "1"}, "Cool")
+        await self.engine.put_blob(blob("a"), LONG, properties=properties)
+
+        copied = await self.engine.copy_blob(blob("a"), blob("b"), source_address="http://a")
+
+        found = await self.engine.get_blob(blob("b"))
+        assert await self.read(blob("b")) == LONG
+        assert (found.headers.content_type, found.metadata, found.tags, found.tier) == (
+            "text/plain",
+            {"k": "v"},
+            {},
+            "Cool",
+        )
+        assert found.copy == copied.copy
+        assert (copied.copy.status, copied.copy.bytes_copied) == ("success", len(LONG))
+        assert len(await self.contents()) == 1
+
+    async def test_what_is_said_with_a_copy_replaces_what_the_source_has(self) -> None:
+        await self.engine.put_blob(
+            blob("a"), b"1", properties=Properties(metadata={"k": "v"}, tags={"t": "1"})
+        )
+
+        given = Properties(metadata={"other": "1"}, tags={"new": "1"})
+        await self.engine.copy_blob(blob("a"), blob("b"), properties=given)
+        await self.engine.copy_blob(blob("a"), blob("c"), copies_tags=True)
+
+        assert metadata_of(await self.engine.get_blob(blob("b"))) == {"other": "1"}
+        assert await self.engine.get_tags(blob("b")) == {"new": "1"}
+        assert await self.engine.get_tags(blob("c")) == {"t": "1"}
+
+    async def test_a_copy_lives_on_without_its_source(self) -> None:
+        for number in (1, 2):
+            await self.engine.put_block(blob("a"), block_id(number), LONG)
+        await self.engine.put_block_list(blob("a"), latest(1, 2))
+        await self.engine.copy_blob(blob("a"), blob("b"))
+
+        await self.engine.delete_blob(blob("a"))
+        await self.engine.store.collector.collect()
+
+        assert await self.read(blob("b")) == LONG * 2
+        assert len((await self.engine.get_block_list(blob("b"))).committed) == 2
+
+    async def test_a_write_ends_what_is_known_of_a_copy(self) -> None:
+        await self.engine.put_blob(blob("a"), b"1")
+        await self.engine.copy_blob(blob("a"), blob("b"))
+        copied = (await self.engine.get_blob(blob("b"))).copy
+        assert copied is not None
+
+        assert await code_of(self.engine.abort_copy(blob("b"), copied.id)) == (
+            "NoPendingCopyOperation"
+        )
+        assert await code_of(self.engine.abort_copy(blob("b"), "other")) == "CopyIdMismatch"
+        await self.engine.put_blob(blob("b"), b"2")
+        assert (await self.engine.get_blob(blob("b"))).copy is None
+
+    async def test_a_copy_respects_the_lease_and_conditions_of_both(self) -> None:
+        etag = (await self.engine.put_blob(blob("a"), b"1")).etag
+        await self.engine.put_blob(blob("b"), b"2")
+
+        stale = self.engine.copy_blob(
+            blob("a"), blob("b"), source_conditions=Conditions(if_none_match=(etag,))
+        )
+        assert await code_of(stale) == "SourceConditionNotMet"
+        taken = self.engine.copy_blob(
+            blob("a"), blob("b"), conditions=Conditions(if_none_match=("*",))
+        )
+        assert await code_of(taken) == "BlobAlreadyExists"
+        await self.lease("b")
+        assert await code_of(self.engine.copy_blob(blob("a"), blob("b"))) == "LeaseIdMissing"
+        finite = self.engine.copy_blob(blob("a"), blob("b"), lease_id=LEASE_A)
+        assert await code_of(finite) == "InfiniteLeaseDurationRequired"
+        await self.lease("b", -1)
+        await self.engine.copy_blob(blob("a"), blob("b"), lease_id=LEASE_A)
+        assert await self.read(blob("b")) == b"1"
+        assert (await self.engine.get_blob(blob("b"))).lease.state == "leased"
+
+    async def test_a_sealed_source_gives_a_sealed_copy(self) -> None:
+        await self.engine.create_append_blob(blob("log"))
+        await self.engine.append_block(blob("log"), b"1")
+        await self.engine.copy_blob(blob("log"), blob("open"))
+        await self.engine.copy_blob(blob("log"), blob("closed"), seals=True)
+        await self.engine.seal(blob("log"))
+        await self.engine.copy_blob(blob("log"), blob("same"))
+
+        sealed = [
+            (await self.engine.get_blob(blob(name))).is_sealed
+            for name in ("open", "closed", "same")
+        ]
+
+        assert sealed == [False, True, True]
+
+    async def test_content_of_elsewhere_is_kept(self) -> None:
+        await self.engine.put_blob(blob("a"), LONG, properties=Properties(metadata={"k": "v"}))
+        opened = await self.engine.open_blob(blob("a"))
+
+        copied = await self.engine.put_copy(opened, blob("b"), source_address="http://other/a")
+        await opened.content.close()
+
+        assert await self.read(blob("b")) == LONG
+        assert metadata_of(await self.engine.get_blob(blob("b"))) == {"k": "v"}
+        assert copied.written.md5 == hashlib.md5(LONG).digest()
+
+    # Pages
+
+    async def test_pages_read_as_zero_until_they_are_written(self) -> None:
+        await self.engine.create_page_blob(blob("p"), 512 * 400, sequence_number=7)
+        expected = bytearray(512 * 400)
+
+        async def put(first: int, content: bytes) -> None:
+            await self.engine.put_pages(blob("p"), first, content, last=first + len(content) - 1)
+            expected[first : first + len(content)] = content
+
+        await put(512, b"a" * 1024)
+        await put(1024, b"b" * 1024)
+        await put(512 * 100, LONG[: 512 * 200])
+        await put(512 * 150, b"c" * 512)
+        await self.engine.clear_pages(blob("p"), 512 * 120, 512 * 130 - 1)
+        expected[512 * 120 : 512 * 130] = bytes(5120)
+
+        assert await self.read(blob("p")) == bytes(expected)
+        assert await self.read(blob("p"), 600, 90_000) == bytes(expected[600:90_001])
+        found = await self.engine.page_ranges(blob("p"))
+        assert found.ranges == [
+            PageRange(512, 2047),
+            PageRange(512 * 100, 512 * 120 - 1),
+            PageRange(512 * 130, 512 * 300 - 1),
+        ]
+        first = await self.engine.page_ranges(blob("p"), first=1024, limit=1)
+        assert (first.ranges, first.next_first) == ([PageRange(1024, 2047)], 512 * 100)
+
+    async def test_every_range_of_pages_is_that_of_the_whole(self) -> None:
+        await self.engine.create_page_blob(blob("p"), 512 * 8)
+        for page in (2, 3, 6):
+            await self.engine.put_pages(
+                blob("p"), page * 512, bytes([page]) * 512, last=page * 512 + 511
+            )
+        whole = await self.read(blob("p"))
+
+        places = [page * 512 + shift for page in range(8) for shift in (0, 200, 511)]
+        for first, last in combinations(places, 2):
+            assert await self.read(blob("p"), first, last) == whole[first : last + 1]
+
+    async def test_a_snapshot_of_pages_stays_as_it_was(self) -> None:
+        await self.engine.create_page_blob(blob("p"), 1024)
+        await self.engine.put_pages(blob("p"), 0, b"a" * 1024, last=1023)
+        taken = await self.engine.snapshot(blob("p"))
+
+        await self.engine.put_pages(blob("p"), 0, b"b" * 512, last=511)
+        await self.engine.store.collector.collect()
+
+        assert await self.read(blob("p", taken.snapshot)) == b"a" * 1024
+        assert await self.read(blob("p")) == b"b" * 512 + b"a" * 512
+
+    async def test_a_reader_of_pages_sees_one_state(self) -> None:
+        size = 512 * 1024
+        await self.engine.create_page_blob(blob("p"), size)
+        for number in range(64):
+            first = number * 8192
+            await self.engine.put_pages(blob("p"), first, b"a" * 8192, last=first + 8191)
+        opened = await self.engine.open_blob(blob("p"))
+
+        for number in range(64):
+            first = number * 8192
+            await self.engine.put_pages(blob("p"), first, b"b" * 8192, last=first + 8191)
+        await self.engine.store.collector.collect()
+
+        parts = [part async for part in opened.content]
+        await opened.content.close()
+        assert b"".join(parts) == b"a" * size
+        await self.engine.store.collector.collect()
+        assert self.rows_of("dropped_content") == 0
+        assert await self.read(blob("p")) == b"b" * size
+
+    async def test_pages_have_borders_lengths_and_sequence_numbers(self) -> None:
+        await self.engine.create_page_blob(blob("p"), 1024, sequence_number=5)
+
+        for work, code in (
+            (self.engine.put_pages(blob("p"), 1, b"x" * 512, last=512), "InvalidPageRange"),
+            (self.engine.put_pages(blob("p"), 0, b"x" * 512, last=1023), "InvalidPageRange"),
+            (self.engine.clear_pages(blob("p"), 512, 1535), "InvalidPageRange"),
+            (self.engine.create_page_blob(blob("q"), 100), "InvalidHeaderValue"),
+            (
+                self.engine.clear_pages(blob("p"), 0, 511, sequence=SequenceConditions(below=5)),
+                "SequenceNumberConditionNotMet",
+            ),
+            (
+                self.engine.clear_pages(blob("p"), 0, 511, sequence=SequenceConditions(equal=4)),
+                "SequenceNumberConditionNotMet",
+            ),
+        ):
+            assert await code_of(work) == code
+        written = await self.engine.clear_pages(
+            blob("p"), 0, 511, sequence=SequenceConditions(at_most=5)
+        )
+        assert written.sequence_number == 5
+        numbers = [
+            (await self.engine.set_sequence_number(blob("p"), "increment", None)).sequence_number,
+            (await self.engine.set_sequence_number(blob("p"), "max", 3)).sequence_number,
+            (await self.engine.set_sequence_number(blob("p"), "update", 1)).sequence_number,
+        ]
+        assert numbers == [6, 6, 1]
+
+    async def test_pages_that_are_cut_off_read_as_zero_when_they_come_back(self) -> None:
+        await self.engine.create_page_blob(blob("p"), 1024)
+        await self.engine.put_pages(blob("p"), 0, b"a" * 1024, last=1023)
+
+        await self.engine.resize(blob("p"), 512)
+        await self.engine.resize(blob("p"), 1024)
+
+        assert await self.read(blob("p")) == b"a" * 512 + bytes(512)
+
+    # Listing
+
+    async def put_all(self, names: Sequence[str]) -> None:
+        await asyncio.gather(*(self.engine.put_blob(blob(name), b"1") for name in names))
+
+    async def pages_of(self, limit: int, **options: Any) -> list[list[str]]:
+        pages: list[list[str]] = []
+        marker = ""
+        while True:
+            listing = await self.engine.list_blobs(HERE, limit=limit, marker=marker, **options)
+            pages.append(names_of(listing))
+            if listing.next_marker is None:
+                return pages
+            marker = listing.next_marker
+
+    async def test_blobs_are_listed_in_the_order_of_their_bytes(self) -> None:
+        names = ["A", "B", "_", "a", "a ", "a/b", "aa", "\u00e9", "\ud7ff", "\uffff", "\U00010000"]
+        await self.put_all(list(reversed(names)))
+
+        assert await self.pages_of(100) == [names]
+        assert list(chain.from_iterable(await self.pages_of(3))) == names
+        assert await self.pages_of(100, prefix="a") == [["a", "a ", "a/b", "aa"]]
+        assert await self.pages_of(100, prefix="\uffff") == [["\uffff"]]
+
+    async def test_a_delimiter_hides_what_goes_on_behind_it(self) -> None:
+        await self.put_all(["a", "a/1", "a/2", "a/b/3", "b", "c/1", "c/d/2", "d//1", "z"])
+
+        assert await self.pages_of(100, delimiter="/") == [["a", "a/", "b", "c/", "d/", "z"]]
+        for limit in (1, 2, 3, 4):
+            pages = await self.pages_of(limit, delimiter="/")
+            assert list(chain.from_iterable(pages)) == ["a", "a/", "b", "c/", "d/", "z"]
+            assert all(len(page) == limit for page in pages[:-1])
+        assert await self.pages_of(9, delimiter="/", prefix="a/") == [["a/1", "a/2", "a/b/"]]
+        assert await self.pages_of(9, delimiter="//") == [
+            ["a", "a/1", "a/2", "a/b/3", "b", "c/1", "c/d/2", "d//", "z"]
+        ]
+
+    async def test_a_marker_stays_right_when_blobs_come_and_go(self) -> None:
+        await self.put_all(["a", "b", "c", "d"])
+        first = await self.engine.list_blobs(HERE, limit=2)
+        assert first.next_marker is not None
+
+        await self.engine.delete_blob(blob("c"))
+        await self.engine.put_blob(blob("ab"), b"1")
+        await self.engine.put_blob(blob("cc"), b"1")
+
+        second = await self.engine.list_blobs(HERE, limit=9, marker=first.next_marker)
+        assert names_of(second) == ["cc", "d"]
+
+    async def test_snapshots_stand_before_their_blob_oldest_first(self) -> None:
+        await self.put_all(["a", "b"])
+        first = await self.engine.snapshot(blob("b"))
+        second = await self.engine.snapshot(blob("b"))
+
+        listing = await self.engine.list_blobs(HERE, include={"snapshots"})
+
+        shown = [(item.name, item.snapshot) for item in listing.items if isinstance(item, Blob)]
+        assert shown == [
+            ("a", None),
+            ("b", first.snapshot),
+            ("b", second.snapshot),
+            ("b", None),
+        ]
+        assert await self.pages_of(1, include={"snapshots"}) == [["a"], ["b@"], ["b@"], ["b"]]
+
+    async def test_a_marker_that_is_none_is_refused(self) -> None:
+        for marker in ("x", "!!!!", "AAAA"):
+            listing = self.engine.list_blobs(HERE, marker=marker)
+            assert await code_of(listing) == "InvalidQueryParameterValue"
+
+    # What is left behind
+
+    async def test_deleted_content_is_reclaimed(self) -> None:
+        await self.engine.put_blob(blob("small"), b"1")
+        await self.engine.put_blob(blob("a"), LONG)
+        await self.engine.put_blob(blob("b"), LONG)
+        await self.engine.put_block(blob("c"), block_id(1), LONG + b"1")
+        assert len(await self.contents()) == 2
+
+        await self.engine.delete_blob(blob("a"))
+        await self.engine.store.collector.collect()
+        assert len(await self.contents()) == 2
+        assert await self.read(blob("b")) == LONG
+
+        await self.engine.delete_container(HERE)
+        await self.engine.store.collector.collect()
+        assert await self.contents() == []
+        for table in ("blob", "block", "piece", "extent", "dropped_content", "dropped_container"):
+            assert self.rows_of(table) == 0, table
+
+    async def test_a_refused_upload_leaves_nothing(self) -> None:
+        async def broken() -> AsyncIterator[bytes]:
+            for _ in range(40):
+                yield LONG
+            raise ConnectionResetError
+
+        with pytest.raises(ConnectionResetError):
+            await self.engine.put_blob(blob("a"), broken())
+        assert await code_of(
+            self.engine.put_blob(blob("a"), LONG, declared=Declared(md5=bytes(16)))
+        )
+        await self.engine.put_blob(blob("b"), b"1")
+        put = self.engine.put_blob(blob("b"), LONG, conditions=Conditions(if_none_match=("*",)))
+        assert await code_of(put) == "BlobAlreadyExists"
+        await self.engine.store.collector.collect()
+
+        assert await self.contents() == []
+        assert names_of(await self.engine.list_blobs(HERE)) == ["b"]
+
+    async def test_a_cancelled_upload_leaves_nothing(self) -> None:
+        begun = asyncio.Event()
+
+        async def endless() -> AsyncIterator[bytes]:
+            for _ in range(20):
+                yield LONG
+            begun.set()
+            await asyncio.sleep(3600)
+            yield b""
+
+        upload = asyncio.ensure_future(self.engine.put_blob(blob("a"), endless()))
+        await begun.wait()
+        upload.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await upload
+        await self.engine.store.collector.collect()
+
+        assert await self.contents() == []
+        assert await code_of(self.engine.get_blob(blob("a"))) == "BlobNotFound"
+
+    async def test_everything_is_there_after_a_restart(self) -> None:
+        if not self.is_durable:
+            pytest.skip("in memory nothing outlives the process")
+        await self.engine.put_blob(blob("a"), LONG, properties=Properties(metadata={"k": "v"}))
+        await self.engine.snapshot(blob("a"))
+        await self.lease("a", -1)
+        await self.engine.put_block(blob("b"), block_id(1), LONG)
+        await self.engine.create_append_blob(blob("log"))
+        await self.engine.append_block(blob("log"), b"12345")
+        before = await self.engine.list_blobs(HERE, include={"snapshots", "uncommittedblobs"})
+
+        await self.reopen()
+
+        after = await self.engine.list_blobs(HERE, include={"snapshots", "uncommittedblobs"})
+        assert after == before
+        assert await self.read(blob("a")) == LONG
+        await self.engine.put_block_list(blob("b"), latest(1))
+        assert await self.read(blob("b")) == LONG
+        appended = await self.engine.append_block(blob("log"), b"6")
+        assert appended.offset == 5
