@@ -11,7 +11,7 @@ from azure.data.tables import TableClient, TableSasPermissions, generate_table_s
 
 from partita.service.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
 from partita.service.azure_transport import InProcessTransport
-from partita.service.in_process import TABLE_ENDPOINT, LocalAccount
+from partita.service.in_process import ENDPOINTS, LocalAccount
 
 Grant = Callable[..., TableClient]
 
@@ -29,10 +29,10 @@ def grant(account: LocalAccount, staff: TableClient) -> Grant:
             **parameters,
         )
         return TableClient(
-            TABLE_ENDPOINT,
+            ENDPOINTS["tables"],
             "Employees",
             credential=AzureSasCredential(sas),
-            transport=InProcessTransport(account._app.respond, account._loop),
+            transport=InProcessTransport(account._fronts["tables"].respond, account._loop),
         )
 
     return build

@@ -15,8 +15,9 @@ from urllib.parse import quote
 
 from partita.clock import ManualClock
 from partita.service.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, Account, Accounts
-from partita.service.app import App
+from partita.service.front import Front
 from partita.service.request import Request, Response
+from partita.service.table_service import TableService
 from partita.service.xml_wire import ServiceProperties
 from partita.tables.engine import TableEngine
 from partita.tables.entity import EntityKey
@@ -203,7 +204,7 @@ def if_let_in(operation: Operation, key: Key) -> Verdict:
 class World:
     """The account, and the memory of how it should be."""
 
-    def __init__(self, app: App, account: Account) -> None:
+    def __init__(self, app: Front, account: Account) -> None:
         self._app = app
         self._account = account
         self._before: list[object] = []
@@ -226,7 +227,7 @@ class World:
             entities += [(name, entity.key, entity.etag) for entity in page.entities]
         listed = await self.tables.list_tables(None)
         policies = await self.tables.get_policies(TABLE)
-        return [entities, listed, policies, self._account.properties]
+        return [entities, listed, policies, self._account.properties_of("t")]
 
     async def remember(self) -> None:
         self._before = await self.everything()
@@ -246,8 +247,8 @@ class World:
             await self.tables.delete_table("New")
         if DOOMED not in names:
             await self.tables.create_table(DOOMED)
-        if self._account.properties != ServiceProperties():
-            await self._account.set_properties(ServiceProperties())
+        if self._account.properties_of("t") != ServiceProperties():
+            await self._account.set_properties("t", ServiceProperties())
         await self.remember()
 
 
@@ -256,7 +257,7 @@ async def open_world() -> AsyncIterator[World]:
     clock = ManualClock()
     account = await Account.open(DEVELOPMENT_ACCOUNT, [DEVELOPMENT_KEY], root=None, clock=clock)
     accounts = Accounts([account], clock)
-    world = World(App(accounts, clock), account)
+    world = World(Front(TableService(accounts, clock), accounts, clock), account)
     for name in (TABLE, OTHER, DOOMED):
         await world.tables.create_table(name)
     await world.restore(STORED)

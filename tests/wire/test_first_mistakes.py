@@ -9,6 +9,7 @@ from azure.core.exceptions import HttpResponseError
 
 import partita
 from partita.errors import ConfigurationError, StoreLockedError, UsageError
+from wire.live import ANY_PORTS
 
 
 def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path) -> None:
@@ -27,7 +28,7 @@ def test_serve_refuses_an_unusable_folder_in_one_line(tmp_path: Path) -> None:
     file.write_text("not a folder")
 
     ended = subprocess.run(
-        [sys.executable, "-m", "partita.cli.main", "serve", "--table-port", "0", "--path", file],
+        [sys.executable, "-m", "partita.cli.main", "serve", *ANY_PORTS, "--path", file],
         capture_output=True,
         text=True,
         check=False,

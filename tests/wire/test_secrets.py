@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, quote
 import pytest
 
 from wire.hostile import JSON, Service, a_batch, a_part, in_seconds
+from wire.live import ANY_PORTS
 
 ACCOUNT = "harbour"
 KEYS = [base64.b64encode(bytes([seed]) * 64).decode() for seed in (7, 201)]
@@ -24,7 +25,7 @@ class Observed:
     def __init__(self, folder: Path) -> None:
         folder.joinpath("keys").write_text("\n".join(KEYS))
         self._command = [sys.executable, "-m", "partita.cli.main"]
-        self._flags = ["--account", ACCOUNT, "--account-key-file", "keys", "--table-port", "0"]
+        self._flags = ["--account", ACCOUNT, "--account-key-file", "keys", *ANY_PORTS]
         self._folder = folder
         self.said: list[str] = []
         self.secrets = set(KEYS)
@@ -43,7 +44,7 @@ class Observed:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         self.said.append(line)
-        self.service = Service(json.loads(line)["addresses"][0][1], ACCOUNT, KEYS[0])
+        self.service = Service(json.loads(line)["addresses"][-1][1], ACCOUNT, KEYS[0])
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,15 +1,21 @@
-"""Accounts: a name, its keys, its tables and service properties; and the set of them."""
+"""Accounts: a name, its keys, its tables, queues and blobs; and the set of accounts."""
 
+import contextlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from partita.blobs.engine import BlobEngine
+from partita.blobs.sqlite_store import SqliteBlobStore
 from partita.clock import Clock
 from partita.database import DATABASE_FILE, Database, Durability
 from partita.errors import ConfigurationError
+from partita.queues.engine import QueueEngine
+from partita.queues.sqlite_store import SqliteQueueStore
 from partita.service import xml_wire
 from partita.service.shared_key import SigningKey
 from partita.service.xml_wire import ServiceProperties
+from partita.store_clock import StoreClock
 from partita.tables.engine import TableEngine
 from partita.tables.sqlite_store import SqliteTableStore
 
@@ -20,7 +26,12 @@ DEVELOPMENT_KEY = (
 """The key that every emulator and SDK knows, and so does everybody else."""
 
 _NAME = re.compile(r"[a-z0-9]{3,24}")
-_PROPERTIES = "service properties"
+_PROPERTIES = {
+    "t": "service properties",
+    "q": "queue service properties",
+    "b": "blob service properties",
+}
+"""Under which name the store keeps those of each service."""
 
 
 class Account:
@@ -28,12 +39,15 @@ class Account:
 
     database: Database
     tables: TableEngine
+    queues: QueueEngine
+    blobs: BlobEngine
+    _opened: contextlib.AsyncExitStack
 
     def __init__(self, name: str, keys: Sequence[str]) -> None:
         self.name = name
         self.keys = [SigningKey.from_base64(key) for key in keys]
-        self.properties = ServiceProperties()
-        """Kept in the store; moved only by `set_properties`."""
+        self._properties = dict.fromkeys(_PROPERTIES, ServiceProperties())
+        """By letter of the service; kept in the store, moved only by `set_properties`."""
         self.is_guarded = DEVELOPMENT_KEY in keys
         """A web page can sign with the well-known key, so browsers get stricter rules."""
 
@@ -57,20 +71,38 @@ class Account:
                 hint=f"Give the folder above it: {root.parent}",
             )
         database = await Database.open(folder, durability=durability)
-        try:
-            account.tables = TableEngine(await SqliteTableStore.open(database, clock))
-            stored = await account.tables.store.get_setting(_PROPERTIES)
-            if stored is not None:
-                account.properties = xml_wire.decode(stored)
-        except BaseException:
-            await database.close()
-            raise
-        account.database = database
+        async with contextlib.AsyncExitStack() as opened:
+            opened.push_async_callback(database.close)
+            store_clock = StoreClock(database, clock)
+            tables = await SqliteTableStore.open(database, store_clock=store_clock)
+            account.tables = TableEngine(tables)
+            opened.push_async_callback(tables.close)
+            account.queues = QueueEngine(await SqliteQueueStore.open(database, store_clock))
+            opened.push_async_callback(account.queues.close)
+            account.blobs = BlobEngine(await SqliteBlobStore.open(database, store_clock))
+            opened.push_async_callback(account.blobs.close)
+            await account._read_properties()
+            account.database = database
+            account._opened = opened.pop_all()
         return account
 
-    async def set_properties(self, properties: ServiceProperties) -> None:
-        await self.tables.store.set_setting(_PROPERTIES, xml_wire.encode(properties))
-        self.properties = properties
+    async def close(self) -> None:
+        """Finish what was accepted, the latest opened first, and give the folder free."""
+        await self._opened.aclose()
+
+    async def _read_properties(self) -> None:
+        for letter, setting in _PROPERTIES.items():
+            stored = await self.tables.store.get_setting(setting)
+            if stored is not None:
+                self._properties[letter] = xml_wire.decode(stored)
+
+    def properties_of(self, letter: str) -> ServiceProperties:
+        """Return the settings of one service, named by its letter."""
+        return self._properties[letter]
+
+    async def set_properties(self, letter: str, properties: ServiceProperties) -> None:
+        await self.tables.store.set_setting(_PROPERTIES[letter], xml_wire.encode(properties))
+        self._properties[letter] = properties
 
 
 class Accounts:
@@ -94,7 +126,7 @@ class Accounts:
 
     async def close(self) -> None:
         for account in self:
-            await account.tables.close()
+            await account.close()
 
 
 def check_account_name(name: str) -> str:

@@ -101,14 +101,16 @@ _FIXED: dict[str, Resource] = {
 }
 
 
-def locate(scheme: str, host: str, path: str, account_names: Container[str]) -> Target:
+def locate(
+    scheme: str, host: str, path: str, account_names: Container[str], service: str = "table"
+) -> Target:
     """Find the account that a request is addressed to, in host style or in path style.
 
     Host style is `acct.table.…`, or any dotted name whose first label is a known account; in
-    path style the first segment of the path names the account.
+    path style the first segment of the path names the account. `service` is the second label.
     """
-    label, is_table_host = _host_form(host)
-    if label and (is_table_host or label.removesuffix(_SECONDARY) in account_names):
+    label, is_service_host = _host_form(host, service)
+    if label and (is_service_host or label.removesuffix(_SECONDARY) in account_names):
         account, is_secondary = _without_suffix(label)
         return Target(account, is_secondary, f"{scheme}://{host}", path)
     named, _, rest = path.lstrip("/").partition("/")
@@ -131,8 +133,8 @@ def _account_in_path(scheme: str, host: str, named: str) -> tuple[str, bool, str
 
 
 @lru_cache(maxsize=256)
-def _host_form(host: str) -> tuple[str, bool]:
-    """Return the label that may be an account, and whether `table` follows it."""
+def _host_form(host: str, service: str) -> tuple[str, bool]:
+    """Return the label that may be an account, and whether the service follows it."""
     if not _HOST.fullmatch(host):
         raise InvalidRequestError(
             "InvalidHeaderValue",
@@ -143,7 +145,7 @@ def _host_form(host: str) -> tuple[str, bool]:
     if name.startswith("[") or "." not in name or _IPV4.fullmatch(name):
         return "", False
     labels = name.split(".")
-    return labels[0], labels[1] == "table"
+    return labels[0], labels[1] == service
 
 
 def _check_account_segment(segment: str) -> None:
@@ -165,6 +167,23 @@ def parse_resource(path: str, account: str = "") -> Resource:
                 check_key_in_address(row_key)
             return OneEntity(table, EntityKey(partition_key, row_key))
     return _parse_unusual(text.strip("/"), account)
+
+
+def split_container(path: str) -> tuple[str, str]:
+    """Split a path after the account into queue or container, and what follows; both decoded.
+
+    What follows may hold slashes and begin with one: it is the whole name of a blob.
+    """
+    first, _, rest = path.removeprefix("/").partition("/")
+    return _decode_name(first), _decode_name(rest)
+
+
+def _decode_name(text: str) -> str:
+    if "%" in text:
+        return _decode_path(text)
+    if not text.isascii() and _SURROGATES.search(text):
+        raise _syntax_error("The path is not UTF-8.")
+    return text
 
 
 def _decode_path(path: str) -> str:

@@ -51,7 +51,8 @@ _METHOD = re.compile(r"[A-Z]{1,20}")
 _VERSIONS = frozenset({"HTTP/1.1", "HTTP/1.0"})
 _HEADER_NAME = re.compile(r"[0-9A-Za-z!#$%&'*+.^_`|~-]+")
 _CONTROLS = bytes({*range(32), 127} - {9, 10})
-_REASONS = {status.value: status.phrase for status in HTTPStatus}
+_CONTENT_ID = re.compile(r"[0-9]{1,9}")
+REASONS = {status.value: status.phrase for status in HTTPStatus}
 
 
 def read_batch(body: bytes, content_type: str, root_path: str = "") -> BatchRequest:
@@ -75,6 +76,25 @@ def read_batch(body: bytes, content_type: str, root_path: str = "") -> BatchRequ
     if not requests:
         raise _malformed("The batch is empty.")
     return BatchRequest(requests, is_query)
+
+
+def read_parts(
+    body: bytes, content_type: str, root_path: str, parts_max: int
+) -> list[tuple[str, Request]]:
+    """Read a batch without change sets: the Content-ID of each part, and its request."""
+    found: list[tuple[str, Request]] = []
+    for part in _split_parts(body, _boundary_of(content_type)):
+        head, content = _cut_head(part)
+        if _part_type(head) != _REQUEST_TYPE:
+            raise _malformed("A batch holds requests: parts of type application/http.")
+        headers, _ = _parse_headers(_head_lines(head))
+        number = headers.get("content-id", str(len(found)))
+        if not _CONTENT_ID.fullmatch(number):
+            raise _malformed("Content-ID is a number.")
+        found.append((number, _read_request(content, root_path)))
+        if len(found) > parts_max:
+            raise _malformed("The batch has too many parts.")
+    return found
 
 
 def _read_query(content: bytes, root_path: str) -> Request:
@@ -271,6 +291,6 @@ def _print_part(part: Response, delimiter: str) -> tuple[bytes, bytes, bytes]:
     headers = "".join([f"{name}: {value}\r\n" for name, value in part.headers])
     head = (
         f"{delimiter}\r\nContent-Type: application/http\r\nContent-Transfer-Encoding: binary\r\n"
-        f"\r\nHTTP/1.1 {part.status} {_REASONS[part.status]}\r\n{headers}\r\n"
+        f"\r\nHTTP/1.1 {part.status} {REASONS[part.status]}\r\n{headers}\r\n"
     )
     return head.encode(), part.body, b"\r\n"

@@ -16,16 +16,21 @@ from partita.clock import SystemClock
 from partita.database import Durability
 from partita.errors import ConfigurationError
 from partita.service.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, Account, Accounts
-from partita.service.app import App
+from partita.service.front import Front
+from partita.service.services import BLOBS, KINDS, QUEUES, TABLES, ServiceKind
 
 if TYPE_CHECKING:
     from azure.data.tables import TableServiceClient
     from azure.data.tables.aio import TableServiceClient as AsyncTableServiceClient
+    from azure.storage.blob import BlobServiceClient
+    from azure.storage.blob.aio import BlobServiceClient as AsyncBlobServiceClient
+    from azure.storage.queue import QueueServiceClient
+    from azure.storage.queue.aio import QueueServiceClient as AsyncQueueServiceClient
 
 T = TypeVar("T")
 
-TABLE_ENDPOINT = f"http://127.0.0.1:10002/{DEVELOPMENT_ACCOUNT}"
-"""What the clients believe they talk to: the address that `partita serve` has by default."""
+ENDPOINTS = {kind.name: f"http://127.0.0.1:{kind.port}/{DEVELOPMENT_ACCOUNT}" for kind in KINDS}
+"""What the clients believe they talk to: the addresses that `partita serve` has by default."""
 
 
 def open_account(
@@ -43,7 +48,9 @@ def open_account(
     'Ken'
     """
     try:
-        import azure.data.tables  # noqa: F401, PLC0415 - an extra; say so if it is not there
+        import azure.data.tables  # noqa: PLC0415 - an extra; say so if it is not there
+        import azure.storage.blob  # noqa: PLC0415
+        import azure.storage.queue  # noqa: F401, PLC0415
     except ImportError as error:
         raise ConfigurationError(
             "Configuration",
@@ -70,33 +77,72 @@ class LocalAccount:
         )
         self._thread.start()
         try:
-            self._app = self._run(self._open(root, durability))
+            self._account = self._run(self._open(root, durability))
         except BaseException:
             self._stop_loop()
             raise
+        accounts = Accounts([self._account], self._clock)
+        self._fronts = {
+            kind.name: Front(kind.build(accounts, self._clock), accounts, self._clock)
+            for kind in KINDS
+        }
+        self._blobs: BlobServiceClient | None = None
+        self._queues: QueueServiceClient | None = None
         self._tables: TableServiceClient | None = None
         self.aio = AsyncClients(self)
+
+    @property
+    def blobs(self) -> "BlobServiceClient":
+        """The synchronous blob client, the same at every call."""
+        from azure.storage.blob import BlobServiceClient  # noqa: PLC0415 - an extra
+
+        if self._blobs is None:
+            self._blobs = BlobServiceClient(**self.client_arguments(BLOBS))
+        return self._blobs
+
+    @property
+    def queues(self) -> "QueueServiceClient":
+        """The synchronous queue client, the same at every call."""
+        from azure.storage.queue import QueueServiceClient  # noqa: PLC0415 - an extra
+
+        if self._queues is None:
+            self._queues = QueueServiceClient(**self.client_arguments(QUEUES))
+        return self._queues
 
     @property
     def tables(self) -> "TableServiceClient":
         """The synchronous table client, the same at every call."""
         from azure.data.tables import TableServiceClient  # noqa: PLC0415 - an extra
 
-        from partita.service.azure_transport import InProcessTransport  # noqa: PLC0415
-
         if self._tables is None:
-            self._tables = TableServiceClient(
-                TABLE_ENDPOINT,
-                credential=_credential(),
-                transport=InProcessTransport(self._app.respond, self._loop),
-            )
+            self._tables = TableServiceClient(**self.client_arguments(TABLES))
         return self._tables
+
+    def client_arguments(self, kind: ServiceKind, *, is_async: bool = False) -> dict[str, Any]:
+        """Return what a client of this service is built with: no socket, the account's key."""
+        from azure.core.credentials import AzureNamedKeyCredential  # noqa: PLC0415 - an extra
+
+        from partita.service.azure_transport import (  # noqa: PLC0415
+            AsyncInProcessTransport,
+            InProcessTransport,
+        )
+
+        transport = AsyncInProcessTransport if is_async else InProcessTransport
+        return {
+            ("endpoint" if kind is TABLES else "account_url"): ENDPOINTS[kind.name],
+            "credential": AzureNamedKeyCredential(DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY),
+            "transport": transport(
+                self._fronts[kind.name].respond,
+                self._loop,
+                stream_above_bytes=kind.limits.stream_above_bytes,
+            ),
+        }
 
     def close(self) -> None:
         """Finish what was accepted and give the folder free."""
         if self._loop.is_closed():
             return
-        self._run(self._app.accounts.close())
+        self._run(self._account.close())
         self._stop_loop()
 
     def __enter__(self) -> "LocalAccount":
@@ -110,15 +156,14 @@ class LocalAccount:
     ) -> None:
         self.close()
 
-    async def _open(self, root: Path | None, durability: Durability) -> App:
-        account = await Account.open(
+    async def _open(self, root: Path | None, durability: Durability) -> Account:
+        return await Account.open(
             DEVELOPMENT_ACCOUNT,
             [DEVELOPMENT_KEY],
             root=root,
             durability=durability,
             clock=self._clock,
         )
-        return App(Accounts([account], self._clock), self._clock)
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
@@ -136,20 +181,19 @@ class AsyncClients:
         self._account = account
 
     @property
+    def blobs(self) -> "AsyncBlobServiceClient":
+        from azure.storage.blob.aio import BlobServiceClient  # noqa: PLC0415 - an extra
+
+        return BlobServiceClient(**self._account.client_arguments(BLOBS, is_async=True))
+
+    @property
+    def queues(self) -> "AsyncQueueServiceClient":
+        from azure.storage.queue.aio import QueueServiceClient  # noqa: PLC0415 - an extra
+
+        return QueueServiceClient(**self._account.client_arguments(QUEUES, is_async=True))
+
+    @property
     def tables(self) -> "AsyncTableServiceClient":
         from azure.data.tables.aio import TableServiceClient  # noqa: PLC0415 - an extra
 
-        from partita.service.azure_transport import AsyncInProcessTransport  # noqa: PLC0415
-
-        account = self._account
-        return TableServiceClient(
-            TABLE_ENDPOINT,
-            credential=_credential(),
-            transport=AsyncInProcessTransport(account._app.respond, account._loop),  # noqa: SLF001
-        )
-
-
-def _credential() -> Any:
-    from azure.core.credentials import AzureNamedKeyCredential  # noqa: PLC0415 - an extra
-
-    return AzureNamedKeyCredential(DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY)
+        return TableServiceClient(**self._account.client_arguments(TABLES, is_async=True))

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 import msgspec
 
 from partita.errors import InvalidRequestError, LimitExceededError
+from partita.policies import Policy
 from partita.service.shared_key import authentication_failed
 from partita.tables import edm, limits
-from partita.tables.store import Policy
 
-TABLE_LETTERS = "raud"
-"""The permissions of tables: query, add, update, delete."""
+LETTERS = {"t": "raud", "q": "raup", "b": "racwdxyltfmeopi"}
+"""The permissions that a SAS or policy of each service may hold."""
+TABLE_LETTERS = LETTERS["t"]
 
 
 class Terms(msgspec.Struct, frozen=True, gc=False):

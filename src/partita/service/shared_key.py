@@ -8,8 +8,9 @@ its date: the scheme has no nonce, and TLS is the cure.
 import binascii
 import hashlib
 import hmac
+import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from functools import lru_cache
 from urllib.parse import unquote
@@ -25,7 +26,26 @@ _SHA256_BLOCK_BYTES = 64
 _INNER_PAD = bytes(byte ^ 0x36 for byte in range(256))
 _OUTER_PAD = bytes(byte ^ 0x5C for byte in range(256))
 
-_SIGNED_HEADERS = frozenset({"authorization", "content-md5", "content-type", "date", "x-ms-date"})
+_SLOTS = (
+    *("content-encoding", "content-language", "content-length", "content-md5", "content-type"),
+    *("date", "if-modified-since", "if-match", "if-none-match", "if-unmodified-since", "range"),
+)
+"""The headers that queues and blobs sign besides their own, in their order."""
+_LITE_SLOTS = ("content-md5", "content-type", "date")
+_LENGTH_SLOT = 3
+_EMPTY_HEADERS_VERSION = "2016-05-31"
+"""The first version that signs a header without a value."""
+_SIGNED_HEADERS = frozenset({"authorization", "x-ms-date", *_SLOTS} - {"if-match", "if-none-match"})
+"""Which may come only once: of two, who knows which was signed and which will be obeyed?"""
+_WEIGHTS = {
+    character: weight
+    for weight, both in enumerate(
+        (*"!#$%&*.^_`|~+", *"0123456789", *(a + a.upper() for a in "abcdefghijklmnopqrstuvwxyz"))
+    )
+    for character in both
+}
+_MINOR_WEIGHTS = {"'": 1, "-": 2}
+"""What is passed over when names are sorted, and then decides between equals."""
 _HTTP_DATE = re.compile(
     r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun), (\d\d) ([A-Z][a-z]{2}) (\d{4}) (\d\d):(\d\d):(\d\d) GMT",
     re.ASCII,
@@ -95,6 +115,7 @@ def authenticate(
     keys: Sequence[SigningKey],
     now: int,
     skew_seconds: int | None = SKEW_SECONDS,
+    service: str = "t",
 ) -> None:
     """Raise unless the Authorization header was made with one of the keys.
 
@@ -116,25 +137,112 @@ def authenticate(
     name, _, given = credentials.partition(":")
     if scheme not in ("SharedKey", "SharedKeyLite") or not name or not given:
         raise malformed(hint="Expected 'SharedKey <account>:<signature>'.")
-    sent_at = headers.get("x-ms-date") or headers.get("date") or ""
-    _check_date(sent_at, now, skew_seconds)
+    _check_date(headers.get("x-ms-date") or headers.get("date") or "", now, skew_seconds)
     if name != account:
         raise authentication_failed(hint="The Authorization header names another account.")
 
-    front = f"{sent_at}\n/{account}"
-    if scheme == "SharedKey":
-        md5, media_type = headers.get("content-md5", ""), headers.get("content-type", "")
-        front = f"{request.method}\n{md5}\n{media_type}\n{front}"
-    tail = _signed_query(request.query) if request.query else ""
-    path = request.path or "/"
+    is_lite = scheme == "SharedKeyLite"
+    text = string_to_sign(request, account, service, is_lite=is_lite)
     for key in keys:
-        if key.verify(front + path + tail, given):
+        if key.verify(text, given):
             return
-    for spelling in _other_spellings(path, account):
+    for text in _other_texts(request, account, service, is_lite=is_lite):
         for key in keys:
-            if key.verify(front + spelling + tail, given):
+            if key.verify(text, given):
                 return
     raise authentication_failed(hint="The signature does not match the request.")
+
+
+def string_to_sign(  # noqa: PLR0913 - the ways in which clients differ, each by its name
+    request: Request,
+    account: str,
+    service: str = "t",
+    *,
+    is_lite: bool = False,
+    path: str | None = None,
+    is_ordinal: bool = False,
+    zero: str = "",
+) -> str:
+    """Return the text that a request's signature is made over.
+
+    `is_ordinal` sorts headers by their bytes, `zero` is how an empty body's length is written:
+    what clients older than the rules do.
+    """
+    headers = request.headers
+    resource = f"/{account}{path or request.path or '/'}"
+    if service == "t":
+        if request.query:
+            resource += _signed_comp(request.query)
+        sent_at = headers.get("x-ms-date") or headers.get("date") or ""
+        if is_lite:
+            return f"{sent_at}\n{resource}"
+        md5, media_type = headers.get("content-md5", ""), headers.get("content-type", "")
+        return f"{request.method}\n{md5}\n{media_type}\n{sent_at}\n{resource}"
+    names = _LITE_SLOTS if is_lite else _SLOTS
+    slots = [request.method, *[headers.get(name, "") for name in names]]
+    if "x-ms-date" in headers:
+        slots[names.index("date") + 1] = ""
+    if not is_lite and slots[_LENGTH_SLOT] == "0":
+        slots[_LENGTH_SLOT] = zero
+    query = _signed_comp(request.query) if is_lite else _signed_query(request.query)
+    front = "\n".join(slots)
+    return f"{front}\n{_signed_headers(headers, is_ordinal=is_ordinal)}{resource}{query}"
+
+
+def _other_texts(request: Request, account: str, service: str, *, is_lite: bool) -> Iterator[str]:
+    """List what else a client may have signed for this request; all of it means the same."""
+    path = request.path or "/"
+    paths = [path, *_other_spellings(path, account)]
+    if service == "t":
+        for spelling in paths[1:]:
+            yield string_to_sign(request, account, service, is_lite=is_lite, path=spelling)
+        return
+    own = [name for name in request.headers if name.startswith("x-ms-")]
+    orders = (False, True) if sorted(own) != sorted(own, key=_collation) else (False,)
+    zeros = ("", "0") if request.headers.get("content-length") == "0" and not is_lite else ("",)
+    for spelling, is_ordinal, zero in itertools.product(paths, orders, zeros):
+        yield string_to_sign(
+            request,
+            account,
+            service,
+            is_lite=is_lite,
+            path=spelling,
+            is_ordinal=is_ordinal,
+            zero=zero,
+        )
+
+
+def _signed_headers(headers: Mapping[str, str], *, is_ordinal: bool) -> str:
+    names = [name for name in headers if name.startswith("x-ms-")]
+    names.sort(key=None if is_ordinal else _collation)
+    lines = [f"{name}:{headers[name]}\n" for name in names]
+    if "" in headers.values() and headers.get("x-ms-version", "") < _EMPTY_HEADERS_VERSION:
+        lines = [line for line in lines if not line.endswith(":\n")]
+    return "".join(lines)
+
+
+@lru_cache(maxsize=1024)
+def _collation(name: str) -> tuple[list[int], list[int]]:
+    """Return the place of a header name as the service sorts it: words before hyphens."""
+    letters = [_WEIGHTS[character] for character in name if character in _WEIGHTS]
+    return letters, [_MINOR_WEIGHTS.get(character, 0) for character in name]
+
+
+def _signed_query(query: str) -> str:
+    if not query:
+        return ""
+    values: dict[str, list[str]] = {}
+    for part in query.split("&"):
+        name, _, value = part.partition("=")
+        if part:
+            values.setdefault(unquote(name).lower(), []).append(unquote(value))
+    if "%0A" in query.upper():
+        raise InvalidRequestError(
+            "InvalidQueryParameterValue",
+            "Value for one of the query parameters specified in the request URI is invalid.",
+            hint="A line feed would let one signed text be read as other parameters.",
+        )
+    return "".join(f"\n{name}:{','.join(sorted(values[name]))}" for name in sorted(values))
 
 
 def authentication_failed(*, hint: str) -> NotAuthorizedError:
@@ -189,12 +297,12 @@ def _check_date(text: str, now: int, skew_seconds: int | None) -> None:
         )
 
 
-def _signed_query(query: str) -> str:
+def _signed_comp(query: str) -> str:
     values = []
     for part in query.split("&"):
         name, _, value = part.partition("=")
-        # The name is decoded as the router will decode it: %63omp must not escape signing.
-        if name == "comp" or ("%" in name and unquote(name) == "comp"):
+        # The name is read as the router will read it: neither %63omp nor Comp escapes signing.
+        if name == "comp" or unquote(name).lower() == "comp":
             values.append(unquote(value))
     if len(values) > 1:
         raise InvalidRequestError(

@@ -1,26 +1,23 @@
-"""The XML documents of the service: access policies, service properties, stats. No I/O.
+"""The XML documents that the services share: access policies, service properties, stats. No I/O.
 
-Input is small and plain or it is refused: no document type, bounded bytes and elements, no
-element twice where one is meant. Output goes through one escaping writer.
+An element that is not known, or twice there where one is meant, is refused; what a document of
+service properties does not name stays as it is.
 """
 
-import html
 import re
-from collections.abc import Iterator, Sequence
-from xml.etree.ElementTree import Element, ParseError
+from collections.abc import Callable, Iterator, Sequence
+from xml.etree.ElementTree import Element
 
 import msgspec
-from defusedxml.ElementTree import fromstring
 
 from partita.errors import FormatVersionError, InvalidRequestError, LimitExceededError
+from partita.policies import Policy
 from partita.service.cors import CorsRule
 from partita.service.http_wire import http_date
-from partita.service.policy import check_policies, parse_time
+from partita.service.policy import LETTERS, check_policies, parse_time
+from partita.service.xml_text import document, element, escape, name_of, not_valid, parse_xml
 from partita.tables import edm
-from partita.tables.store import Policy
 
-XML_BYTES_MAX = 256 * 1024
-XML_ELEMENTS_MAX = 1000
 CORS_RULES_MAX = 5
 CORS_TEXT_BYTES_MAX = 2 * 1024
 CORS_VALUE_CHARACTERS_MAX = 256
@@ -28,14 +25,16 @@ CORS_LITERAL_HEADERS_MAX = 64
 CORS_PREFIXED_HEADERS_MAX = 2
 CORS_AGE_SECONDS_MAX = 2**31 - 1
 RETENTION_DAYS_MAX = 365
+WEBSITE_PATH_CHARACTERS_MAX = 1024
 
 HOUR_AND_MINUTE_VERSION = "2013-08-15"
 """Older versions know one `Metrics` and no CORS."""
 
 _ROOT_NAMES = ("Logging", "HourMetrics", "MinuteMetrics", "Cors")
+_BLOB_NAMES = ("DeleteRetentionPolicy", "StaticWebsite", "DefaultServiceVersion")
+_WEBSITE_NAMES = ("IndexDocument", "ErrorDocument404Path", "DefaultIndexDocumentPath")
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "MERGE", "POST", "OPTIONS", "PUT", "PATCH"})
-_DECLARATION = '<?xml version="1.0" encoding="utf-8"?>'
-_ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_VERSION = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _DIGITS = re.compile(r"\d{1,10}", re.ASCII)
 
 
@@ -58,6 +57,23 @@ class Metrics(msgspec.Struct, frozen=True, gc=False):
     retention_days: int | None = None
 
 
+class DeleteRetention(msgspec.Struct, frozen=True, gc=False):
+    """How long deleted blobs would be kept; kept and given back, not acted on."""
+
+    days: int | None = None
+    """None: deleted is gone."""
+    allows_permanent_delete: bool = False
+
+
+class StaticWebsite(msgspec.Struct, frozen=True, gc=False):
+    """What a web site on blobs would show; kept and given back, not acted on."""
+
+    enabled: bool = False
+    index_document: str | None = None
+    error_document: str | None = None
+    default_index_path: str | None = None
+
+
 class ServiceProperties(msgspec.Struct, frozen=True, gc=False):
     """The settings of one service of an account."""
 
@@ -65,6 +81,11 @@ class ServiceProperties(msgspec.Struct, frozen=True, gc=False):
     hour_metrics: Metrics = Metrics()
     minute_metrics: Metrics = Metrics()
     cors: tuple[CorsRule, ...] = ()
+    # Of the blob service only.
+    delete_retention: DeleteRetention = DeleteRetention()
+    static_website: StaticWebsite = StaticWebsite()
+    default_version: str | None = None
+    """The API version of requests that name none."""
 
 
 def encode(properties: ServiceProperties) -> bytes:
@@ -82,13 +103,13 @@ def decode(stored: bytes) -> ServiceProperties:
         ) from error
 
 
-def parse_policies(body: bytes) -> list[Policy]:
-    """Read the body of Set Table ACL; an empty one clears all policies."""
+def parse_policies(body: bytes, service: str = "t") -> list[Policy]:
+    """Read access policies of a table, queue or container; an empty body clears them all."""
     if not body.strip():
         return []
-    root = _parse(body, "SignedIdentifiers")
+    root = parse_xml(body, "SignedIdentifiers")
     policies = [_policy(child) for child in _children(root, "SignedIdentifier")]
-    check_policies(policies)
+    check_policies(policies, LETTERS[service])
     return policies
 
 
@@ -106,8 +127,8 @@ def _policy(element: Element) -> Policy:
 
 
 def print_policies(policies: Sequence[Policy]) -> bytes:
-    """Return the body of Get Table ACL. A policy without terms has no AccessPolicy."""
-    return _document("SignedIdentifiers", "".join(_print_policy(policy) for policy in policies))
+    """Return access policies as a document. A policy without terms has no AccessPolicy."""
+    return document("SignedIdentifiers", "".join(_print_policy(policy) for policy in policies))
 
 
 def _print_policy(policy: Policy) -> str:
@@ -115,11 +136,11 @@ def _print_policy(policy: Policy) -> str:
         (
             _time_element("Start", policy.start),
             _time_element("Expiry", policy.expiry),
-            _element("Permission", _escape(policy.permission)) if policy.permission else "",
+            element("Permission", escape(policy.permission)) if policy.permission else "",
         )
     )
-    access = _element("AccessPolicy", terms) if terms else ""
-    return _element("SignedIdentifier", _element("Id", _escape(policy.id)) + access)
+    access = element("AccessPolicy", terms) if terms else ""
+    return element("SignedIdentifier", element("Id", escape(policy.id)) + access)
 
 
 def _time_element(name: str, text: str | None) -> str:
@@ -127,28 +148,25 @@ def _time_element(name: str, text: str | None) -> str:
     if ticks is None:
         return ""
     whole = edm.text_of(ticks)[:19]
-    return _element(name, f"{whole}.{ticks % edm.TICKS_A_SECOND:07}Z")
+    return element(name, f"{whole}.{ticks % edm.TICKS_A_SECOND:07}Z")
 
 
-def parse_properties(body: bytes, current: ServiceProperties, version: str) -> ServiceProperties:
+def parse_properties(
+    body: bytes, current: ServiceProperties, version: str, service: str = "t"
+) -> ServiceProperties:
     """Read the body of Set Service Properties: what it does not name stays as it is."""
-    root = _parse(body, "StorageServiceProperties")
+    root = parse_xml(body, "StorageServiceProperties")
+    of_blobs = _BLOB_NAMES if service == "b" else ()
     if version < HOUR_AND_MINUTE_VERSION:
-        members = _members(root, ("Logging", "Metrics"))
-        return ServiceProperties(
-            _logging(_required(members, "Logging")),
-            _metrics(_required(members, "Metrics")),
-            current.minute_metrics,
-            current.cors,
-        )
-    members = _members(root, _ROOT_NAMES)
-    logging, hour, minute, cors = (members.get(name) for name in _ROOT_NAMES)
-    return ServiceProperties(
-        current.logging if logging is None else _logging(logging),
-        current.hour_metrics if hour is None else _metrics(hour),
-        current.minute_metrics if minute is None else _metrics(minute),
-        current.cors if cors is None else _cors(cors),
-    )
+        members = _members(root, ("Logging", "Metrics", *of_blobs[2:]))
+        _required(members, "Logging")
+        members["HourMetrics"] = _required(members, "Metrics")
+    else:
+        members = _members(root, (*_ROOT_NAMES, *of_blobs))
+    changes = {
+        field: read(members[name]) for name, (field, read) in _READERS.items() if name in members
+    }
+    return msgspec.structs.replace(current, **changes)
 
 
 def _logging(element: Element) -> Logging:
@@ -182,10 +200,41 @@ def _retention_days(element: Element) -> int | None:
     members = _members(element, ("Enabled", "Days"))
     if not _boolean(_required(members, "Enabled")):
         return None
+    return _days(members)
+
+
+def _days(members: dict[str, Element]) -> int:
     days = _number(_required(members, "Days"))
     if not 1 <= days <= RETENTION_DAYS_MAX:
         raise _too_much(hint=f"Days is 1 to {RETENTION_DAYS_MAX}.")
     return days
+
+
+def _delete_retention(element: Element) -> DeleteRetention:
+    members = _members(element, ("Enabled", "Days", "AllowPermanentDelete"))
+    if not _boolean(_required(members, "Enabled")):
+        return DeleteRetention()
+    permanent = members.get("AllowPermanentDelete")
+    return DeleteRetention(_days(members), permanent is not None and _boolean(permanent))
+
+
+def _static_website(element: Element) -> StaticWebsite:
+    members = _members(element, ("Enabled", *_WEBSITE_NAMES))
+    if not _boolean(_required(members, "Enabled")):
+        return StaticWebsite()
+    texts = {name: _text(child).strip() or None for name, child in members.items()}
+    if any(len(text) > WEBSITE_PATH_CHARACTERS_MAX for text in texts.values() if text):
+        raise _too_much(hint=f"A path has at most {WEBSITE_PATH_CHARACTERS_MAX} characters.")
+    return StaticWebsite(True, *(texts.get(name) for name in _WEBSITE_NAMES))  # noqa: FBT003
+
+
+def _default_version(element: Element) -> str | None:
+    version = _text(element).strip()
+    if not version:
+        return None
+    if not _VERSION.fullmatch(version) or parse_time(version) is None:
+        raise _bad_value(hint="DefaultServiceVersion is a date such as 2019-02-02.")
+    return version
 
 
 def _cors(element: Element) -> tuple[CorsRule, ...]:
@@ -243,24 +292,53 @@ def _header_list(element: Element) -> tuple[str, ...]:
     return (*literal, *prefixed)
 
 
-def print_properties(properties: ServiceProperties, version: str) -> bytes:
+def print_properties(properties: ServiceProperties, version: str, service: str = "t") -> bytes:
     """Return the body of Get Service Properties, in the element order of the service."""
-    logging = _element("Logging", _print_logging(properties.logging))
+    logging = element("Logging", _print_logging(properties.logging))
     hour = _print_metrics(properties.hour_metrics)
     if version < HOUR_AND_MINUTE_VERSION:
-        return _document("StorageServiceProperties", logging + _element("Metrics", hour))
-    return _document(
+        return document("StorageServiceProperties", logging + element("Metrics", hour))
+    return document(
         "StorageServiceProperties",
         logging
-        + _element("HourMetrics", hour)
-        + _element("MinuteMetrics", _print_metrics(properties.minute_metrics))
-        + _element("Cors", "".join(_print_cors_rule(rule) for rule in properties.cors)),
+        + element("HourMetrics", hour)
+        + element("MinuteMetrics", _print_metrics(properties.minute_metrics))
+        + element("Cors", "".join(_print_cors_rule(rule) for rule in properties.cors))
+        + (_print_of_blobs(properties) if service == "b" else ""),
+    )
+
+
+def _print_of_blobs(properties: ServiceProperties) -> str:
+    retention, website = properties.delete_retention, properties.static_website
+    days = "" if retention.days is None else element("Days", str(retention.days))
+    paths = zip(
+        _WEBSITE_NAMES,
+        (website.index_document, website.error_document, website.default_index_path),
+        strict=True,
+    )
+    return (
+        element(
+            "DeleteRetentionPolicy",
+            _print_boolean("Enabled", retention.days is not None)
+            + days
+            + _print_boolean("AllowPermanentDelete", retention.allows_permanent_delete),
+        )
+        + element(
+            "StaticWebsite",
+            _print_boolean("Enabled", website.enabled)
+            + "".join(element(name, escape(path)) for name, path in paths if path),
+        )
+        + (
+            element("DefaultServiceVersion", properties.default_version)
+            if properties.default_version
+            else ""
+        )
     )
 
 
 def _print_logging(logging: Logging) -> str:
     return (
-        _element("Version", "1.0")
+        element("Version", "1.0")
         + _print_boolean("Read", logging.read)
         + _print_boolean("Write", logging.write)
         + _print_boolean("Delete", logging.delete)
@@ -270,7 +348,7 @@ def _print_logging(logging: Logging) -> str:
 
 def _print_metrics(metrics: Metrics) -> str:
     return (
-        _element("Version", "1.0")
+        element("Version", "1.0")
         + _print_boolean("Enabled", metrics.enabled)
         + (_print_boolean("IncludeAPIs", metrics.include_apis) if metrics.enabled else "")
         + _print_retention(metrics.retention_days)
@@ -279,7 +357,7 @@ def _print_metrics(metrics: Metrics) -> str:
 
 def _print_retention(days: int | None) -> str:
     enabled = _print_boolean("Enabled", days is not None)
-    return _element("RetentionPolicy", enabled + (_element("Days", str(days)) if days else ""))
+    return element("RetentionPolicy", enabled + (element("Days", str(days)) if days else ""))
 
 
 def _print_cors_rule(rule: CorsRule) -> str:
@@ -291,52 +369,35 @@ def _print_cors_rule(rule: CorsRule) -> str:
         str(rule.max_age_seconds),
     )
     members = zip(_CORS_NAMES, texts, strict=True)
-    return _element("CorsRule", "".join(_element(name, _escape(text)) for name, text in members))
+    return element("CorsRule", "".join(element(name, escape(text)) for name, text in members))
 
 
 def _print_boolean(name: str, value: bool) -> str:  # noqa: FBT001 - the value is the point
-    return _element(name, "true" if value else "false")
+    return element(name, "true" if value else "false")
 
 
 def print_stats(status: str, last_sync: int | None) -> bytes:
     """Return the body of Get Service Stats; only a live secondary has a time of last sync."""
     synced = http_date(last_sync) if status == "live" and last_sync is not None else ""
-    replication = _element("Status", status) + _element("LastSyncTime", synced)
-    return _document("StorageServiceStats", _element("GeoReplication", replication))
-
-
-def _parse(body: bytes, root_name: str) -> Element:
-    # Every element costs a '<', in every encoding that the parser reads: a cheap first bound.
-    if len(body) > XML_BYTES_MAX or body.count(b"<") > 2 * XML_ELEMENTS_MAX:
-        raise _too_much(hint=f"At most {XML_BYTES_MAX} bytes and {XML_ELEMENTS_MAX} elements.")
-    try:
-        root: Element = fromstring(body, forbid_dtd=True)
-    except (ParseError, ValueError, LookupError) as error:
-        raise _not_valid(hint="The body is not plain XML.") from error
-    if _name(root) != root_name:
-        raise _not_valid(hint=f"The root element is {root_name}.")
-    return root
-
-
-def _name(element: Element) -> str:
-    return str(element.tag).rpartition("}")[2]
+    replication = element("Status", status) + element("LastSyncTime", synced)
+    return document("StorageServiceStats", element("GeoReplication", replication))
 
 
 def _children(element: Element, name: str) -> Iterator[Element]:
     for child in element:
-        if _name(child) != name:
-            raise _unsupported(_name(child))
+        if name_of(child) != name:
+            raise _unsupported(name_of(child))
         yield child
 
 
 def _members(element: Element, names: Sequence[str]) -> dict[str, Element]:
     members: dict[str, Element] = {}
     for child in element:
-        name = _name(child)
+        name = name_of(child)
         if name not in names:
             raise _unsupported(name)
         if name in members:
-            raise _not_valid(hint=f"{name} is given twice.")
+            raise not_valid(hint=f"{name} is given twice.")
         members[name] = child
     return members
 
@@ -354,28 +415,22 @@ def _required(members: dict[str, Element], name: str) -> Element:
 
 def _text(element: Element) -> str:
     if len(element):
-        raise _bad_value(hint=f"{_name(element)} holds text only.")
+        raise _bad_value(hint=f"{name_of(element)} holds text only.")
     return element.text or ""
 
 
 def _boolean(element: Element) -> bool:
     text = _text(element).strip().lower()
     if text not in ("true", "false"):
-        raise _bad_value(hint=f"{_name(element)} is true or false.")
+        raise _bad_value(hint=f"{name_of(element)} is true or false.")
     return text == "true"
 
 
 def _number(element: Element) -> int:
     text = _text(element).strip()
     if not _DIGITS.fullmatch(text):
-        raise _bad_value(hint=f"{_name(element)} is a whole number.")
+        raise _bad_value(hint=f"{name_of(element)} is a whole number.")
     return int(text)
-
-
-def _not_valid(*, hint: str) -> InvalidRequestError:
-    return InvalidRequestError(
-        "InvalidXmlDocument", "XML specified is not syntactically valid.", hint=hint
-    )
 
 
 def _too_much(*, hint: str) -> LimitExceededError:
@@ -401,13 +456,13 @@ def _unsupported(name: str) -> InvalidRequestError:
     )
 
 
-def _document(name: str, content: str) -> bytes:
-    return (_DECLARATION + _element(name, content)).encode()
-
-
-def _element(name: str, content: str) -> str:
-    return f"<{name}>{content}</{name}>" if content else f"<{name} />"
-
-
-def _escape(text: str) -> str:
-    return html.escape(_ILLEGAL.sub("", text), quote=False)
+_READERS: dict[str, tuple[str, Callable[[Element], object]]] = {
+    "Logging": ("logging", _logging),
+    "HourMetrics": ("hour_metrics", _metrics),
+    "MinuteMetrics": ("minute_metrics", _metrics),
+    "Cors": ("cors", _cors),
+    "DeleteRetentionPolicy": ("delete_retention", _delete_retention),
+    "StaticWebsite": ("static_website", _static_website),
+    "DefaultServiceVersion": ("default_version", _default_version),
+}
+"""What reads each element, and where it belongs."""

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.errors import NotAuthorizedError
+from partita.policies import Policy
 from partita.service import sas as sas_module
 from partita.service.request import Request
 from partita.service.sas import (
@@ -27,7 +28,6 @@ from partita.service.sas import (
 from partita.service.shared_key import SigningKey
 from partita.tables.entity import EntityKey
 from partita.tables.paging import KeyRange
-from partita.tables.store import Policy
 
 ACCOUNT = "devstoreaccount1"
 KEY_TEXT = (
@@ -174,7 +174,7 @@ def test_official_table_sas_is_ours(fields: dict[str, str]) -> None:
 
     sas = parsed(token)
 
-    assert granted(token, policy).table == "mytab"
+    assert granted(token, policy).scope == "mytab"
     unsigned = msgspec.structs.replace(sas, signature="")
     assert sorted(parse_qsl(signed(unsigned))) == sorted(parse_qsl(token))
 
@@ -312,7 +312,7 @@ def test_table_name_is_signed_without_case() -> None:
     fields = dict(parse_qsl(signed(a_table_sas(table="mytab"))))
     fields["tn"] = "MYTAB"
 
-    assert granted("&".join(f"{n}={_quoted(v)}" for n, v in fields.items())).table == "mytab"
+    assert granted("&".join(f"{n}={_quoted(v)}" for n, v in fields.items())).scope == "mytab"
 
 
 def test_token_does_not_show_its_signature() -> None:
@@ -331,7 +331,7 @@ def test_parameters_without_a_signature_are_no_sas() -> None:
 def test_other_parameters_are_left_alone() -> None:
     token = signed(a_table_sas()) + "&$filter=a&$filter=b&api-version=2019-02-02"
 
-    assert granted(token).table == "mytab"
+    assert granted(token).scope == "mytab"
 
 
 @pytest.mark.parametrize("name", ["sv", "sp", "se", "tn", "sig", "spk"])
@@ -598,15 +598,15 @@ NEEDS = {
     "set service properties": Need("s", sas_module.WRITE),
     "get service stats": Need("s", sas_module.READ),
     "query tables": Need("c", sas_module.LIST),
-    "create table": Need("c", sas_module.CREATE, table="MyTab"),
-    "delete table": Need("c", sas_module.DELETE, table="MyTab"),
-    "query entities": Need("o", sas_module.READ, table="MyTab"),
-    "insert": Need("o", sas_module.ADD, table="MyTab", key=INSIDE),
-    "insert or replace": Need("o", sas_module.UPSERT, table="MyTab", key=INSIDE),
-    "insert or merge": Need("o", sas_module.UPSERT, table="MyTab", key=INSIDE),
-    "update": Need("o", sas_module.UPDATE, table="MyTab", key=INSIDE),
-    "merge": Need("o", sas_module.UPDATE, table="MyTab", key=INSIDE),
-    "delete entity": Need("o", sas_module.DELETE, table="MyTab", key=INSIDE),
+    "create table": Need("c", sas_module.CREATE, scope="MyTab"),
+    "delete table": Need("c", sas_module.DELETE, scope="MyTab"),
+    "query entities": Need("o", sas_module.READ, scope="MyTab"),
+    "insert": Need("o", sas_module.ADD, scope="MyTab", key=INSIDE),
+    "insert or replace": Need("o", sas_module.UPSERT, scope="MyTab", key=INSIDE),
+    "insert or merge": Need("o", sas_module.UPSERT, scope="MyTab", key=INSIDE),
+    "update": Need("o", sas_module.UPDATE, scope="MyTab", key=INSIDE),
+    "merge": Need("o", sas_module.UPDATE, scope="MyTab", key=INSIDE),
+    "delete entity": Need("o", sas_module.DELETE, scope="MyTab", key=INSIDE),
 }
 
 
@@ -679,13 +679,13 @@ def test_table_sas_matrix(operation: str, span: str) -> None:
 def test_point_get_outside_the_span_is_left_to_the_span() -> None:
     grant = granted(signed(a_table_sas(end_partition_key="l")))
 
-    grant.check(Need("o", sas_module.READ, table="MyTab", key=OUTSIDE))
+    grant.check(Need("o", sas_module.READ, scope="MyTab", key=OUTSIDE))
 
     assert not grant.span.contains(OUTSIDE)
 
 
 def test_write_that_names_no_key_is_outside_every_span() -> None:
-    need = Need("o", sas_module.ADD, table="MyTab")
+    need = Need("o", sas_module.ADD, scope="MyTab")
 
     assert refusal(granted(signed(a_table_sas())), need) is None
     ranged = granted(signed(a_table_sas(start_partition_key="a")))
@@ -696,17 +696,17 @@ def test_write_that_names_no_key_is_outside_every_span() -> None:
 def test_table_sas_serves_one_table(table: str | None) -> None:
     grant = granted(signed(a_table_sas()))
 
-    assert refusal(grant, Need("o", sas_module.READ, table=table)) == "AuthorizationFailure"
+    assert refusal(grant, Need("o", sas_module.READ, scope=table)) == "AuthorizationFailure"
 
 
 def test_table_sas_serves_its_table_in_any_case() -> None:
-    granted(signed(a_table_sas())).check(Need("o", sas_module.READ, table="MYTAB"))
+    granted(signed(a_table_sas())).check(Need("o", sas_module.READ, scope="MYTAB"))
 
 
 @pytest.mark.parametrize("build", [a_table_sas, an_account_sas])
 def test_access_policies_are_out_of_reach_of_any_sas(build: Callable[..., Sas]) -> None:
     grant = granted(signed(build()))
-    need = Need("c", sas_module.READ, table="MyTab", by_key_only=True)
+    need = Need("c", sas_module.READ, scope="MyTab", by_key_only=True)
 
     assert refusal(grant, need) == "AuthorizationFailure"
 
@@ -714,7 +714,7 @@ def test_access_policies_are_out_of_reach_of_any_sas(build: Callable[..., Sas]) 
 def test_key_holder_may_do_everything() -> None:
     for need in NEEDS.values():
         FULL.check(need)
-    FULL.check(Need("c", sas_module.WRITE, table="MyTab", by_key_only=True))
+    FULL.check(Need("c", sas_module.WRITE, scope="MyTab", by_key_only=True))
     assert FULL.span == KeyRange()
     assert not FULL.is_account_sas
 
@@ -726,7 +726,7 @@ def test_key_holder_may_do_everything() -> None:
 def test_old_versions_hide_a_missing_permission(version: str, code: str) -> None:
     grant = granted(signed(a_table_sas(version=version, permissions="r")))
 
-    assert refusal(grant, Need("o", sas_module.DELETE, table="MyTab", key=INSIDE)) == code
+    assert refusal(grant, Need("o", sas_module.DELETE, scope="MyTab", key=INSIDE)) == code
 
 
 @pytest.mark.parametrize(
@@ -741,7 +741,7 @@ def test_refusals_use_the_words_of_the_service(code: str, ending: str) -> None:
     resource = "c" if code == "AuthorizationFailure" else "o"
 
     with pytest.raises(NotAuthorizedError) as caught:
-        grant.check(Need(resource, sas_module.ADD, table="MyTab", key=INSIDE))
+        grant.check(Need(resource, sas_module.ADD, scope="MyTab", key=INSIDE))
 
     assert caught.value.code == code
     assert caught.value.message == f"This request is not authorized to perform {ending}"

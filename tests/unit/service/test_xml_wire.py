@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.errors import FormatVersionError, PartitaError
+from partita.policies import Policy
 from partita.service.cors import CorsRule
 from partita.service.xml_wire import (
     Logging,
@@ -18,7 +19,6 @@ from partita.service.xml_wire import (
     print_properties,
     print_stats,
 )
-from partita.tables.store import Policy
 
 DECLARATION = b'<?xml version="1.0" encoding="utf-8"?>'
 NEW, OLD = "2019-02-02", "2012-02-12"

@@ -1,0 +1,39 @@
+"""The three services, as whoever starts them needs to know them."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from partita.clock import Clock
+from partita.service.account import Accounts
+from partita.service.blob_service import BlobService
+from partita.service.front import Service
+from partita.service.http_wire import (
+    BLOB_DIALECT,
+    QUEUE_DIALECT,
+    STREAMING_LIMITS,
+    TABLE_DIALECT,
+    Dialect,
+    HttpLimits,
+)
+from partita.service.queue_service import QueueService
+from partita.service.table_service import TableService
+
+
+class ServiceKind(msgspec.Struct, frozen=True):
+    """What a service is built from, and how its sockets behave."""
+
+    name: str
+    """What it serves."""
+    port: int
+    """Where clients look for it by default."""
+    build: Callable[[Accounts, Clock], Service]
+    dialect: Dialect
+    limits: HttpLimits = HttpLimits()
+
+
+BLOBS = ServiceKind("blobs", 10000, BlobService, BLOB_DIALECT, STREAMING_LIMITS)
+QUEUES = ServiceKind("queues", 10001, lambda _accounts, _clock: QueueService(), QUEUE_DIALECT)
+TABLES = ServiceKind("tables", 10002, TableService, TABLE_DIALECT)
+
+KINDS = (BLOBS, QUEUES, TABLES)
