@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE_SECONDS = 20
+ANY_PORTS = ("--blob-port", "0", "--queue-port", "0", "--table-port", "0")
 
 
 class LiveServer:
-    """One server process on a free port. Its folder outlives it, so it can be restarted."""
+    """One server process on free ports. Its folder outlives it, so it can be restarted."""
 
     def __init__(self, folder: Path, *flags: str) -> None:
         self._folder = folder
@@ -22,7 +23,7 @@ class LiveServer:
 
     def start(self) -> None:
         command = [sys.executable, "-m", "partita.cli.main", "serve", "--json"]
-        flags = ["--table-port", "0", "--no-request-log", *self._flags]
+        flags = [*ANY_PORTS, "--no-request-log", *self._flags]
         process = subprocess.Popen(
             [*command, *flags], cwd=self._folder, stdout=subprocess.PIPE, text=True
         )
@@ -64,7 +65,18 @@ class LiveServer:
 
     @property
     def endpoint(self) -> str:
+        """That of the tables."""
         text: str = self.announced["table_endpoint"]
+        return text
+
+    @property
+    def queue_endpoint(self) -> str:
+        text: str = self.announced["queue_endpoint"]
+        return text
+
+    @property
+    def blob_endpoint(self) -> str:
+        text: str = self.announced["blob_endpoint"]
         return text
 
     @property

@@ -41,10 +41,12 @@ def run(program: Callable[..., Completed], *arguments: str, **variables: str) ->
 
 
 def install() -> None:
-    """Fetch the SDK if nobody has; of several workers one does, and the others wait."""
+    """Fetch what the lock names if nobody has; of several workers one does, the others wait."""
     with (FOLDER / "package-lock.json").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if (FOLDER / "node_modules" / ".package-lock.json").exists():
+        installed_lock = FOLDER / "node_modules" / ".package-lock.json"
+        wanted = os.fstat(lock.fileno()).st_mtime
+        if installed_lock.exists() and installed_lock.stat().st_mtime >= wanted:
             return
         installed = run(npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund")
         assert installed.returncode == 0, installed.stderr
@@ -69,7 +71,12 @@ def outcomes(server: LiveServer, tmp_path_factory: pytest.TempPathFactory) -> di
         f"--test-reporter={FOLDER / 'reporter.mjs'}",
         f"--test-reporter-destination={report}",
     ]
-    done = run(node, "--test", *reporting, *files, PARTITA_ENDPOINT=server.endpoint)
+    endpoints = {
+        "PARTITA_ENDPOINT": server.endpoint,
+        "PARTITA_QUEUE_ENDPOINT": server.queue_endpoint,
+        "PARTITA_BLOB_ENDPOINT": server.blob_endpoint,
+    }
+    done = run(node, "--test", *reporting, *files, **endpoints)
     lines = [json.loads(line) for line in report.read_text("utf-8").split("\n") if line]
     assert lines, f"{done.stdout!r} {done.stderr!r}"
     return {line["name"]: Outcome(line["passed"], line["problem"]) for line in lines}

@@ -10,12 +10,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from azure.data.tables import TableServiceClient
+from azure.storage.blob import BlobServiceClient
+from azure.storage.queue import QueueServiceClient
+
+from wire.live import ANY_PORTS
 
 
 @contextmanager
 def a_server(folder: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    command = [sys.executable, "-m", "partita.cli.main", "serve", "--table-port", "0", "--json"]
+    command = [sys.executable, "-m", "partita.cli.main", "serve", *ANY_PORTS, "--json"]
     with subprocess.Popen(
         [*command, *flags], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -44,10 +49,52 @@ def test_the_announced_connection_string_works_and_data_outlives_the_process(
         assert staff.get_entity("Sales", "00010")["Age"] == 23
 
 
+def test_one_connection_string_opens_all_three_services(tmp_path: Path) -> None:
+    with a_server(tmp_path) as (process, start):
+        with BlobServiceClient.from_connection_string(start["connection_string"]) as blobs:
+            blobs.create_container("photos").upload_blob("1.png", b"PNG")
+        with QueueServiceClient.from_connection_string(start["connection_string"]) as queues:
+            queues.create_queue("work").send_message("archive 1")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+
+    with a_server(tmp_path) as (_, start):
+        with BlobServiceClient.from_connection_string(start["connection_string"]) as blobs:
+            assert blobs.get_blob_client("photos", "1.png").download_blob().readall() == b"PNG"
+        with QueueServiceClient.from_connection_string(start["connection_string"]) as queues:
+            (message,) = queues.get_queue_client("work").peek_messages()
+            assert message.content == "archive 1"
+
+
+@pytest.mark.parametrize("off", ["blobs", "queues", "tables"])
+def test_a_service_that_is_turned_off_has_no_socket(tmp_path: Path, off: str) -> None:
+    with a_server(tmp_path, "--in-memory", f"--no-{off}") as (_, start):
+        assert start[f"{off[:-1]}_endpoint"] is None
+        assert len(start["addresses"]) == 2
+
+
+def test_a_port_that_is_taken_ends_the_start_of_all(tmp_path: Path) -> None:
+    with a_server(tmp_path, "--in-memory") as (_, start):
+        taken = str(start["addresses"][1][1])
+        command = [sys.executable, "-m", "partita.cli.main", "serve", "--in-memory", *ANY_PORTS]
+        second = subprocess.run(
+            [*command, "--table-port", taken],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+
+    assert (second.returncode, second.stdout) == (2, "")
+    assert second.stderr.count("\n") == 1
+    assert "--queue-port" in second.stderr
+
+
 def test_a_second_server_on_the_same_folder_is_told_who_holds_it(tmp_path: Path) -> None:
     with a_server(tmp_path) as (process, _):
         second = subprocess.run(
-            [sys.executable, "-m", "partita.cli.main", "serve", "--table-port", "0"],
+            [sys.executable, "-m", "partita.cli.main", "serve", *ANY_PORTS],
             cwd=tmp_path,
             capture_output=True,
             text=True,
@@ -62,7 +109,7 @@ def test_a_second_server_on_the_same_folder_is_told_who_holds_it(tmp_path: Path)
 
 def test_health_needs_no_signature(tmp_path: Path) -> None:
     with a_server(tmp_path, "--in-memory") as (_, start):
-        host, port = start["addresses"][0]
+        host, port = start["addresses"][-1]
         for path in ("healthz", "readyz"):
             with urllib.request.urlopen(f"http://{host}:{port}/{path}", timeout=5) as answer:
                 assert answer.status == 200

@@ -1,0 +1,1 @@
+"""Backups of whole accounts, taken while they run; never on the way of a request."""

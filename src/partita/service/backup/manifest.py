@@ -1,0 +1,121 @@
+"""What a backup of an account says about itself.
+
+    account.sqlite    the database as of one moment
+    contents          a line for each content file: its hash, a blank, its bytes; in order
+    blobs/ab/cd/…     the content files that the database names
+    manifest.json     written last: a folder without it is no backup
+
+No name in a path comes from a file that is read: content files are named by their hashes.
+"""
+
+import hashlib
+import itertools
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from partita.blobs.files import CONTENT_FOLDER
+from partita.errors import ChecksumError, FormatVersionError, PartitaError
+
+FORMAT = 1
+MANIFEST_FILE = "manifest.json"
+CONTENTS_FILE = "contents"
+MANIFEST_BYTES_MAX = 64 * 1024
+
+_LINE = re.compile(rb"([0-9a-f]{64}) (0|[1-9][0-9]{0,18})\n")
+
+
+class FileFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    bytes: int
+    sha256: str
+
+
+class ContentFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    files: int
+    bytes: int
+    sha256: str
+    """Of the list of contents; each file has its own as its name."""
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a backup holds."""
+
+    account: str
+    made_at: str
+    partita: str
+    """The version that made it."""
+    database: FileFacts
+    contents: ContentFacts
+
+
+class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    format: int
+    backup: Manifest
+    check: str
+    """Of the compact JSON of `backup`: it may be read by people, not changed."""
+
+
+class Content(NamedTuple):
+    """One content file: the hash that names it, and its size."""
+
+    digest: bytes
+    size: int
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Its path below the folder of the account, or of the backup."""
+        name = self.digest.hex()
+        return CONTENT_FOLDER, name[:2], name[2:4], name
+
+
+def encode(manifest: Manifest) -> bytes:
+    envelope = _Envelope(FORMAT, manifest, _check_of(manifest))
+    return msgspec.json.format(msgspec.json.encode(envelope), indent=2) + b"\n"
+
+
+def decode(text: bytes) -> Manifest:
+    """Read a manifest, or say that it is not one that we wrote."""
+    try:
+        form = msgspec.json.decode(text, type=dict[str, msgspec.Raw]).get("format", b"null")
+        if msgspec.json.decode(form, type=int) != FORMAT:
+            raise FormatVersionError(
+                "FormatVersion",
+                "The backup was made by another version of Partita.",
+                hint="Restore it with the version that made it.",
+            )
+        envelope = msgspec.json.decode(text, type=_Envelope)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise backup_damaged(MANIFEST_FILE) from error
+    if envelope.check != _check_of(envelope.backup):
+        raise backup_damaged(MANIFEST_FILE)
+    return envelope.backup
+
+
+def _check_of(manifest: Manifest) -> str:
+    return hashlib.blake2b(msgspec.json.encode(manifest), digest_size=16).hexdigest()
+
+
+def encode_contents(contents: Iterable[Content]) -> Iterator[bytes]:
+    for digest, size in contents:
+        yield b"%s %d\n" % (digest.hex().encode(), size)
+
+
+def decode_contents(lines: Iterable[bytes]) -> list[Content]:
+    """Read the list of contents; anything but hashes in order is no list of ours."""
+    found = [_LINE.fullmatch(line) for line in lines]
+    contents = [Content(bytes.fromhex(line[1].decode()), int(line[2])) for line in found if line]
+    digests = [content.digest for content in contents]
+    if len(contents) < len(found) or any(a >= b for a, b in itertools.pairwise(digests)):
+        raise backup_damaged(CONTENTS_FILE)
+    return contents
+
+
+def backup_damaged(name: str) -> PartitaError:
+    return ChecksumError(
+        "BackupDamaged",
+        f"The file {name} of the backup is not what was written.",
+        facts={"file": name},
+        hint="Nothing was changed. Use another copy of the backup.",
+    )
