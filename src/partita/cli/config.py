@@ -19,7 +19,8 @@ from partita.database import Durability
 from partita.errors import ConfigurationError
 from partita.service.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, check_account_name
 
-TABLE_PORT = 10002
+BLOB_PORT, QUEUE_PORT, TABLE_PORT = 10000, 10001, 10002
+"""Where clients look by default."""
 CONFIG_FILE = Path("partita.toml")
 
 
@@ -50,6 +51,11 @@ class Config(msgspec.Struct, frozen=True):
     path: Path
     in_memory: bool
     host: tuple[str, ...]
+    blobs: bool
+    queues: bool
+    tables: bool
+    blob_port: int
+    queue_port: int
     table_port: int
     durability: Durability
     accounts: tuple[AccountKeys, ...]
@@ -59,6 +65,12 @@ class Config(msgspec.Struct, frozen=True):
     tls_key: Path | None
     request_log: bool
     sources: dict[str, str]
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """The port of each service that is to be served, by what it serves."""
+        ports = {"blobs": self.blob_port, "queues": self.queue_port, "tables": self.table_port}
+        return {name: port for name, port in ports.items() if getattr(self, name)}
 
     @property
     def is_on_network(self) -> bool:
@@ -104,6 +116,14 @@ def check(config: Config) -> None:
     """Refuse what must not be started, whatever the reason it was asked for."""
     if (config.tls_cert is None) != (config.tls_key is None):
         raise _invalid("TLS needs a certificate and a key.", hint="Give --tls-cert and --tls-key.")
+    if not config.ports:
+        raise _invalid("Nothing is left to serve.", hint="Leave out one of the --no-... flags.")
+    chosen = [port for port in config.ports.values() if port]
+    if len(set(chosen)) != len(chosen):
+        raise _invalid(
+            "Two services have the same port.",
+            hint="Give --blob-port, --queue-port and --table-port different numbers.",
+        )
     if not config.is_on_network or config.allow_development_key_on_network:
         return
     if config.has_development_key:
@@ -280,6 +300,11 @@ SETTINGS: dict[str, tuple[Callable[[object, Path], object], object]] = {
     "path": (_path, Path("partita-data")),
     "in_memory": (_truth, False),
     "host": (_texts, ("127.0.0.1",)),
+    "blobs": (_truth, True),
+    "queues": (_truth, True),
+    "tables": (_truth, True),
+    "blob_port": (_port, BLOB_PORT),
+    "queue_port": (_port, QUEUE_PORT),
     "table_port": (_port, TABLE_PORT),
     "durability": (_durability, Durability.FULL),
     "accounts": (_accounts, (AccountKeys(DEVELOPMENT_ACCOUNT, (DEVELOPMENT_KEY,)),)),

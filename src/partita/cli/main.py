@@ -1,7 +1,7 @@
 """The command `partita`: reads the arguments, calls the verb, turns errors into one line.
 
 The exit status is 0; 2 for what was refused at the start; 1 for a server that failed later and
-for a state that is damaged.
+for a state, an account or a backup that is damaged.
 """
 
 import argparse
@@ -23,11 +23,15 @@ INTERRUPTED = 130
 
 
 FAMILIES = {
+    "backup": "back a whole account up, also while it is served",
+    "restore": "make an account from a backup, every byte verified",
     "state": "the folder of a reliable state",
     "nats": "the NATS cluster under a state",
     "shards": "shard maps over SQL databases",
 }
-"""Verbs with verbs of their own, each in the module of its name."""
+"""Verbs that serve nothing, each in the module of its name; most have verbs of their own."""
+_ON_FILES = ("backup", "restore", "state")
+"""Verbs that may find damage in what was stored."""
 
 _LOGIN = re.compile(r"(?<=://)[^\s@/]*(:[^\s@]*)?@|(?<=[?&])(password|passwd|pwd)=[^&\s]*")
 """User and password of a URL: whatever is said about a wrong command line, they are not."""
@@ -54,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(verb, given)
     except PartitaError as error:
         print("partita:", _told(error), file=sys.stderr)
-        return 1 if verb == "state" and isinstance(error, DamageError) else 2
+        return 1 if verb in _ON_FILES and isinstance(error, DamageError) else 2
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -91,7 +95,7 @@ def parser(families: Sequence[str] = tuple(FAMILIES)) -> argparse.ArgumentParser
     root.add_argument("--version", action="version", version=f"partita {partita.__version__}")
     verbs = root.add_subparsers(required=True, metavar="VERB")
     serving = verbs.add_parser(
-        "serve", help="serve tables to the official SDKs", allow_abbrev=False
+        "serve", help="serve blobs, queues and tables to the official SDKs", allow_abbrev=False
     )
     serving.set_defaults(verb="serve")
     _add_settings(serving)
@@ -122,7 +126,10 @@ def _add_settings(verb: argparse.ArgumentParser) -> None:
     add("--path", "folder of the data (./partita-data)", metavar="DIR")
     add("--in-memory", "keep everything in memory; nothing survives", action="store_true")
     add("--host", "address to bind, may be repeated (127.0.0.1)", action="append")
-    add("--table-port", "port of the table service; 0 picks a free one (10002)", metavar="N")
+    for name, port in (("blob", 10000), ("queue", 10001), ("table", 10002)):
+        add(f"--{name}-port", f"port of the {name} service; 0 a free one ({port})", metavar="N")
+    for name in ("blobs", "queues", "tables"):
+        add(f"--{name}", f"serve {name} (on)", action=argparse.BooleanOptionalAction)
     add("--durability", "full: on disk before the answer; fast: soon after", metavar="full|fast")
     add("--account", "name of the only account (devstoreaccount1)", metavar="NAME")
     add("--account-key-file", "file with its key, one key a line", metavar="FILE")

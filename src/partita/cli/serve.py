@@ -8,21 +8,29 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import resource
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 import msgspec
 
 import partita
 from partita.cli.config import Config, check, warnings
-from partita.clock import SystemClock
+from partita.clock import Clock, SystemClock
 from partita.service.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, Account, Accounts
-from partita.service.app import App
+from partita.service.front import Front
 from partita.service.http_wire import LoggedRequest
-from partita.service.server import Server, TlsFiles, run, serve_until_stopped
+from partita.service.server import Server, Servers, TlsFiles, run, serve_until_stopped
+from partita.service.services import KINDS, ServiceKind
 
-_DEVELOPMENT_ENDPOINT = f"http://127.0.0.1:10002/{DEVELOPMENT_ACCOUNT}"
+_DEVELOPMENT_ENDPOINTS = {
+    kind.name: f"http://127.0.0.1:{kind.port}/{DEVELOPMENT_ACCOUNT}" for kind in KINDS
+}
 """What `UseDevelopmentStorage=true` stands for."""
+OPEN_FILES_MAX = 65536
+"""What is asked of the system: three services of 1024 connections, and a file for each."""
+_LABELS = {"blobs": "Blob", "queues": "Queue", "tables": "Table"}
+"""How connection strings call the services."""
 _DURABILITY = {
     "full": "durability full: a success answer is on disk",
     "fast": "durability fast: a power cut may take the last writes",
@@ -34,7 +42,9 @@ class Start(msgspec.Struct, frozen=True):
     """The facts of a start. It holds no key but the well-known one."""
 
     version: str
-    table_endpoint: str
+    blob_endpoint: str | None
+    queue_endpoint: str | None
+    table_endpoint: str | None
     connection_string: str
     addresses: list[tuple[str, int]]
     accounts: list[str]
@@ -45,7 +55,8 @@ class Start(msgspec.Struct, frozen=True):
 class Built(msgspec.Struct, frozen=True):
     """A server that is ready to start, and the events that end it."""
 
-    server: Server
+    servers: dict[str, Server]
+    """By what they serve."""
     stopping: asyncio.Event
     failed: asyncio.Event
     """Set by a store that could not sync: the process must end and recover by a restart."""
@@ -59,15 +70,27 @@ def serve(config: Config, *, as_json: bool) -> int:
         logging.getLogger("partita").setLevel(logging.INFO)  # why a request was not let in
     for warning in warnings(config):
         print("partita: warning:", warning, file=sys.stderr)
+    raise_open_files()
     return run(lambda: _serve(config, as_json=as_json))
+
+
+def raise_open_files() -> None:
+    """Allow as many open files as the system lets us: its default is below our own limits."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_MAX)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    with contextlib.suppress(OSError, ValueError):  # then we serve with what we have
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _serve(config: Config, *, as_json: bool) -> int:
     async with build(config) as built:
-        port = await built.server.start()
-        running = asyncio.create_task(serve_until_stopped(built.server, built.stopping))
+        servers = Servers(list(built.servers.values()))
+        await servers.start()
+        running = asyncio.create_task(serve_until_stopped(servers, built.stopping))
         await asyncio.sleep(0)  # signals are caught before anybody hears of the server
-        start = start_of(config, [(host, port) for host in config.host])
+        start = start_of(config, {name: server.port for name, server in built.servers.items()})
         print(as_line(start) if as_json else as_text(start), flush=True)
         status = await running
     return 1 if built.failed.is_set() else status
@@ -75,7 +98,10 @@ async def _serve(config: Config, *, as_json: bool) -> int:
 
 @contextlib.asynccontextmanager
 async def build(config: Config) -> AsyncIterator[Built]:
-    """Build everything that serves, and take it down again: one store an account, one app."""
+    """Build everything that serves, and take it down again.
+
+    An account has one store for all services, a service one front and one server for all accounts.
+    """
     clock = SystemClock()
     stopping, failed = asyncio.Event(), asyncio.Event()
 
@@ -93,20 +119,33 @@ async def build(config: Config) -> AsyncIterator[Built]:
                 durability=config.durability,
                 clock=clock,
             )
-            opened.push_async_callback(account.tables.close)
+            opened.push_async_callback(account.close)
             account.database.on_failure = stop
             accounts.append(account)
-        app = App(Accounts(accounts, clock), clock, allowed_hosts=frozenset(config.allowed_host))
-        server = Server(
-            app.respond,
-            hosts=config.host,
-            port=config.table_port,
-            tls=_tls_of(config),
-            clock=clock,
-            log=_log_request if config.request_log else None,
-            is_ready=lambda: all(account.database.is_writable for account in accounts),
-        )
-        yield Built(server, stopping, failed)
+        known = Accounts(accounts, clock)
+        servers = {
+            kind.name: _server_of(kind, config, known, clock)
+            for kind in KINDS
+            if kind.name in config.ports
+        }
+        yield Built(servers, stopping, failed)
+
+
+def _server_of(kind: ServiceKind, config: Config, accounts: Accounts, clock: Clock) -> Server:
+    front = Front(
+        kind.build(accounts, clock), accounts, clock, allowed_hosts=frozenset(config.allowed_host)
+    )
+    return Server(
+        front.respond,
+        hosts=config.host,
+        port=config.ports[kind.name],
+        limits=kind.limits,
+        tls=_tls_of(config),
+        clock=clock,
+        log=_log_request if config.request_log else None,
+        is_ready=lambda: all(account.database.is_writable for account in accounts),
+        dialect=kind.dialect,
+    )
 
 
 def _tls_of(config: Config) -> TlsFiles | None:
@@ -123,25 +162,28 @@ def _log_request(done: LoggedRequest) -> None:
     )
 
 
-def start_of(config: Config, addresses: list[tuple[str, int]]) -> Start:
-    """Say where the first account can be reached and how."""
+def start_of(config: Config, ports: Mapping[str, int]) -> Start:
+    """Say where the first account can be reached and how; `ports` by what is served there."""
     account = config.accounts[0]
     scheme = "https" if config.tls_cert else "http"
-    host, port = addresses[0]
-    endpoint = f"{scheme}://{_reachable(host)}:{port}/{account.name}"
-    if account.has_development_key and endpoint == _DEVELOPMENT_ENDPOINT:
+    host = _reachable(config.host[0])
+    endpoints = {name: f"{scheme}://{host}:{port}/{account.name}" for name, port in ports.items()}
+    if account.has_development_key and endpoints.items() <= _DEVELOPMENT_ENDPOINTS.items():
         connection_string = "UseDevelopmentStorage=true"
     else:
         key = DEVELOPMENT_KEY if account.has_development_key else "<your key>"
-        connection_string = (
-            f"DefaultEndpointsProtocol={scheme};AccountName={account.name};"
-            f"AccountKey={key};TableEndpoint={endpoint}"
-        )
+        parts = [
+            f"DefaultEndpointsProtocol={scheme};AccountName={account.name};AccountKey={key}",
+            *(f"{_LABELS[name]}Endpoint={endpoint}" for name, endpoint in endpoints.items()),
+        ]
+        connection_string = ";".join(parts)
     return Start(
         version=partita.__version__,
-        table_endpoint=endpoint,
+        blob_endpoint=endpoints.get("blobs"),
+        queue_endpoint=endpoints.get("queues"),
+        table_endpoint=endpoints.get("tables"),
         connection_string=connection_string,
-        addresses=addresses,
+        addresses=[(host, port) for port in ports.values() for host in config.host],
         accounts=[account.name for account in config.accounts],
         path=None if config.in_memory else str(config.path.absolute()),
         durability="memory" if config.in_memory else config.durability.value,
@@ -157,21 +199,51 @@ def as_text(start: Start) -> str:
     """What a person needs next: where it is, where the data is, what to type."""
     listening = ", ".join(f"{_bracketed(host)}:{port}" for host, port in start.addresses)
     others = ", ".join(start.accounts[1:])
-    create = f'TableServiceClient.from_connection_string("{start.connection_string}")'
+    endpoints = {
+        "blobs": start.blob_endpoint,
+        "queues": start.queue_endpoint,
+        "tables": start.table_endpoint,
+    }
+    served = {name: endpoint for name, endpoint in endpoints.items() if endpoint}
     lines = [
-        f"Partita {start.version} serves tables at {start.table_endpoint}",
+        f"Partita {start.version} serves {_listed(list(served))}",
+        *(f"  {name:<18} {endpoint}" for name, endpoint in served.items()),
         f"  listening on       {listening}",
         f"  data               {start.path or '-'} ({_DURABILITY[start.durability]})",
         f"  connection string  {start.connection_string}",
         *([f"  further accounts   {others}"] if others else []),
         "",
-        "  from azure.data.tables import TableServiceClient",
-        f'  staff = {create}.create_table_if_not_exists("Staff")',
-        '  staff.upsert_entity({"PartitionKey": "Sales", "RowKey": "00010", "Name": "Ken Kwok"})',
+        *(f"  {line}" for line in _first_steps(list(served)[-1], start.connection_string)),
         "",
         "  Ctrl-C stops it.",
     ]
     return "\n".join(lines)
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def _first_steps(served: str, connection_string: str) -> list[str]:
+    """Lines of Python that do something with a service."""
+    match served:
+        case "tables":
+            package, client = "data.tables", "TableServiceClient"
+            steps = [
+                'staff = service.create_table_if_not_exists("Staff")',
+                'staff.upsert_entity({"PartitionKey": "Sales", "RowKey": "00010"})',
+            ]
+        case "queues":
+            package, client = "storage.queue", "QueueServiceClient"
+            steps = ['work = service.create_queue("work")', 'work.send_message("archive 00010")']
+        case _:
+            package, client = "storage.blob", "BlobServiceClient"
+            steps = [
+                'photos = service.create_container("photos")',
+                'photos.upload_blob("staff/00010.png", b"...")',
+            ]
+    connecting = f'service = {client}.from_connection_string("{connection_string}")'
+    return [f"from azure.{package} import {client}", connecting, *steps]
 
 
 def _reachable(host: str) -> str:

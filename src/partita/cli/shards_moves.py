@@ -206,7 +206,9 @@ def _progress(given: argparse.Namespace) -> Iterator[OnProgress | None]:
 
         def show(progress: MoveProgress) -> None:
             bar.total = max(progress.rows_total, progress.rows) or None
-            bar.set_description(f"{progress.step} ({progress.number} of 10)", refresh=False)
+            title = f"{progress.step} ({progress.number} of 10)"
+            # A new step is drawn at once: a short move would end before the bar's next turn.
+            bar.set_description(title, refresh=bar.desc != f"{title}: ")
             # A new job of `resume` begins at its own place.
             bar.update(progress.rows - bar.n)
 

@@ -23,7 +23,7 @@ def test_defaults_serve_the_development_account_on_this_machine_only() -> None:
 
     assert config.path == Path("partita-data")
     assert config.host == ("127.0.0.1",)
-    assert config.table_port == 10002
+    assert config.ports == {"blobs": 10000, "queues": 10001, "tables": 10002}
     assert config.durability is Durability.FULL
     assert config.accounts == (AccountKeys("devstoreaccount1", (DEVELOPMENT_KEY,)),)
     assert not config.is_on_network
@@ -136,6 +136,28 @@ def test_no_key_is_ever_printed() -> None:
 
     assert KEY not in repr(config)
     assert config.shown()["accounts"] == ["one (1 key)", "two (2 keys)"]
+
+
+def test_each_service_can_be_turned_off() -> None:
+    Path("partita.toml").write_text("blobs = false\nqueue_port = 7\n")
+
+    config = load({"table_port": "8"}, {"PARTITA_QUEUES": "yes"})
+
+    assert config.ports == {"queues": 7, "tables": 8}
+    assert load({"blobs": True, "tables": False}, {}).ports == {"blobs": 10000, "queues": 7}
+    check(config)
+
+
+def test_a_server_that_serves_nothing_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="Nothing is left"):
+        check(load({"blobs": False, "queues": False, "tables": False}, {}))
+
+
+def test_two_services_on_one_port_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="same port"):
+        check(load({"blob_port": "10002"}, {}))
+    check(load({"blob_port": "10002", "tables": False}, {}))
+    check(load({"blob_port": "0", "queue_port": "0", "table_port": "0"}, {}))
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "tables.test"])
