@@ -11,8 +11,9 @@ import hmac
 from collections.abc import Callable
 from urllib.parse import urlencode
 
+from fuzz import blob_targets, credential_targets
 from partita.errors import NotAuthorizedError, PartitaError
-from partita.service import shared_key
+from partita.service import queue_wire, shared_key, xml_text, xml_wire
 from partita.service.address import (
     OneEntity,
     entity_url,
@@ -238,10 +239,75 @@ def _check_signed_is_accepted(request: Request) -> None:
     shared_key.authenticate(signed, ACCOUNT, [shared_key.SigningKey(SECRET)], NOW)
 
 
+def queue_body(data: bytes) -> bool:
+    """Read a body as each XML document that the queue service takes."""
+    return any([_check_message(data), _check_policies(data), _check_properties(data)])
+
+
+def _check_message(data: bytes) -> bool:
+    try:
+        text = queue_wire.find_text(data)
+    except PartitaError:
+        return False
+    if text is None:
+        return False
+    printed = xml_text.element("QueueMessage", xml_text.text_element("MessageText", text))
+    assert queue_wire.find_text(printed.encode()) == text
+    return True
+
+
+def _check_policies(data: bytes) -> bool:
+    try:
+        policies = xml_wire.parse_policies(data, "q")
+    except PartitaError:
+        return False
+    printed = xml_wire.print_policies(policies)
+    again = xml_wire.parse_policies(printed, "q")
+    assert xml_wire.print_policies(again) == printed
+    return bool(policies)
+
+
+def _check_properties(data: bytes) -> bool:
+    default = xml_wire.ServiceProperties()
+    try:
+        properties = xml_wire.parse_properties(data, default, "2026-10-06")
+    except PartitaError:
+        return False
+    printed = xml_wire.print_properties(properties, "2026-10-06")
+    assert xml_wire.parse_properties(printed, default, "2026-10-06") == properties
+    return True
+
+
+def queue_request(data: bytes) -> bool:
+    """Read three lines: method, path, query; what follows is the body."""
+    lines = [*data.split(b"\n", 3), b"", b"", b""]
+    method, path, query = (line.decode("utf-8", "surrogateescape") for line in lines[:3])
+    try:
+        pairs = parse_query(query)
+        call = queue_wire.decode(
+            Request(method, f"/acct/{path}", query, {}, lines[3]), path, pairs, "2026-10-06"
+        )
+    except PartitaError:
+        return False
+    need = call.need()
+    assert need.resource in {"s", "c", "o"}
+    if isinstance(call, queue_wire.PutMessage) and call.lifetime_seconds is not None:
+        assert 0 <= call.hidden_seconds < call.lifetime_seconds
+    return True
+
+
 TARGETS: dict[str, Callable[[bytes], bool]] = {
     "filter": filter_text,
     "batch": batch,
     "uri": uri,
     "json_body": json_body,
     "authorization": authorization,
+    "signature": credential_targets.signature,
+    "token": credential_targets.token,
+    "queue_body": queue_body,
+    "queue_request": queue_request,
+    "blob_range": blob_targets.byte_range,
+    "blob_expression": blob_targets.expression,
+    "blob_document": blob_targets.document,
+    "blob_headers": blob_targets.headers,
 }
