@@ -22,7 +22,7 @@ LOCK := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --generate
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-serve: $(SERVE) ## Serve tables on 127.0.0.1:10002 (ARGS="--in-memory" passes flags on)
+serve: $(SERVE) ## Serve blobs, queues and tables on 127.0.0.1:10000 to 10002 (ARGS="--in-memory" passes flags on)
 	@$(BIN)/partita serve $(ARGS)
 
 test: $(DEV) $(JS_READY) ## Run the tests that every change runs (ARGS="-k merge" passes on)
@@ -45,6 +45,9 @@ bench: $(DEV) ## Measure Partita beside its peers (needs wrk; ARGS="--quick")
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/tables/run.py $(ARGS)
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/tables/growth.py --quick
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/tables/soak.py --seconds 60
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/queues/run.py $(filter --quick --demand,$(ARGS))
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/queues/run.py $(filter --quick --demand,$(ARGS))
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/blobs/run.py $(filter --quick --demand,$(ARGS))
 	$(BIN)/python bench/reliable/run.py $(filter --quick --demand,$(ARGS))
 	$(BIN)/python bench/reliable/replicated.py $(filter --quick --demand,$(ARGS))
 	$(BIN)/python bench/shards/run.py $(filter --quick --demand,$(ARGS))

@@ -235,7 +235,7 @@ def _partita_command() -> str:
     if not script.exists():
         message = f"{script} is missing: install the project, or give --ours-command"
         raise SetUpError(message)
-    return f"{script} serve --path {{path}} --table-port {{port}}"
+    return f"{script} serve --path {{path}} --table-port {{port}} --no-blobs --no-queues"
 
 
 def _node() -> str:
