@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from docs.sources import PROJECT, code_blocks
+from wire.live import ANY_PORTS
 
 
 def run(code: str, folder: Path) -> None:
@@ -30,7 +31,7 @@ def test_the_readme_runs_in_one_process(tmp_path: Path) -> None:
 
 def test_the_readme_runs_against_a_server(tmp_path: Path) -> None:
     blocks = code_blocks(PROJECT / "README.md", "python server")
-    command = [sys.executable, "-m", "partita.cli.main", "serve", "--table-port", "0", "--json"]
+    command = [sys.executable, "-m", "partita.cli.main", "serve", *ANY_PORTS, "--json"]
 
     assert blocks
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as server:
@@ -54,3 +55,7 @@ def test_the_tutorial_is_one_program_that_runs(tmp_path: Path) -> None:
 
 def test_the_example_of_tables_runs(tmp_path: Path) -> None:
     run((PROJECT / "examples" / "tables.py").read_text("utf-8"), tmp_path)
+
+
+def test_the_example_of_queues_and_blobs_runs(tmp_path: Path) -> None:
+    run((PROJECT / "examples" / "companions.py").read_text("utf-8"), tmp_path)

@@ -71,7 +71,7 @@ def test_the_exceptions_are_narrow() -> None:
     assert is_allowed("reliable/replica.py", "manager")
     assert not is_allowed("tables/engine.py", "manager")
     assert not is_allowed("reliable/state.py", "data")
-    assert not is_allowed("service/app.py", "data")
+    assert not is_allowed("service/front.py", "data")
 
 
 def test_no_name_holds_a_word_that_says_nothing() -> None:
