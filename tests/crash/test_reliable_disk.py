@@ -428,7 +428,8 @@ async def a_folder(place: Path) -> AsyncIterator[Path]:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "lock"}
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != "lock")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def the_file(folder: Path, prefix: str) -> Path:
