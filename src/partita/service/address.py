@@ -7,7 +7,7 @@ Query strings and continuations, the other texts of an address, live here too.
 
 import binascii
 import re
-from collections.abc import Container
+from collections.abc import Callable, Container
 from functools import lru_cache
 from urllib.parse import quote, unquote_to_bytes
 
@@ -156,7 +156,7 @@ def _check_account_segment(segment: str) -> None:
 
 def parse_resource(path: str, account: str = "") -> Resource:
     """Read the path after the account; the account's name is only used in a message."""
-    text = _decode_path(path) if "%" in path else path
+    text = _decode_path(path, _syntax_error) if "%" in path else path
     if match := _USUAL.fullmatch(text):
         table, partition_key, row_key = match.groups()
         if len(table) != 6 or table.lower() != "tables":
@@ -175,24 +175,34 @@ def split_container(path: str) -> tuple[str, str]:
     What follows may hold slashes and begin with one: it is the whole name of a blob.
     """
     first, _, rest = path.removeprefix("/").partition("/")
-    return _decode_name(first), _decode_name(rest)
+    return decode_name(first), decode_name(rest)
 
 
-def _decode_name(text: str) -> str:
+def decode_name(text: str) -> str:
+    """Decode the name of a queue, container or blob, or what follows it, once."""
     if "%" in text:
-        return _decode_path(text)
+        return _decode_path(text, invalid_uri)
     if not text.isascii() and _SURROGATES.search(text):
-        raise _syntax_error("The path is not UTF-8.")
+        raise invalid_uri("The path is not UTF-8.")
     return text
 
 
-def _decode_path(path: str) -> str:
+def invalid_uri(hint: str) -> InvalidRequestError:
+    """Return the refusal of a path that names nothing."""
+    return InvalidRequestError(
+        "InvalidUri",
+        "The requested URI does not represent any resource on the server.",
+        hint=hint,
+    )
+
+
+def _decode_path(path: str, refusal: Callable[[str], InvalidRequestError]) -> str:
     if _BAD_ESCAPE.search(path):
-        raise _syntax_error("A percent sign stands for itself only as %25.")
+        raise refusal("A percent sign stands for itself only as %25.")
     try:
         return unquote_to_bytes(path).decode()
     except UnicodeError:
-        raise _syntax_error("The path is not UTF-8.") from None
+        raise refusal("The path is not UTF-8.") from None
 
 
 def _parse_unusual(text: str, account: str) -> Resource:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from partita.errors import InvalidRequestError
-from partita.service.address import split_container
+from partita.service.address import invalid_uri, split_container
 
 ROOT_CONTAINER = "$root"
 """Where a blob lies whose path has one segment only."""
@@ -37,20 +37,17 @@ BlobResource = BlobServiceRoot | OneContainer | OneBlob
 
 def parse_blob_resource(path: str, *, is_container: bool) -> BlobResource:
     """Read the path behind the account, as it was sent."""
-    try:
-        container, blob = split_container(path)
-    except InvalidRequestError as error:
-        raise _invalid_uri(error.hint) from error
+    container, blob = split_container(path)
     if is_container:
         if blob:
-            raise _invalid_uri("A container has one segment of the path.")
+            raise invalid_uri("A container has one segment of the path.")
         return OneContainer(container)
     if not container:
         return BlobServiceRoot()
     if blob:
         return OneBlob(container, blob)
     if path.endswith("/"):
-        raise _invalid_uri("The path names no blob; a container is asked for with restype.")
+        raise invalid_uri("The path names no blob; a container is asked for with restype.")
     return OneBlob(ROOT_CONTAINER, container)
 
 
@@ -63,14 +60,6 @@ def parse_copy_source(source: str) -> tuple[str, str, str]:
     if parts.scheme not in ("http", "https") or not parts.netloc or parts.fragment:
         raise _bad_source()
     return parts.netloc, parts.path, parts.query
-
-
-def _invalid_uri(hint: str) -> InvalidRequestError:
-    return InvalidRequestError(
-        "InvalidUri",
-        "The requested URI does not represent any resource on the server.",
-        hint=hint,
-    )
 
 
 def _bad_source() -> InvalidRequestError:

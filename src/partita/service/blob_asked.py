@@ -5,8 +5,9 @@ import re
 import msgspec
 
 from partita.blobs.model import BlobName
-from partita.errors import InvalidRequestError, LimitExceededError, NotSupportedError
+from partita.errors import LimitExceededError, NotSupportedError
 from partita.service.front import Asked
+from partita.service.query_options import invalid_parameter, out_of_range
 from partita.service.request import Request
 from partita.service.sas import BlobScope
 
@@ -53,17 +54,6 @@ class BlobAsked(msgspec.Struct, frozen=True):
         return min(int(text), LIST_LIMIT_DEFAULT)
 
 
-def options_of(pairs: list[tuple[str, str]]) -> dict[str, str]:
-    """Return the parameters by lower-case name; one of ours given twice is refused."""
-    options: dict[str, str] = {}
-    for name, value in pairs:
-        lower = name.lower()
-        if lower in options:
-            raise invalid_parameter(name[:64], value)
-        options[lower] = value
-    return options
-
-
 async def whole_body(request: Request, bytes_max: int) -> bytes:
     """Return a body that must be short, also when it streams."""
     if request.upload is None:
@@ -89,40 +79,6 @@ def _too_long(bytes_max: int) -> LimitExceededError:
         "RequestBodyTooLarge",
         "The request body is too large and exceeds the maximum permissible limit.",
         facts={"elements": [("MaxLimit", str(bytes_max))]},
-    )
-
-
-def invalid_parameter(name: str, value: str) -> InvalidRequestError:
-    """Return the refusal of a parameter's value."""
-    return InvalidRequestError(
-        "InvalidQueryParameterValue",
-        "Value for one of the query parameters specified in the request URI is invalid.",
-        facts={"elements": [("QueryParameterName", name), ("QueryParameterValue", value)]},
-    )
-
-
-def out_of_range(name: str, value: str, low: int, high: int) -> InvalidRequestError:
-    """Return the refusal of a number that is too small or too large."""
-    return InvalidRequestError(
-        "OutOfRangeQueryParameterValue",
-        "One of the query parameters specified in the request URI is outside the permissible"
-        " range.",
-        facts={
-            "elements": [
-                ("QueryParameterName", name),
-                ("QueryParameterValue", value),
-                ("MinimumAllowed", str(low)),
-                ("MaximumAllowed", str(high)),
-            ]
-        },
-    )
-
-
-def missing_parameter(name: str) -> InvalidRequestError:
-    return InvalidRequestError(
-        "MissingRequiredQueryParameter",
-        "A query parameter that's mandatory for this request is not specified.",
-        facts={"elements": [("QueryParameterName", name)]},
     )
 
 

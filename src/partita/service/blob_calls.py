@@ -28,8 +28,6 @@ from partita.service.blob_answers import (
 )
 from partita.service.blob_asked import (
     BlobAsked,
-    invalid_parameter,
-    missing_parameter,
     not_implemented,
     whole_body,
 )
@@ -65,6 +63,7 @@ from partita.service.blob_xml import (
 from partita.service.byte_ranges import ByteRange, parse_range, range_of
 from partita.service.container_calls import XML, lease_answer
 from partita.service.metadata_wire import has_metadata, metadata_headers, metadata_of
+from partita.service.query_options import invalid_parameter, missing_parameter
 from partita.service.request import Request, Response
 from partita.service.sas import no_credentials
 

@@ -17,15 +17,14 @@ from partita.service.account import Account, Accounts
 from partita.service.blob_address import OneBlob, OneContainer, parse_blob_resource
 from partita.service.blob_asked import (
     BlobAsked,
-    invalid_parameter,
     not_implemented,
-    options_of,
     whole_body,
 )
 from partita.service.blob_batch import answer_batch
 from partita.service.browsers import EVERY_HOST
 from partita.service.error_wire import encode_error
 from partita.service.front import Asked, Front, read_only
+from partita.service.query_options import invalid_parameter, options_of, unsupported_verb
 from partita.service.request import Request, Response
 from partita.service.sas import (
     APPEND,
@@ -141,11 +140,7 @@ class BlobService:
 
     def _unknown(self, kind: str, asked: BlobAsked) -> InvalidRequestError:
         if any(row[0] == kind and row[2] == asked.comp for row in self._rows):
-            return InvalidRequestError(
-                "UnsupportedHttpVerb",
-                "The resource doesn't support specified Http Verb.",
-                facts={"method": asked.request.method},
-            )
+            return unsupported_verb()
         return invalid_parameter("comp", asked.comp)
 
     async def _authorise(self, operation: Operation, asked: BlobAsked) -> None:

@@ -33,7 +33,7 @@ from partita.service.blob_answers import (
     version_lines,
     written_lines,
 )
-from partita.service.blob_asked import BlobAsked, not_implemented, options_of
+from partita.service.blob_asked import BlobAsked, not_implemented
 from partita.service.blob_calls import (
     append_answer,
     block_id_of,
@@ -55,6 +55,7 @@ from partita.service.blob_headers import (
     source_declared_of,
 )
 from partita.service.byte_ranges import parse_range
+from partita.service.query_options import options_of
 from partita.service.request import Request, Response
 from partita.service.sas import ANONYMOUS, OBJECT, READ, BlobScope, Need, Sas, evaluate, parse_sas
 

@@ -7,14 +7,21 @@ are checked here, names and texts by the engine.
 import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
-from urllib.parse import unquote_to_bytes
 
 import msgspec
 
 from partita.errors import InvalidRequestError, LimitExceededError, NotAuthorizedError
 from partita.queues import limits
 from partita.service import sas
+from partita.service.address import decode_name, invalid_uri
 from partita.service.metadata_wire import metadata_of
+from partita.service.query_options import (
+    invalid_parameter,
+    missing_parameter,
+    options_of,
+    out_of_range,
+    unsupported_verb,
+)
 from partita.service.request import Request
 from partita.service.sas import Need
 from partita.service.xml_text import is_legal, name_of, not_valid, parse_xml, text_of
@@ -28,7 +35,6 @@ ANSWERED_PUT_VERSION = "2016-05-31"
 ANY_LIFETIME_VERSION = "2017-07-29"
 """Older versions know no lifetime above seven days, and none without end."""
 
-_BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _NUMBER = re.compile(r"-?\d{1,10}", re.ASCII)
 _PLAIN_BODY = re.compile(
     rb"""(?:\xef\xbb\xbf)?(?:<\?xml[ ]version=(?:'1\.0'|"1\.0")
@@ -200,7 +206,7 @@ def decode(
     request: Request, path: str, pairs: Sequence[tuple[str, str]], version: str
 ) -> QueueCall:
     """Return what a request asks for; `path` is what follows the account."""
-    resource, options = parse_queue_resource(path), _options_of(pairs)
+    resource, options = parse_queue_resource(path), options_of(pairs)
     if resource.queue is None:
         return _decode_service(request.method, options)
     _check_media_type(request)
@@ -214,7 +220,7 @@ def decode(
 def parse_queue_resource(path: str) -> QueueResource:
     """Read the path behind the account, as it was sent."""
     trimmed = path.strip("/")
-    segments = [_decoded(segment) for segment in trimmed.split("/")] if trimmed else []
+    segments = [decode_name(segment) for segment in trimmed.split("/")] if trimmed else []
     match segments:
         case []:
             return QueueResource()
@@ -225,35 +231,14 @@ def parse_queue_resource(path: str) -> QueueResource:
         case [queue, "messages", message_id]:
             return QueueResource(queue, has_messages=True, message_id=message_id)
         case _:
-            raise _invalid_uri("A path is /queue, /queue/messages or /queue/messages/id.")
-
-
-def _decoded(segment: str) -> str:
-    if "%" not in segment:
-        return segment
-    if _BAD_ESCAPE.search(segment):
-        raise _invalid_uri("A percent sign stands for itself only as %25.")
-    try:
-        return unquote_to_bytes(segment).decode()
-    except UnicodeError:
-        raise _invalid_uri("The path is not UTF-8.") from None
-
-
-def _options_of(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
-    options: dict[str, str] = {}
-    for name, value in pairs:
-        folded = name.lower()
-        if folded in options:
-            raise _invalid_parameter(folded, value, "It is given twice.")
-        options[folded] = value
-    return options
+            raise invalid_uri("A path is /queue, /queue/messages or /queue/messages/id.")
 
 
 def _decode_service(method: str, options: Mapping[str, str]) -> QueueCall:
     comp = options.get("comp", "").lower()
     if options.get("restype", "").lower() != "service":
         if comp != "list":
-            raise _invalid_parameter("comp", comp, "The service itself answers comp=list.")
+            raise invalid_parameter("comp", comp, "The service itself answers comp=list.")
         _check_method(method, ("GET",))
         return _decode_list(options)
     match comp, method:
@@ -271,16 +256,16 @@ def _decode_service(method: str, options: Mapping[str, str]) -> QueueCall:
                 hint="Only a bearer token may ask for a user delegation key, and none is accepted.",
             )
         case (("properties" | "stats" | "userdelegationkey"), _):
-            raise _unsupported_verb()
+            raise unsupported_verb()
         case _:
-            raise _invalid_parameter("comp", comp, "It is properties or stats.")
+            raise invalid_parameter("comp", comp, "It is properties or stats.")
 
 
 def _decode_list(options: Mapping[str, str]) -> ListQueues:
     limit = _number(options, "maxresults", limits.PAGE_QUEUES_MAX, lowest=1, highest=2**31 - 1)
     include = [part.strip().lower() for part in options.get("include", "").split(",")]
     if not set(include) <= {"", "metadata"}:
-        raise _invalid_parameter("include", options["include"], "It is metadata.")
+        raise invalid_parameter("include", options["include"], "It is metadata.")
     return ListQueues(
         options.get("prefix", ""),
         options.get("marker", ""),
@@ -305,11 +290,11 @@ def _decode_queue(request: Request, queue: str, options: Mapping[str, str]) -> Q
         case "acl", "PUT":
             return SetPolicies(queue, request.body)
         case "", "GET" | "HEAD":
-            raise _missing_parameter("comp")
+            raise missing_parameter("comp")
         case (("" | "metadata" | "acl"), _):
-            raise _unsupported_verb()
+            raise unsupported_verb()
         case comp, _:
-            raise _invalid_parameter("comp", comp, "It is metadata or acl.")
+            raise invalid_parameter("comp", comp, "It is metadata or acl.")
 
 
 def _decode_messages(
@@ -326,7 +311,7 @@ def _decode_messages(
         case "DELETE":
             return ClearMessages(queue)
         case _:
-            raise _unsupported_verb()
+            raise unsupported_verb()
 
 
 def _decode_put(
@@ -335,7 +320,7 @@ def _decode_put(
     hidden = _hidden_seconds(options, lowest=0, default=0)
     lifetime = _lifetime_seconds(options, version)
     if lifetime is not None and hidden >= lifetime:
-        raise _invalid_parameter(
+        raise invalid_parameter(
             "visibilitytimeout", str(hidden), "A message would expire before it is visible."
         )
     return PutMessage(queue, request.body, hidden, lifetime)
@@ -358,11 +343,11 @@ def _decode_message(
     _check_method(request.method, ("PUT", "DELETE"))
     receipt = options.get("popreceipt")
     if not receipt:
-        raise _missing_parameter("popreceipt")
+        raise missing_parameter("popreceipt")
     if request.method == "DELETE":
         return DeleteMessage(queue, message_id, receipt)
     if "visibilitytimeout" not in options:
-        raise _missing_parameter("visibilitytimeout")
+        raise missing_parameter("visibilitytimeout")
     return UpdateMessage(
         queue, message_id, receipt, _hidden_seconds(options, lowest=0), request.body
     )
@@ -446,71 +431,20 @@ def _number(
     if not text:
         return default
     if not _NUMBER.fullmatch(text):
-        raise _invalid_parameter(name, text, "It is a whole number.")
+        raise invalid_parameter(name, text, "It is a whole number.")
     number = int(text)
     if not lowest <= number <= highest:
-        raise InvalidRequestError(
-            "OutOfRangeQueryParameterValue",
-            "One of the query parameters specified in the request URI is outside the permissible"
-            " range.",
-            facts={
-                "elements": [
-                    ("QueryParameterName", name),
-                    ("QueryParameterValue", text),
-                    ("MinimumAllowed", str(lowest)),
-                    ("MaximumAllowed", str(highest)),
-                ]
-            },
-            hint=f"{name} is {lowest} to {highest}.",
-        )
+        raise out_of_range(name, text, lowest, highest)
     return number
 
 
 def _is_true(options: Mapping[str, str], name: str) -> bool:
     text = options.get(name, "false").strip().lower()
     if text not in ("true", "false", ""):
-        raise _invalid_parameter(name, text, "It is true or false.")
+        raise invalid_parameter(name, text, "It is true or false.")
     return text == "true"
 
 
 def _check_method(method: str, allowed: tuple[str, ...]) -> None:
     if method not in allowed:
-        raise _unsupported_verb()
-
-
-def _unsupported_verb() -> InvalidRequestError:
-    return InvalidRequestError(
-        "UnsupportedHttpVerb", "The resource doesn't support specified Http Verb."
-    )
-
-
-def _missing_parameter(name: str) -> InvalidRequestError:
-    return InvalidRequestError(
-        "MissingRequiredQueryParameter",
-        "A query parameter that's mandatory for this request is not specified.",
-        facts={"elements": [("QueryParameterName", name)]},
-        hint=f"Give {name}.",
-    )
-
-
-def _invalid_parameter(name: str, value: str, reason: str) -> InvalidRequestError:
-    return InvalidRequestError(
-        "InvalidQueryParameterValue",
-        "Value for one of the query parameters specified in the request URI is invalid.",
-        facts={
-            "elements": [
-                ("QueryParameterName", name),
-                ("QueryParameterValue", value[:256]),
-                ("Reason", reason),
-            ]
-        },
-        hint=f"{name}: {reason}",
-    )
-
-
-def _invalid_uri(hint: str) -> InvalidRequestError:
-    return InvalidRequestError(
-        "InvalidUri",
-        "The requested URI does not represent any resource on the server.",
-        hint=hint,
-    )
+        raise unsupported_verb()
