@@ -10,7 +10,6 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
@@ -75,8 +74,6 @@ async def take(records: AsyncIterator[tuple[int, bytes]], count: int) -> Kept:
 
 
 class LogConformance(ABC):
-    truncates: ClassVar[bool] = True
-    """Whether truncation moves `first` at all when everything may go."""
     folder: Path
     log: Log
     chain: RecordChain
@@ -308,8 +305,6 @@ class LogConformance(ABC):
     async def test_what_was_truncated_is_not_readable(self) -> None:
         appended = await self.chain.append_to(self.log, 20, bytes(3000))
         await self.log.truncate(appended[-1][0] + 1)
-        if not self.truncates:
-            pytest.skip("this log keeps what may go")
 
         assert self.log.first > appended[0][0]
         for records in (self.log.read_from(appended[0][0]), self.log.follow(appended[0][0])):

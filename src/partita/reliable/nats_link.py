@@ -20,7 +20,7 @@ try:
     import nats.errors
     from nats.aio.client import Client
     from nats.aio.msg import Msg
-except ImportError as error:  # pragma: no cover - only without the extra
+except ImportError as error:  # only without the extra
     raise ConfigurationError(
         "ExtraMissing",
         "A state on NATS needs the package nats-py.",
