@@ -64,6 +64,7 @@ class Config(msgspec.Struct, frozen=True):
     tls_cert: Path | None
     tls_key: Path | None
     request_log: bool
+    enforce_targets: bool
     sources: dict[str, str]
 
     @property
@@ -153,6 +154,11 @@ def warnings(config: Config) -> list[str]:
         said.append(
             "durability is fast: a power cut or a crash of the operating system may take the last"
             " acknowledged writes."
+        )
+    if config.enforce_targets and config.tables:
+        said.append(
+            "the targets of the cloud are enforced: above 2,000 entities a second in a partition,"
+            " or 20,000 in an account, tables answer 503."
         )
     return said
 
@@ -313,5 +319,6 @@ SETTINGS: dict[str, tuple[Callable[[object, Path], object], object]] = {
     "tls_cert": (_path, None),
     "tls_key": (_path, None),
     "request_log": (_truth, False),
+    "enforce_targets": (_truth, False),
 }
 """Every setting: how it is read, relative to which folder, and what it is when nobody says."""

@@ -22,6 +22,7 @@ from partita.service.front import Front
 from partita.service.http_wire import LoggedRequest
 from partita.service.server import Server, Servers, TlsFiles, run, serve_until_stopped
 from partita.service.services import KINDS, ServiceKind
+from partita.service.targets import Targets
 
 _DEVELOPMENT_ENDPOINTS = {
     kind.name: f"http://127.0.0.1:{kind.port}/{DEVELOPMENT_ACCOUNT}" for kind in KINDS
@@ -109,6 +110,7 @@ async def build(config: Config) -> AsyncIterator[Built]:
         failed.set()
         stopping.set()
 
+    targets = Targets(clock) if config.enforce_targets else None
     async with contextlib.AsyncExitStack() as opened:
         accounts: list[Account] = []
         for each in config.accounts:
@@ -118,6 +120,7 @@ async def build(config: Config) -> AsyncIterator[Built]:
                 root=None if config.in_memory else config.path,
                 durability=config.durability,
                 clock=clock,
+                targets=targets,
             )
             opened.push_async_callback(account.close)
             account.database.on_failure = stop

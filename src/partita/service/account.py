@@ -14,6 +14,8 @@ from partita.queues.engine import QueueEngine
 from partita.queues.sqlite_store import SqliteQueueStore
 from partita.service import xml_wire
 from partita.service.shared_key import SigningKey
+from partita.service.targets import Targets
+from partita.service.throttled_tables import ThrottledTables
 from partita.service.xml_wire import ServiceProperties
 from partita.store_clock import StoreClock
 from partita.tables.engine import TableEngine
@@ -60,8 +62,12 @@ class Account:
         root: Path | None,
         durability: Durability = Durability.FULL,
         clock: Clock,
+        targets: Targets | None = None,
     ) -> "Account":
-        """Open an account in its folder below `root`; None keeps it in memory."""
+        """Open an account in its folder below `root`; None keeps it in memory.
+
+        With `targets`, its tables refuse what is above them.
+        """
         account = cls(check_account_name(name), keys)
         folder = None if root is None else root / name
         if root is not None and (root / DATABASE_FILE).exists():
@@ -75,7 +81,9 @@ class Account:
             opened.push_async_callback(database.close)
             store_clock = StoreClock(database, clock)
             tables = await SqliteTableStore.open(database, store_clock=store_clock)
-            account.tables = TableEngine(tables)
+            account.tables = (
+                TableEngine(tables) if targets is None else ThrottledTables(tables, name, targets)
+            )
             opened.push_async_callback(tables.close)
             account.queues = QueueEngine(await SqliteQueueStore.open(database, store_clock))
             opened.push_async_callback(account.queues.close)

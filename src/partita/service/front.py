@@ -205,7 +205,7 @@ class Front:
         if isinstance(challenge, str):
             extra.append(("WWW-Authenticate", challenge))
         if error.code in ("ServerBusy", "StoreFull"):
-            extra.append(("Retry-After", "1"))
+            extra.append(("Retry-After", str(error.facts.get("retry_after", 1))))
         if isinstance(error, NotAuthorizedError):
             # A stranger must not learn from the answer which part was wrong.
             logger.info("%s refused: %s %s", request_id, error.code, error.hint)

@@ -226,6 +226,8 @@ class TableService:
                 raise _bad_batch("The query of a batch reads entities.")
             check_needs(call, asked.grant)
             answer = await self._perform(call, msgspec.structs.replace(asked, request=part))
+        except UnavailableError:
+            raise  # clients retry what they see as the answer itself
         except PartitaError as error:
             return answers.part_of_error(
                 error, None, asked.request_id, self._clock.ticks(), is_prefixed=True

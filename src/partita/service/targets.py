@@ -1,0 +1,141 @@
+"""The scalability targets that Azure publishes for tables, as a decision: may this pass now?
+
+Each partition and each account has a bucket that holds what its rate gives in one second. All
+that is kept of a bucket is the moment at which it is full again: whoever takes moves the moment
+on, and a bucket whose moment has passed is forgotten, so that an idle partition costs nothing.
+"""
+
+import enum
+from collections.abc import Hashable
+from typing import TypeVar
+
+import msgspec
+
+from partita.clock import Clock
+from partita.tables.limits import KIB
+
+PARTITION_ENTITIES_A_SECOND = 2_000
+ACCOUNT_ENTITIES_A_SECOND = 20_000
+COUNTED_BYTES = 1 * KIB
+"""The published rates are for entities of this size: a larger one counts for several."""
+BURST_SECONDS = 1
+"""How much of its rate a bucket holds: a partition that was idle takes this at once."""
+SWEEP_SECONDS = 5
+"""Full buckets are forgotten this often."""
+WATCHED_PARTITIONS_MAX = 65_536
+"""How many partitions are watched; the one that was met first makes room for the next."""
+
+_SECOND = 1_000_000_000
+_BURST = BURST_SECONDS * _SECOND
+
+_Name = TypeVar("_Name", bound=Hashable)
+
+
+class Target(enum.Enum):
+    """What was asked too much of."""
+
+    PARTITION = "partition"
+    ACCOUNT = "account"
+
+
+class Excess(msgspec.Struct, frozen=True):
+    """A request is above a target; after so many seconds it would not be."""
+
+    target: Target
+    seconds: float
+
+
+def counted(size: int) -> int:
+    """Return how many entities one of this many bytes counts for.
+
+    >>> [counted(size) for size in (0, 1024, 1025)]
+    [1, 1, 2]
+    """
+    return max(1, -(-size // COUNTED_BYTES))
+
+
+class Targets:
+    """The buckets of one server. Times are whole nanoseconds, so that nothing is rounded away."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        partition_rate: int = PARTITION_ENTITIES_A_SECOND,
+        account_rate: int = ACCOUNT_ENTITIES_A_SECOND,
+    ) -> None:
+        self._clock = clock
+        self._partition_step = _SECOND // partition_rate
+        self._account_step = _SECOND // account_rate
+        self._partitions: dict[tuple[str, str, str], int] = {}
+        """When each bucket is full again. Moved by `charge` and `owe`, thinned by `_sweep`."""
+        self._accounts: dict[str, int] = {}
+        self._sweep_at = self._now() + SWEEP_SECONDS * _SECOND
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions that are watched."""
+        return len(self._partitions)
+
+    def charge(
+        self, account: str, table: str, partition_key: str | None, entities: int
+    ) -> Excess | None:
+        """Take entities from the buckets, or take nothing and say how long to wait.
+
+        Without a partition key only the account is asked. More than a whole bucket passes when
+        the bucket is full, and leaves a debt. Zero entities pass where one would.
+        """
+        now = self._now()
+        self._sweep(now)
+        if partition_key is not None:
+            place = (account, table.lower(), partition_key)
+            full_at = self._partitions.get(place, now)
+            excess = _excess(full_at - now, entities, self._partition_step)
+            if excess > 0:
+                return Excess(Target.PARTITION, excess / _SECOND)
+        full_at = self._accounts.get(account, now)
+        excess = _excess(full_at - now, entities, self._account_step)
+        if excess > 0:
+            return Excess(Target.ACCOUNT, excess / _SECOND)
+        self._take(now, account, table, partition_key, entities)
+        return None
+
+    def owe(self, account: str, table: str, partition_key: str | None, entities: int) -> None:
+        """Take entities that were handed out already: what is missing is a debt."""
+        now = self._now()
+        self._sweep(now)
+        self._take(now, account, table, partition_key, entities)
+
+    def _take(
+        self, now: int, account: str, table: str, partition_key: str | None, entities: int
+    ) -> None:
+        if entities <= 0:
+            return
+        _move(self._accounts, account, now, entities * self._account_step)
+        if partition_key is None:
+            return
+        place = (account, table.lower(), partition_key)
+        if place not in self._partitions and len(self._partitions) >= WATCHED_PARTITIONS_MAX:
+            del self._partitions[next(iter(self._partitions))]
+        _move(self._partitions, place, now, entities * self._partition_step)
+
+    def _sweep(self, now: int) -> None:
+        if now < self._sweep_at:
+            return
+        self._sweep_at = now + SWEEP_SECONDS * _SECOND
+        self._partitions = {
+            place: full_at for place, full_at in self._partitions.items() if full_at > now
+        }
+
+    def _now(self) -> int:
+        return round(self._clock.monotonic() * _SECOND)
+
+
+def _excess(missing: int, entities: int, step: int) -> int:
+    """Return by how many nanoseconds a bucket has too little for so many entities."""
+    needed = min(max(entities, 1) * step, _BURST)
+    return max(missing, 0) + needed - _BURST
+
+
+def _move(buckets: dict[_Name, int], name: _Name, now: int, taken: int) -> None:
+    buckets[name] = max(buckets.get(name, now), now) + taken
