@@ -7,17 +7,19 @@ it; what they acknowledge is as durable as with a server.
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from partita.clock import SystemClock
+from partita.clock import Clock, SystemClock
 from partita.database import Durability
-from partita.errors import ConfigurationError
+from partita.errors import ConfigurationError, UsageError
 from partita.service.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, Account, Accounts
 from partita.service.front import Front
+from partita.service.request import Request, Response
 from partita.service.services import BLOBS, KINDS, QUEUES, TABLES, ServiceKind
+from partita.service.targets import Targets
 
 if TYPE_CHECKING:
     from azure.data.tables import TableServiceClient
@@ -29,16 +31,27 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+Respond = Callable[[Request], Coroutine[Any, Any, Response]]
+Around = Callable[[ServiceKind, Request, Respond], Coroutine[Any, Any, Response]]
+"""Answers a request to a service, which is the last argument, or asks it, or raises."""
+
 ENDPOINTS = {kind.name: f"http://127.0.0.1:{kind.port}/{DEVELOPMENT_ACCOUNT}" for kind in KINDS}
 """What the clients believe they talk to: the addresses that `partita serve` has by default."""
 
 
 def open_account(
-    path: str | os.PathLike[str] | None, *, durability: str = "full"
+    path: str | os.PathLike[str] | None,
+    *,
+    durability: str = "full",
+    clock: Clock | None = None,
+    enforce_targets: bool = False,
 ) -> "LocalAccount":
     """Open the development account of a folder; None keeps everything in memory.
 
     The folder is the one that `partita serve --path` takes. One process can hold it at a time.
+    For tests: a `clock` of one's own moves leases and hidden messages (the clients sign with the
+    machine's time, so that it may be 15 minutes from that), and `enforce_targets` answers 503
+    above the cloud's scalability targets, as the flag of `partita serve` does.
 
     >>> import partita
     >>> with partita.open_account(None) as account:
@@ -63,14 +76,24 @@ def open_account(
             "Configuration", f"{durability!r} is no durability.", hint=f"One of: {', '.join(modes)}"
         )
     root = None if path is None else Path(path)
-    return LocalAccount(root, Durability(durability))
+    return LocalAccount(
+        root, Durability(durability), clock or SystemClock(), enforce_targets=enforce_targets
+    )
 
 
 class LocalAccount:
     """The clients of one account in this process. Close it, or use it as a context."""
 
-    def __init__(self, root: Path | None, durability: Durability) -> None:
-        self._clock = SystemClock()
+    def __init__(
+        self,
+        root: Path | None,
+        durability: Durability,
+        clock: Clock,
+        *,
+        enforce_targets: bool = False,
+    ) -> None:
+        self._clock = clock
+        self._targets = Targets(clock) if enforce_targets else None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="partita-account", daemon=True
@@ -90,6 +113,22 @@ class LocalAccount:
         self._queues: QueueServiceClient | None = None
         self._tables: TableServiceClient | None = None
         self.aio = AsyncClients(self)
+        self.around: Around | None = None
+        """Stands between the clients and the services, when it is set: tests bring faults in."""
+        self.client_options: dict[str, Any] = {}
+        """Further arguments of the clients that are built from now on."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that the account lives on, in a thread of its own."""
+        if self._loop.is_closed():
+            raise UsageError("AccountClosed", "This account is closed.", hint="Open it again.")
+        return self._loop
+
+    @property
+    def engines(self) -> Account:
+        """What the services answer from, without HTTP. Use it on `loop` only."""
+        return self._account
 
     @property
     def blobs(self) -> "BlobServiceClient":
@@ -128,14 +167,22 @@ class LocalAccount:
         )
 
         transport = AsyncInProcessTransport if is_async else InProcessTransport
+        front = self._fronts[kind.name]
+
+        async def respond(request: Request) -> Response:
+            if self.around is None:
+                return await front.respond(request)
+            return await self.around(kind, request, front.respond)
+
         return {
             ("endpoint" if kind is TABLES else "account_url"): ENDPOINTS[kind.name],
             "credential": AzureNamedKeyCredential(DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY),
             "transport": transport(
-                self._fronts[kind.name].respond,
+                respond,
                 self._loop,
                 stream_above_bytes=kind.limits.stream_above_bytes,
             ),
+            **self.client_options,
         }
 
     def close(self) -> None:
@@ -163,6 +210,7 @@ class LocalAccount:
             root=root,
             durability=durability,
             clock=self._clock,
+            targets=self._targets,
         )
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:

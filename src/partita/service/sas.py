@@ -16,6 +16,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from partita.errors import NotAuthorizedError
+from partita.keys import prefix_range
 from partita.policies import Policy
 from partita.service.address import split_container
 from partita.service.policy import LETTERS, Terms, merge, parse_time
@@ -114,6 +115,7 @@ _VERSION = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _LETTERS = re.compile(r"[a-z]*")
 _DEPTH = re.compile(r"[1-9]\d{0,2}", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_LAST_UNIT = "\uffff"
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -327,13 +329,26 @@ class Sas(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             lower = EntityKey(self.start_partition_key, self.start_row_key)
         upper = None
         if self.end_partition_key and self.end_row_key:
-            upper = EntityKey(self.end_partition_key, after(self.end_row_key))
+            upper = _behind(self.end_partition_key, self.end_row_key)
         elif self.end_partition_key:
             upper = EntityKey(after(self.end_partition_key), "")
         return KeyRange(lower, upper)
 
     def __repr__(self) -> str:
         return f"Sas(version={self.version!r}, name={self.name!r}, signature=***)"
+
+
+def _behind(partition_key: str, row_key: str) -> EntityKey:
+    """Return where a range ends whose last keys these are.
+
+    U+FFFF is the last character where keys sort by UTF-16 units: a row key that ends with it
+    stands for everything with the same beginning, characters beyond U+FFFF too.
+    """
+    stem = row_key.removesuffix(_LAST_UNIT)
+    if stem == row_key:
+        return EntityKey(partition_key, after(row_key))
+    end = prefix_range(stem)[1]
+    return EntityKey(after(partition_key), "") if end is None else EntityKey(partition_key, end)
 
 
 def check_single_credential(request: Request, sas: Sas | None) -> None:
