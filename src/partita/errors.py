@@ -135,10 +135,61 @@ class MoveRefusedError(UsageError):
     """A shardlet cannot be moved like this: the plan was checked before anything was changed."""
 
 
+class DefinitionError(UsageError):
+    """An entity, a key template, an index or a step is declared in a way that cannot work."""
+
+
+class UnknownFieldError(UsageError, AttributeError):
+    """An entity type has no field of this name."""
+
+    __str__ = PartitaError.__str__
+
+
+class ScanRefusedError(UsageError):
+    """A query would read a whole partition or table, and nobody asked for that."""
+
+
+class ProjectionError(UsageError):
+    """An object that holds only some fields was given where the whole entity is needed."""
+
+
+class ContinuationError(UsageError):
+    """A continuation is damaged, or belongs to another query."""
+
+
+class NotOrderedError(UsageError):
+    """The endpoint does not sort its answers, and the call means nothing without order."""
+
+
+class NewerVersionError(UsageError):
+    """The stored entity was written by a newer version of its type than this code knows."""
+
+
+class UnknownTypeError(UsageError):
+    """A stored entity is of a type that the query was not told of."""
+
+
+class EncryptionKeyError(UsageError):
+    """There is no keyring, or it does not hold the key that this value was sealed with."""
+
+
 class ConflictError(PartitaError):
     """The state disagrees with the request: read again, decide again."""
 
     retry = Retry.REREAD
+
+    entity: object = None
+    """The caller's object that the conflict is about, where there is one."""
+
+
+class UniqueViolationError(ConflictError):
+    """Another entity has the value already; `index` is the unique index that says so."""
+
+    index: object = None
+
+
+class BlobMissingError(ConflictError):
+    """An entity names a blob that is gone: the entity was replaced or deleted meanwhile."""
 
 
 class EntityExistsError(ConflictError):
@@ -350,8 +401,26 @@ class ShardError(UnavailableError):
     cause: BaseException | None = None
 
 
+class IndexNotReadableError(UnavailableError):
+    """The index is still being built, or was disabled: reading it would miss entities."""
+
+
+class ThrottledError(UnavailableError):
+    """The service answered that it is busy, and went on doing so; `retry_after` is its advice."""
+
+    retry_after: float = 0.0
+
+
+class TornReadError(UnavailableError):
+    """The rows of a wide entity kept changing while they were read."""
+
+
 class DamageError(PartitaError):
     """What is stored is not what was written: stop."""
+
+
+class SealBrokenError(DamageError):
+    """A sealed value was changed, or carried to another entity or property."""
 
 
 class ChecksumError(DamageError):
