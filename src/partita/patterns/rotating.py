@@ -1,0 +1,75 @@
+"""Rotation of encryption keys: content keys are wrapped anew, what is sealed stays as it is."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from partita.errors import (
+    EncryptionKeyError,
+    EntityNotFoundError,
+    ETagMismatchError,
+    TableNotFoundError,
+)
+from partita.patterns import encryption
+from partita.patterns.calls import GetRow, QueryRows, RowOperation, Steps, Verb, WriteRows, ask
+from partita.patterns.context import Context
+from partita.patterns.model import EntityType
+from partita.patterns.values import Row, RowKey
+
+Progress = Callable[[int], object]
+
+
+def rotate(context: Context, model: EntityType[Any], progress: Progress) -> Steps[int]:
+    """Wrap the content keys of all rows of a type anew, copies included; return how many."""
+    indexes = [index for each in model.family() for index in each.all_indexes()]
+    tables = {model.table, *(index.table for index in indexes)}
+    done = 0
+    for table in sorted(tables):
+        done += yield from _rotate_table(context, table, progress, done)
+    return done
+
+
+def _rotate_table(context: Context, table: str, progress: Progress, before: int) -> Steps[int]:
+    query = QueryRows(table, select=("PartitionKey", "RowKey", encryption.SEAL))
+    done = 0
+    while True:
+        try:
+            page = yield from ask(query)
+        except TableNotFoundError:
+            return done
+        for row in page.rows:
+            if (yield from _rotate_row(context, table, row)):
+                done += 1
+                progress(before + done)
+        if page.continuation is None:
+            return done
+        query = msgspec.structs.replace(query, continuation=page.continuation)
+
+
+def _rotate_row(context: Context, table: str, row: Row) -> Steps[bool]:
+    """Rewrap one row under its etag: over a newer write it would make that one unreadable."""
+    keyring = context.keyring
+    if keyring is None:
+        raise EncryptionKeyError(
+            "KeyringMissing",
+            "Keys cannot be rotated without a keyring.",
+            hint="Give connect(..., keyring=...) one that holds the old key and the new.",
+        )
+    found: Row | None = row
+    while found is not None:
+        metadata = found.properties.get(encryption.SEAL)
+        if not isinstance(metadata, str):
+            return False
+        wrapped = encryption.rewrap(metadata, keyring)
+        if wrapped == metadata:
+            return False
+        key = RowKey(found.key.partition, found.key.row)
+        operation = RowOperation(Verb.MERGE, Row(key, {encryption.SEAL: wrapped}), found.etag)
+        try:
+            yield from ask(WriteRows(table, (operation,)))
+        except (ETagMismatchError, EntityNotFoundError):
+            found = yield from ask(GetRow(table, key, (encryption.SEAL,)))
+            continue  # because somebody wrote it meanwhile, perhaps with the new key
+        return True
+    return False
