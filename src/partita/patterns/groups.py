@@ -1,0 +1,148 @@
+"""Atomic groups: what the caller collects, and how it is sent."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from partita.errors import EntityNotFoundError, ETagMismatchError, GroupRuleError, StoreBusyError
+from partita.patterns import outbox
+from partita.patterns.calls import Sleep, Steps, ask
+from partita.patterns.changes import Change, pause, write
+from partita.patterns.context import Context
+from partita.patterns.eventual_transactions import EventualTransaction, start_message
+from partita.patterns.model import EntityType, entity_type
+from partita.patterns.moving import load_at_rest
+from partita.patterns.values import RowKey
+from partita.patterns.verbs import change_of, check_entity, know_etag, remember
+
+
+class _Removal(msgspec.Struct):
+    """A deletion that looks first: an entity that is not there is no failure."""
+
+    model: EntityType[Any]
+    key: RowKey
+
+
+class Collected:
+    """Changes of one partition, checked as they are collected."""
+
+    def __init__(self, context: Context, model: EntityType[Any], partition: str) -> None:
+        self._context = context
+        self._table = model.table
+        self._home = model.declaration.table
+        """Where the type says that it lies; the table of a period is another."""
+        self._partition = partition
+        self._changes: list[Change | _Removal] = []
+        self._started: list[outbox.Step] = []
+        self._keys: set[RowKey] = set()
+
+    def save(self, entity: Any) -> None:
+        """Insert or replace, as `save` of the table does."""
+        change = change_of(self._here(entity_type(type(entity))), entity)
+        self._add(change.model, change.key, change)
+
+    def delete(self, entity: Any) -> None:
+        """Delete an entity that is still as it was loaded."""
+        model = check_entity(self._here(entity_type(type(entity))), entity)
+        origin = model.origin(entity)
+        if origin is None:
+            raise GroupRuleError(
+                "NotLoaded",
+                f"This {model.name} was neither loaded nor saved.",
+                hint="Use delete_if_exists(...) with its key.",
+            )
+        self._add(model, origin.key, Change(model, origin, None, entity))
+
+    def remove(self, model: EntityType[Any], key: RowKey) -> None:
+        model = self._here(model)
+        self._add(model, key, _Removal(model, key))
+
+    def _here(self, model: EntityType[Any]) -> EntityType[Any]:
+        return model.in_table(self._table) if model.table == self._home else model
+
+    def start(self, transaction: EventualTransaction, arguments: Mapping[str, Any]) -> None:
+        """Start an eventually consistent transaction, if and only if the group is committed."""
+        if self._table != self._home:
+            raise GroupRuleError(
+                "PeriodHasNoOutbox",
+                "The table of a period is dropped with all that waits in it.",
+                facts={"table": self._table},
+                hint="Start the transaction alone: db.start(...).",
+            )
+        started = start_message(transaction, dict(arguments))
+        self._started.append(outbox.Step(started.transaction, started.arguments))
+
+    def _add(self, model: EntityType[Any], key: RowKey, change: Change | _Removal) -> None:
+        if model.table != self._table or key.partition != self._partition:
+            raise GroupRuleError(
+                "PartitionMismatch",
+                "All entities of a group lie in one partition of one table.",
+                facts={
+                    "table": self._table,
+                    "partition_key": self._partition,
+                    "other": f"{model.table}/{key.partition}",
+                },
+                hint="Use two groups, or an eventually consistent transaction.",
+            )
+        if key in self._keys:
+            raise GroupRuleError(
+                "InvalidDuplicateRow",
+                f"The group changes this {model.name} already.",
+                facts={"partition_key": key.partition, "row_key": key.row},
+                hint="Combine the changes into one, or use two groups.",
+            )
+        self._keys.add(key)
+        if self._table == self._home:
+            self._context.know(model)
+        self._changes.append(change)
+
+    def commit(self) -> Steps[list[Any]]:
+        """Send the group; return the saved entities in their order."""
+        context = self._context
+        for attempt in range(context.options.attempts_max):
+            if attempt:
+                yield from ask(Sleep(pause(context, attempt)))
+            changes: list[Change] = []
+            looked: set[int] = set()
+            for change in self._changes:
+                if isinstance(change, Change):
+                    yield from know_etag(context, change)
+                    changes.append(change)
+                    continue
+                stored = yield from load_at_rest(context, change.model, change.key)
+                if stored is not None:
+                    looked.add(len(changes))
+                    changes.append(Change(stored.model, stored.origin, None))
+            if not changes and not self._started:
+                return []
+            if not changes:
+                raise _nothing_to_change()
+            try:
+                written = yield from write(context, changes, started=self._started)
+            except (EntityNotFoundError, ETagMismatchError) as error:
+                place = error.facts.get("index", 0)
+                if place in looked:
+                    continue  # because what we looked at ourselves changed meanwhile
+                raise
+            for change in changes:
+                if change.after is None and change.entity is not None:
+                    change.model.set_origin(change.entity, None)
+            return [
+                remember(change.entity, outcome)
+                for change, outcome in zip(changes, written, strict=True)
+                if change.after is not None
+            ]
+        raise StoreBusyError(
+            "TooManyConflicts",
+            "What the group was to delete kept changing.",
+            facts={"table": self._table, "partition_key": self._partition},
+        )
+
+
+def _nothing_to_change() -> GroupRuleError:
+    return GroupRuleError(
+        "GroupEmpty",
+        "A transaction was to be started with a group that changes nothing.",
+        hint="Start it alone: db.start(...).",
+    )
