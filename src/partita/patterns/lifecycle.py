@@ -1,0 +1,600 @@
+"""The life of an index: write-only, rebuilt, readable, disabled; and whether it tells the truth.
+
+The state of an index is a row of the entity's own table:
+
+    partition key  ~partita
+    row key        ~ix_<type>@<index>
+    State          write-only | readable | disabled
+    Progress       where a rebuild goes on (JSON)
+
+An index that is declared over stored entities starts write-only: it follows changes, and is
+not read until a rebuild has brought the older ones in.
+"""
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from partita.clock import TICKS_A_SECOND
+from partita.errors import (
+    ConflictError,
+    EntityExistsError,
+    EntityNotFoundError,
+    IndexNotReadableError,
+    NewerVersionError,
+    TableNotFoundError,
+    UniqueViolationError,
+    UnknownTypeError,
+    UsageError,
+)
+from partita.patterns import copies, derived, layout
+from partita.patterns.calls import (
+    Continuation,
+    CreateContainer,
+    CreateTable,
+    DeleteBlob,
+    GetRow,
+    ListBlobs,
+    ListedBlob,
+    QueryRows,
+    RowOperation,
+    Steps,
+    Verb,
+    WriteRows,
+    ask,
+)
+from partita.patterns.changes import Change, write
+from partita.patterns.context import Context, IndexState
+from partita.patterns.filter_text import bounds_text, quoted
+from partita.patterns.indexes import AnyIndex, Index, ListIndex, Storage
+from partita.patterns.large import entity_of
+from partita.patterns.layout import GENERATION, STATES_PARTITION
+from partita.patterns.markers import CopiedFrom
+from partita.patterns.model import EntityType
+from partita.patterns.origins import are_same
+from partita.patterns.reading import count_sources, load
+from partita.patterns.rows import COPY_MARK, open_row
+from partita.patterns.settling import (
+    is_named,
+    list_blob_key,
+    list_blob_prefix,
+    load_as,
+    read_list_blob,
+    remove_blob,
+    settle_index,
+    settle_owner,
+    show,
+    version_of,
+)
+from partita.patterns.values import Row, RowKey, Value
+
+_STATE = layout.STATE
+_PROGRESS = "Progress"
+
+Progress = Callable[[int], object]
+"""Called with the number of entities done so far."""
+
+
+class Drift(msgspec.Struct, frozen=True):
+    """One thing that is not as it should be."""
+
+    kind: str
+    """missing, stale, orphan, wrong (a derived field) or dangling (a reference)."""
+    what: str
+    """The index or the field."""
+    table: str
+    key: RowKey
+    """The entity; of an orphan, the row itself."""
+
+
+# ---------------------------------------------------------------------------------------------
+# States
+
+
+def state_key(index: AnyIndex) -> RowKey:
+    return layout.state_key(index.owner.name, index.name)
+
+
+def create_tables(context: Context) -> Steps[list[str]]:
+    """Create what is missing of the tables of all known types, and read the states of indexes."""
+    made: list[str] = []
+    for table in tables_of(context):
+        if (yield from ask(CreateTable(table))):
+            made.append(table)  # noqa: PERF401 - a comprehension cannot yield
+    if context.capabilities.has_blobs:
+        for container in _containers(context):
+            yield from ask(CreateContainer(container))
+    for model in list(context.models.values()):
+        for index in model.indexes:
+            yield from _begin(context, index, is_new=model.table in made)
+    return made
+
+
+def tables_of(context: Context) -> list[str]:
+    names = {model.table for model in context.models.values()}
+    for model in context.models.values():
+        names.update(
+            index.table
+            for index in model.indexes
+            if not (isinstance(index, ListIndex) and index.storage is Storage.BLOB)
+        )
+    return sorted(names)
+
+
+def _containers(context: Context) -> list[str]:
+    names = {
+        field.blob.container
+        for model in context.models.values()
+        for field in model.fields.values()
+        if field.blob is not None
+    }
+    names.update(
+        index.container
+        for model in context.models.values()
+        for index in model.indexes
+        if isinstance(index, ListIndex) and index.storage is Storage.BLOB
+    )
+    return sorted(names)
+
+
+def _begin(context: Context, index: AnyIndex, *, is_new: bool) -> Steps[None]:
+    state = yield from read_state(context, index)
+    if state is not None:
+        return
+    is_empty = is_new or not (yield from _has_entities(index.owner))
+    first = IndexState.READABLE if is_empty else IndexState.WRITE_ONLY
+    row = Row(state_key(index), _state_properties(first))
+    try:
+        yield from ask(WriteRows(index.owner.table, (RowOperation(Verb.INSERT, row),)))
+        context.states[index.owner.name, index.name] = first
+    except EntityExistsError:
+        yield from read_state(context, index)
+
+
+def _has_entities(model: EntityType[Any]) -> Steps[bool]:
+    query = QueryRows(model.table, type_filter(model), ("PartitionKey", "RowKey"), 1)
+    while True:
+        page = yield from ask(query)
+        if _of_type(model, page.rows):
+            return True
+        if page.continuation is None:
+            return False
+        query = msgspec.structs.replace(query, continuation=page.continuation)
+
+
+def type_filter(model: EntityType[Any]) -> str:
+    """Return the filter that selects the first rows of a type's entities."""
+    if model.type_property is None:
+        return f"PartitionKey ne {quoted(STATES_PARTITION)}"
+    names = (f"{model.type_property} eq {quoted(each.name)}" for each in model.family())
+    return " or ".join(names)
+
+
+def _of_type(model: EntityType[Any], rows: Sequence[Row]) -> Sequence[Row]:
+    """Return the rows that are entities: where no type is stored, their keys must tell it."""
+    if model.type_property is not None:
+        return rows
+    return [
+        row
+        for row in rows
+        if model.partition.matches(row.key.partition) and model.row.matches(row.key.row)
+    ]
+
+
+def _state_properties(state: IndexState, progress: str = "") -> dict[str, Value]:
+    return {"EntityType": "~index", _STATE: state.value, _PROGRESS: progress}
+
+
+def read_state(context: Context, index: AnyIndex) -> Steps[IndexState | None]:
+    """Read and remember the state of an index; None if nobody wrote one."""
+    row = yield from ask(GetRow(index.owner.table, state_key(index)))
+    if row is None:
+        return None
+    state = IndexState(str(row.properties[_STATE]))
+    context.states[index.owner.name, index.name] = state
+    return state
+
+
+def write_state(
+    context: Context, index: AnyIndex, state: IndexState, progress: str = ""
+) -> Steps[None]:
+    row = Row(state_key(index), _state_properties(state, progress))
+    yield from ask(WriteRows(index.owner.table, (RowOperation(Verb.UPSERT_REPLACE, row),)))
+    context.states[index.owner.name, index.name] = state
+
+
+def require_readable(context: Context, index: AnyIndex) -> Steps[None]:
+    """Raise unless an index may be read."""
+    if context.state_of(index) is IndexState.READABLE:
+        return
+    state = yield from read_state(context, index)
+    if state is IndexState.READABLE:
+        return
+    said = "has no state yet" if state is None else f"is {state.value}"
+    raise IndexNotReadableError(
+        "IndexNotReadable",
+        f"The index {index.name!r} of {index.owner.name} {said}: reading it could miss entities.",
+        facts={"index": index.name, "table": index.owner.table},
+        hint="Call db.create_tables() once, and db.rebuild(index) if entities were stored before "
+        "the index was declared (partita patterns rebuild does it from the command line).",
+    )
+
+
+# ---------------------------------------------------------------------------------------------
+# Rebuilding
+
+
+def rebuild(context: Context, index: AnyIndex, progress: Progress) -> Steps[int]:
+    """Bring every stored entity into an index, then let it be read. It goes on where it stopped.
+
+    Writers need not stop: they keep the index up to date for whatever they touch.
+    """
+    row = yield from ask(GetRow(index.owner.table, state_key(index)))
+    if row is not None and row.properties[_STATE] == IndexState.DISABLED.value:
+        yield from _clear(index, ignore)  # what was left there follows nothing
+    stored = "" if row is None else str(row.properties.get(_PROGRESS, ""))
+    start = msgspec.json.decode(stored, type=_Rebuilt) if stored else _Rebuilt()
+    yield from write_state(context, index, IndexState.WRITE_ONLY, stored)
+    done, query = start.done, _entities(index.owner, start.continuation)
+    while True:
+        page = yield from ask(query)
+        for each in _of_type(index.owner, page.rows):
+            yield from reindex(context, index, each.key)
+            done += 1
+            progress(done)
+        if page.continuation is None:
+            break
+        query = msgspec.structs.replace(query, continuation=page.continuation)
+        kept = msgspec.json.encode(_Rebuilt(done, page.continuation)).decode()
+        yield from write_state(context, index, IndexState.WRITE_ONLY, kept)
+    yield from write_state(context, index, IndexState.READABLE)
+    return done
+
+
+class _Rebuilt(msgspec.Struct, frozen=True):
+    done: int = 0
+    continuation: Continuation | None = None
+
+
+def _entities(model: EntityType[Any], continuation: Continuation | None = None) -> QueryRows:
+    return QueryRows(
+        model.table, type_filter(model), ("PartitionKey", "RowKey"), continuation=continuation
+    )
+
+
+def reindex(context: Context, index: AnyIndex, key: RowKey) -> Steps[None]:
+    """Bring one entity into an index, whatever is there."""
+    if not index.is_local:
+        yield from settle_index(context, index.owner, index, key, [])
+        return
+    looked_at: RowKey | None = None
+    while True:
+        stored, _ = yield from load_as(context, index.owner, key)
+        if stored is None:
+            return
+        change = Change(
+            stored.model, stored.origin, dict(stored.values), is_merge=True, reindexed=index
+        )
+        try:
+            yield from write(context, [change])
+        except UniqueViolationError as error:
+            taken = RowKey(str(error.facts["partition_key"]), str(error.facts["row_key"]))
+            if taken == looked_at:
+                error.facts["entity"] = key.row  # for there is no object of the caller to name it
+                raise
+            looked_at = taken
+            yield from _remove_orphan(context, index, taken)
+            continue  # because perhaps nobody has the value
+        except ConflictError:
+            continue  # because the entity changed: bring in what it is now
+        return
+
+
+def replay(context: Context, model: EntityType[Any], name: str, progress: Progress) -> Steps[int]:
+    """Show every stored entity of a type to one of its views.
+
+    What was deleted is not told of: empty first what the view wrote.
+    """
+    view = next((each for each in model.all_views() if each.name == name), None)
+    if view is None:
+        raise UsageError(
+            "ViewUnknown",
+            f"{model.name} has no view {name!r}.",
+            facts={"type": model.name},
+            hint=f"It has {', '.join(each.name for each in model.all_views()) or 'none'}.",
+        )
+    done, query = 0, _entities(model)
+    while True:
+        page = yield from ask(query)
+        for row in page.rows:
+            yield from show(context, model, view, row.key)
+            done += 1
+            progress(done)
+        if page.continuation is None:
+            return done
+        query = msgspec.structs.replace(query, continuation=page.continuation)
+
+
+def disable(context: Context, index: AnyIndex, progress: Progress) -> Steps[int]:
+    """Stop an index and remove its rows. Writers elsewhere must have stopped following it."""
+    yield from write_state(context, index, IndexState.DISABLED)
+    return (yield from _clear(index, progress))
+
+
+def _clear(index: AnyIndex, progress: Progress) -> Steps[int]:
+    """Remove all that an index stored; return how many rows or blobs that were."""
+    done = 0
+    if isinstance(index, ListIndex) and index.storage is Storage.BLOB:
+        for blob in (yield from _list_blobs(index)):
+            yield from ask(DeleteBlob(index.container, blob.name))
+            done += 1
+            progress(done)
+        return done
+    for row in (yield from _index_rows(index, ("PartitionKey", "RowKey"))):
+        with contextlib.suppress(EntityNotFoundError):
+            yield from ask(WriteRows(index.table, (RowOperation(Verb.DELETE, Row(row.key, {})),)))
+        done += 1
+        progress(done)
+    return done
+
+
+def ignore(_: int) -> None:
+    """Be told of progress by whom nobody watches."""
+
+
+def _index_rows(index: AnyIndex, select: tuple[str, ...] | None) -> Steps[list[Row]]:
+    rows: list[Row] = []
+    query = QueryRows(index.table, _rows_of(index), select)
+    try:
+        while True:
+            page = yield from ask(query)
+            rows += page.rows
+            if page.continuation is None:
+                return rows
+            query = msgspec.structs.replace(query, continuation=page.continuation)
+    except TableNotFoundError:
+        return rows
+
+
+def _list_blobs(index: ListIndex[Any]) -> Steps[list[ListedBlob]]:
+    blobs: list[ListedBlob] = []
+    call = ListBlobs(index.container, list_blob_prefix(index))
+    try:
+        while True:
+            page = yield from ask(call)
+            blobs += page.blobs
+            if not page.continuation:
+                return blobs
+            call = msgspec.structs.replace(call, continuation=page.continuation)
+    except ConflictError as error:
+        if error.code != "ContainerNotFound":
+            raise
+        return blobs
+
+
+def _rows_of(index: AnyIndex) -> str:
+    name = index.owner.type_property
+    if name is None:
+        bounds = index.row.bounds({})
+        here = bounds_text("RowKey", bounds.lower, bounds.upper)
+        return " and ".join(filter(None, (here, f"({copies.MEMBER_ROW} ge '' or Ids0 ge '')")))
+    return f"{name} eq {quoted(index.owner.name + COPY_MARK + index.name)}"
+
+
+# ---------------------------------------------------------------------------------------------
+# Verifying and repairing
+
+
+_Wanted = dict[str, dict[RowKey, set[tuple[str, ...]]]]
+"""By index and key of a row or list: the members that belong there."""
+
+
+def verify(context: Context, model: EntityType[Any], progress: Progress) -> Steps[list[Drift]]:
+    """Compare everything that follows the entities of a type with them. It scans the tables."""
+    found: list[Drift] = []
+    done = 0
+    query = _entities(model)
+    indexes = [each for each in model.indexes if each in context.live_indexes(model)]
+    wanted: _Wanted = {index.name: {} for index in indexes}
+    while True:
+        page = yield from ask(query)
+        for row in _of_type(model, page.rows):
+            found += yield from _check_entity(context, model, row, indexes, wanted)
+            done += 1
+            progress(done)
+        if page.continuation is None:
+            break
+        query = msgspec.structs.replace(query, continuation=page.continuation)
+    for index in indexes:
+        found += yield from _orphans(index, wanted[index.name])
+    return found
+
+
+def _check_entity(
+    context: Context,
+    model: EntityType[Any],
+    row: Row,
+    indexes: Sequence[AnyIndex],
+    wanted: _Wanted,
+) -> Steps[list[Drift]]:
+    found: list[Drift] = []
+    stored, _ = yield from load_as(context, model, row.key)
+    version = version_of(stored)
+    if stored is None or version is None:
+        return found
+    for index in indexes:
+        key = copies.key_of(index, version)
+        if key is None:
+            continue
+        members = wanted[index.name].setdefault(key, set())
+        if isinstance(index, ListIndex):
+            members.add(tuple(copies.member_name(index, version.key)))
+        kind = yield from _compare(context, index, key, version)
+        if kind:
+            found.append(Drift(kind, index.name, model.table, row.key))
+    for field in stored.model.fields.values():
+        if field.derived is not None:
+            is_right = yield from _is_derived(context, stored.model, field.name, stored.values)
+            if not is_right:
+                found.append(Drift("wrong", field.name, model.table, row.key))
+    return found
+
+
+def _compare(context: Context, index: AnyIndex, key: RowKey, version: copies.Version) -> Steps[str]:
+    if isinstance(index, ListIndex) and index.storage is not Storage.ROWS:
+        if index.storage is Storage.BLOB:
+            members = (yield from read_list_blob(index, key)).members
+        else:
+            row = yield from ask(GetRow(index.table, key))
+            members = [] if row is None else copies.members_in(row.properties)
+        return "" if copies.member_name(index, version.key) in members else "missing"
+    there = yield from ask(GetRow(index.table, key))
+    if there is None:
+        return "missing"
+    expected = copies.row_of(index, version, context.sealing)
+    assert expected is not None
+    if isinstance(index, Index):
+        there = open_row(there, index.owner, context.sealing, table=index.table)
+        expected = open_row(expected, index.owner, context.sealing, table=index.table)
+    ours = {name: value for name, value in there.properties.items() if name != GENERATION}
+    theirs = {name: value for name, value in expected.properties.items() if name != GENERATION}
+    is_same = ours.keys() == theirs.keys() and all(
+        are_same(value, theirs[name]) for name, value in ours.items()
+    )
+    return "" if is_same else "stale"
+
+
+def _is_derived(
+    context: Context, model: EntityType[Any], name: str, values: dict[str, Any]
+) -> Steps[bool]:
+    field = model.fields[name]
+    source, marker = model.source_of(field), field.derived
+    if isinstance(marker, CopiedFrom):
+        key = derived.source_key(source, marker, values)
+        found = None
+        if key is not None:
+            found, _ = yield from load_as(context, source, key)
+        expected = None if found is None else found.values[marker.field]
+    else:
+        assert marker is not None
+        expected = yield from count_sources(context, source, marker, values)
+    return bool(values[name] == expected)
+
+
+def _orphans(index: AnyIndex, wanted: Mapping[RowKey, set[tuple[str, ...]]]) -> Steps[list[Drift]]:
+    """Find rows of an index that no entity wants, and lists with a member too many."""
+    strays: list[RowKey] = []
+    if isinstance(index, ListIndex) and index.storage is not Storage.ROWS:
+        for key, members in (yield from _lists(index)):
+            if not members or not members <= wanted.get(key, set()):
+                strays.append(key)
+    else:
+        rows = yield from _index_rows(index, ("PartitionKey", "RowKey"))
+        strays = [row.key for row in rows if row.key not in wanted]
+    return [Drift("orphan", index.name, index.table, key) for key in strays]
+
+
+def _lists(index: ListIndex[Any]) -> Steps[list[tuple[RowKey, set[tuple[str, ...]]]]]:
+    """Return the keys of all lists of an index, and the members in each."""
+    if index.storage is Storage.BLOB:
+        found = []
+        for blob in (yield from _list_blobs(index)):
+            key = list_blob_key(index, blob)
+            listed = yield from read_list_blob(index, key)
+            found.append((key, set(map(tuple, listed.members))))
+        return found
+    rows = yield from _index_rows(index, None)
+    return [(row.key, set(map(tuple, copies.members_in(row.properties)))) for row in rows]
+
+
+def repair(
+    context: Context, model: EntityType[Any], drifts: Sequence[Drift], progress: Progress
+) -> Steps[int]:
+    """Put right what `verify` found; each is looked at again before it is touched.
+
+    Orphans go first: one may hold the unique value that an entity lacks its copy for.
+    """
+    done = 0
+    for drift in sorted(drifts, key=lambda each: each.kind != "orphan"):
+        index = next((each for each in model.indexes if each.name == drift.what), None)
+        if drift.kind == "orphan" and index is not None:
+            yield from _remove_orphan(context, index, drift.key)
+        elif index is not None:
+            yield from reindex(context, index, drift.key)
+        elif drift.kind == "wrong":
+            for dependent in derived.dependents_of(model, drift.what):
+                yield from settle_owner(context, dependent, drift.key)
+        done += 1
+        progress(done)
+    return done
+
+
+def _remove_orphan(context: Context, index: AnyIndex, key: RowKey) -> Steps[None]:
+    """Settle an index row, or a list, for every entity that it names."""
+    if isinstance(index, ListIndex) and index.storage is Storage.BLOB:
+        names = (yield from read_list_blob(index, key)).members
+    else:
+        row = yield from ask(GetRow(index.table, key))
+        if row is None:
+            return
+        if isinstance(index, ListIndex) and index.storage is not Storage.ROWS:
+            names = copies.members_in(row.properties)
+        else:
+            member = copies.member_of(row, is_local=index.is_local)
+            names = [[member.partition, member.row]]
+    for name in names:
+        owner = RowKey(*name) if len(name) == 2 else RowKey(key.partition, name[0])
+        yield from settle_index(context, index.owner, index, owner, [key])
+
+
+# ---------------------------------------------------------------------------------------------
+# Blobs that no entity names
+
+
+def collect_blobs(context: Context, container: str, progress: Progress) -> Steps[int]:
+    """Remove blobs that were written for an entity that was never stored.
+
+    Only those older than the grace: a writer may be between the blob and the entity.
+    """
+    before = context.clock.ticks() / TICKS_A_SECOND - context.options.blob_grace
+    done, continuation = 0, ""
+    while True:
+        page = yield from ask(ListBlobs(container, continuation=continuation))
+        for blob in page.blobs:
+            owner = entity_of(blob.metadata)
+            if owner is None or blob.modified.timestamp() > before:
+                continue
+            table, key = owner
+            if not (yield from _is_used(context, table, key, container, blob.name)):
+                yield from remove_blob(container, blob.name, blob.etag)
+                done += 1
+                progress(done)
+        if not page.continuation:
+            return done
+        continuation = page.continuation
+
+
+def _is_used(context: Context, table: str, key: RowKey, container: str, name: str) -> Steps[bool]:
+    """Tell whether the entity that a blob was written for names it, or may do so.
+
+    Who does not know the type of an entity, or its version, does not know what it names.
+    """
+    models = [
+        model
+        for model in context.models.values()
+        if model.table.lower() == table.lower()
+        and model.partition.matches(key.partition)
+        and model.row.matches(key.row)
+    ]
+    is_told = False
+    for model in models:
+        try:
+            stored = yield from load(context, model, key)
+        except (UnknownTypeError, NewerVersionError):
+            continue
+        is_told = True
+        if is_named(stored, container, name):
+            return True
+    return not is_told
