@@ -1,0 +1,1156 @@
+"""The asynchronous face: what users call. Everything is decided in steps; here they are driven.
+
+`sync.py` is made from this file by `tools/make_sync_face.py` and must not be edited. The file is
+long because it is one noun, a database, and because two faces of one file stay one.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import date, datetime, timedelta
+from functools import partial
+from types import TracebackType
+from typing import Any, Generic, TypeVar, overload
+
+import msgspec
+
+from partita.clock import Clock, SystemClock
+from partita.errors import UsageError
+from partita.patterns import (
+    bulk,
+    lifecycle,
+    projections,
+    raw,
+    references,
+    rotating,
+    verbs,
+    worker,
+)
+from partita.patterns.aio_port import AsyncPort, run
+from partita.patterns.balance import Balance, count_partitions
+from partita.patterns.calls import Continuation, Cost, CreateQueue, PutMessage, Steps, ask
+from partita.patterns.columns import Columns, Condition
+from partita.patterns.connecting import Where, credential_of, open_async
+from partita.patterns.context import Context, Options
+from partita.patterns.eventual_transactions import EventualTransaction, start_message
+from partita.patterns.executing import (
+    Ask,
+    Position,
+    check_allowed,
+    print_continuation,
+    read_each,
+    read_page,
+    read_slice,
+)
+from partita.patterns.explaining import explain
+from partita.patterns.grants import Grant, Issuer, Terms
+from partita.patterns.groups import Collected
+from partita.patterns.indexes import AnyIndex, Index, ListIndex
+from partita.patterns.intervals import starting_with
+from partita.patterns.joins import Cache, join, load_many
+from partita.patterns.keyring import Keyring
+from partita.patterns.lifecycle import Drift
+from partita.patterns.log_blobs import LogBuffering, LogLine, LogReader, LogWriter
+from partita.patterns.log_names import LogPlace
+from partita.patterns.model import EntityType, entity_type
+from partita.patterns.moments import utc_now
+from partita.patterns.periods import Periods
+from partita.patterns.plans import QueryKind, QueryPlan, plan_query
+from partita.patterns.rate import Rate
+from partita.patterns.raw import RawEntity
+from partita.patterns.reading import find
+from partita.patterns.references import Reference
+from partita.patterns.table_series import TableSeries
+from partita.patterns.values import RowKey, Value
+from partita.patterns.verbs import key_of
+from partita.patterns.worker import Report
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+_measured: ContextVar[tuple[Cost, ...]] = ContextVar("measured", default=())
+
+
+def _ignore(_: int) -> None:
+    return
+
+
+def connect(
+    where: Where,
+    *,
+    keyring: Keyring | None = None,
+    direct: bool = False,
+    clock: Clock | None = None,
+    **options: Any,
+) -> "Database":
+    """Return a database to be used as a context: a folder, memory, a server, or the cloud.
+
+    `where` is "partita:./folder", "partita::memory:", an account of `partita.open_account`,
+    "UseDevelopmentStorage=true", or any connection string of Azure or Cosmos. `direct=True`
+    skips the official SDK for accounts in this process. Further options are those of `Options`.
+
+    >>> import asyncio
+    >>> from partita.patterns import connect, entity
+    >>> @entity(table="staff", partition="{dept}", row="{id:06d}")
+    ... class Worker:
+    ...     dept: str
+    ...     id: int
+    ...     name: str
+    >>> async def main() -> str:
+    ...     async with connect("partita::memory:") as db:
+    ...         workers = db.table(Worker)
+    ...         await db.create_tables()
+    ...         await workers.save(Worker(dept="Sales", id=7, name="Jun"))
+    ...         return (await workers.get(dept="Sales", id=7)).name
+    >>> asyncio.run(main())
+    'Jun'
+    """
+    unknown = sorted(set(options) - set(Options.__struct_fields__))
+    if unknown:
+        raise UsageError(
+            "UnknownOption",
+            f"connect() has no option {unknown[0]!r}.",
+            hint=f"It has {', '.join(Options.__struct_fields__)}.",
+        )
+    return Database(
+        where,
+        keyring=keyring,
+        direct=direct,
+        clock=clock or SystemClock(),
+        options=Options(**options),
+    )
+
+
+class Page(msgspec.Struct, Generic[T], frozen=True):
+    """Some entities of an answer; `continuation` (None: no more) can be stored."""
+
+    entities: list[T]
+    continuation: str | None
+    cost: Cost
+
+
+class Database:
+    """Tables, queues and blobs of one account, with the types that are used in them."""
+
+    def __init__(
+        self,
+        where: Where,
+        *,
+        keyring: Keyring | None,
+        direct: bool,
+        clock: Clock,
+        options: Options,
+    ) -> None:
+        self._where = where
+        self._keyring = keyring
+        self._is_direct = direct
+        self._clock = clock
+        self._options = options
+        self._port: AsyncPort | None = None
+        self._context: Context | None = None
+        self._tables: dict[type[Any], Table[Any]] = {}
+        self.cost = Cost()
+        """Everything that was asked of the services so far."""
+
+    # -- opening and closing
+
+    async def open(self) -> "Database":
+        """Open what the context manager opens."""
+        if self._port is None:
+            self._port = await open_async(self._where, direct=self._is_direct)
+            before = self._context
+            self._context = Context(
+                self._clock,
+                self._port.capabilities,
+                keyring=self._keyring,
+                options=self._options,
+            )
+            self._context.face = self
+            if before is not None:  # it was open before: what it knew it still knows
+                self._context.transactions.update(before.transactions)
+                for model in before.models.values():
+                    self._context.know(model)
+        return self
+
+    async def close(self) -> None:
+        if self._port is not None:
+            port, self._port = self._port, None
+            await port.close()
+
+    async def __aenter__(self) -> "Database":
+        return await self.open()
+
+    async def __aexit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @property
+    def context(self) -> Context:
+        """What the steps need to know; for those who write steps of their own."""
+        if self._context is None:
+            raise UsageError(
+                "DatabaseNotOpen",
+                "The database is not open.",
+                hint="Use it as a context: async with connect(...) as db.",
+            )
+        return self._context
+
+    async def run(self, steps: Steps[S], cost: Cost | None = None) -> S:
+        """Drive steps, and count what they cost."""
+        if self._port is None:
+            steps.close()
+            raise UsageError(
+                "DatabaseNotOpen",
+                "The database is not open, or was closed.",
+                hint="Use it as a context: async with connect(...) as db.",
+            )
+        spent = Cost()
+        try:
+            return await run(steps, self._port, spent)
+        finally:
+            for each in (self.cost, *_measured.get(), *(() if cost is None else (cost,))):
+                each.add(spent)
+
+    @contextmanager
+    def measuring(self) -> Any:
+        """Count what is asked of the services inside the context.
+
+        >>> async def show(db) -> None:
+        ...     with db.measuring() as cost:
+        ...         await db.table(Worker).get(dept="Sales", id=7)
+        ...     print(cost.requests, cost.entities)
+        """
+        cost = Cost()
+        token = _measured.set((*_measured.get(), cost))
+        try:
+            yield cost
+        finally:
+            _measured.reset(token)
+
+    # -- types
+
+    def table(self, cls: type[T]) -> "Table[T]":
+        """Return the table of an entity class: the same at every call."""
+        found = self._tables.get(cls)
+        if found is None:
+            model = entity_type(cls)
+            model.check_upcasters()
+            self.context.know(model)
+            found = self._tables[cls] = Table(self, model)
+        return found
+
+    def mixed(
+        self,
+        *classes: type[Any],
+        keep_unknown: bool = False,
+        resolve: raw.Resolve | None = None,
+    ) -> "Mixed":
+        """Return several types of one table to be read together.
+
+        `keep_unknown` returns what is of none of them, or of a newer version, as raw entities.
+        `resolve` is given the raw entities that do not say their type, and returns a class.
+        """
+        models = [entity_type(cls) for cls in classes]
+        raw.check_together(models, resolve)
+        for model in models:
+            self.context.know(model)
+        return Mixed(self, models, keeps_unknown=keep_unknown, resolve=resolve)
+
+    def raw(self, table: str) -> "RawTable":
+        """Return a table whose entities have no type here."""
+        return RawTable(self, table)
+
+    def periods(self, cls: type[T], series: TableSeries, *, at: str) -> "PeriodTables[T]":
+        """Return a type that is kept in a table for each period, by its field `at`."""
+        return PeriodTables(self, Periods(entity_type(cls), series, at))
+
+    async def create_tables(self) -> list[str]:
+        """Create what is missing of all tables in use; return the names of those made now."""
+        return await self.run(lifecycle.create_tables(self.context))
+
+    # -- what follows
+
+    def know(self, transaction: EventualTransaction) -> None:
+        """Let workers of this database run an eventually consistent transaction."""
+        self.context.transactions[transaction.name] = transaction
+
+    async def start(self, transaction: EventualTransaction, /, **arguments: Any) -> None:
+        """Start an eventually consistent transaction by a message on the queue."""
+        self.know(transaction)
+        self.context.capabilities.require_queues("Starting a transaction")
+        await self.run(_start(self.context, transaction, arguments))
+
+    async def drain(self, *, sweep: bool = True) -> Report:
+        """Do everything that waits to be done: outbox entries and messages.
+
+        The sweep reads all tables for entries whose hints were lost.
+        """
+        report = Report()
+        await self.run(worker.drain(self.context, report, with_sweep=sweep))
+        return report
+
+    async def sweep(self, *, age: float = 60.0) -> Report:
+        """Do outbox entries older than `age` seconds; it scans the tables."""
+        report = Report()
+        await self.run(worker.sweep(self.context, report, age=age))
+        return report
+
+    async def work_once(self, queue: str | None = None) -> Report:
+        """Take waiting messages once, of one queue or of all, and do them."""
+        report = Report()
+        for name in self.context.options.queues if queue is None else (queue,):
+            await self.run(worker.work(self.context, name, report))
+        return report
+
+    async def rebuild(self, index: AnyIndex, *, progress: Callable[[int], object] = _ignore) -> int:
+        """Bring every stored entity into an index, and let it be read."""
+        self.context.know(index.owner)
+        return await self.run(lifecycle.rebuild(self.context, index, progress))
+
+    async def replay(
+        self, cls: type[Any], view: str, *, progress: Callable[[int], object] = _ignore
+    ) -> int:
+        """Show every stored entity of a type to a view; empty first what the view wrote."""
+        model = entity_type(cls)
+        self.context.know(model)
+        return await self.run(lifecycle.replay(self.context, model, view, progress))
+
+    async def disable(self, index: AnyIndex, *, progress: Callable[[int], object] = _ignore) -> int:
+        """Stop an index and remove its rows."""
+        self.context.know(index.owner)
+        return await self.run(lifecycle.disable(self.context, index, progress))
+
+    async def verify(
+        self, cls: type[Any], *, progress: Callable[[int], object] = _ignore
+    ) -> list[Drift]:
+        """Compare the indexes and derived fields of a type with its entities."""
+        model = entity_type(cls)
+        self.context.know(model)
+        return await self.run(lifecycle.verify(self.context, model, progress))
+
+    async def repair(
+        self,
+        cls: type[Any],
+        drifts: list[Drift],
+        *,
+        progress: Callable[[int], object] = _ignore,
+    ) -> int:
+        """Put right what `verify` found."""
+        model = entity_type(cls)
+        return await self.run(lifecycle.repair(self.context, model, drifts, progress))
+
+    async def balance(
+        self, cls: type[Any], *, progress: Callable[[int], object] = _ignore
+    ) -> Balance:
+        """Count the entities of a type by partition, and judge; it reads all keys of its table."""
+        return await self.run(count_partitions(entity_type(cls), progress))
+
+    # -- references
+
+    async def load(self, reference: Reference[S, T], entities: Iterable[S]) -> list[T | None]:
+        """Return what each entity refers to, or None; each distinct one is read once."""
+        return await self.run(references.load_targets(self.context, reference, entities))
+
+    async def dangling(
+        self,
+        reference: Reference[Any, Any],
+        *,
+        targets: "Database | None" = None,
+        progress: Callable[[int], object] = _ignore,
+    ) -> list[Drift]:
+        """Return the entities that refer to what is not there; it scans their table.
+
+        `targets` is the database of the entities referred to, if they lie in another.
+        """
+        aim = self if targets is None else targets
+        query: Query[Any] = self.table(reference.owner.cls).all().allow_scan()
+        if not reference.owner.is_wide:
+            query = query.select(*reference.needed_fields)
+        found: list[Drift] = []
+        continuation, done = None, 0
+        while True:
+            page = await query.page(size=1000, continuation=continuation)
+            steps = references.suspects(aim.context, reference, page.entities)
+            keys = await aim.run(steps)
+            owners = await self.run(references.still_named(self.context, reference, keys))
+            steps = references.suspects(aim.context, reference, owners)
+            found += references.drifts(reference, await aim.run(steps))
+            done += len(page.entities)
+            progress(done)
+            continuation = page.continuation
+            if continuation is None:
+                return found
+
+    async def collect_blobs(
+        self, container: str = "partita-large", *, progress: Callable[[int], object] = _ignore
+    ) -> int:
+        """Remove blobs of large properties that no entity names."""
+        return await self.run(lifecycle.collect_blobs(self.context, container, progress))
+
+    async def rotate(self, cls: type[Any], *, progress: Callable[[int], object] = _ignore) -> int:
+        """Wrap the content keys of a type's entities with the keyring's current key."""
+        model = entity_type(cls)
+        return await self.run(rotating.rotate(self.context, model, progress))
+
+    # -- access, logs
+
+    def grant(
+        self,
+        cls: type[Any],
+        /,
+        *,
+        permissions: str = "r",
+        ttl: timedelta = timedelta(hours=1),
+        force: bool = False,
+        **given: Any,
+    ) -> list[Grant]:
+        """Return signatures that give access to the entities with these key fields, no others."""
+        account, key, endpoint = credential_of(self._where)
+        issuer = Issuer(account, key, self._clock, endpoint=endpoint)
+        return issuer.grants(entity_type(cls), given, Terms(permissions, ttl), force=force)
+
+    def log_writer(self, place: LogPlace, buffering: LogBuffering | None = None) -> "Log":
+        """Return a writer of log lines into blobs."""
+        return Log(self, LogWriter(place, self._clock, buffering))
+
+    async def log_lines(
+        self, place: LogPlace, start: datetime, end: datetime
+    ) -> AsyncIterator[LogLine]:
+        """Yield the log lines of a time range, in order."""
+        scan = LogReader(place).scan(start, end)
+        while (lines := await self.run(scan.read())) is not None:
+            for line in lines:
+                yield line
+
+
+def _start(
+    context: Context, transaction: EventualTransaction, arguments: Mapping[str, Any]
+) -> Steps[None]:
+    text = msgspec.json.encode(start_message(transaction, dict(arguments))).decode()
+    queue = context.queue_of(text)
+    yield from ask(CreateQueue(queue))
+    yield from ask(PutMessage(queue, text))
+
+
+class Table(Generic[T]):
+    """The entities of one type. `c` gives its columns for conditions."""
+
+    def __init__(self, db: Database, model: EntityType[T]) -> None:
+        self._db = db
+        self._model = model
+        self.c: Columns[T] = Columns(model)
+
+    # -- one entity
+
+    async def get(self, **key: Any) -> T:
+        """Return the entity with these key fields; raises EntityNotFoundError."""
+        return await self._db.run(verbs.get(self._db.context, self._model, key))
+
+    async def get_or_none(self, **key: Any) -> T | None:
+        """Return the entity with these key fields, or None."""
+        steps = find(self._db.context, self._model, key_of(self._model, key))
+        return await self._db.run(steps)
+
+    async def get_many(self, keys: Iterable[Mapping[str, Any]]) -> list[T | None]:
+        """Return entities by their key fields, each distinct one read once, several at once."""
+        wanted = [key_of(self._model, key) for key in keys]
+        found = await self._db.run(load_many(self._db.context, self._model, wanted))
+        return [found[key] for key in wanted]
+
+    async def save(self, entity: T, *, force: bool = False) -> T:
+        """Insert a new entity, or replace one that is still as it was loaded.
+
+        Raises EntityExistsError, ETagMismatchError, EntityNotFoundError or
+        UniqueViolationError. `force=True` writes whatever is stored.
+        """
+        return await self._db.run(verbs.save(self._db.context, self._model, entity, force=force))
+
+    async def upsert(self, entity: T, *, merge: bool = False) -> T:
+        """Write an entity whatever is stored; with `merge` keep properties it does not know."""
+        return await self._db.run(verbs.upsert(self._db.context, self._model, entity, merge=merge))
+
+    async def patch(self, entity: T, /, *, force: bool = False, **changes: Any) -> T:
+        """Change some fields of a loaded entity, sending no others."""
+        return await self._db.run(
+            verbs.patch(self._db.context, self._model, entity, changes, force=force)
+        )
+
+    async def update(self, function: Callable[[T], T], /, **key: Any) -> T:
+        """Let a pure function change an entity; it is asked again if somebody was faster."""
+        steps = verbs.update(self._db.context, self._model, key_of(self._model, key), function)
+        return await self._db.run(steps)
+
+    async def delete(self, entity: T, *, force: bool = False) -> None:
+        """Delete an entity that is still as it was loaded."""
+        await self._db.run(verbs.delete(self._db.context, self._model, entity, force=force))
+
+    async def delete_if_exists(self, **key: Any) -> bool:
+        """Delete whatever has these key fields; False if nothing has."""
+        return await self._db.run(
+            verbs.delete_key(self._db.context, self._model, key_of(self._model, key))
+        )
+
+    async def increment(
+        self, entity: T, field: str, slot: int | None = None, *, by: Any = 1
+    ) -> Any:
+        """Add to a number, or to a slot of a series, and return what it became."""
+        return await self._db.run(
+            verbs.increment(self._db.context, self._model, entity, field, slot, by)
+        )
+
+    async def move(self, entity: T, /, **key: Any) -> T:
+        """Give a loaded entity other key fields; crash-safe also between partitions."""
+        return await self._db.run(verbs.move(self._db.context, self._model, entity, key))
+
+    # -- many entities
+
+    async def save_all(
+        self,
+        entities: Iterable[T],
+        *,
+        max_rate: float | None = None,
+        concurrency: int = 8,
+        progress: Callable[[int], object] = _ignore,
+    ) -> bulk.BulkOutcome:
+        """Save many entities in groups; `max_rate` smooths the traffic to so many a second."""
+        return await self._write_all(entities, "save", max_rate, concurrency, progress)
+
+    async def upsert_all(
+        self,
+        entities: Iterable[T],
+        *,
+        max_rate: float | None = None,
+        concurrency: int = 8,
+        progress: Callable[[int], object] = _ignore,
+    ) -> bulk.BulkOutcome:
+        """Write many entities whatever is stored."""
+        return await self._write_all(entities, "upsert", max_rate, concurrency, progress)
+
+    async def delete_all(
+        self,
+        entities: Iterable[T],
+        *,
+        max_rate: float | None = None,
+        concurrency: int = 8,
+        progress: Callable[[int], object] = _ignore,
+    ) -> bulk.BulkOutcome:
+        """Delete many loaded entities in groups."""
+        return await self._write_all(entities, "delete", max_rate, concurrency, progress)
+
+    async def _write_all(
+        self,
+        entities: Iterable[T],
+        mode: bulk.Mode,
+        max_rate: float | None,
+        concurrency: int,
+        progress: Callable[[int], object],
+    ) -> bulk.BulkOutcome:
+        steps = bulk.write_all(
+            self._db.context,
+            self._model,
+            list(entities),
+            mode,
+            rate=None if max_rate is None else Rate(max_rate),
+            concurrency=concurrency,
+            progress=progress,
+        )
+        return await self._db.run(steps)
+
+    # -- queries
+
+    def partition(self, **given: Any) -> "Partition[T]":
+        """Return one partition, by the fields of the partition key."""
+        return Partition(self._db, self._model, given)
+
+    def where(self, condition: Condition) -> "Query[T]":
+        """Return the query for a condition; `explain()` tells how it would be read."""
+        return Query(self._db, self._model, {}, condition)
+
+    def all(self) -> "Query[T]":
+        """Return the query for every entity: a table scan, which must be allowed."""
+        return Query(self._db, self._model, {}, None)
+
+    def via(self, index: Index[T] | ListIndex[T], *, verify: bool = False) -> "Via[T]":
+        """Return the entities as an index sees them; `verify=True` reads each itself as well."""
+        if index not in self._model.all_indexes():
+            raise UsageError(
+                "IndexOfAnother",
+                f"{index!r} is no index of {self._model.name}.",
+                hint="Use the table of the type that the index was declared for.",
+            )
+        return Via(self._db, self._model, index, verify=verify)
+
+    def partitions(self, givens: Iterable[Mapping[str, Any]], *, limit: int = 8) -> "Partitions[T]":
+        """Return several partitions to be read at once, at most `limit` at a time."""
+        return Partitions([self.partition(**given) for given in givens], limit)
+
+    def cached(self, ttl: float, *, entries_max: int = 10_000) -> "CachedTable[T]":
+        """Return a view of the table that remembers what it read for `ttl` seconds."""
+        return CachedTable(self._db, self._model, ttl, entries_max)
+
+
+class Partition(Generic[T]):
+    """The entities of one type in one partition."""
+
+    def __init__(self, db: Database, model: EntityType[T], given: Mapping[str, Any]) -> None:
+        unknown = [name for name in given if name not in model.partition.fields]
+        if unknown:
+            raise UsageError(
+                "KeyFields",
+                f"{unknown[0]!r} is not in the partition key of {model.name}.",
+                hint=f"It is made of {', '.join(model.partition.fields) or 'no fields'}.",
+            )
+        self.db = self._db = db
+        self._model = model
+        self._given = dict(given)
+
+    def _query(self, given: Mapping[str, Any], condition: Condition | None = None) -> "Query[T]":
+        return Query(self._db, self._model, {**self._given, **given}, condition)
+
+    def range(self, **given: Any) -> "Query[T]":
+        """Return the entities whose row key fields are these values, or lie between them.
+
+        The fields are given from the first on; the last may be `between(...)`,
+        `at_least(...)`, `starting_with(...)` or another interval.
+        """
+        return self._query(given)
+
+    def prefix(self, **given: str) -> "Query[T]":
+        """Return the entities whose last given field begins with a text."""
+        *_, last = given or [None]
+        if last is None:
+            raise UsageError("KeyFields", "prefix() needs a field.", hint='prefix(last="Ca")')
+        return self._query({**given, last: starting_with(given[last])})
+
+    def where(self, condition: Condition) -> "Query[T]":
+        return self._query({}, condition)
+
+    def all(self) -> "Query[T]":
+        return self._query({})
+
+    def latest(self, count: int) -> "Query[T]":
+        """Return the first `count` entities: the newest ones if the row key says `:desc`."""
+        self._db.context.capabilities.require_ordered("latest()")
+        return self._query({}).limit(count)
+
+    async def page(self, *, size: int = 100, continuation: str | None = None) -> Page[T]:
+        return await self._query({}).page(size=size, continuation=continuation)
+
+    def atomic(self) -> "Group":
+        """Return a group for this partition: everything in it happens, or nothing."""
+        partition = self._model.partition.format(self._given)
+        return Group(self._db, self._model, self._given, partition)
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        async for entity in self._query({}):
+            yield entity
+
+
+class Query(Generic[T]):
+    """A question that was not sent yet. Each method returns another one."""
+
+    def __init__(  # noqa: PLR0913 - what a query is made of
+        self,
+        db: Database,
+        model: EntityType[Any],
+        given: Mapping[str, Any],
+        condition: Condition | None,
+        *,
+        via: AnyIndex | None = None,
+        is_scan_allowed: bool = False,
+        selected: tuple[str, ...] | None = None,
+        make: Callable[[dict[str, Any]], Any] | None = None,
+        count_max: int | None = None,
+        verify: bool = False,
+    ) -> None:
+        self._db = db
+        self._model = model
+        self._given = given
+        self._condition = condition
+        self._via = via
+        self._is_scan_allowed = is_scan_allowed
+        self._selected = selected
+        self._make = make
+        self._count_max = count_max
+        self._verify = verify
+        self.cost = Cost()
+        """What this query has cost so far."""
+
+    def _with(self, **changes: Any) -> Any:
+        kept: dict[str, Any] = {
+            "condition": self._condition,
+            "via": self._via,
+            "is_scan_allowed": self._is_scan_allowed,
+            "selected": self._selected,
+            "make": self._make,
+            "count_max": self._count_max,
+            "verify": self._verify,
+        }
+        return Query(self._db, self._model, self._given, **{**kept, **changes})
+
+    @property
+    def plan(self) -> QueryPlan:
+        """How the query is read."""
+        return plan_query(self._model, self._given, self._condition, via=self._via)
+
+    def explain(self) -> str:
+        """Say how the query is read, and what would be better."""
+        return explain(self.plan, is_allowed=self._is_scan_allowed)
+
+    def where(self, condition: Condition) -> "Query[T]":
+        joined = condition if self._condition is None else self._condition & condition
+        query: Query[T] = self._with(condition=joined)
+        return query
+
+    def limit(self, count: int) -> "Query[T]":
+        """Stop after so many entities."""
+        if count < 0:
+            raise UsageError("InvalidLimit", "A limit is not negative.", facts={"limit": count})
+        query: Query[T] = self._with(count_max=count)
+        return query
+
+    def allow_scan(self) -> "Query[T]":
+        """Say that reading a whole table is meant."""
+        query: Query[T] = self._with(is_scan_allowed=True)
+        return query
+
+    @overload
+    def select(self, fields: type[S], /) -> "Query[S]": ...
+    @overload
+    def select(self, fields: str, /, *more: str) -> "Query[projections.Partial[T]]": ...
+    def select(self, fields: Any, /, *more: str) -> Any:
+        """Read only some fields: by name, or those of a smaller class."""
+        if isinstance(fields, str):
+            return self._with(selected=self._checked((fields, *more)), make=None)
+        names = tuple(getattr(fields, "__annotations__", {}))
+        return self._with(selected=self._checked(names), make=lambda values: fields(**values))
+
+    def _checked(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            field = self._model.fields.get(name)
+            if field is None or field.is_in_blob:
+                raise UsageError(
+                    "NotSelectable",
+                    f"{self._model.name} has no field {name!r} that can be selected.",
+                    hint=f"It has {', '.join(self._model.fields)}; large values are read whole.",
+                )
+        return names
+
+    def request(self) -> Ask:
+        """Return the query as it is performed, for steps of one's own."""
+        return Ask(self.plan, self._is_scan_allowed, self._selected, self._verify, self._make)
+
+    async def page(self, *, size: int = 100, continuation: str | None = None) -> Page[T]:
+        """Return up to `size` entities, and where the next page starts."""
+        if size < 1:
+            raise UsageError("InvalidPageSize", "A page has at least one entity.")
+        query = self.request()
+        cost = Cost()
+        steps = read_page(self._db.context, query, continuation, size, self._count_max)
+        found = await self._db.run(steps, cost)
+        self.cost.add(cost)
+        return Page(found.entities, print_continuation(query, found.position), cost)
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        query = self.request()
+        check_allowed(query)
+        position: Position | None = Position()
+        left = self._count_max
+        # What is decided here is rare in small pages: then as many are read as a page holds.
+        is_counted = query.plan.client is None
+        while position is not None and (left is None or left > 0):
+            steps = read_slice(self._db.context, query, position, left if is_counted else None)
+            found = await self._db.run(steps, self.cost)
+            for entity in found.entities[:left]:
+                yield entity
+            position = found.position
+            left = None if left is None else left - len(found.entities)
+
+    async def list(self) -> list[T]:
+        """Return all entities of the answer."""
+        return [entity async for entity in self]
+
+    async def first(self) -> T | None:
+        """Return the first entity, or None."""
+        found = await self.limit(1).list()
+        return found[0] if found else None
+
+    async def count(self) -> int:
+        """Count the entities by reading their keys."""
+        query: Query[Any] = self
+        if self._via is None:
+            query = self._with(selected=self._model.key_fields[:1], make=None)
+        return len([None async for _ in query])
+
+    async def delete(
+        self, *, max_rate: float | None = None, progress: Callable[[int], object] = _ignore
+    ) -> bulk.BulkOutcome:
+        """Delete what the query finds, in groups, page by page."""
+        outcome = bulk.BulkOutcome()
+        position: Position | None = Position()
+        query = self.request()
+        left = self._count_max
+        rate = None if max_rate is None else Rate(max_rate)
+
+        def count(done: int, before: int = 0) -> None:
+            progress(before + done)
+
+        while position is not None and (left is None or left > 0):
+            found = await self._db.run(
+                read_slice(self._db.context, query, position, left), self.cost
+            )
+            entities = found.entities[:left]
+            left = None if left is None else left - len(entities)
+            steps = bulk.write_all(
+                self._db.context,
+                self._model,
+                entities,
+                "delete",
+                rate=rate,
+                concurrency=8,
+                progress=partial(count, before=len(outcome.entities) + len(outcome.failures)),
+            )
+            done = await self._db.run(steps, self.cost)
+            outcome.entities += done.entities
+            outcome.failures += done.failures
+            position = found.position
+        return outcome
+
+
+class Via(Generic[T]):
+    """Entities as an index sees them."""
+
+    def __init__(
+        self, db: Database, model: EntityType[T], index: AnyIndex, *, verify: bool
+    ) -> None:
+        self._db = db
+        self._model = model
+        self._index = index
+        self._verify = verify
+
+    def range(self, **given: Any) -> Query[T]:
+        """Return the entities with these fields of the index's keys, or between them."""
+        return Query(self._db, self._model, given, None, via=self._index, verify=self._verify)
+
+    def prefix(self, **given: str) -> Query[T]:
+        """Return the entities whose last given field begins with a text."""
+        *_, last = given or [None]
+        if last is None:
+            raise UsageError("KeyFields", "prefix() needs a field.", hint='prefix(last="Ca")')
+        return self.range(**{**given, last: starting_with(given[last])})
+
+    def where(self, condition: Condition) -> Query[T]:
+        return self.range().where(condition)
+
+    def all(self) -> Query[T]:
+        return self.range()
+
+    async def get_or_none(self, **given: Any) -> T | None:
+        """Return the entity that a point of the index stands for."""
+        query = self.range(**given)
+        if query.plan.kind is not QueryKind.POINT or isinstance(self._index, ListIndex):
+            raise UsageError(
+                "KeyFields",
+                f"get() needs every field of the index's keys: "
+                f"{', '.join(self._index.key_fields)}.",
+                hint="Use range(...) for more than one entity.",
+            )
+        return await query.first()
+
+    async def get(self, **given: Any) -> T:
+        entity = await self.get_or_none(**given)
+        if entity is None:
+            key = RowKey(self._index.partition.format(given), self._index.row.format(given))
+            raise verbs.absent(self._model, key)
+        return entity
+
+
+class Partitions(Generic[T]):
+    """Several partitions, read at once."""
+
+    def __init__(self, members: Sequence[Partition[T]], limit: int) -> None:
+        self._members = members
+        self._limit = limit
+
+    async def list(self) -> list[list[T]]:
+        """Return the entities of each partition, in the order in which they were given.
+
+        The first error stops the others.
+        """
+        if not self._members:
+            return []
+        db = self._members[0].db
+        queries = [member.all().request() for member in self._members]
+        return await db.run(read_each(db.context, queries, self._limit))
+
+
+class Group:
+    """Changes that are sent together when the context ends; nothing is sent if it raises."""
+
+    def __init__(
+        self,
+        db: Database,
+        model: EntityType[Any],
+        given: Mapping[str, Any],
+        partition: str,
+    ) -> None:
+        self._db = db
+        self._model = model
+        self._given = given
+        self._collected = Collected(db.context, model, partition)
+        self.entities: list[Any] = []
+        """The saved entities, after the group was committed."""
+
+    def save(self, entity: Any) -> None:
+        """Insert a new entity, or replace one that is still as it was loaded."""
+        self._collected.save(entity)
+
+    def delete(self, entity: Any) -> None:
+        self._collected.delete(entity)
+
+    def delete_if_exists(self, cls: type[Any] | None = None, /, **key: Any) -> None:
+        """Delete by key; the fields of the partition are known. `cls` names another type."""
+        model = self._model if cls is None else entity_type(cls)
+        known = self._given if model is self._model else {}
+        self._collected.remove(model, key_of(model, {**known, **key}))
+
+    def start(self, transaction: EventualTransaction, /, **arguments: Any) -> None:
+        """Start an eventually consistent transaction if the group is committed."""
+        self._db.know(transaction)
+        self._collected.start(transaction, arguments)
+
+    async def __aenter__(self) -> "Group":
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.entities = await self._db.run(self._collected.commit())
+
+
+class CachedTable(Generic[T]):
+    """Entities that are remembered for a while, for joins in the client."""
+
+    def __init__(self, db: Database, model: EntityType[T], ttl: float, entries_max: int) -> None:
+        self._db = db
+        self._model = model
+        self._cache = Cache(db.context.clock, ttl, entries_max)
+
+    async def get_or_none(self, **key: Any) -> T | None:
+        wanted = key_of(self._model, key)
+        found = await self._db.run(load_many(self._db.context, self._model, [wanted], self._cache))
+        entity: T | None = found[wanted]
+        return entity
+
+    async def save(self, entity: T) -> T:
+        """Save an entity, and remember it instead of what was known."""
+        asked_at = self._cache.now()
+        saved = await self._db.run(verbs.save(self._db.context, self._model, entity))
+        self._cache.put(self._model.key(self._model.values(saved)), saved, asked_at)
+        result: T = saved
+        return result
+
+    async def join(
+        self, left: Iterable[S], on: Callable[[S], Mapping[str, Any] | None]
+    ) -> list[tuple[S, T | None]]:
+        """Pair each of `left` with the entity whose key fields `on` returns."""
+        return await self._db.run(join(self._db.context, left, self._model, on, self._cache))
+
+
+class Mixed:
+    """Several types of one table."""
+
+    def __init__(
+        self,
+        db: Database,
+        models: Sequence[EntityType[Any]],
+        *,
+        keeps_unknown: bool,
+        resolve: raw.Resolve | None,
+    ) -> None:
+        self._db = db
+        self._models = models
+        self._keeps_unknown = keeps_unknown
+        self._resolve = resolve
+
+    async def partition(self, partition_key: str) -> AsyncIterator[Any]:
+        """Yield the entities of a partition, each as its own type, in the order of row keys."""
+        continuation: Continuation | None = None
+        while True:
+            found = await self._db.run(
+                raw.read_mixed(
+                    self._db.context,
+                    self._models,
+                    partition_key,
+                    continuation,
+                    keeps_unknown=self._keeps_unknown,
+                    resolve=self._resolve,
+                )
+            )
+            for entity in found.entities:
+                yield entity
+            continuation = found.continuation
+            if continuation is None:
+                return
+
+
+class RawTable:
+    """A table whose entities are property bags."""
+
+    def __init__(self, db: Database, name: str) -> None:
+        self._db = db
+        self._name = name
+
+    async def get(self, partition_key: str, row_key: str) -> RawEntity:
+        return await self._db.run(raw.get_raw(self._name, RowKey(partition_key, row_key)))
+
+    async def save(self, entity: RawEntity) -> RawEntity:
+        """Insert an entity without etag, or replace the one with that etag."""
+        return await self._db.run(raw.save_raw(self._name, entity))
+
+    async def patch(self, entity: RawEntity, changes: Mapping[str, Value]) -> RawEntity:
+        """Merge properties that the entity has already."""
+        return await self._db.run(raw.patch_raw(self._name, entity, changes))
+
+    async def delete(self, entity: RawEntity) -> None:
+        await self._db.run(raw.delete_raw(self._name, entity))
+
+    async def query(self, filter_text: str = "") -> AsyncIterator[RawEntity]:
+        """Yield the entities that a `$filter` selects."""
+        continuation: Continuation | None = None
+        while True:
+            found = await self._db.run(raw.query_raw(self._name, filter_text, continuation))
+            for entity in found.entities:
+                yield entity
+            continuation = found.continuation
+            if continuation is None:
+                return
+
+
+class PeriodTables(Generic[T]):
+    """Entities in a table for each period: old ones go by dropping tables."""
+
+    def __init__(self, db: Database, periods: Periods[T]) -> None:
+        self._db = db
+        self._periods = periods
+
+    # -- tables
+
+    async def ensure(self) -> tuple[str, ...]:
+        """Make the table of the present period, and the next; return those made now."""
+        return await self._db.run(self._periods.series.ensure(utc_now(self._db.context.clock)))
+
+    async def sweep(self) -> tuple[str, ...]:
+        """Drop the tables of periods that are not kept any more; return their names."""
+        return await self._db.run(self._periods.series.sweep(utc_now(self._db.context.clock)))
+
+    def table(self, at: datetime | date, /) -> Table[T]:
+        """Return the table of one period, by a moment in it, for every verb and query."""
+        model = self._periods.model.in_table(self._periods.series.table_for(at))
+        return Table(self._db, model)
+
+    # -- entities
+
+    async def save(self, entity: T) -> T:
+        """Save an entity into the table of its moment, which is made if it is missing."""
+        return await self._db.run(self._periods.save(self._db.context, entity))
+
+    async def save_all(
+        self,
+        entities: Iterable[T],
+        *,
+        max_rate: float | None = None,
+        concurrency: int = 8,
+        progress: Callable[[int], object] = _ignore,
+    ) -> bulk.BulkOutcome:
+        """Save many entities in groups, period after period."""
+        steps = self._periods.save_all(
+            self._db.context,
+            entities,
+            rate=None if max_rate is None else Rate(max_rate),
+            concurrency=concurrency,
+            progress=progress,
+        )
+        return await self._db.run(steps)
+
+    async def get(self, at: datetime | date | None = None, /, **key: Any) -> T:
+        """Return the entity with these key fields; raises EntityNotFoundError.
+
+        Its moment is given first where it is not in the keys.
+        """
+        entity = await self.get_or_none(at, **key)
+        if entity is None:
+            raise verbs.absent(self._periods.model, key_of(self._periods.model, key))
+        return entity
+
+    async def get_or_none(self, at: datetime | date | None = None, /, **key: Any) -> T | None:
+        """Return the entity with these key fields, or None."""
+        return await self._db.run(self._periods.find(self._db.context, at, key))
+
+    async def latest(self, count: int, **given: Any) -> list[T]:
+        """Return the newest `count` entities of a partition, over all periods.
+
+        One request a period, until there are enough; the row key begins with `:desc`.
+        """
+        self._db.context.capabilities.require_ordered("latest()")
+        return list(await self._db.run(self._periods.latest(self._db.context, given, count)))
+
+    async def between(
+        self,
+        start: datetime | date,
+        end: datetime | date,
+        *,
+        allow_scan: bool = False,
+        **given: Any,
+    ) -> AsyncIterator[T]:
+        """Yield the entities from `start` to `end`, both inside, that have these key fields.
+
+        One request a period, at least, and in the order of periods that the row keys have: the
+        newest first with `:desc`. Without the whole partition key it must be allowed to scan.
+        """
+        scan = self._periods.scan(self._db.context, start, end, given, is_scan_allowed=allow_scan)
+        while (entities := await self._db.run(scan.read())) is not None:
+            for entity in entities:
+                yield entity
+
+
+class Log:
+    """Log lines on their way into blobs. Close it, or use it as a context."""
+
+    def __init__(self, db: Database, writer: LogWriter) -> None:
+        self._db = db
+        self._writer = writer
+
+    async def append(self, text: str | bytes, at: datetime | None = None) -> int:
+        """Append a line and return its ticket; it is durable once `acknowledged` reaches it."""
+        return await self._db.run(self._writer.append(text, at))
+
+    async def flush(self) -> int:
+        """Make everything durable that was appended."""
+        return await self._db.run(self._writer.flush())
+
+    @property
+    def acknowledged(self) -> int:
+        return self._writer.acknowledged
+
+    async def close(self) -> None:
+        await self._db.run(self._writer.close())
+
+    async def __aenter__(self) -> "Log":
+        return self
+
+    async def __aexit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
