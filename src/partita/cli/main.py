@@ -28,13 +28,18 @@ FAMILIES = {
     "state": "the folder of a reliable state",
     "nats": "the NATS cluster under a state",
     "shards": "shard maps over SQL databases",
+    "patterns": "typed entities, their indexes and workers",
 }
 """Verbs that serve nothing, each in the module of its name; most have verbs of their own."""
-_ON_FILES = ("backup", "restore", "state")
+_ON_FILES = ("backup", "restore", "state", "patterns")
 """Verbs that may find damage in what was stored."""
 
-_LOGIN = re.compile(r"(?<=://)[^\s@/]*(:[^\s@]*)?@|(?<=[?&])(password|passwd|pwd)=[^&\s]*")
-"""User and password of a URL: whatever is said about a wrong command line, they are not."""
+_LOGIN = re.compile(
+    r"(?<=://)[^\s@/]*(:[^\s@]*)?@|(?<=[?&])(password|passwd|pwd)=[^&\s]*"
+    r"|(?i:(?<=AccountKey=)|(?<=SharedAccessSignature=)|(?<=\bsig=))[^\s;'\"]+"
+)
+"""Logins of a URL, keys of a connection string: whatever is said about a wrong command line, they
+are not."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -144,6 +149,12 @@ def _add_settings(verb: argparse.ArgumentParser) -> None:
     add(
         "--request-log",
         "one line a request on standard error (off)",
+        action=argparse.BooleanOptionalAction,
+    )
+    add(
+        "--enforce-targets",
+        "answer 503 above the cloud's 2,000 entities a second in a partition, 20,000 in an"
+        " account (off)",
         action=argparse.BooleanOptionalAction,
     )
 

@@ -1,0 +1,164 @@
+"""What an application declares: its modules, imported and looked through.
+
+Rule: whatever comes out of a module of the application becomes one line, without a traceback.
+"""
+
+import importlib
+import inspect
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+
+from partita.errors import ConfigurationError
+from partita.patterns.entity_types import PLACE
+from partita.patterns.eventual_transactions import EventualTransaction
+from partita.patterns.indexes import AnyIndex, Index, ListIndex
+from partita.patterns.keyring import Keyring
+from partita.patterns.model import EntityType, entity_type
+
+
+class Application(msgspec.Struct, frozen=True):
+    """The entity types and transactions of some modules, in the order of their names."""
+
+    models: dict[str, EntityType[Any]]
+    transactions: dict[str, EventualTransaction]
+
+    @property
+    def indexes(self) -> list[AnyIndex]:
+        return [index for model in self.models.values() for index in model.indexes]
+
+
+def load(names: Iterable[str]) -> Application:
+    """Import modules, each `module` or `module:name`, and collect what they declare."""
+    models: dict[str, EntityType[Any]] = {}
+    transactions: dict[str, EventualTransaction] = {}
+    for name in names:
+        module = import_module(name.partition(":")[0])
+        for value in list(vars(module).values()):
+            for model in _models_of(value):
+                _add(models, model)
+            if isinstance(value, EventualTransaction):
+                transactions[value.name] = value
+    if not models and not transactions:
+        raise ConfigurationError(
+            "NothingDeclared",
+            f"No entity type was found in {', '.join(names)}.",
+            hint="Name the modules that have your @entity classes, such as app.models.",
+        )
+    return Application(dict(sorted(models.items())), dict(sorted(transactions.items())))
+
+
+def _models_of(value: object) -> list[EntityType[Any]]:
+    if isinstance(value, Index | ListIndex):
+        return [value.owner]
+    if isinstance(value, type) and _is_entity(value):
+        return [entity_type(value)]
+    return []
+
+
+def _is_entity(value: type) -> bool:
+    found = vars(value).get(PLACE)
+    return isinstance(found, EntityType)
+
+
+def _add(models: dict[str, EntityType[Any]], model: EntityType[Any]) -> None:
+    if models.setdefault(model.name, model) is not model:
+        raise ConfigurationError(
+            "TypeNameTaken",
+            f"Two entity types are called {model.name!r}.",
+            hint="Give one of them another name: @entity(..., name=...).",
+        )
+
+
+def choose_models(names: Sequence[str], application: Application) -> list[EntityType[Any]]:
+    """Return the types that are named: `module:Class`, or all of `module`."""
+    chosen: dict[str, EntityType[Any]] = {}
+    for name in names:
+        if ":" in name:
+            found = import_name(name)
+            models = _models_of(found) if isinstance(found, type) else []
+            if not models:
+                raise _no(name, "no entity type", "a class with @entity: app.models:Employee")
+        else:
+            models = [each for each in load([name]).models.values() if not each.is_abstract]
+        chosen |= {model.name: application.models.get(model.name, model) for model in models}
+    return list(chosen.values())
+
+
+def choose_index(name: str, application: Application) -> AnyIndex:
+    """Return an index by what the module calls it, or by its own name."""
+    module, _, wanted = name.partition(":")
+    found = getattr(import_module(module), wanted, None) if wanted.isidentifier() else None
+    if isinstance(found, Index | ListIndex):
+        return found
+    named = [index for index in application.indexes if index.name == wanted]
+    if len(named) == 1:
+        return named[0]
+    known = ", ".join(index.name for index in application.indexes) or "none"
+    raise _no(name, "no index", f"one by its variable, or by its name ({known})")
+
+
+def import_keyring(name: str | None) -> Keyring | None:
+    """Import the keyring of the application, or call the function that makes it."""
+    if name is None:
+        return None
+    found = import_name(name, "--keyring app.keys:keyring")
+    if callable(found):
+        try:
+            found = found()
+        except Exception as error:
+            raise _unimportable(name, error) from error
+    if isinstance(found, Keyring):
+        return found
+    raise _no(name, "no keyring", "a Keyring, or a function that returns one")
+
+
+def import_name(name: str, example: str = "app.models:Employee") -> Any:
+    """Import `module:attribute`."""
+    module, colon, attribute = name.partition(":")
+    if not (module and colon and attribute):
+        raise ConfigurationError(
+            "Configuration", f"{name!r} is not module:name.", hint=f"Write {example}."
+        )
+    found: Any = import_module(module)
+    try:
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except AttributeError as error:
+        raise _unimportable(name, error) from error
+    return found
+
+
+def import_module(name: str) -> ModuleType:
+    """Import a module, looked for in this folder too, as `python -m` would."""
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # the module is the application's: anything may come out of it
+        raise _unimportable(name, error) from error
+
+
+def is_awaited(function: object) -> bool:
+    """Tell whether a function is asynchronous, by itself or by its __call__."""
+    called = getattr(type(function), "__call__", None)  # noqa: B004 - what it is, not whether
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
+
+
+def _no(name: str, what: str, wanted: str) -> ConfigurationError:
+    return ConfigurationError("Configuration", f"{name} is {what}.", hint=f"Name {wanted}.")
+
+
+def _unimportable(name: str, error: Exception) -> ConfigurationError:
+    told = str(error).strip().splitlines()
+    return ConfigurationError(
+        "Configuration",
+        f"{name} cannot be imported: {type(error).__name__}: {told[0] if told else ''}".rstrip(": ")
+        + ("" if told and told[0].endswith(".") else "."),
+        hint="Modules are looked for in this folder and where Python looks.",
+    )

@@ -1,0 +1,173 @@
+"""The database of `partita patterns`: opened for both faces, with everything the modules declare.
+
+Functions of the application that are asynchronous are given the asynchronous database; plain
+ones are given the synchronous twin, in a thread, so that they may wait without holding up others.
+Rule: no connection string is printed, nor any part of it but addresses.
+"""
+
+import argparse
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from partita.cli.patterns_application import Application, import_keyring, is_awaited
+from partita.cli.patterns_secrets import CONNECT_VARIABLE
+from partita.errors import ConfigurationError
+from partita.patterns import aio, lifecycle, sync
+from partita.patterns.calls import Steps
+from partita.patterns.connecting import Folder, Where, parse
+from partita.patterns.context import Context
+from partita.patterns.eventual_transactions import EventualTransaction
+from partita.patterns.indexes import AnyIndex
+from partita.patterns.model import EntityType
+from partita.patterns.views import View
+from partita.service.in_process import LocalAccount, open_account
+
+T = TypeVar("T")
+
+
+class Session:
+    """An open database, and what runs in it."""
+
+    def __init__(self, db: aio.Database, place: str, application: Application) -> None:
+        self.db = db
+        self.place = place
+        self.application = application
+
+    @property
+    def context(self) -> Context:
+        return self.db.context
+
+    @property
+    def models(self) -> list[EntityType[Any]]:
+        """The types of the modules and those that they are related to."""
+        return list(self.context.models.values())
+
+    @property
+    def indexes(self) -> list[AnyIndex]:
+        return [index for model in self.models for index in model.indexes]
+
+    async def run(self, steps: Steps[T]) -> T:
+        return await self.db.run(steps)
+
+    async def read_states(self) -> None:
+        """Read the states of the indexes anew: another process may have changed them."""
+        for index in self.indexes:
+            await self.run(lifecycle.read_state(self.context, index))
+
+
+def connect_text(given: argparse.Namespace) -> str:
+    """Return the place that the flag or the variable names."""
+    text = given.connect or os.environ.get(CONNECT_VARIABLE)
+    if text:
+        return str(text)
+    raise ConfigurationError(
+        "ConnectionNotGiven",
+        "Nothing says where the tables are.",
+        hint=f"Set {CONNECT_VARIABLE}, or give --connect: partita:./folder, "
+        "UseDevelopmentStorage=true, or a connection string.",
+    )
+
+
+def place_text(where: str) -> str:
+    """Say where a database is without saying how to get in."""
+    place = parse(where)
+    if isinstance(place, Folder):
+        return "memory" if place.path is None else place.path
+    parts = urlsplit(place.endpoints["tables"])
+    host = parts.hostname or ""
+    port = "" if parts.port is None else f":{parts.port}"
+    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}{port}{parts.path}"
+
+
+@asynccontextmanager
+async def opened(given: argparse.Namespace, application: Application) -> AsyncIterator[Session]:
+    """Open what the flags name, for the types and transactions of an application."""
+    text = connect_text(given)
+    place = place_text(text)
+    keyring = import_keyring(given.keyring)
+    options = _options(given)
+    async with AsyncExitStack() as stack:
+        where = await _account(stack, text)
+        db = await stack.enter_async_context(aio.connect(where, keyring=keyring, **options))
+
+        @_once
+        def synchronous() -> sync.Database:
+            twin = stack.enter_context(sync.connect(where, keyring=keyring, **options))
+            _declare(twin, application)
+            return twin
+
+        _declare(db, application)
+        for name, transaction in application.transactions.items():
+            steps = tuple(_threaded(step, synchronous) for step in transaction.steps)
+            db.context.transactions[name] = EventualTransaction(name, steps)
+        for model in db.context.models.values():
+            stack.callback(_set_views, model, list(model.views))
+            threaded = (_threaded(view.function, synchronous) for view in model.views)
+            _set_views(model, [*map(View, (view.name for view in model.views), threaded)])
+        yield Session(db, place, application)
+
+
+def _options(given: argparse.Namespace) -> dict[str, Any]:
+    options = {
+        "queues": tuple(given.queue),
+        "poison_queue": given.poison_queue,
+        "visibility": getattr(given, "visibility", None),
+        "deliveries_max": getattr(given, "deliveries", None),
+        "blob_grace": getattr(given, "grace", None),
+    }
+    return {name: value for name, value in options.items() if value}
+
+
+async def _account(stack: AsyncExitStack, text: str) -> Where:
+    """Open a folder once for both faces: only one holder is let in."""
+    place = parse(text)
+    if not isinstance(place, Folder):
+        return text
+    account = await asyncio.to_thread(_open_folder, place)
+    stack.push_async_callback(asyncio.to_thread, account.close)
+    return account
+
+
+def _open_folder(folder: Folder) -> LocalAccount:
+    return open_account(None if folder.path is None else Path(folder.path).expanduser())
+
+
+def _declare(db: Any, application: Application) -> None:
+    for model in application.models.values():
+        db.table(model.cls)
+    for transaction in application.transactions.values():
+        db.know(transaction)
+
+
+def _set_views(model: EntityType[Any], views: list[View]) -> None:
+    model.views[:] = views
+
+
+def _threaded(function: Callable[..., Any], twin: Callable[[], Any]) -> Callable[..., Any]:
+    """Return an asynchronous function that calls a plain one in a thread."""
+    if is_awaited(function):
+        return function
+
+    async def call(_db: object, *arguments: Any) -> Any:
+        return await asyncio.to_thread(lambda: function(twin(), *arguments))
+
+    return call
+
+
+def _once(make: Callable[[], T]) -> Callable[[], T]:
+    made: list[T] = []
+    making = threading.Lock()
+
+    def get() -> T:
+        with making:
+            if not made:
+                made.append(make())
+        return made[0]
+
+    return get
