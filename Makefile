@@ -17,7 +17,7 @@ LOCK := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --generate
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --strip-extras \
 	--build-deps-for editable
 
-.PHONY: help serve test soak check format bench lock clean
+.PHONY: help serve test soak azurite check format bench lock clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,10 @@ test: $(DEV) $(JS_READY) ## Run the tests that every change runs (ARGS="-k merge
 
 soak: $(DEV) $(JS_READY) ## Run every test with its full counts
 	PARTITA_SOAK=1 $(PYTEST) -n $(WORKERS) $(ARGS)
+
+azurite: $(DEV) ## Run the tests of the typed layer against Azurite (ARGS="-k large" passes on)
+	PYTHONPATH=tests $(PYTEST) -p azurite.plugin -n $(WORKERS) tests/azurite tests/patterns \
+		tests/guide/test_patterns_*.py $(ARGS)
 
 check: $(DEV) ## Check format, lint, types and import rules
 	$(BIN)/ruff format --check
@@ -46,11 +50,11 @@ bench: $(DEV) ## Measure Partita beside its peers (needs wrk; ARGS="--quick")
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/tables/growth.py --quick
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/tables/soak.py --seconds 60
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/queues/run.py $(filter --quick --demand,$(ARGS))
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/queues/run.py $(filter --quick --demand,$(ARGS))
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/blobs/run.py $(filter --quick --demand,$(ARGS))
 	$(BIN)/python bench/reliable/run.py $(filter --quick --demand,$(ARGS))
 	$(BIN)/python bench/reliable/replicated.py $(filter --quick --demand,$(ARGS))
 	$(BIN)/python bench/shards/run.py $(filter --quick --demand,$(ARGS))
+	$(BIN)/python bench/patterns/run.py $(filter --quick --demand,$(ARGS))
 
 lock: $(DEV) ## Renew requirements/*.txt within the ranges of pyproject.toml
 	$(LOCK) --upgrade --extra dev --output-file requirements/dev.txt pyproject.toml

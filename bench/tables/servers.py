@@ -167,6 +167,19 @@ def azurite(folder: Path) -> Server:
     return Server("azurite", command, folder, quiet_seconds=6.0)
 
 
+def azurite_in_memory(folder: Path, blob_port: int, queue_port: int) -> Server:
+    """Return Azurite with all three services and nothing on disk; start it yourself."""
+    install_azurite()
+    main = AZURITE_FOLDER / "node_modules/azurite/dist/src/azurite.js"
+    command = (
+        f"{_node()} {main} --silent --skipApiVersionCheck --disableTelemetry --inMemoryPersistence"
+        f" --blobHost 127.0.0.1 --blobPort {blob_port}"
+        f" --queueHost 127.0.0.1 --queuePort {queue_port}"
+        " --tableHost 127.0.0.1 --tablePort {port}"
+    )
+    return Server("azurite", command, folder)
+
+
 def partita(folder: Path, command: str = "") -> Server:
     """Return Partita as `partita serve` runs it by default: every answer after its fsync."""
     # A server that we do not know may save late, as Azurite does.
