@@ -1,6 +1,7 @@
 """What the document tests look at: the project's own files."""
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,9 +26,9 @@ def own_files() -> Iterator[Path]:
             yield path
 
 
-def trees() -> Iterator[tuple[Path, ast.Module]]:
-    for path in SOURCES:
-        yield path, ast.parse(path.read_text("utf-8"))
+@functools.cache
+def trees() -> list[tuple[Path, ast.Module]]:
+    return [(path, ast.parse(path.read_text("utf-8"))) for path in SOURCES]
 
 
 def path_in_package(path: Path) -> str:

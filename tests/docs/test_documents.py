@@ -130,7 +130,7 @@ def test_every_limit_of_reliable_state_is_in_the_limits_document() -> None:
 
 def test_every_limit_of_shards_is_in_the_limits_document() -> None:
     text = (PROJECT / "docs" / "limits.md").read_text("utf-8")
-    shards = text[text.index("## Shards") :]
+    shards = text[text.index("## Shards") : text.index("## Patterns")]
     names = {
         name
         for path, tree in trees()
@@ -143,15 +143,32 @@ def test_every_limit_of_shards_is_in_the_limits_document() -> None:
     assert {name for name in names if f"`{name}`" not in shards} == set()
 
 
-def test_limits_of_shards_have_the_values_that_the_document_says() -> None:
+def test_every_limit_of_patterns_is_in_the_limits_document() -> None:
     text = (PROJECT / "docs" / "limits.md").read_text("utf-8")
-    rows = re.findall(r"^\| `(\w+)` \(`([\w.]+)`\) \| (.*)$", text, re.MULTILINE)
+    patterns = text[text.index("## Patterns") :]
+    names = {
+        (name, path.stem)
+        for path, tree in trees()
+        if path_in_package(path).startswith("patterns/")
+        for name in constants(tree)
+        if name.endswith(("_MAX", "_MIN", "_LIMIT", "_SECONDS"))
+    }
+
+    assert {("POINTS_MAX", "reads"), ("ROUNDS_MAX", "moving")} <= names
+    assert {
+        (name, module) for name, module in names if f"`{name}` (`{module}`)" not in patterns
+    } == set()
+
+
+@pytest.mark.parametrize("package", ["shards", "patterns"])
+def test_limits_have_the_values_that_the_document_says(package: str) -> None:
+    text = (PROJECT / "docs" / "limits.md").read_text("utf-8")
+    section = text[text.index(f"\n## {package.title()}\n") + 1 :].split("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \(`(\w+)`\) \| (.*)$", section, re.MULTILINE)
 
     assert len(rows) > 30
     for name, module, row in rows:
-        if module.startswith("partita."):
-            continue  # a table of another system, whose units are its own
-        value = getattr(importlib.import_module(f"partita.shards.{module}"), name)
+        value = getattr(importlib.import_module(f"partita.{package}.{module}"), name)
         assert any(row.startswith(spelled) for spelled in spellings(value)), (name, row)
 
 

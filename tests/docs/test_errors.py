@@ -1,4 +1,5 @@
 import ast
+import functools
 import inspect
 import re
 from collections import defaultdict
@@ -10,10 +11,13 @@ from partita.errors import PartitaError
 from partita.service.error_wire import STATUS
 
 FAMILIES = {"UsageError", "ConflictError", "UnavailableError", "DamageError"}
-NEVER_ON_THE_WIRE = ("reliable/", "shards/", "cli/", "simulation/", "service/backup/")
+NEVER_ON_THE_WIRE = (
+    *("reliable/", "shards/", "patterns/", "cli/", "simulation/", "service/backup/"),
+)
 """What is raised only here meets no HTTP: it has a heading and no status."""
 
 
+@functools.cache
 def codes_in_source() -> dict[str, set[str]]:
     """Each code that is raised, and the files that raise it."""
     codes = defaultdict(set)
@@ -72,6 +76,7 @@ def is_text(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
+@functools.cache
 def sections() -> dict[str, str]:
     """What the errors document says under each code."""
     text = (PROJECT / "docs" / "errors.md").read_text("utf-8")
@@ -93,14 +98,15 @@ def test_the_walk_finds_codes() -> None:
     assert {"EntityAlreadyExists", "StoreLocked", "Configuration"} <= codes.keys()
     assert codes["KeyExists"] == {"reliable/dictionary.py"}
     assert codes["StoreLocked"] == {"folder.py"}
+    assert codes["ScanRefused"] == {"patterns/executing.py"}
 
 
 def test_the_walk_finds_codes_that_are_handed_on() -> None:
     codes = codes_in_source()
 
-    assert codes["ValueTooLarge"] == {"reliable/serialization.py"}
+    assert codes["ValueTooLarge"] == {"reliable/serialization.py", "patterns/large.py"}
     assert codes["Deadlock"] == {"reliable/transaction.py"}
-    assert {"LockTimeout", "MutatedValue"} <= codes.keys()
+    assert {"LockTimeout", "MutatedValue", "TemplateSyntax", "PropertyTooLarge"} <= codes.keys()
 
 
 def test_every_code_has_a_heading_in_the_errors_document() -> None:

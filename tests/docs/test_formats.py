@@ -7,7 +7,13 @@ import msgspec
 import pytest
 from sqlalchemy import MetaData
 
-from docs.sources import PROJECT
+from docs.sources import PROJECT, code_blocks
+from partita.patterns import copies, derived, encryption, layout, moving, outbox
+from partita.patterns.context import IndexState, OutboxReference
+from partita.patterns.eventual_transactions import Started
+from partita.patterns.executing import Kept, Position
+from partita.patterns.large import BlobReference
+from partita.patterns.values import RowKey
 from partita.reliable import backup_chain, checkpoint, records, segment
 from partita.reliable.records import NO_HASH, Entry, Put, Record
 from partita.reliable.segment import Tip
@@ -115,3 +121,43 @@ def test_the_document_of_catalogs_has_the_versions_and_steps_of_the_code() -> No
         "transaction_isolation",
         "x",
     }
+
+
+def shown_json(document: str) -> list[str]:
+    return [block.strip() for block in code_blocks(FORMATS / document, "json")]
+
+
+def test_the_texts_of_typed_entities_are_what_is_written() -> None:
+    touched = outbox.Touched(
+        "Employee", "Sales", "emp_000123", {"anywhere": [("junc@contoso.com", "Sales")]}
+    )
+    entry = RowKey("Sales", "~o_0017000000000000000_0123456789abcdef")
+    name = "staff/Sales/emp_000123/Photo/2c26b46b-0123456789abcdef"
+    position = Position(0, "Sales", "emp_000123")
+    written: list[msgspec.Struct] = [
+        outbox.Entry([touched]),
+        OutboxReference("staff", entry),
+        Started("archive", '{"id":123}'),
+        BlobReference(name, 3, "2c26b46b", "partita-large"),
+        Kept(1, "0123456789abcdef", position),
+    ]
+
+    assert shown_json("typed-entities.md") == [
+        msgspec.json.encode(each).decode() for each in written
+    ]
+
+
+def test_every_name_of_ours_is_in_the_document_of_typed_entities() -> None:
+    text = (FORMATS / "typed-entities.md").read_text("utf-8")
+    names = {
+        *(layout.PARTS, layout.STAMP, layout.GENERATION, layout.WRITE, layout.VERSION),
+        *(layout.STATES_PARTITION, layout.STATE_PREFIX, layout.STATE, encryption.SEAL),
+        *(outbox.OUTBOX_PREFIX, outbox.OUTBOX_TYPE, outbox.TYPE_PROPERTY),
+        *(derived.GUARD_PREFIX, derived.GUARD_TYPE, copies.MEMBER_PARTITION, copies.MEMBER_ROW),
+        *(moving.MOVED_TO, moving.MOVED_FROM, moving.ADOPTED, f"{copies.IDS}0"),
+        *(state.value for state in IndexState),
+        *(outbox.Touched.__struct_fields__[3:] + outbox.Entry.__struct_fields__),
+    }
+
+    assert {name for name in names if f"`{name}`" not in text} == set()
+    assert f"first {layout.ROW_PROPERTIES} properties" in text

@@ -11,7 +11,7 @@ import hmac
 from collections.abc import Callable
 from urllib.parse import urlencode
 
-from fuzz import blob_targets, credential_targets
+from fuzz import blob_targets, credential_targets, pattern_targets
 from partita.errors import NotAuthorizedError, PartitaError
 from partita.service import queue_wire, shared_key, xml_text, xml_wire
 from partita.service.address import (
@@ -310,4 +310,11 @@ TARGETS: dict[str, Callable[[bytes], bool]] = {
     "blob_expression": blob_targets.expression,
     "blob_document": blob_targets.document,
     "blob_headers": blob_targets.headers,
+    "pattern_condition": pattern_targets.condition,
+    "pattern_key": pattern_targets.key_template,
+    "pattern_continuation": pattern_targets.continuation,
+    "pattern_outbox": pattern_targets.outbox_text,
+    "pattern_place": pattern_targets.place,
+    "pattern_seal": pattern_targets.seal,
+    "pattern_answer": pattern_targets.group_answer,
 }
