@@ -6,6 +6,8 @@
 4 the group is sent                 (all or nothing)
 5 a refusal is told or tried again  (a conflict on our own rows is nobody's business)
 6 workers get a hint                (a lost hint only delays: the sweeper finds the entry)
+
+The file is long because the six are one story: each is a section, and none has another reader.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
