@@ -9,8 +9,6 @@ from uuid import UUID
 
 import msgspec
 
-from partita.tables import limits
-
 
 class Int32(int):
     """A number stored as Edm.Int32; every other int is stored as Edm.Int64."""
@@ -59,13 +57,17 @@ def measure(row: Row) -> int:
     >>> measure(Row(RowKey("a", "b"), {"Age": 7}))
     30
     """
-    keys = 4 + 2 * (_units(row.key.partition) + _units(row.key.row))
-    return keys + sum(8 + 2 * _units(name) + _size(value) for name, value in row.properties.items())
-
-
-def check_size(row: Row) -> bool:
-    """Tell whether the service takes a row of this size and count of properties."""
-    return measure(row) <= limits.ENTITY_BYTES_MAX and len(row.properties) <= limits.PROPERTIES_MAX
+    size = 4 + 2 * (_units(row.key.partition) + _units(row.key.row))
+    for name, value in row.properties.items():
+        # One flat loop: every row that is sent or received passes here.
+        size += 8 + 2 * (len(name) if name.isascii() else _units(name))
+        if type(value) is str:
+            size += 4 + 2 * (len(value) if value.isascii() else _units(value))
+        elif type(value) is int:
+            size += 8
+        else:
+            size += _size(value)
+    return size
 
 
 def _units(text: str) -> int:

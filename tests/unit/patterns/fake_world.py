@@ -68,7 +68,7 @@ from partita.patterns.calls import (
     Verb,
     WriteRows,
 )
-from partita.patterns.values import Instant, Int32, Row, RowKey, Value, check_size
+from partita.patterns.values import Instant, Int32, Row, RowKey, Value, measure
 from partita.tables import edm, filters
 from partita.tables import limits as table_limits
 from partita.tables.entity import check_key, check_property_name, check_table_name
@@ -515,7 +515,9 @@ class FakeWorld:
         if verb in (Verb.MERGE, Verb.UPSERT_MERGE) and before is not None:
             properties = before.properties | properties
         after = Row(key, properties, self._etag(), self.now)
-        if not check_size(after):
+        if measure(after) > table_limits.ENTITY_BYTES_MAX or (
+            len(after.properties) > table_limits.PROPERTIES_MAX
+        ):
             raise LimitExceededError("EntityTooLarge", "The entity is too large.")
         table[key] = after
         return after.etag
