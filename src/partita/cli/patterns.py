@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import partita
+from partita.cli import numbers
 from partita.cli.patterns_secrets import CONNECT_VARIABLE, clear
 from partita.clock import SystemClock
 from partita.errors import ConfigurationError, PartitaError
@@ -180,7 +181,7 @@ def _add_table_verbs(actions: _Actions) -> None:
     )
     collecting.add_argument(
         "--grace",
-        type=_positive,
+        type=numbers.positive,
         metavar="SECONDS",
         help="leave blobs alone that are younger (3600)",
     )
@@ -197,7 +198,7 @@ def _add_outbox_verbs(actions: _Actions) -> None:
     )
     _add_modules(sweeping)
     sweeping.add_argument(
-        "--age", type=_seconds, default=60.0, metavar="SECONDS", help="only older ones (60)"
+        "--age", type=numbers.seconds, default=60.0, metavar="SECONDS", help="only older ones (60)"
     )
     telling = actions.connecting(
         "status",
@@ -207,7 +208,7 @@ def _add_outbox_verbs(actions: _Actions) -> None:
     _add_modules(telling)
     telling.add_argument(
         "--late",
-        type=_seconds,
+        type=numbers.seconds,
         default=300.0,
         metavar="SECONDS",
         help="how long an entry may wait (300)",
@@ -229,37 +230,41 @@ def _add_worker(actions: _Actions) -> None:
     )
     _add_modules(working)
     working.add_argument(
-        "--tasks", type=_positive_count, default=4, metavar="N", help="messages at a time (4)"
+        "--tasks",
+        type=numbers.positive_count,
+        default=4,
+        metavar="N",
+        help="messages at a time (4)",
     )
     working.add_argument(
         "--visibility",
-        type=_positive,
+        type=numbers.positive,
         metavar="SECONDS",
         help="a message is claimed for so long, and again while it is worked on (30)",
     )
     working.add_argument(
         "--deliveries",
-        type=_positive_count,
+        type=numbers.positive_count,
         metavar="N",
         help="tries of a message before it is put aside (5)",
     )
     working.add_argument(
         "--poll",
-        type=_positive,
+        type=numbers.positive,
         default=1.0,
         metavar="SECONDS",
         help="between looks at empty queues (1)",
     )
     working.add_argument(
         "--sweep-every",
-        type=_seconds,
+        type=numbers.seconds,
         default=300.0,
         metavar="SECONDS",
         help="between sweeps, which read whole tables; 0: never (300)",
     )
     working.add_argument(
         "--sweep-age",
-        type=_seconds,
+        type=numbers.seconds,
         default=60.0,
         metavar="SECONDS",
         help="a sweep leaves younger entries to the queue (60)",
@@ -271,33 +276,6 @@ def _add_worker(actions: _Actions) -> None:
         action="store_false",
         help="make no tables: who connects may not",
     )
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise ValueError(text)
-    return value
-
-
-def _positive(text: str) -> float:
-    value = _seconds(text)
-    if not value:
-        raise ValueError(text)
-    return value
-
-
-def _positive_count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError(text)
-    return value
-
-
-# argparse says "invalid … value" with the name of the function.
-_seconds.__name__ = "number of seconds"
-_positive.__name__ = "positive number"
-_positive_count.__name__ = "positive whole number"
 
 
 # Running a verb

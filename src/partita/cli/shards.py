@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from partita.cli import numbers
 from partita.cli.shards_facts import Facts, exit_status
 from partita.cli.shards_secrets import CATALOG_VARIABLE, clear
 from partita.cli.shards_text import as_text
@@ -213,7 +214,7 @@ def _add_move_verbs(actions: _Actions) -> None:
     )
     moving.add_argument("--to", required=True, metavar="SHARD", help="URL, id or database")
     moving.add_argument(
-        "--rate", type=_positive, metavar="ROWS", help="at most so many rows a second"
+        "--rate", type=numbers.positive, metavar="ROWS", help="at most so many rows a second"
     )
     _add_grace(moving)
     jobs = actions.add("jobs", "list moves and other work that is not finished", "jobs")
@@ -244,13 +245,17 @@ def _add_fleet_verbs(actions: _Actions) -> None:
     )
     upgrading.add_argument(
         "--stop-after",
-        type=_count,
+        type=numbers.count,
         default=1,
         metavar="N",
         help="begin no further shard after so many failures; 0: never stop (1)",
     )
     upgrading.add_argument(
-        "--parallel", type=_positive_count, default=1, metavar="N", help="shards at a time (1)"
+        "--parallel",
+        type=numbers.positive_count,
+        default=1,
+        metavar="N",
+        help="shards at a time (1)",
     )
     upgrading.add_argument(
         "--sql-folder", metavar="DIR", help="run nothing: write the SQL there, a file a shard"
@@ -279,10 +284,18 @@ def _add_fleet_verbs(actions: _Actions) -> None:
         "--shard", action="append", default=[], metavar="SHARD", help="only this, may be repeated"
     )
     asking.add_argument(
-        "--limit", type=_positive_count, default=1000, metavar="N", help="rows at most (1000)"
+        "--limit",
+        type=numbers.positive_count,
+        default=1000,
+        metavar="N",
+        help="rows at most (1000)",
     )
     asking.add_argument(
-        "--timeout", type=_positive, default=30.0, metavar="SECONDS", help="for all of it (30)"
+        "--timeout",
+        type=numbers.positive,
+        default=30.0,
+        metavar="SECONDS",
+        help="for all of it (30)",
     )
     asking.add_argument(
         "--partial", action="store_true", help="show what came, though a shard failed"
@@ -303,46 +316,11 @@ def _add_fleet_verbs(actions: _Actions) -> None:
 def _add_grace(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--grace",
-        type=_seconds,
+        type=numbers.seconds,
         default=2.0,
         metavar="SECONDS",
         help="how long open transactions may take to end (2)",
     )
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise ValueError(text)
-    return value
-
-
-def _positive(text: str) -> float:
-    value = _seconds(text)
-    if not value:
-        raise ValueError(text)
-    return value
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise ValueError(text)
-    return value
-
-
-def _positive_count(text: str) -> int:
-    value = _count(text)
-    if not value:
-        raise ValueError(text)
-    return value
-
-
-# argparse says "invalid … value" with the name of the function.
-_seconds.__name__ = "number of seconds"
-_positive.__name__ = "positive number"
-_count.__name__ = "whole number"
-_positive_count.__name__ = "positive whole number"
 
 
 # Running a verb
