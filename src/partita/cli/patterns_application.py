@@ -3,16 +3,13 @@
 Rule: whatever comes out of a module of the application becomes one line, without a traceback.
 """
 
-import importlib
 import inspect
-import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import msgspec
 
+from partita.cli.imports import import_module, import_name, unimportable
 from partita.errors import ConfigurationError
 from partita.patterns.entity_types import PLACE
 from partita.patterns.eventual_transactions import EventualTransaction
@@ -111,37 +108,10 @@ def import_keyring(name: str | None) -> Keyring | None:
         try:
             found = found()
         except Exception as error:
-            raise _unimportable(name, error) from error
+            raise unimportable(name, error) from error
     if isinstance(found, Keyring):
         return found
     raise _no(name, "no keyring", "a Keyring, or a function that returns one")
-
-
-def import_name(name: str, example: str = "app.models:Employee") -> Any:
-    """Import `module:attribute`."""
-    module, colon, attribute = name.partition(":")
-    if not (module and colon and attribute):
-        raise ConfigurationError(
-            "Configuration", f"{name!r} is not module:name.", hint=f"Write {example}."
-        )
-    found: Any = import_module(module)
-    try:
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except AttributeError as error:
-        raise _unimportable(name, error) from error
-    return found
-
-
-def import_module(name: str) -> ModuleType:
-    """Import a module, looked for in this folder too, as `python -m` would."""
-    folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    try:
-        return importlib.import_module(name)
-    except Exception as error:  # the module is the application's: anything may come out of it
-        raise _unimportable(name, error) from error
 
 
 def is_awaited(function: object) -> bool:
@@ -152,13 +122,3 @@ def is_awaited(function: object) -> bool:
 
 def _no(name: str, what: str, wanted: str) -> ConfigurationError:
     return ConfigurationError("Configuration", f"{name} is {what}.", hint=f"Name {wanted}.")
-
-
-def _unimportable(name: str, error: Exception) -> ConfigurationError:
-    told = str(error).strip().splitlines()
-    return ConfigurationError(
-        "Configuration",
-        f"{name} cannot be imported: {type(error).__name__}: {told[0] if told else ''}".rstrip(": ")
-        + ("" if told and told[0].endswith(".") else "."),
-        hint="Modules are looked for in this folder and where Python looks.",
-    )

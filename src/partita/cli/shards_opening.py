@@ -4,9 +4,7 @@ Rule: URLs as they were given go to SQLAlchemy and nowhere else; what is printed
 """
 
 import argparse
-import importlib
 import os
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 from sqlalchemy import MetaData, make_url
 from sqlalchemy.exc import ArgumentError
 
+from partita.cli.imports import import_name, look_here
 from partita.cli.shards_secrets import CATALOG_VARIABLE
 from partita.errors import ConfigurationError, ShardMapNotFoundError, ShardNotFoundError
 from partita.shards.engines import location_of
@@ -119,10 +118,10 @@ def make_fleet(
 
 def import_metadata(name: str | None) -> MetaData | None:
     """Import the application's MetaData, or a declarative class that has one."""
-    _look_here()  # for the imports of env.py too
+    look_here()  # for the imports of env.py too
     if name is None:
         return None
-    found = _import("--metadata", name)
+    found = import_name(name, "--metadata app.models:name", form="module:attribute")
     found = found if isinstance(found, MetaData) else getattr(found, "metadata", None)
     if isinstance(found, MetaData):
         return found
@@ -137,7 +136,7 @@ def import_credentials(name: str | None) -> Any:
     """Import the application's resolver of credentials."""
     if name is None:
         return None
-    found = _import("--credentials", name)
+    found = import_name(name, "--credentials app.models:name", form="module:attribute")
     if callable(found):
         return found
     raise ConfigurationError(
@@ -145,32 +144,3 @@ def import_credentials(name: str | None) -> Any:
         f"{name} cannot be called.",
         hint="Name a function that takes a location and returns a URL with user and password.",
     )
-
-
-def _look_here() -> None:
-    """Look for modules in this folder, as `python -m` would: no application need be installed."""
-    folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-
-
-def _import(flag: str, name: str) -> Any:
-    module, colon, attribute = name.partition(":")
-    if not (module and colon and attribute):
-        raise ConfigurationError(
-            "Configuration",
-            f"{name!r} is not module:attribute.",
-            hint=f"Write {flag} app.models:name.",
-        )
-    _look_here()
-    try:
-        found: Any = importlib.import_module(module)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except Exception as error:  # the module is the application's: anything may come out of it
-        raise ConfigurationError(
-            "Configuration",
-            f"{name} cannot be imported: {type(error).__name__}: {error}",
-            hint="Modules are looked for in this folder and where Python looks.",
-        ) from error
-    return found

@@ -1,0 +1,57 @@
+"""Modules of the application, imported for a verb.
+
+Rule: whatever comes out of one becomes one line, without a traceback.
+"""
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from partita.errors import ConfigurationError
+
+
+def import_name(
+    name: str, example: str = "app.models:Employee", *, form: str = "module:name"
+) -> Any:
+    """Import what is called `module:name`; `form` is what a refusal calls that."""
+    module, colon, attribute = name.partition(":")
+    if not (module and colon and attribute):
+        raise ConfigurationError(
+            "Configuration", f"{name!r} is not {form}.", hint=f"Write {example}."
+        )
+    found: Any = import_module(module)
+    try:
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except AttributeError as error:
+        raise unimportable(name, error) from error
+    return found
+
+
+def import_module(name: str) -> ModuleType:
+    """Import a module, looked for in this folder too, as `python -m` would."""
+    look_here()
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # the module is the application's: anything may come out of it
+        raise unimportable(name, error) from error
+
+
+def look_here() -> None:
+    """Look for modules in this folder, as `python -m` would: no application need be installed."""
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+
+
+def unimportable(name: str, error: Exception) -> ConfigurationError:
+    """Say in one line what came out of a module of the application."""
+    told = str(error).strip().splitlines()
+    return ConfigurationError(
+        "Configuration",
+        f"{name} cannot be imported: {type(error).__name__}: {told[0] if told else ''}".rstrip(": ")
+        + ("" if told and told[0].endswith(".") else "."),
+        hint="Modules are looked for in this folder and where Python looks.",
+    )
