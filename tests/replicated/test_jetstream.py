@@ -642,6 +642,14 @@ class TestFaults:
             assert await put_surely(stream, 12) == 12
             assert [n for n, _ in await read(stream, 1, 12)] == list(range(1, 13))
 
+    async def test_new_logs_are_opened_while_nodes_restart(self, cluster: Cluster) -> None:
+        for index in range(3):
+            cluster.kill(index)
+            cluster.restart(index)
+            async with opened(cluster) as stream:
+                await eventually(lambda stream=stream: seals(stream, 1))  # type: ignore[misc]
+                assert await put_surely(stream, 1) == 1
+
     async def test_a_node_that_comes_back_without_syncing_stops_the_log(
         self, cluster: Cluster
     ) -> None:

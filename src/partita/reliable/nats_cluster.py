@@ -315,9 +315,14 @@ class LocalCluster:
         if len(leading) != 1:
             return False
         leader = leading[0]
-        peers = leader.jetstream.meta.replicas if leader.jetstream.meta else ()
+        if leader.jetstream.meta is None:
+            return True  # one node alone
+        followed = [each.jetstream.meta for each in statuses if each is not None]
+        if any(meta is None or meta.leader != leader.server_name for meta in followed):
+            return False  # it was started just now; what the leader knows of it is from before
         names = {self.nodes[n].name for n in running} - {leader.server_name}
-        return names <= {peer.name for peer in peers if peer.current}
+        peers = leader.jetstream.meta.replicas
+        return names <= {peer.name for peer in peers if peer.current and not peer.offline}
 
     def _failed(self, message: str, index: int) -> UnavailableError:
         log = self.log_file(index)

@@ -91,6 +91,7 @@ async def open_stream(
 
 async def _look_or_create(api: Api, wanted: dict[str, Any], timeout: float) -> StreamAnswer:
     name = wanted["name"]
+    give_up = asyncio.get_running_loop().time() + timeout - 2 * PAUSE_SECONDS
     async with deadline(timeout):
         while True:
             try:
@@ -101,9 +102,16 @@ async def _look_or_create(api: Api, wanted: dict[str, Any], timeout: float) -> S
             try:
                 return await api.call(f"STREAM.CREATE.{name}", wanted, StreamAnswer, timeout)
             except Failed as failure:
-                if failure.code != NAME_IN_USE:
+                is_late = asyncio.get_running_loop().time() > give_up
+                if not _passes(failure) or is_late:
                     raise _refused(wanted, failure) from failure
-            await asyncio.sleep(PAUSE_SECONDS)  # somebody else is creating it
+            await asyncio.sleep(PAUSE_SECONDS)
+
+
+def _passes(failure: Failed) -> bool:
+    """True for what time may mend: somebody else creates it, or a node is being restarted."""
+    is_offline = failure.code == NO_PEERS and "offline" in str(failure)
+    return failure.code == NAME_IN_USE or is_offline
 
 
 def check_ours(wanted: dict[str, Any], found: dict[str, Any]) -> None:
