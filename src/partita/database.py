@@ -129,6 +129,9 @@ class Database:
             self._release()
             raise
         self._reader_threads = ThreadPoolExecutor(READER_THREADS, "partita-reader")
+        self._idle_readers: list[apsw.Connection] = []
+        """For reads in the threads of callers: as many as have ever read at the same time."""
+        self._idle_lock = threading.Lock()
         self._thread_connection = threading.local()
         self._thread_connections: list[apsw.Connection] = []
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -221,6 +224,34 @@ class Database:
         self._reads_since_commit += self._reads_this_turn
         self._reads_this_turn = 0
 
+    def read_here(self, read: Callable[[apsw.Connection], T]) -> T:
+        """Run a short read in the caller's thread, whichever that is; not for one in memory.
+
+        It sees everything that was acknowledged before.
+        """
+        connection = self._take_reader()
+        try:
+            return read(connection)
+        except (*DISK_ERRORS, apsw.BusyError) as error:
+            raise translated(error, self.folder) from error
+        finally:
+            self._give_reader(connection)
+
+    def _take_reader(self) -> apsw.Connection:
+        with self._idle_lock:
+            if self._is_closing:
+                raise _closing()
+            if self._idle_readers:
+                return self._idle_readers.pop()
+        return self._connect(READER_CACHE_KIB)
+
+    def _give_reader(self, connection: apsw.Connection) -> None:
+        with self._idle_lock:
+            if not self._is_closing:
+                self._idle_readers.append(connection)
+                return
+        connection.close()
+
     async def in_reader(self, read: Callable[[apsw.Connection], T]) -> T:
         """Run a long read in a thread with a connection of its own; in memory, right here."""
         if self.folder is None:
@@ -253,7 +284,8 @@ class Database:
         """Let accepted changes finish, checkpoint, and give the folder free."""
         if self._is_closing:
             return
-        self._is_closing = True
+        with self._idle_lock:
+            self._is_closing = True
         while self._members or self._committing or self._is_checkpointing:  # noqa: ASYNC110 - rare
             await asyncio.sleep(0.001)
         self._wake_waiters()
@@ -383,7 +415,7 @@ class Database:
         if self._failure is not None:
             raise _stopped() from self._failure
         if self._is_closing:
-            raise StoreBusyError("ServerBusy", "The store is closing.")
+            raise _closing()
         if self._is_full and not frees_space:
             self._refuse_if_still_full()
 
@@ -557,7 +589,10 @@ class Database:
             raise translated(error, self.folder) from error
 
     def _release(self) -> None:
-        connections = [*getattr(self, "_thread_connections", [])]
+        connections = [
+            *getattr(self, "_thread_connections", []),
+            *getattr(self, "_idle_readers", []),
+        ]
         for name in ("_checkpointer", "_mapped_reader", "reader", "_writer"):
             connection = getattr(self, name, None)
             if connection is not None:
@@ -611,6 +646,10 @@ def _prepare(connection: apsw.Connection, *, is_file: bool, durability: Durabili
     connection.pragma("synchronous", "full" if durability is Durability.FULL else "normal")
     if found != APPLICATION_ID:
         connection.pragma("application_id", APPLICATION_ID)
+
+
+def _closing() -> StoreBusyError:
+    return StoreBusyError("ServerBusy", "The store is closing.")
 
 
 def _stopped() -> StoreStoppedError:

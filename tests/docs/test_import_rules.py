@@ -6,9 +6,9 @@ from docs.sources import PACKAGE, PROJECT
 
 FOLDER = PACKAGE / "patterns"
 EDGE = {
-    *("aio", "sync", "testing", "faults"),
+    *("aio", "sync", "turns", "scan_warnings", "testing", "faults"),
     *("aio_port", "sync_port", "direct_port", "connecting"),
-    *("sdk_calls", "sdk_clients", "sdk_errors", "sdk_rows", "metering", "grants"),
+    *("sdk_calls", "sdk_clients", "sdk_errors", "metering", "grants"),
     *("ciphers", "dotnet_v1", "keyring"),
 }
 """Faces and ports, and what knows the official SDK or the package of ciphers."""

@@ -5,23 +5,15 @@ an operation, more than the service needs to perform it. These bytes say the sam
 pipeline still signs, sends and repeats them. Pure.
 """
 
-import base64
-import json
-import math
 import re
 from collections.abc import Iterator, Sequence
-from datetime import datetime
-from urllib.parse import quote
-from uuid import UUID
 
 import msgspec
 
-from partita.errors import UnavailableError
 from partita.patterns.calls import RowOperation, Verb
-from partita.patterns.storable import check_integer, text_of_moment
-from partita.patterns.values import Int32, Row, Value
+from partita.patterns.wire_rows import print_row, row_path, unreadable
 
-_METHODS = {
+METHODS = {
     Verb.INSERT: "POST",
     Verb.REPLACE: "PUT",
     Verb.MERGE: "PATCH",
@@ -29,7 +21,7 @@ _METHODS = {
     Verb.UPSERT_MERGE: "PATCH",
     Verb.DELETE: "DELETE",
 }
-_CONDITIONAL = frozenset({Verb.REPLACE, Verb.MERGE, Verb.DELETE})
+CONDITIONAL = frozenset({Verb.REPLACE, Verb.MERGE, Verb.DELETE})
 _PART = (
     "Content-Type: application/http\r\nContent-Transfer-Encoding: binary\r\nContent-ID: %d\r\n\r\n"
     "%s %s HTTP/1.1\r\n"
@@ -73,58 +65,18 @@ def print_group(table_url: str, operations: Sequence[RowOperation], batch_id: st
 
 
 def _part(table_url: str, place: int, operation: RowOperation) -> Iterator[str]:
-    key, verb = operation.row.key, operation.verb
-    url = table_url
-    if verb is not Verb.INSERT:
-        url += f"(PartitionKey='{_in_address(key.partition)}',RowKey='{_in_address(key.row)}')"
-    yield _PART % (place, _METHODS[verb], url)
-    if verb in _CONDITIONAL:
+    verb = operation.verb
+    url = table_url if verb is Verb.INSERT else table_url + row_path(operation.row.key)
+    yield _PART % (place, METHODS[verb], url)
+    if verb in CONDITIONAL:
         yield f"If-Match: {operation.etag}\r\n"
     if verb is Verb.DELETE:
         yield "\r\n"
         return
-    body = json.dumps(_members(operation.row), separators=(",", ":"))
+    body = print_row(operation.row)
     yield _BODY % len(body)
     yield "\r\n"
     yield body
-
-
-def _in_address(key: str) -> str:
-    return quote(key.replace("'", "''"), safe="")
-
-
-def _members(row: Row) -> dict[str, object]:
-    members: dict[str, object] = {"PartitionKey": row.key.partition, "RowKey": row.key.row}
-    for name, value in row.properties.items():
-        annotation, stored = _stored(name, value)
-        if annotation is not None:
-            members[name + "@odata.type"] = annotation
-        members[name] = stored
-    return members
-
-
-def _stored(name: str, value: Value) -> tuple[str | None, object]:  # noqa: PLR0911 - one switch
-    if isinstance(value, str):
-        return None, str.__str__(value)
-    if isinstance(value, bool):
-        return None, bool(value)
-    if isinstance(value, int):
-        check_integer(name, value)
-        if isinstance(value, Int32):
-            return "Edm.Int32", int(value)
-        return "Edm.Int64", str(int(value))
-    if isinstance(value, float):
-        return "Edm.Double", float(value) if math.isfinite(value) else _not_finite(value)
-    if isinstance(value, bytes):
-        return "Edm.Binary", base64.b64encode(value).decode("ascii")
-    if isinstance(value, datetime):
-        return "Edm.DateTime", text_of_moment(name, value)
-    assert isinstance(value, UUID)
-    return "Edm.Guid", str(value)
-
-
-def _not_finite(value: float) -> str:
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 # ---------------------------------------------------------------------------------------------
@@ -152,11 +104,11 @@ def etag_of(part: Part) -> str:
 def _split(body: bytes, content_type: str) -> list[bytes]:
     found = _BOUNDARY.search(content_type)
     if found is None:
-        raise _unreadable()
+        raise unreadable()
     boundary = (found[1] or found[2]).encode("ascii", "replace")
     pieces = re.split(rb"\r?\n--" + re.escape(boundary), b"\n" + body)
     if len(pieces) < 3 or not pieces[-1].startswith(b"--"):
-        raise _unreadable()
+        raise unreadable()
     return [piece.lstrip(b"\r\n") for piece in pieces[1:-1]]
 
 
@@ -165,7 +117,7 @@ def _read_part(part: bytes) -> Part:
     status, _, headers = head.partition(b"\n")
     words = status.split()
     if len(words) < 2 or not words[0].startswith(b"HTTP/") or not _STATUS.fullmatch(words[1]):
-        raise _unreadable()
+        raise unreadable()
     return Part(int(words[1]), _headers(headers), body)
 
 
@@ -180,11 +132,3 @@ def _headers(head: bytes) -> dict[str, str]:
         name, _, value = line.partition(":")
         headers[name.strip().lower()] = value.strip()
     return headers
-
-
-def _unreadable() -> UnavailableError:
-    return UnavailableError(
-        "AnswerUnreadable",
-        "What was answered to a group is not an answer of a table service.",
-        hint="The group may have been performed: read before you repeat it.",
-    )

@@ -50,14 +50,21 @@ def metered(cost: Cost) -> Iterator[Meter]:
 
 
 class MeteredTransport(HttpTransport[Any, Any]):
-    """Counts what the synchronous clients send."""
+    """Counts what the synchronous clients send.
 
-    def __init__(self, inner: HttpTransport[Any, Any]) -> None:
+    With `is_whole` answers come with their body, though the pipeline is told that they stream:
+    it does not decode them then, and what breaks in the middle is repeated like the rest.
+    """
+
+    def __init__(self, inner: HttpTransport[Any, Any], *, is_whole: bool) -> None:
         self._inner = inner
+        self._is_whole = is_whole
 
     def send(self, request: Any, **options: Any) -> Any:
         meter = _current.get() or Meter()
         meter.requests += 1
+        if self._is_whole:
+            options["stream"] = False
         try:
             response = self._inner.send(request, **options)
         except AzureError as error:
@@ -80,14 +87,21 @@ class MeteredTransport(HttpTransport[Any, Any]):
 
 
 class AsyncMeteredTransport(AsyncHttpTransport[Any, Any]):
-    """Counts what the asynchronous clients send."""
+    """Counts what the asynchronous clients send.
 
-    def __init__(self, inner: AsyncHttpTransport[Any, Any]) -> None:
+    With `is_whole` answers come with their body, though the pipeline is told that they stream:
+    it does not decode them then, and what breaks in the middle is repeated like the rest.
+    """
+
+    def __init__(self, inner: AsyncHttpTransport[Any, Any], *, is_whole: bool) -> None:
         self._inner = inner
+        self._is_whole = is_whole
 
     async def send(self, request: Any, **options: Any) -> Any:
         meter = _current.get() or Meter()
         meter.requests += 1
+        if self._is_whole:
+            options["stream"] = False
         try:
             response = await self._inner.send(request, **options)
         except AzureError as error:

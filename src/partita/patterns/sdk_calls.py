@@ -14,22 +14,23 @@ from azure.core import MatchConditions
 from azure.core.exceptions import AzureError, HttpResponseError
 from azure.core.rest import HttpRequest
 
-from partita.errors import GroupRuleError, PartitaError, UsageError
+from partita.errors import PartitaError, UsageError
 from partita.patterns import calls, group_body
 from partita.patterns.calls import Call, Cost
 from partita.patterns.metering import Meter
+from partita.patterns.row_requests import RowCall, read_one, read_page, request_of
 from partita.patterns.sdk_errors import refusal_of_part, translate
-from partita.patterns.sdk_rows import KEYS, request_of, row_of
 from partita.patterns.values import Row, measure
 
 Service = Literal["tables", "queues", "blobs"]
 Result = Literal["value", "page", "stream"]
 
 ALL_METHODS = frozenset({"DELETE", "GET", "HEAD", "MERGE", "PATCH", "POST", "PUT"})
-_TABLE_OPTIONS = {"retry_on_methods": ALL_METHODS}
+TABLE_OPTIONS = {"retry_on_methods": ALL_METHODS}
 """The table SDK repeats no POST whose answer was lost. The core compares what it finds, so that a
 lost answer is asked for again like any other."""
-
+ROW_OPTIONS = {"stream": True, **TABLE_OPTIONS}
+"""The pipeline must not decode what is read here; see MeteredTransport."""
 
 CLIENTS = {
     "tables": "get_table_client",
@@ -68,7 +69,6 @@ Answer = Callable[[Any, Any, Meter, Cost], Any]
 """(call, what the client returned, meter, cost) → the answer of the call."""
 
 _RAISE = object()
-_ACCEPTED = 202
 _REFUSED = 400
 
 
@@ -128,136 +128,68 @@ def carried_by(operation: calls.RowOperation) -> Row:
     return Row(operation.row.key, {}) if operation.verb is calls.Verb.DELETE else operation.row
 
 
-def check_group(call: calls.WriteRows) -> None:
-    """Raise for a group that the SDK itself would refuse, without a word of its own."""
-    if not call.operations:
-        raise GroupRuleError("InvalidInput", "A group without operations.")
-    first = call.operations[0].row.key.partition
-    for index, operation in enumerate(call.operations):
-        if operation.row.key.partition != first:
-            raise GroupRuleError(
-                "CommandsInBatchActOnDifferentPartitions",
-                "All operations of a group are on one partition.",
-                facts={"index": index, "table": call.table},
-            )
-
-
 # Tables
 
 
-def _get_row(call: calls.GetRow) -> Plan:
-    options = dict(_TABLE_OPTIONS)
-    if call.select is not None:
-        options["select"] = selected(call.select)  # type: ignore[assignment]
-    return Plan("tables", call.table, "get_entity", (call.key.partition, call.key.row), options)
+def of_rows(call: Call[Any]) -> TypeGuard[RowCall]:
+    """Tell whether a call reads or writes rows: its request is printed here, not by the SDK."""
+    return isinstance(call, RowCall)
 
 
-def selected(names: tuple[str, ...]) -> list[str]:
-    """Return the names to ask for: the keys are always among them."""
-    return [*KEYS, *(name for name in names if name not in KEYS)]
+def row_request(client: Any, call: RowCall) -> HttpRequest:
+    """Return the request of a call; the client's own pipeline signs, sends and repeats it."""
+    # The SDK keeps these two to itself; a test holds that they are there.
+    root = f"{client.scheme}://{client._primary_hostname}"  # noqa: SLF001
+    made = request_of(call, root, str(uuid4()) if is_group(call) else "")
+    headers = {**made.headers, "x-ms-version": client.api_version}
+    return HttpRequest(made.method, made.url, headers=headers, content=made.body)
 
 
-def _row(call: calls.GetRow, result: Any, _meter: Meter, cost: Cost) -> Row:
-    row = row_of(result, call.key)
-    count_rows(cost, [row])
-    return row
+def row_answer(call: RowCall, response: Any, meter: Meter, cost: Cost) -> Any:
+    """Return what was answered, and count what it carried; or raise what the service refused."""
+    if response.status_code >= _REFUSED:
+        raise HttpResponseError(response=response)
+    if isinstance(call, calls.GetRow):
+        row = read_one(call, response.content)
+        count_rows(cost, (row,))
+        return row
+    if isinstance(call, calls.QueryRows):
+        page = read_page(response.content, response.headers)
+        count_rows(cost, page.rows)
+        return page
+    etags = _group_etags(call, response, meter) if is_group(call) else (_etag(response),)
+    count_rows(cost, map(carried_by, call.operations))
+    return etags
 
 
-def _query_rows(call: calls.QueryRows) -> Plan:
-    options: dict[str, Any] = dict(_TABLE_OPTIONS)
-    if call.select is not None:
-        options["select"] = selected(call.select)
-    if call.size is not None:
-        options["results_per_page"] = call.size
-    if call.filter:
-        options["query_filter"] = call.filter
-    start = call.continuation
-    return Plan(
-        "tables",
-        call.table,
-        "query_entities" if call.filter else "list_entities",
-        (),
-        options,
-        "page",
-        {"PartitionKey": start.partition, "RowKey": start.row} if start is not None else None,
-    )
-
-
-def _row_page(_call: calls.QueryRows, result: Any, _meter: Meter, cost: Cost) -> calls.RowPage:
-    entities, continuation = result
-    rows = tuple(row_of(entity) for entity in entities)
-    count_rows(cost, rows)
-    if not continuation:
-        return calls.RowPage(rows)
-    start = calls.Continuation(continuation["PartitionKey"], continuation["RowKey"])
-    return calls.RowPage(rows, start)
-
-
-def is_group(call: Call[Any]) -> TypeGuard[calls.WriteRows]:
+def is_group(call: RowCall) -> bool:
     """Tell whether a call goes as an entity group transaction."""
     return isinstance(call, calls.WriteRows) and len(call.operations) > 1
 
 
-def group_request(client: Any, call: calls.WriteRows) -> HttpRequest:
-    """Return the request of a group; the client's own pipeline signs and repeats it."""
-    check_group(call)
-    # The SDK keeps these two to itself; a test holds that they are there.
-    root = f"{client.scheme}://{client._primary_hostname}"  # noqa: SLF001
-    batch_id = str(uuid4())
-    return HttpRequest(
-        "POST",
-        f"{root}/$batch",
-        headers={
-            **group_body.HEADERS,
-            "x-ms-version": client.api_version,
-            "Content-Type": group_body.content_type(batch_id),
-        },
-        content=group_body.print_group(f"{root}/{call.table}", call.operations, batch_id),
-    )
+def _etag(response: Any) -> str:
+    return response.headers.get("etag") or ""
 
 
-def group_options() -> dict[str, Any]:
-    """Return what else the request of a group is sent with."""
-    return {"stream": True, **_TABLE_OPTIONS}
-
-
-def group_answer(
-    call: calls.WriteRows, response: Any, content: bytes, meter: Meter, cost: Cost
-) -> tuple[str, ...]:
-    """Return the etags of a group, or raise what the service refused."""
-    if response.status_code != _ACCEPTED:
-        raise HttpResponseError(response=response)
-    parts = group_body.read_answer(content, response.headers["Content-Type"])
+def _group_etags(call: calls.WriteRows, response: Any, meter: Meter) -> tuple[str, ...]:
+    parts = group_body.read_answer(response.content, response.headers.get("Content-Type", ""))
     refused = next((part for part in parts if part.status >= _REFUSED), None)
     if refused is not None:
         error = refusal_of_part(refused.status, refused.headers, refused.body)
         raise _with_facts(call, error, meter)
-    count_rows(cost, map(carried_by, call.operations))
     return tuple(map(group_body.etag_of, parts))
 
 
-def _write_rows(call: calls.WriteRows) -> Plan:
-    check_group(call)
-    if len(call.operations) > 1:
-        return Plan("tables", call.table, "")
-    method, entity, options = request_of(call.operations[0])
-    options |= _TABLE_OPTIONS
-    if method == "delete_entity":
-        options |= _SAY_NOT_THERE
-    return Plan("tables", call.table, method, (entity,), options)
-
-
-def _etags(call: calls.WriteRows, result: Any, _meter: Meter, cost: Cost) -> tuple[str, ...]:
-    count_rows(cost, map(carried_by, call.operations))
-    return ((result or {}).get("etag") or "",)
+def _row_call(call: RowCall) -> Plan:
+    return Plan("tables", call.table, "")
 
 
 def _create_table(call: calls.CreateTable) -> Plan:
-    return Plan("tables", call.table, "create_table", options=dict(_TABLE_OPTIONS))
+    return Plan("tables", call.table, "create_table", options=dict(TABLE_OPTIONS))
 
 
 def _delete_table(call: calls.DeleteTable) -> Plan:
-    return Plan("tables", call.table, "delete_table", options=_TABLE_OPTIONS | _SAY_NOT_THERE)
+    return Plan("tables", call.table, "delete_table", options=TABLE_OPTIONS | _SAY_NOT_THERE)
 
 
 def _list_tables(call: calls.ListTables) -> Plan:
@@ -449,9 +381,9 @@ def _made(_call: Any, _result: Any, meter: Meter, _cost: Cost) -> bool:
 
 _NOT_OURS: dict[str, Any] = {"MessageNotFound": False, "PopReceiptMismatch": False}
 _CALLS: dict[type, tuple[Callable[[Any], Plan], Answer, dict[str, Any]]] = {
-    calls.GetRow: (_get_row, _row, {"ResourceNotFound": None, "EntityNotFound": None}),
-    calls.QueryRows: (_query_rows, _row_page, {}),
-    calls.WriteRows: (_write_rows, _etags, {}),
+    calls.GetRow: (_row_call, row_answer, {"ResourceNotFound": None, "EntityNotFound": None}),
+    calls.QueryRows: (_row_call, row_answer, {}),
+    calls.WriteRows: (_row_call, row_answer, {}),
     calls.CreateTable: (_create_table, _true, {"TableAlreadyExists": False}),
     calls.DeleteTable: (
         _delete_table,

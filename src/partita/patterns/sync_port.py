@@ -25,22 +25,21 @@ from partita.patterns.calls import (
     Parallel,
     Sleep,
     Steps,
-    WriteRows,
 )
 from partita.patterns.capabilities import Capabilities
 from partita.patterns.metering import Meter, MeteredTransport, metered
+from partita.patterns.row_requests import RowCall
 from partita.patterns.sdk_calls import (
     ALREADY_MADE,
     CLIENTS,
+    ROW_OPTIONS,
     Plan,
     answer_of,
-    group_answer,
-    group_options,
-    group_request,
-    is_group,
     make_append_blob,
+    of_rows,
     plan_of,
     refusal_of,
+    row_request,
 )
 from partita.patterns.sdk_clients import Clients, check_service
 from partita.patterns.sdk_errors import translate
@@ -229,20 +228,16 @@ class SdkPort:
             self._make(make_append_blob(call))
             if not call.content:
                 return 0  # type: ignore[return-value]
-        if is_group(call):
-            etags: T = self._send_group(call, plan, meter, cost)  # type: ignore[assignment]
-            return etags
-        result = self._send(plan)
+        result = self._send_rows(call, plan) if of_rows(call) else self._send(plan)
         if isinstance(call, ListTables):
             result = self._rest(plan, result)
         answer: T = answer_of(call, result, meter, cost)
         return answer
 
-    def _send_group(self, call: WriteRows, plan: Plan, meter: Meter, cost: Cost) -> tuple[str, ...]:
+    def _send_rows(self, call: RowCall, plan: Plan) -> Any:
         client = self._client(plan)
-        request = group_request(client, call)
-        response = client._client.send_request(request, **group_options())  # noqa: SLF001
-        return group_answer(call, response, response.read(), meter, cost)
+        request = row_request(client, call)
+        return client._client._client.send_request(request, **ROW_OPTIONS)  # noqa: SLF001
 
     def _send(self, plan: Plan) -> Any:
         result = getattr(self._client(plan), plan.method)(*plan.arguments, **plan.options)
@@ -287,7 +282,8 @@ class SdkPort:
             check_service(self.capabilities, kind)
             arguments = self._clients.arguments(kind, is_async=False)
             inner = self._transports[kind] = arguments.pop("transport")
-            made = _SERVICES[kind](**arguments, transport=MeteredTransport(inner))
+            transport = MeteredTransport(inner, is_whole=kind == "tables")
+            made = _SERVICES[kind](**arguments, transport=transport)
             found = self._services[kind] = made
         return found
 

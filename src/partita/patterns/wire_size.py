@@ -1,5 +1,6 @@
 """How many bytes an operation takes in the body of an entity group transaction. Pure."""
 
+import json
 from datetime import datetime
 from json.encoder import encode_basestring_ascii
 from urllib.parse import quote
@@ -7,6 +8,7 @@ from uuid import UUID
 
 from partita.patterns.calls import RowOperation, Verb
 from partita.patterns.values import Value
+from partita.patterns.wire_rows import Foreign
 
 ENVELOPE_BYTES = 512
 """The outer boundaries of a batch and the head of its change set (measured: 300)."""
@@ -41,12 +43,13 @@ def _address_bytes(key: str) -> int:
     return len(quote(key.replace("'", "''"), safe="", errors="replace"))
 
 
-def _value_bytes(value: Value) -> int:
+def _value_bytes(value: Value | Foreign) -> int:
     if isinstance(value, str):
         return len(encode_basestring_ascii(value))
     if isinstance(value, bytes):
         return 2 + (len(value) + 2) // 3 * 4
     if isinstance(value, bool | int | float | datetime):
         return _LONGEST
-    assert isinstance(value, UUID)
-    return 38
+    if isinstance(value, UUID):
+        return 38
+    return len(value.annotation) + len(json.dumps(value.stored))

@@ -137,9 +137,13 @@ class TableEngine:
 
     async def require_table(self, name: str) -> Table:
         """Find a table for operations on its entities."""
-        table = await self.store.find_table(name)
-        if table is None:
-            raise TableNotFoundError(
-                "TableNotFound", "The table specified does not exist.", facts={"table": name}
-            )
-        return table
+        return required(await self.store.find_table(name), name)
+
+
+def required(table: Table | None, name: str) -> Table:
+    """Return a table, or say that there is none of that name."""
+    if table is None:
+        raise TableNotFoundError(
+            "TableNotFound", "The table specified does not exist.", facts={"table": name}
+        )
+    return table

@@ -116,6 +116,10 @@ class SqliteTableStore:
     # Tables
 
     async def find_table(self, name: str) -> Table | None:
+        return self.find_table_here(name)
+
+    def find_table_here(self, name: str) -> Table | None:
+        """Find a table in any thread."""
         return self._tables.get(_folded(name))
 
     async def create_table(self, name: str) -> Table:
@@ -168,6 +172,11 @@ class SqliteTableStore:
         reader = self.database.reader_of_this_turn()
         cursor = self._cursors.get(reader) or self._cursors.setdefault(reader, reader.cursor())
         rows: list[Any] = cursor.execute(_GET, (table.id, *key)).fetchall()
+        return Entity(key[0], key[1], *rows[0]) if rows else None
+
+    def get_here(self, table: Table, key: EntityKey) -> Entity | None:
+        """Read an entity in any thread; for a store on disk only."""
+        rows = self.database.read_here(lambda reader: _rows(reader, _GET, (table.id, *key)))
         return Entity(key[0], key[1], *rows[0]) if rows else None
 
     async def scan(self, table: Table, span: KeyRange, residual: Filter | None, limit: int) -> Page:

@@ -1,6 +1,6 @@
-"""What the official client sends for a group, caught before it leaves the process."""
+"""What the official client sends, caught before it leaves the process."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -9,7 +9,7 @@ from azure.core.pipeline.transport import HttpTransport
 from azure.data.tables import TableClient
 
 from partita.patterns.calls import RowOperation
-from partita.patterns.sdk_rows import SdkEntity, request_of
+from unit.patterns.sdk_oracle import SdkEntity, request_of
 
 
 class Captured(BaseException):
@@ -40,9 +40,16 @@ def part_of(operation: RowOperation) -> tuple[str, SdkEntity, dict[str, Any]]:
 
 def sent_for(endpoint: str, table: str, account: str, operations: Sequence[RowOperation]) -> Any:
     """Return the one request that carries a group."""
+    return sent_by(
+        endpoint, table, account, lambda client: client.submit_transaction(map(part_of, operations))
+    )
+
+
+def sent_by(endpoint: str, table: str, account: str, use: Callable[[TableClient], Any]) -> Any:
+    """Return the first request that a client sends when it is used."""
     transport = Capture()
     credential = AzureNamedKeyCredential(account, "a2V5")
     client = TableClient(endpoint, table, credential=credential, transport=transport)
     with pytest.raises(Captured):
-        client.submit_transaction(map(part_of, operations))
+        use(client)
     return transport.request

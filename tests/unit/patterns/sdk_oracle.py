@@ -1,7 +1,7 @@
-"""Row ↔ what the official SDK takes and gives, with every type kept to the bit.
+"""Rows through the official client: what it sends for them, and how it reads answers.
 
-The SDK infers Edm.Int32 for every int and answers Edm.Int64 as a pair, so that types are always
-said here. Moments go as text: Python keeps six digits of a second, the service seven.
+Our own requests must say the same. The SDK infers Edm.Int32 for every int and answers Edm.Int64 as
+a pair, so that types are always said here.
 """
 
 from collections.abc import Callable, Mapping
