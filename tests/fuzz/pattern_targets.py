@@ -11,7 +11,12 @@ import msgspec
 
 from partita.cli.patterns_conditions import parse_condition
 from partita.clock import ManualClock
-from partita.errors import FilterSyntaxError, PartitaError
+from partita.errors import (
+    FilterSyntaxError,
+    InvalidPropertyError,
+    PartitaError,
+    UnavailableError,
+)
 from partita.patterns import encryption, outbox
 from partita.patterns.capabilities import Capabilities
 from partita.patterns.connecting import Folder, Remote, parse
@@ -23,10 +28,12 @@ from partita.patterns.group_body import etag_of, read_answer
 from partita.patterns.keyring import AesKey, Keyring
 from partita.patterns.model import entity, entity_type
 from partita.patterns.plans import PointRead, QueryPlan, plan_query
+from partita.patterns.row_requests import read_page
 from partita.patterns.rows import encode, marks_of
 from partita.patterns.sdk_errors import refusal_of_part
 from partita.patterns.templates import KeyTemplate
-from partita.patterns.values import Int32, Row, RowKey
+from partita.patterns.values import Int32, Row, RowKey, measure
+from partita.patterns.wire_rows import print_row
 from partita.patterns.worker import Report, _do_text
 from partita.tables import filters, limits
 
@@ -332,4 +339,18 @@ def group_answer(data: bytes) -> bool:
         refusal = refusal_of_part(part.status, part.headers, part.body)
         assert refusal.code
         msgspec.json.encode(str(refusal).encode("utf-8", "replace").decode())
+    return True
+
+
+def page_answer(data: bytes) -> bool:
+    """Read a page of rows; what was read goes back as it came."""
+    try:
+        page = read_page(data, {})
+        rows = [(row, print_row(row)) for row in page.rows]
+    except (UnavailableError, InvalidPropertyError):  # no answer; or an integer beyond 64 bits
+        return False
+    for row, printed in rows:
+        measure(row)
+        again = read_page(b'{"value":[%s]}' % printed.encode("ascii"), {}).rows[0]
+        assert (repr(again.key), repr(again.properties)) == (repr(row.key), repr(row.properties))
     return True

@@ -317,4 +317,5 @@ TARGETS: dict[str, Callable[[bytes], bool]] = {
     "pattern_place": pattern_targets.place,
     "pattern_seal": pattern_targets.seal,
     "pattern_answer": pattern_targets.group_answer,
+    "pattern_page": pattern_targets.page_answer,
 }
