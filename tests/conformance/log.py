@@ -247,14 +247,19 @@ class LogConformance(ABC):
     async def test_following_ends_when_the_log_is_closed(self) -> None:
         appended = await self.chain.append_to(self.log, 2)
 
-        async def follow() -> Kept:
-            return [found async for found in self.log.follow(appended[0][0])]
+        found: Kept = []
+
+        async def follow() -> None:
+            async for each in self.log.follow(appended[0][0]):
+                found.append(each)
 
         follower = asyncio.create_task(follow())
-        await asyncio.sleep(0.01)
+        while len(found) < len(appended):  # noqa: ASYNC110 - the follower works beside
+            await asyncio.sleep(0.001)
         await self.log.close()
 
-        assert await follower == appended
+        await follower
+        assert found == appended
 
     async def test_a_closed_log_appends_nothing(self) -> None:
         await self.log.close()

@@ -298,7 +298,7 @@ class TableStoreConformance(ABC):
         await self.space_is_reclaimed(table)
 
     async def space_is_reclaimed(self, table: Table) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while await self.store.statistics(table, EVERYTHING) != Statistics(0, 0):  # noqa: ASYNC110 - a store tells nobody
                 await asyncio.sleep(0.005)
 
@@ -741,7 +741,7 @@ class TableStoreConformance(ABC):
         expected = keys_of(await self.scan_all(table, EVERYTHING, residual))
 
         self.clock.seconds_a_look = limits.PAGE_SECONDS_MAX * 2
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             found = keys_of(await self.scan_all(table, EVERYTHING, residual))
 
         assert found == expected
@@ -1102,7 +1102,7 @@ class TableStoreConformance(ABC):
         await asyncio.sleep(0)
 
         await self.reopen()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             outcomes = await asyncio.gather(*writes, return_exceptions=True)
 
         assert all(o is None or isinstance(o, PartitaError) for o in outcomes)

@@ -53,7 +53,7 @@ class Server:
         return self.wait()
 
     def wait(self) -> int:
-        self.process.communicate(timeout=30)
+        self.process.communicate(timeout=60)
         return self.process.returncode
 
 
@@ -75,7 +75,7 @@ class WireClient:
     """One connection, requests signed with Shared Key Lite."""
 
     def __init__(self, port: int) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
 
     def close(self) -> None:
         self._connection.close()

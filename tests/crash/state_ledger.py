@@ -42,8 +42,15 @@ class Worker:
             self.process = subprocess.Popen(command, stdout=ledger, stderr=subprocess.PIPE)
 
     def wait_until_open(self) -> None:
+        self._wait_for(b"open ", 1)
+
+    def wait_until_told(self, times: int) -> None:
+        """Wait until so many transactions of this life were acknowledged."""
+        self._wait_for(b"told ", times)
+
+    def _wait_for(self, word: bytes, times: int) -> None:
         deadline = time.monotonic() + 60
-        while b"open " not in self.ledger.read_bytes()[self._begin :]:
+        while self.ledger.read_bytes()[self._begin :].count(word) < times:
             assert self.process.poll() is None, self._errors()
             assert time.monotonic() < deadline
             time.sleep(0.005)
@@ -196,7 +203,7 @@ class Ledger:
 
 async def _follow(desk: Desk, known: dict[int, int], since: int) -> None:
     last = since
-    async with asyncio.timeout(30), desk.accounts.changes(since=since) as feed:
+    async with asyncio.timeout(60), desk.accounts.changes(since=since) as feed:
         async for change in feed:
             assert change.sequence >= last, "a feed goes forward"
             last = change.sequence

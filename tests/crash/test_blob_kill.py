@@ -40,7 +40,7 @@ class Writer:
     def kill(self) -> list[list[str]]:
         """End it at once; return the lines that it got out."""
         self.process.kill()
-        output, _ = self.process.communicate(timeout=30)
+        output, _ = self.process.communicate(timeout=60)
         lines = [line.split() for line in output.split("\n")[:-1]]
         return [line for line in lines if len(line) == 3]
 
@@ -100,7 +100,10 @@ async def test_a_killed_process_has_kept_every_acknowledged_blob(tmp_path: Path)
     chance = random.Random(2)
     ledger = Ledger()
     lines = [0] * CLIENTS
-    for number in range(ROUNDS):
+    number = -1
+    # A busy machine may need more rounds until enough was acknowledged.
+    while number + 1 < ROUNDS or ledger.told <= ROUNDS:
+        number += 1
         writer = Writer(tmp_path / "account", number * 100_000, *lines)
         await asyncio.sleep(chance.uniform(0.2, 1.5))
         ledger.take(writer.kill())
@@ -119,8 +122,7 @@ async def test_a_killed_process_has_kept_every_acknowledged_blob(tmp_path: Path)
         assert wrong == []
         assert files == named
 
-    print(f"{ROUNDS} kills, {ledger.told} acknowledged writes")
-    assert ledger.told > ROUNDS
+    print(f"{number + 1} kills, {ledger.told} acknowledged writes")
 
 
 async def test_a_crash_between_file_and_row_leaves_only_a_file_that_the_next_start_sweeps(

@@ -27,7 +27,10 @@ def test_a_killed_server_has_kept_every_acknowledged_write(tmp_path: Path) -> No
     chance = random.Random(1)
     ledgers = [Ledger() for _ in range(CLIENTS)]
     wrong: list[str] = []
-    for _ in range(ROUNDS):
+    rounds = 0
+    # A busy machine may need more of them until every client was often told of success.
+    while rounds < ROUNDS or not all(ledger.acknowledged > ROUNDS for ledger in ledgers):
+        rounds += 1
         with serving(tmp_path) as server:
             client = WireClient(server.port)
             client.create_table()
@@ -52,9 +55,8 @@ def test_a_killed_server_has_kept_every_acknowledged_write(tmp_path: Path) -> No
         client.close()
         assert server.stop() == 0
 
-    print(f"{ROUNDS} kills, {sum(ledger.acknowledged for ledger in ledgers)} acknowledged writes")
+    print(f"{rounds} kills, {sum(ledger.acknowledged for ledger in ledgers)} acknowledged writes")
     assert wrong == []
-    assert all(ledger.acknowledged > ROUNDS for ledger in ledgers)
 
 
 def test_the_ledger_finds_a_lost_write(tmp_path: Path) -> None:

@@ -57,22 +57,27 @@ def drain(folder: Path, ledgers: Sequence[QueueLedger]) -> list[str]:
     return wrong
 
 
+def has_done_enough(ledger: QueueLedger) -> bool:
+    return bool(ledger.acknowledged > ROUNDS and ledger.delete_told and ledger.put_told)
+
+
 @pytest.mark.timeout(1800)
 def test_a_killed_server_delivers_every_acknowledged_message_until_it_is_deleted(
     tmp_path: Path,
 ) -> None:
     chance = random.Random(1)
     ledgers = [QueueLedger(seed) for seed in range(CLIENTS)]
-    for _ in range(ROUNDS):
+    rounds = 0
+    # A busy machine may need more of them until every client was often told of success.
+    while rounds < ROUNDS or not all(map(has_done_enough, ledgers)):
+        rounds += 1
         run_until_killed(tmp_path, ledgers, chance.uniform(0.05, 0.6), SERVE)
         assert [line for ledger in ledgers for line in ledger.wrong] == []
 
     wrong = drain(tmp_path, ledgers)
 
-    print(f"{ROUNDS} kills, {sum(ledger.acknowledged for ledger in ledgers)} acknowledged")
+    print(f"{rounds} kills, {sum(ledger.acknowledged for ledger in ledgers)} acknowledged")
     assert wrong == []
-    assert all(ledger.acknowledged > ROUNDS for ledger in ledgers)
-    assert all(ledger.delete_told and ledger.put_told for ledger in ledgers)
 
 
 @pytest.mark.timeout(1800)

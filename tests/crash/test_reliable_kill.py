@@ -31,7 +31,10 @@ def test_a_killed_process_has_kept_every_acknowledged_transaction_exactly_once(
 ) -> None:
     chance = random.Random(folder)
     ledger = Ledger(tmp_path)
-    for life in range(ROUNDS):
+    life = 0
+    # A busy machine may need more of them until a kill has come between a commit and its answer.
+    while life < ROUNDS or len(ledger.told) <= ROUNDS * CLIENTS or ledger.kept == 0:
+        life += 1
         with a_worker(tmp_path, ["checkpoints"] if life % 3 else []) as worker:
             if life % 6 == 5:
                 time.sleep(chance.uniform(0.1, 0.4))  # it may not even be open
@@ -42,9 +45,7 @@ def test_a_killed_process_has_kept_every_acknowledged_transaction_exactly_once(
 
         assert asyncio.run(ledger.faults()) == [], f"folder {folder}, life {life}"
 
-    print(f"{ROUNDS} kills, {len(ledger.told)} told, {ledger.kept} there and not told")
-    assert len(ledger.told) > ROUNDS * CLIENTS
-    assert ledger.kept > 0, "no kill came between a commit and its answer"
+    print(f"{life} kills, {len(ledger.told)} told, {ledger.kept} there and not told")
 
 
 def test_the_fast_mode_loses_nothing_to_a_kill(tmp_path: Path) -> None:
@@ -53,13 +54,11 @@ def test_the_fast_mode_loses_nothing_to_a_kill(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     for life in range(6):
         with a_worker(tmp_path, ["fast", "checkpoints"] if life % 2 else ["fast"]) as worker:
-            worker.wait_until_open()
-            time.sleep(chance.uniform(0.05, 0.2))
+            worker.wait_until_told(2 * CLIENTS)
+            time.sleep(chance.uniform(0.0, 0.1))
             worker.kill()
 
         assert asyncio.run(ledger.faults()) == [], f"life {life}"
-
-    assert len(ledger.told) > 6 * CLIENTS
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="only strace can kill at a system call")
@@ -116,8 +115,7 @@ def test_a_broken_process_is_found_out(tmp_path: Path, variant: str, fault: str)
     ledger = Ledger(tmp_path)
     with a_worker(tmp_path, [variant]) as worker:
         if variant == "twice":
-            worker.wait_until_open()
-            time.sleep(0.3)
+            worker.wait_until_told(10 * CLIENTS)
             worker.kill()
         worker.wait()
 
@@ -128,18 +126,20 @@ def test_a_broken_process_is_found_out(tmp_path: Path, variant: str, fault: str)
 
 def test_the_ledger_finds_an_item_that_was_taken_and_not_noted(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
-    with a_worker(tmp_path) as worker:
-        worker.wait_until_open()
-        time.sleep(0.2)
-        worker.kill()
 
-    async def lose_one() -> None:
+    async def lose_one() -> bool:
+        """Take an item, if the kill has left one."""
         async with partita.open_state(tmp_path / "state") as state:
             desk = await Desk(state).open()
             async with state.transaction() as tx:
-                assert await desk.outbox.dequeue(tx) is not None
+                return await desk.outbox.dequeue(tx, None) is not None
 
-    asyncio.run(lose_one())
+    is_lost = False
+    while not is_lost:
+        with a_worker(tmp_path) as worker:
+            worker.wait_until_told(CLIENTS)
+            worker.kill()
+        is_lost = asyncio.run(lose_one())
 
     (wrong,) = asyncio.run(ledger.faults())
     assert "the queue lost" in wrong

@@ -168,7 +168,7 @@ async def _index_difference(state: StateManager) -> str:
 async def _feed_difference(state: StateManager) -> str:
     users = await _users(state)
     told: dict[str | None, User | None] = {}
-    async with asyncio.timeout(10), users.changes(since=0) as feed:
+    async with asyncio.timeout(60), users.changes(since=0) as feed:
         async for change in feed:
             match change.kind:
                 case "rebuild" | "clear":

@@ -15,7 +15,7 @@ def run(code: str, folder: Path) -> None:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
     assert done.returncode == 0, done.stderr

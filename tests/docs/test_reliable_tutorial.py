@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from replicated.cluster import free_port
 
 DOCUMENTS = PROJECT / "docs" / "reliable"
 EXAMPLES = PROJECT / "examples"
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 200.0
 """A lease runs out after 3 seconds, NATS elects within 9; a busy machine takes its time."""
 
 
@@ -43,7 +43,7 @@ def run(*arguments: str, folder: Path) -> str:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=200,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -170,6 +170,11 @@ class Replica:
         said = self.output.read_text("utf-8")
         return [int(number) for number in re.findall(r" counted (\d+)\n", said)]
 
+    def follows(self) -> bool:
+        """Say whether it has told what it sees, and who the primary is."""
+        said = self.output.read_text("utf-8")
+        return " sees " in said and "The primary is process" in said
+
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
@@ -177,16 +182,22 @@ class Replica:
 
 def wait_until_counted(replicas: list[Replica], target: int) -> Replica:
     """Wait for one of them to count so far; return it."""
+
+    def ahead() -> list[Replica]:
+        return [each for each in replicas if each.counted() and each.counted()[-1] >= target]
+
+    wait_until(lambda: bool(ahead()))
+    return ahead()[0]
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < deadline:
-        for replica in replicas:
-            if replica.counted() and replica.counted()[-1] >= target:
-                return replica
+    while not is_so():
+        assert time.monotonic() < deadline, "it never became so"
         time.sleep(0.1)
-    raise AssertionError([replica.output.read_text("utf-8")[-500:] for replica in replicas])
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_work_goes_on_at_another_replica_with_nothing_lost(tmp_path: Path) -> None:
     save("tutorial.md", tmp_path)
     with local_cluster(tmp_path) as (url, nodes), contextlib.ExitStack() as stack:
@@ -195,8 +206,10 @@ def test_the_work_goes_on_at_another_replica_with_nothing_lost(tmp_path: Path) -
             stack.callback(replica.kill)
 
         primary = wait_until_counted(three, 3)
-        primary.kill()
         others = [replica for replica in three if replica is not primary]
+        for replica in others:
+            wait_until(replica.follows)
+        primary.kill()
         before = primary.counted()[-1]
         successor = wait_until_counted(others, before + 2)
         os.kill(nodes[0], signal.SIGKILL)
@@ -206,8 +219,6 @@ def test_the_work_goes_on_at_another_replica_with_nothing_lost(tmp_path: Path) -
     # The count is what is stored: a number that was lost would be counted once more.
     assert sorted(set(numbers)) == sorted(numbers)
     assert min(successor.counted()) in (before + 1, before + 2)  # one stored, perhaps, and not said
-    assert "sees" in successor.output.read_text("utf-8")
-    assert "The primary is process" in successor.output.read_text("utf-8")
 
 
 def test_the_cluster_of_the_testing_document_starts_and_ends(tmp_path: Path) -> None:
@@ -219,7 +230,7 @@ def test_the_cluster_of_the_testing_document_starts_and_ends(tmp_path: Path) -> 
     assert said.startswith("nats://127.0.0.1:")
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_a_backup_becomes_a_new_partition_and_a_service_counts(tmp_path: Path) -> None:
     save("nats.md", tmp_path)
     with local_cluster(tmp_path) as (url, _):

@@ -47,7 +47,7 @@ def alike(text: str, folder: Path) -> str:
     return re.sub(r"[ \t]+", " ", re.sub(r"\d+\.\d+|\d+ rows", "0", text)).strip()
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_the_tutorial_of_shards_goes_as_it_says(tmp_path: Path) -> None:
     script, expected = as_script(DOCUMENTS / "tutorial.md")
     commands = str(Path(sys.executable).parent)
@@ -97,7 +97,7 @@ def run_code(code: str, folder: Path) -> str:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=200,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

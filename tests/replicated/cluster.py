@@ -3,15 +3,19 @@
 import contextlib
 import os
 import random
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from partita.reliable.nats_cluster import LocalCluster, ask, is_free
+from partita.reliable.nats_cluster import ROUTE_OFFSET, LocalCluster, ask, is_free
 from partita.reliable.nats_monitor import MONITOR_OFFSET
 
-ELECTION_SECONDS = 25.0
+ELECTION_SECONDS = 60.0
 """NATS elects within 4 to 9 seconds; a busy machine takes its time."""
+
+PORTS_A_CLUSTER = 8
+"""One that marks the others as taken, and up to seven nodes."""
 
 
 class Cluster(LocalCluster):
@@ -44,17 +48,30 @@ class Cluster(LocalCluster):
         return [self.url_of(n) for n in range(len(self.nodes)) if n != index]
 
 
-def free_port(count: int = 3) -> int:
-    """Find a client port whose neighbours, route and monitoring ports are free too.
+_taken: list[socket.socket] = []
+"""Held until this process ends: what was chosen here, nobody else chooses."""
 
-    The choice is by process, below the range from which the kernel hands out ports.
+
+def free_port(count: int = 3) -> int:
+    """Take a client port whose neighbours, route and monitoring ports are free too.
+
+    Other processes that choose in this way leave it alone, also while its nodes are down: the
+    port before it is bound here. All lie below the range from which the kernel hands out ports.
     """
     chance = random.Random(os.getpid() * 1_000_003 + time.monotonic_ns())
     for _ in range(1_000):
-        port = chance.randrange(12_000, 24_000)
-        wanted = [port + n + offset for n in range(count) for offset in (0, 2000, MONITOR_OFFSET)]
+        mark = chance.randrange(12_000, 12_000 + ROUTE_OFFSET, PORTS_A_CLUSTER)
+        ports = [mark + 1 + n for n in range(count)]
+        wanted = [port + offset for port in ports for offset in (0, ROUTE_OFFSET, MONITOR_OFFSET)]
+        held = socket.socket()
+        try:
+            held.bind(("127.0.0.1", mark))
+        except OSError:
+            held.close()
+            continue
+        _taken.append(held)
         if all(is_free("127.0.0.1", each) for each in wanted):
-            return port
+            return ports[0]
     raise AssertionError("no free ports")
 
 

@@ -11,8 +11,10 @@ from psycopg import sql
 from sqlalchemy import Column, Integer, MetaData, Table, make_url, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
+from partita.clock import SystemClock
 from partita.shards.async_fan_out import AsyncFanOutResult, afan_out
 from partita.shards.fan_out import FanOutResult, fan_out
+from partita.shards.gathering import FanOutEvent, OnEvent
 from partita.shards.manager import ShardMapManager
 from partita.shards.mapping import Mapping, Shard
 from partita.shards.ranges import Range
@@ -54,6 +56,22 @@ nap = Table("nap", MetaData(), Column("n", Integer))
 """A view that some shards take long to answer."""
 
 
+class HeldClock(SystemClock):
+    """Time stands still until it is let go: what a busy machine takes before does not count."""
+
+    def __init__(self) -> None:
+        self._held = super().monotonic()
+        self._let_go_at: float | None = None
+
+    def monotonic(self) -> float:
+        if self._let_go_at is None:
+            return self._held
+        return self._held + super().monotonic() - self._let_go_at
+
+    def let_go(self) -> None:
+        self._let_go_at = self._let_go_at or super().monotonic()
+
+
 class Shop:
     """Ranges of a hundred tenants, one a shard, and one blog a tenant."""
 
@@ -80,6 +98,24 @@ class Shop:
 
     def afan_out(self, statement: Any, **options: Any) -> AsyncFanOutResult:
         return afan_out(self.map, statement, **options)
+
+    def hold_time(self) -> HeldClock:
+        """Let no time pass for what this client does from now on."""
+        self.manager.executor.clock = clock = HeldClock()
+        return clock
+
+    def hold_time_until_success_of(self, *numbers: int) -> OnEvent:
+        """Let the limits of a fan-out with this listener begin when these shards have answered."""
+        clock = self.hold_time()
+        left = {self.shards[number] for number in numbers}
+
+        def listen(event: FanOutEvent) -> None:
+            if event.kind == "succeeded":
+                left.discard(event.shard)
+                if not left:
+                    clock.let_go()
+
+        return listen
 
     def run(self, number: int, *statements: str) -> None:
         with self.shards[number].connect() as connection:

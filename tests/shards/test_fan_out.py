@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy import Column, Integer, MetaData, String, Table, func, make_url, select
 from sqlalchemy.orm import Mapped, mapped_column, selectinload
 
+from partita.clock import ManualClock
 from partita.errors import (
     InvalidRequestError,
     MappingNotFoundError,
@@ -26,8 +28,10 @@ from partita.errors import (
 )
 from partita.shards import gathering, owned_rows
 from partita.shards.fan_out import FanOutResult, fan_out
+from partita.shards.fan_out_threads import ThreadRun
 from partita.shards.gathering import FanOutEvent
 from partita.shards.manager import ShardMapManager
+from partita.shards.mapping import Shard
 from partita.shards.merging import Reduce
 from partita.shards.ranges import Range
 from partita.shards.schema import ShardedSchema
@@ -91,13 +95,20 @@ def _threads() -> list[str]:
     return [each.name for each in threading.enumerate() if each.name.startswith("partita-fan-out")]
 
 
-def _until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
+def _until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if condition():
             return True
         time.sleep(0.01)
     return False
+
+
+def _rests(run: ThreadRun) -> bool:
+    """Say whether no worker has anything to do before the caller takes rows."""
+    with run._changed:
+        is_running = any(stream.running_since is not None for stream in run._streams)
+        return not (is_running or run._ready or run._unstarted)
 
 
 def _only_error(group: ExceptionGroup[Any]) -> ShardError:
@@ -788,9 +799,10 @@ def test_a_shard_without_the_column_fails(fresh_shop: Shop) -> None:
 
 def test_a_slow_shard_is_cancelled_and_named(shop: Shop) -> None:
     shop.make_naps(1)
+    limit_begins = shop.hold_time_until_success_of(0, 2)
 
     with pytest.raises(ExceptionGroup) as raised:
-        shop.fan_out(select(nap.c.n), shard_timeout=1.0).all()
+        shop.fan_out(select(nap.c.n), shard_timeout=1.0, on_event=limit_begins).all()
 
     error = _only_error(raised.value)
     assert (error.code, error.shard) == ("ShardTimedOut", shop.shards[1])
@@ -800,8 +812,9 @@ def test_a_slow_shard_is_cancelled_and_named(shop: Shop) -> None:
 
 def test_a_slow_shard_leaves_the_rows_of_the_others(shop: Shop) -> None:
     shop.make_naps(1)
+    limit_begins = shop.hold_time_until_success_of(0, 2)
 
-    rows = shop.fan_out(select(nap.c.n), shard_timeout=1.0, policy="partial")
+    rows = shop.fan_out(select(nap.c.n), shard_timeout=1.0, policy="partial", on_event=limit_begins)
 
     assert [row.n for row in rows] == [1, 1]
     assert {shard: error.code for shard, error in rows.errors.items()} == {
@@ -812,8 +825,9 @@ def test_a_slow_shard_leaves_the_rows_of_the_others(shop: Shop) -> None:
 
 def test_the_whole_fan_out_has_a_time_limit(shop: Shop) -> None:
     shop.make_naps(0, 2)
+    limit_begins = shop.hold_time_until_success_of(1)
 
-    rows = shop.fan_out(select(nap.c.n), timeout=1.0, policy="partial")
+    rows = shop.fan_out(select(nap.c.n), timeout=1.0, policy="partial", on_event=limit_begins)
 
     assert [row.n for row in rows] == [1]
     assert set(rows.errors) == {shop.shards[0], shop.shards[2]}
@@ -836,16 +850,14 @@ def test_the_callers_own_time_does_not_count(shop: Shop) -> None:
             sa.insert(Blog), [{"tenant_id": 50, "id": i, "name": "x"} for i in range(4_000)]
         )
         connection.commit()
+    shop.manager.executor.clock = clock = ManualClock()
     rows = shop.fan_out(select(Blog.tenant_id), timeout=5.0, shard_timeout=5.0)
 
     next(rows)
-    rows._run._waited_seconds = 0.0
-    for stream in rows._run._streams:
-        stream.busy_seconds = 0.0
-    time.sleep(0.5)
+    assert _until(lambda: _rests(rows._run))
+    assert rows._run._streams[0] in rows._run._open, "it waits for the caller"
+    clock.advance(10)
 
-    assert rows._run._waited_seconds == 0.0
-    assert all(stream.busy_seconds < 0.5 for stream in rows._run._streams)
     assert len(rows.all()) == 4_003
 
 
@@ -878,6 +890,15 @@ def test_closing_cancels_what_runs(shop: Shop) -> None:
     assert _until(shop.is_quiet)
 
 
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """Let SIGINT be heard, also where the tests run in the background of a shell."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupts")
 def test_a_keyboard_interrupt_cancels_what_runs(shop: Shop) -> None:
     shop.make_naps(0, 1, 2)
     began = threading.Event()
@@ -905,27 +926,43 @@ def test_a_connection_that_was_cancelled_does_not_come_back_to_the_pool(shop: Sh
         assert len(shop.fan_out(select(Blog.id)).all()) == 4
 
 
-def test_a_server_that_never_answers_holds_nobody_up(postgres_shop: Shop) -> None:
-    shop = postgres_shop
+@contextmanager
+def _a_mute_shard(shop: Shop, connect_seconds: int) -> Iterator[Shard]:
+    """Give a shard whose server takes connections and says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        # The least that libpq knows; without it the default of the engines would hold.
-        url = re.sub(r":\d+/", f":{port}/", shop.urls[1]) + "?connect_timeout=2"
+        url = re.sub(r":\d+/", f":{port}/", shop.urls[1])
+        url = f"{url}?connect_timeout={connect_seconds}"
         location = type(shop.shards[1].location).from_url(make_url(url))
-        mute = type(shop.shards[1])(id="0" * 32, map_name="tenants", location=location)
+        yield type(shop.shards[1])(id="0" * 32, map_name="tenants", location=location)
 
+
+def test_a_server_that_never_answers_holds_nobody_up(postgres_shop: Shop) -> None:
+    shop = postgres_shop
+    limit_begins = shop.hold_time_until_success_of(0)
+    with _a_mute_shard(shop, connect_seconds=100) as mute:
         rows = shop.fan_out(
             select(Blog.tenant_id),
             shards=[shop.shards[0], mute],
             shard_timeout=1.0,
             policy="partial",
+            on_event=limit_begins,
         )
 
         assert sorted(next(rows).tenant_id for _ in range(2)) == [1, 42]
         with pytest.raises(StopIteration):
             next(rows)
         assert rows.errors[mute].code == "ShardTimedOut"
-        # The thread that tried to connect gives up, though the server goes on being silent.
+        assert _threads() != [], "it still tries to connect"
+
+
+def test_a_thread_that_tries_to_connect_gives_up_by_itself(postgres_shop: Shop) -> None:
+    shop = postgres_shop
+    # The least that libpq knows; without it the default of the engines would hold.
+    with _a_mute_shard(shop, connect_seconds=2) as mute:
+        with pytest.raises(ExceptionGroup):
+            shop.fan_out(select(Blog.tenant_id), shards=[mute], shard_timeout=0.1).all()
+
         assert _until(lambda: _threads() == [])
 
 
@@ -1123,6 +1160,7 @@ def test_each_row_is_seen_once_while_ranges_bounce(shop: Shop, seconds: float) -
 
 def test_a_change_that_nobody_finishes_ends_in_a_typed_error(shop: Shop) -> None:
     shop.run(0, "DELETE FROM partita_local_mappings")
+    shop.hold_time()  # only the pauses between looks at the map count
 
     with pytest.raises(ExceptionGroup) as raised:
         shop.fan_out(select(Blog.tenant_id), consistent=True, timeout=1.0).all()

@@ -782,7 +782,7 @@ def _repaired(manager: ShardMapManager) -> set[str]:
     # A server needs a moment to see that a killed client is gone; and pooled connections that
     # were ended from outside are found one by one.
     endings = {"alive"}
-    for _ in range(200):
+    for _ in range(1_200):
         with contextlib.suppress(ShardOfflineError, DBAPIError):
             endings = set(manager.repair().values())
         if "alive" not in endings:

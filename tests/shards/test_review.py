@@ -217,7 +217,7 @@ def test_a_result_that_nobody_reads_gives_its_connections_back(shop: Shop) -> No
     del result
     gc.collect()
     for thread in threads:
-        thread.join(5)
+        thread.join(60)
     assert not any(thread.is_alive() for thread in threads)
 
 

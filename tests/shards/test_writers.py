@@ -29,6 +29,8 @@ MOVES = 200 if IS_SOAK else 8
 HELD_TENANTS = (5, 150, 250)
 """The first one bounces; the second is its neighbour, the third lives on the other shard."""
 GATE = 4711
+PATIENT = Retry(longest=0.2, budget=120)
+"""On a busy machine a key may be offline at many tries in a row."""
 
 # Each waits at a gate that stays closed for a whole move. Only the last two are the real order.
 NO_LOCK = """
@@ -179,8 +181,9 @@ def check_processes(routed: Routed, validate: str) -> None:
         for _ in range(MOVES):
             routed.move(5)
             time.sleep(0.1)
+        while len(ledger.done) <= MOVES:  # they are slower than the moves on a busy machine
+            time.sleep(0.01)
     ledger.check(routed)
-    assert len(ledger.done) > MOVES
 
 
 @pytest.mark.soak  # because the gated test below shows the same for certain
@@ -199,7 +202,7 @@ def test_processes_that_validate_naively_lose_notes(on_postgres: Routed, functio
     assert ledger.lost(on_postgres) != set()
 
 
-@pytest.mark.timeout(600 if IS_SOAK else 120)
+@pytest.mark.timeout(600 if IS_SOAK else 300)
 def test_threads_that_write_while_a_mapping_bounces_lose_nothing(routed: Routed) -> None:
     ledger, ended = Ledger(), threading.Event()
 
@@ -212,7 +215,7 @@ def test_threads_that_write_while_a_mapping_bounces_lose_nothing(routed: Routed)
                 session.add(Note(tenant_id=note[0], id=note[1]))
 
             try:
-                client.tenants.run(tenant, add, retry=Retry(longest=0.2))
+                client.tenants.run(tenant, add, retry=PATIENT)
                 ledger.read(f"done {tenant} {number}")
             except PartitaError as error:
                 word = "doubt" if error.code == "CommitInDoubt" else f"failed {error.code}"

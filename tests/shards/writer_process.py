@@ -16,6 +16,7 @@ from partita.shards.session import RoutedSession
 from shards.routed import Note, count_notes
 
 IDS_A_WRITER = 1_000_000
+PATIENT = Retry(longest=0.2, budget=120)
 
 
 def main(catalog: str, writer: int, validate: str, tenants: list[int]) -> None:
@@ -47,7 +48,7 @@ def main(catalog: str, writer: int, validate: str, tenants: list[int]) -> None:
                 session.add(Note(tenant_id=tenant, id=number))
 
             try:
-                shard_map.run(tenant, write, retry=Retry(longest=0.2), validate=validate)
+                shard_map.run(tenant, write, retry=PATIENT, validate=validate)
                 print("done", tenant, number, flush=True)
             except InDoubtError:
                 print("doubt", tenant, number, flush=True)

@@ -17,7 +17,7 @@ from wire.hostile import JSON, Service, a_batch, a_part, in_seconds
 OWN_ACCOUNT = "harbour"
 OWN_KEY = "b25lIG1vcmUga2V5IHRoYXQgbm9ib2R5IGVsc2Uga25vd3M="
 
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 60
 CPU_SECONDS = 2
 """What takes longer than this is worked on and not only waited for."""
 
@@ -34,7 +34,7 @@ class Row(NamedTuple):
     build: Build
     expected: str
     is_closing: bool = False
-    seconds_max: float = PATIENCE_SECONDS
+    cpu_seconds_max: float = 10
 
 
 ENTITY = "/Witness(PartitionKey='a',RowKey='0')"
@@ -349,17 +349,17 @@ ENTITIES = [
         "number of 100000 digits",
         insert_property("1" * 100_000),
         INPUT,
-        seconds_max=CPU_SECONDS,
+        cpu_seconds_max=CPU_SECONDS,
     ),
     Row(
         26,
         "depth 100000",
         insert_property("[" * 100_000 + "]" * 100_000),
         INPUT,
-        seconds_max=CPU_SECONDS,
+        cpu_seconds_max=CPU_SECONDS,
     ),
-    Row(26, "a megabyte of brackets", insert(b"[" * 1_000_000), INPUT, seconds_max=CPU_SECONDS),
-    Row(26, "objects in objects", insert(b'{"a":' * 200_000), INPUT, seconds_max=CPU_SECONDS),
+    Row(26, "a megabyte of brackets", insert(b"[" * 1_000_000), INPUT, cpu_seconds_max=CPU_SECONDS),
+    Row(26, "objects in objects", insert(b'{"a":' * 200_000), INPUT, cpu_seconds_max=CPU_SECONDS),
     Row(26, "member given twice", insert_property('1,"X":2'), "400 DuplicatePropertiesSpecified"),
     Row(
         26, "key given twice", insert_property('1,"RowKey":"y"'), "400 DuplicatePropertiesSpecified"
@@ -375,7 +375,7 @@ ENTITIES = [
         "40000 equal members",
         insert(b"{" + b'"X":1,' * 40_000 + b'"X":1}'),
         "400 DuplicatePropertiesSpecified",
-        seconds_max=CPU_SECONDS,
+        cpu_seconds_max=CPU_SECONDS,
     ),
     Row(26, "no object", insert(b"7"), INPUT),
     Row(26, "no body", signed("POST", "/Witness", JSON | {"Content-Length": "0"}), INPUT),
@@ -387,16 +387,18 @@ QUERIES = [
         "15000 parentheses",
         filtered("(" * 7_500 + "true" + ")" * 7_500),
         INPUT,
-        seconds_max=CPU_SECONDS,
+        cpu_seconds_max=CPU_SECONDS,
     ),
-    Row(27, "4000 negations", filtered("not " * 4_000 + "true"), INPUT, seconds_max=CPU_SECONDS),
+    Row(
+        27, "4000 negations", filtered("not " * 4_000 + "true"), INPUT, cpu_seconds_max=CPU_SECONDS
+    ),
     Row(
         27,
         "50000 parentheses",
         signed("GET", "/Witness()?$filter=" + "(" * 50_000),
         "414 InvalidUri",
         is_closing=True,
-        seconds_max=CPU_SECONDS,
+        cpu_seconds_max=CPU_SECONDS,
     ),
     Row(
         27,
@@ -404,7 +406,7 @@ QUERIES = [
         signed("GET", "/Witness()?$filter=" + "a" * 1_000_000),
         "414 InvalidUri",
         is_closing=True,
-        seconds_max=CPU_SECONDS,
+        cpu_seconds_max=CPU_SECONDS,
     ),
     Row(27, "unterminated text", filtered("PartitionKey eq 'a"), INPUT),
     Row(27, "unknown function", filtered("startswith(PartitionKey,'a')"), "501 NotImplemented"),
@@ -540,14 +542,14 @@ GROUPS = [
         "a million delimiters",
         enveloped("multipart/mixed; boundary=b", b"--b\r\n" + b"\n--bx" * 400_000),
         INPUT,
-        seconds_max=CPU_SECONDS,
+        cpu_seconds_max=CPU_SECONDS,
     ),
     Row(
         31,
         "a megabyte of empty parts",
         enveloped("multipart/mixed; boundary=b", b"--b\r\n" * 200_000),
         INPUT,
-        seconds_max=CPU_SECONDS,
+        cpu_seconds_max=CPU_SECONDS,
     ),
 ]
 
@@ -564,7 +566,7 @@ DOCUMENTS = [
         "billion laughs",
         acl(f'<!DOCTYPE a [<!ENTITY l0 "ha">{LAUGHS}]><SignedIdentifiers>&l9;</SignedIdentifiers>'),
         "400 InvalidXmlDocument",
-        seconds_max=CPU_SECONDS,
+        cpu_seconds_max=CPU_SECONDS,
     ),
     Row(
         32,
@@ -574,9 +576,13 @@ DOCUMENTS = [
     ),
     Row(32, "6 policies", acl(policies(6)), "400 InvalidXmlDocument"),
     Row(
-        32, "5000 policies", acl(policies(5_000)), "400 InvalidXmlDocument", seconds_max=CPU_SECONDS
+        32,
+        "5000 policies",
+        acl(policies(5_000)),
+        "400 InvalidXmlDocument",
+        cpu_seconds_max=CPU_SECONDS,
     ),
-    Row(32, "deep", acl("<a>" * 50_000), "400 InvalidXmlDocument", seconds_max=CPU_SECONDS),
+    Row(32, "deep", acl("<a>" * 50_000), "400 InvalidXmlDocument", cpu_seconds_max=CPU_SECONDS),
     Row(32, "no XML", acl("{}"), "400 InvalidXmlDocument"),
     Row(
         0, "line end in a CORS rule", properties("a&#13;&#10;X-Evil: 1"), "400 InvalidXmlNodeValue"

@@ -11,11 +11,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from partita.clock import ManualClock
+from partita.service.connections import Connections
+from partita.service.http import HttpProtocol
 from partita.service.http_wire import HttpLimits, LoggedRequest
 from partita.service.request import Request, Response
 from partita.service.server import Server
 
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 60
+"""Far beyond what anything here takes, also on a busy machine."""
 QUICK_SWEEP = HttpLimits(sweep_seconds=0.02)
 
 
@@ -42,10 +45,12 @@ class Client:
         if context is not None:
             self.socket = context.wrap_socket(self.socket, server_hostname="localhost")
         self._stream = self.socket.makefile("rb")
+        self.sent_bytes = 0
 
     def send(self, *parts: bytes) -> "Client":
         for part in parts:
             self.socket.sendall(part)
+            self.sent_bytes += len(part)
         return self
 
     def send_until_blocked(self, part: bytes, *, times: int) -> int:
@@ -179,6 +184,45 @@ class Behaviour:
         return Response(200, [], str(asyncio.current_task() is None).encode())
 
 
+class CountingProtocol(HttpProtocol):
+    """A connection that counts what it has taken in."""
+
+    __slots__ = ("taken_bytes",)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self.taken_bytes = getattr(self, "taken_bytes", 0) + len(data)
+
+    @property
+    def is_left(self) -> bool:
+        return self._transport is None or self._has_eof
+
+    def is_of(self, client: Client) -> bool:
+        """Say whether it is this client's, and still open."""
+        transport = self._transport
+        return transport is not None and (
+            transport.get_extra_info("peername") == client.socket.getsockname()
+        )
+
+
+class CountingServer(Server):
+    """A server of which a test can ask how far it is."""
+
+    def _new_connection(self) -> CountingProtocol:
+        return CountingProtocol(
+            self._respond, self._limits, self.connections, scheme=self.scheme, fixed=self._fixed
+        )
+
+    @property
+    def connections(self) -> Connections:
+        assert self._connections is not None
+        return self._connections
+
+    @property
+    def open_connections(self) -> list[CountingProtocol]:
+        return [each for each in [*self.connections._open] if isinstance(each, CountingProtocol)]
+
+
 class LiveServer:
     """A server on a loop of its own, in a thread."""
 
@@ -188,7 +232,7 @@ class LiveServer:
         self.behaviour = behaviour or Behaviour()
         self.logged: list[LoggedRequest] = []
         self.is_ready = True
-        self.server: Server | None = None
+        self.server: CountingServer | None = None
         self._thread = threading.Thread(target=loop.run_forever)
         self._thread.start()
         self._clients: list[Client] = []
@@ -200,7 +244,7 @@ class LiveServer:
     def start(self, **options: Any) -> int:
         options.setdefault("limits", QUICK_SWEEP)
         options.setdefault("is_ready", lambda: self.is_ready)
-        self.server = Server(self.behaviour.respond, clock=self.clock, **options)
+        self.server = CountingServer(self.behaviour.respond, clock=self.clock, **options)
         port: int = self.call(self.server.start())
         return port
 
@@ -224,6 +268,49 @@ class LiveServer:
         while not is_so():
             assert time.monotonic() < deadline, "it never became so"
             time.sleep(0.005)
+
+    # Where a test waits for the server and not for the time
+
+    def until_taken_in(self, client: Client) -> None:
+        """Wait until the server has read all that this client has sent."""
+        self.until(lambda: self._taken_bytes(client) == client.sent_bytes)
+
+    def until_left(self) -> None:
+        """Wait until the server has noticed that every client went away, or sends no more."""
+        self.until(lambda: all(each.is_left for each in self._protocols()))
+
+    def until_cut_off(self, after_seconds: float) -> None:
+        """Let so much time pass, again and again, until the server has no connection.
+
+        What the kernel still takes in meanwhile is progress, and begins the time anew.
+        """
+
+        def is_cut_off() -> bool:
+            self.advance(after_seconds)
+            return self._protocols() == []
+
+        self.until(is_cut_off)
+
+    def until_stopping(self) -> None:
+        self.until(lambda: self.server is not None and self.server.connections.is_stopping)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, and the server look at it."""
+        self.clock.advance(seconds)
+        self.until(lambda: self.call(self._now()) == self.clock.monotonic())
+
+    async def _now(self) -> float:
+        """Return the time of the last sweep, which is over when this runs on the loop."""
+        assert self.server is not None
+        return self.server.connections.now
+
+    def _protocols(self) -> list[CountingProtocol]:
+        assert self.server is not None
+        return self.server.open_connections
+
+    def _taken_bytes(self, client: Client) -> int:
+        found = [each for each in self._protocols() if each.is_of(client)]
+        return sum(getattr(each, "taken_bytes", 0) for each in found)
 
     def tear_down(self) -> None:
         self.release()

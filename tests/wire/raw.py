@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from partita.service.account import DEVELOPMENT_KEY
 
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 60
 GUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{7}Z"
 MINIMAL = "application/json;odata=minimalmetadata;streaming=true;charset=utf-8"

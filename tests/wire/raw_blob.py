@@ -1,7 +1,6 @@
 """HTTP to the blob service without an SDK: what is common with queues is in raw_queue."""
 
 import socket
-import time
 from collections.abc import Mapping
 from email.utils import formatdate
 from urllib.parse import urlsplit
@@ -33,10 +32,9 @@ class RawBlobClient(RawQueueClient):
         fields["Authorization"] = self._authorization(method, whole, fields)
         head = f"{method} {whole} HTTP/1.1\r\n{hostile.as_lines(fields)}\r\n"
         port = urlsplit(self.root).port
-        started = time.monotonic()
         patience = hostile.PATIENCE_SECONDS
         with socket.create_connection(("127.0.0.1", port), patience) as connection:
             connection.sendall(head.encode("latin-1") + sent)
             if ends:
                 connection.shutdown(socket.SHUT_WR)
-            return hostile.read_answer(connection, started)
+            return hostile.read_answer(connection)

@@ -17,7 +17,7 @@ from partita.service.asgi import AsgiApp, asgi_app
 from partita.service.http_wire import BLOB_DIALECT, HttpLimits
 from partita.service.request import Request, Response
 
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 60
 
 
 async def echo(request: Request) -> Response:

@@ -19,7 +19,6 @@ from urllib.parse import quote
 import pytest
 
 from wire.bad_rows import (
-    CPU_SECONDS,
     ENTITY,
     INPUT,
     OWN_ACCOUNT,
@@ -98,11 +97,15 @@ def witness(service: Service) -> Iterator[Service]:
 @pytest.mark.parametrize(
     "row", [pytest.param(row, id=f"{row.number}-{row.title}") for row in TABLE]
 )
-def test_bad_input_gets_its_answer_soon_and_changes_nothing(row: Row, witness: Service) -> None:
-    answer = witness.exchange(row.build(witness))
+def test_bad_input_gets_its_answer_soon_and_changes_nothing(
+    row: Row, witness: Service, live: LiveServer
+) -> None:
+    request = row.build(witness)
+    before = live.cpu_seconds()
+    answer = witness.exchange(request)
 
     assert answer.told == row.expected
-    assert answer.seconds < row.seconds_max
+    assert live.cpu_seconds() - before < row.cpu_seconds_max
     assert answer.status < 500 or answer.status in (501, 503, 507)
     assert answer.is_closing or not row.is_closing
 
@@ -212,27 +215,27 @@ def test_token_and_key_together_are_refused(witness: Service) -> None:
 
 
 def test_slow_clients_are_let_go_and_disturb_nobody(witness: Service) -> None:
+    # How long they have is shown in test_http.py, by a clock that no busy machine holds up.
     started = time.monotonic()
-    slow = [socket.create_connection(("127.0.0.1", witness.port), 5) for _ in range(300)]
+    address = ("127.0.0.1", witness.port)
+    slow = [socket.create_connection(address, PATIENCE_SECONDS) for _ in range(300)]
     try:
         for connection in slow:
             connection.sendall(b"GET /devstoreaccount1/Witness HTTP/1.1\r\n")
+        must(witness, "200", witness.signed("GET", ENTITY))
+        assert select.select(slow, [], [], 0)[0] == [], "others were served after them"
         while time.monotonic() - started < 5:
-            answer = must(witness, "200", witness.signed("GET", ENTITY))
-            assert answer.seconds < CPU_SECONDS
+            must(witness, "200", witness.signed("GET", ENTITY))
             time.sleep(0.1)
         for connection in slow:
             connection.sendall(b"X")
-        while slow and time.monotonic() - started < 15:
-            answer = must(witness, "200", witness.signed("GET", ENTITY))
-            assert answer.seconds < CPU_SECONDS
+        while slow:
+            must(witness, "200", witness.signed("GET", ENTITY))
             answered, _, _ = select.select(slow, [], [], 0.2)
             for connection in answered:
                 assert connection.recv(64).startswith(b"HTTP/1.1 408 ")
                 connection.close()
                 slow.remove(connection)
-        assert slow == []
-        assert time.monotonic() - started > 9
     finally:
         for connection in slow:
             connection.close()
@@ -335,7 +338,7 @@ def test_client_that_sends_too_much_slowly_hears_why_not(witness: Service) -> No
         for _ in range(20):
             connection.sendall(piece)
             time.sleep(0.2)
-        answer = read_answer(connection, time.monotonic())
+        answer = read_answer(connection)
 
     assert answer.told == "413 RequestBodyTooLarge"
 
@@ -344,13 +347,14 @@ def test_client_that_sends_too_much_slowly_hears_why_not(witness: Service) -> No
 def test_bodies_of_clients_that_left_or_rest_are_let_go(live: LiveServer, witness: Service) -> None:
     size = 4 * 2**20
     before = memory_bytes(live)
-    clients = [socket.create_connection(("127.0.0.1", witness.port), 5) for _ in range(40)]
+    address = ("127.0.0.1", witness.port)
+    clients = [socket.create_connection(address, PATIENCE_SECONDS) for _ in range(40)]
     for connection in clients[:20]:
         connection.sendall(with_lines(f"Content-Length: {size}\r\n", bytes(size - 1))(witness))
         connection.close()
     for connection in clients[20:]:
         connection.sendall(witness.unsigned("POST", "/Witness", JSON, bytes(size)))
-        assert read_answer(connection, 0).told == "401 NoAuthenticationInformation"
+        assert read_answer(connection).told == "401 NoAuthenticationInformation"
 
     deadline = time.monotonic() + PATIENCE_SECONDS
     while memory_bytes(live) - before > 10 * size and time.monotonic() < deadline:
@@ -373,7 +377,7 @@ def test_what_follows_a_refused_request_is_not_served(witness: Service) -> None:
     lines = "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n"
     with socket.create_connection(("127.0.0.1", witness.port), PATIENCE_SECONDS) as connection:
         connection.sendall(with_lines(lines, b"0\r\n\r\n")(witness) + smuggled)
-        assert read_answer(connection, time.monotonic()).told == INPUT
+        assert read_answer(connection).told == INPUT
         assert connection.recv(1) == b""
 
 

@@ -160,7 +160,7 @@ def test_a_name_that_climbs_stays_a_name(
     # Clients of HTTP tidy such paths up before they send them, so this one speaks plainly.
     path = f"{container.url.removeprefix(server.blob_endpoint.rpartition('/')[0])}/{name}"
     token = _blob_sas(container, unquote(name), "cr")
-    connection = HTTPConnection(urlsplit(server.blob_endpoint).netloc, timeout=10)
+    connection = HTTPConnection(urlsplit(server.blob_endpoint).netloc, timeout=60)
     connection.request("PUT", f"{path}?{token}", b"x", {"x-ms-blob-type": "BlockBlob"})
     created = connection.getresponse()
     created.read()
@@ -485,11 +485,11 @@ def test_a_blob_sas_reads_its_blob_and_nothing_else(container: ContainerClient) 
     token = _blob_sas(container, "mine", "r")
     url = container.url
 
-    assert requests.get(f"{url}/mine?{token}", timeout=10).content == b"1"
-    assert requests.get(f"{url}/other?{token}", timeout=10).status_code == 403
-    assert requests.delete(f"{url}/mine?{token}", timeout=10).status_code == 403
+    assert requests.get(f"{url}/mine?{token}", timeout=60).content == b"1"
+    assert requests.get(f"{url}/other?{token}", timeout=60).status_code == 403
+    assert requests.delete(f"{url}/mine?{token}", timeout=60).status_code == 403
     listing = f"{url}?restype=container&comp=list&{token}"
-    assert requests.get(listing, timeout=10).status_code == 403
+    assert requests.get(listing, timeout=60).status_code == 403
 
 
 def test_a_sas_sets_the_headers_of_the_answer(container: ContainerClient) -> None:
@@ -497,7 +497,7 @@ def test_a_sas_sets_the_headers_of_the_answer(container: ContainerClient) -> Non
     token = _blob_sas(
         container, "b", "r", content_type="text/plain", content_disposition="attachment"
     )
-    answer = requests.get(f"{container.url}/b?{token}", timeout=10)
+    answer = requests.get(f"{container.url}/b?{token}", timeout=60)
 
     assert answer.headers["Content-Type"] == "text/plain"
     assert answer.headers["Content-Disposition"] == "attachment"
@@ -510,7 +510,7 @@ def test_a_sas_that_creates_does_not_overwrite(container: ContainerClient) -> No
 
     def put(name: str, **more: str) -> requests.Response:
         token = _blob_sas(container, name, "c")
-        return requests.put(f"{url}/{name}?{token}", b"2", headers=headers | more, timeout=10)
+        return requests.put(f"{url}/{name}?{token}", b"2", headers=headers | more, timeout=60)
 
     assert put("new").status_code == 201
     refused = put("old")
@@ -556,15 +556,15 @@ def test_an_account_sas_lists_containers(service: BlobServiceClient, server: Liv
 def test_a_public_container_is_read_without_credentials(container: ContainerClient) -> None:
     container.upload_blob("b", b"public")
     url = f"{container.url}/b"
-    assert requests.get(url, timeout=10).status_code == 404
+    assert requests.get(url, timeout=60).status_code == 404
     container.set_container_access_policy({}, public_access="blob")
     listing = f"{container.url}?restype=container&comp=list"
 
-    assert requests.get(url, timeout=10).content == b"public"
-    assert requests.get(listing, timeout=10).status_code == 404
-    assert requests.put(url, b"x", timeout=10).status_code in (401, 403, 404)
+    assert requests.get(url, timeout=60).content == b"public"
+    assert requests.get(listing, timeout=60).status_code == 404
+    assert requests.put(url, b"x", timeout=60).status_code in (401, 403, 404)
     container.set_container_access_policy({}, public_access="container")
-    assert requests.get(listing, timeout=10).status_code == 200
+    assert requests.get(listing, timeout=60).status_code == 200
 
 
 # Odds and ends
@@ -576,7 +576,7 @@ def test_a_public_container_is_read_without_credentials(container: ContainerClie
 )
 def test_what_is_not_built_says_so(container: ContainerClient, method: str, query: str) -> None:
     token = _blob_sas(container, "b", "racwd")
-    answer = requests.request(method, f"{container.url}/b?{query}&{token}", timeout=10)
+    answer = requests.request(method, f"{container.url}/b?{query}&{token}", timeout=60)
 
     assert (answer.status_code, answer.headers["x-ms-error-code"]) == (501, "NotImplemented")
 

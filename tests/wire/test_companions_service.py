@@ -246,7 +246,7 @@ def test_a_public_container_is_read_without_credentials(
 def status_of(address: str, method: str = "GET") -> int:
     try:
         request = urllib.request.Request(address, method=method)
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         with error:

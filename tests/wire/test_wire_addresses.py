@@ -146,7 +146,7 @@ def test_api_version_counts_where_the_header_is_absent(raw: RawClient) -> None:
     signature = "6atERsp82qDGsajntf9Es3ucADuU%2B5Mh/vk0jf0U1tw%3D"
     target = f"{raw.root}/Tables?api-version=2014-02-14&{sas}&sig={signature}"
 
-    with urllib.request.urlopen(target, timeout=20) as answer:
+    with urllib.request.urlopen(target, timeout=60) as answer:
         assert (answer.status, answer.headers["x-ms-version"]) == (200, "2014-02-14")
 
 

@@ -91,21 +91,27 @@ async def open_stream(
 
 async def _look_or_create(api: Api, wanted: dict[str, Any], timeout: float) -> StreamAnswer:
     name = wanted["name"]
-    give_up = asyncio.get_running_loop().time() + timeout - 2 * PAUSE_SECONDS
-    async with deadline(timeout):
-        while True:
-            try:
-                return await api.call(f"STREAM.INFO.{name}", {}, StreamAnswer, timeout)
-            except Failed as failure:
-                if failure.code != STREAM_NOT_FOUND:
-                    raise _refused(wanted, failure) from failure
-            try:
-                return await api.call(f"STREAM.CREATE.{name}", wanted, StreamAnswer, timeout)
-            except Failed as failure:
-                is_late = asyncio.get_running_loop().time() > give_up
-                if not _passes(failure) or is_late:
-                    raise _refused(wanted, failure) from failure
-            await asyncio.sleep(PAUSE_SECONDS)
+    passing: Failed | None = None
+    try:
+        async with deadline(timeout):
+            while True:
+                try:
+                    return await api.call(f"STREAM.INFO.{name}", {}, StreamAnswer, timeout)
+                except Failed as failure:
+                    if failure.code != STREAM_NOT_FOUND:
+                        raise _refused(wanted, failure) from failure
+                try:
+                    return await api.call(f"STREAM.CREATE.{name}", wanted, StreamAnswer, timeout)
+                except Failed as failure:
+                    if not _passes(failure):
+                        raise _refused(wanted, failure) from failure
+                    passing = failure
+                await asyncio.sleep(PAUSE_SECONDS)
+    except NoAnswer:
+        if passing is None:
+            raise
+        # It did not pass in time: what the cluster said last is the reason, not our waiting.
+        raise _refused(wanted, passing) from passing
 
 
 def _passes(failure: Failed) -> bool:

@@ -393,7 +393,7 @@ class TestVisibility:
         assert await take_all(state, jobs) == []
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 async def test_many_consumers_with_aborts_lose_nothing_and_double_nothing() -> None:
     machine = Machine()
     chance = random.Random(7)

@@ -363,7 +363,7 @@ def run_histories(make_table: Callable[[], LockTable], seeds: range) -> int:
     return deadlocks
 
 
-@pytest.mark.timeout(1200 if IS_SOAK else 120)
+@pytest.mark.timeout(1200 if IS_SOAK else 300)
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_random_histories_follow_the_rules_and_leave_nothing(block: int) -> None:
     size = HISTORIES // BLOCKS

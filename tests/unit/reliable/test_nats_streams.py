@@ -4,6 +4,7 @@ A cluster says for moments only that a node is offline, while that node restarts
 are given here one by one. tests/replicated restarts real nodes.
 """
 
+import asyncio
 from typing import Any, cast
 
 import pytest
@@ -19,10 +20,12 @@ from partita.reliable.nats_api import (
     StreamAnswer,
 )
 from partita.reliable.nats_streams import file_settings, open_stream
+from partita.simulation.loop import run
 
 OFFLINE = Failure(err_code=NO_PEERS, description="no suitable peers for placement, peer offline")
 TOO_FEW = Failure(err_code=NO_PEERS, description="no suitable peers for placement")
 TAKEN = Failure(err_code=NAME_IN_USE, description="stream name already in use")
+SILENCE = Failure(description="no answer at all")
 MISSING = Failure(err_code=STREAM_NOT_FOUND, description="stream not found")
 
 
@@ -38,34 +41,57 @@ class Answers:
             raise Failed(MISSING)
         failure = self.failures[min(self.creations, len(self.failures) - 1)]
         self.creations += 1
+        if failure is SILENCE:
+            await asyncio.sleep(3600)
         if failure is not None:
             raise Failed(failure)
         return StreamAnswer(config=asked)
 
 
-async def open_with(answers: Answers, timeout: float) -> None:
+def open_with(answers: Answers) -> float:
+    """Open a stream within ten seconds of a simulated loop; return how many of them it took."""
     settings = file_settings("S", ["s.>"])
-    await open_stream(cast("Api", answers), "files", "p", settings, replicas=3, timeout=timeout)
+    api = cast("Api", answers)
+    opening = open_stream(api, "files", "p", settings, replicas=3, timeout=10.0)
+    return run(opening, seed=0).seconds
 
 
 @pytest.mark.parametrize("failure", [OFFLINE, TAKEN])
-async def test_what_passes_is_asked_again(failure: Failure) -> None:
+def test_what_passes_is_asked_again(failure: Failure) -> None:
     answers = Answers(failure, failure, None)
-    await open_with(answers, timeout=10.0)
+
+    assert open_with(answers) < 1
     assert answers.creations == 3
 
 
-async def test_a_node_that_stays_offline_is_said_at_the_end() -> None:
+def test_a_node_that_stays_offline_is_said_at_the_end() -> None:
     answers = Answers(OFFLINE)
+
     with pytest.raises(QuorumLostError) as caught:
-        await open_with(answers, timeout=0.7)
+        open_with(answers)
     assert caught.value.code == "TooFewNodes"
-    assert answers.creations > 1
+    assert answers.creations > 50
 
 
-async def test_a_cluster_that_is_too_small_is_said_at_once() -> None:
-    answers = Answers(TOO_FEW)
+def test_a_cluster_that_falls_silent_is_told_by_what_it_said_last() -> None:
+    answers = Answers(OFFLINE, SILENCE)
+
     with pytest.raises(QuorumLostError) as caught:
-        await open_with(answers, timeout=10.0)
+        open_with(answers)
+    assert caught.value.code == "TooFewNodes"
+    assert answers.creations == 2
+
+
+def test_a_cluster_that_is_silent_from_the_start_is_told_as_such() -> None:
+    with pytest.raises(QuorumLostError) as caught:
+        open_with(Answers(SILENCE))
+    assert caught.value.code == "QuorumLost"
+
+
+def test_a_cluster_that_is_too_small_is_said_at_once() -> None:
+    answers = Answers(TOO_FEW)
+
+    with pytest.raises(QuorumLostError) as caught:
+        open_with(answers)
     assert caught.value.code == "TooFewNodes"
     assert answers.creations == 1

@@ -933,7 +933,7 @@ async def test_closing_the_state_ends_the_feed() -> None:
         await turns(3)
         await state.close()
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert await waiting == []
         assert await _all(feed) == []
 

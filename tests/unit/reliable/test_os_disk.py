@@ -162,7 +162,7 @@ async def test_other_tasks_go_on_during_a_sync(
     disk: OsDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_end = threading.Event()
-    monkeypatch.setattr(os, "fdatasync", lambda _: may_end.wait(20))
+    monkeypatch.setattr(os, "fdatasync", lambda _: may_end.wait(60))
     sync = asyncio.create_task(disk.create("a").sync())
     for _ in range(5):
         await asyncio.sleep(0.001)
@@ -177,7 +177,7 @@ async def test_a_cancelled_sync_leaves_the_thread_to_the_others(
     disk: OsDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_end = threading.Event()
-    monkeypatch.setattr(os, "fdatasync", lambda _: may_end.wait(20))
+    monkeypatch.setattr(os, "fdatasync", lambda _: may_end.wait(60))
     file = disk.create("a")
     gone = asyncio.create_task(file.sync())
     await asyncio.sleep(0.001)
@@ -237,13 +237,13 @@ async def test_a_sync_that_fails_after_its_cancellation_is_not_forgotten(
     def fail_once(_: int) -> None:
         if not began.is_set():
             began.set()
-            may_fail.wait(20)
+            may_fail.wait(60)
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(os, "fdatasync", fail_once)
     file = disk.create("a")
     gone = asyncio.create_task(file.sync())
-    await asyncio.to_thread(began.wait, 20)
+    await asyncio.to_thread(began.wait, 60)
     gone.cancel()
     await asyncio.sleep(0)
     may_fail.set()

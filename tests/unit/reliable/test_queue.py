@@ -430,7 +430,7 @@ def _extend(done: list[int], taken: list[int], _sequence: int) -> None:
     done.extend(taken)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 async def test_many_consumers_with_aborts_keep_the_order_and_lose_nothing() -> None:
     machine = Machine()
     chance = random.Random(5)

@@ -922,7 +922,7 @@ def run_script(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-X", "dev", "-W", "error", str(path), str(folder / "state")],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
         env={**os.environ},
     )
@@ -1017,7 +1017,7 @@ class TestProcesses:
             [sys.executable, "-W", "error", str(example)],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=200,
             check=False,
         )
 
