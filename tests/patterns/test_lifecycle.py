@@ -68,7 +68,7 @@ from unit.patterns.fake_world import Crashed, FakeWorld
 
 IS_SOAK = bool(os.environ.get("PARTITA_SOAK"))
 SEEDS = 2000 if IS_SOAK else 25
-pytestmark = pytest.mark.timeout(1200 if IS_SOAK else 120)
+pytestmark = pytest.mark.timeout(1200 if IS_SOAK else 300)
 INDEXES = {
     each.name: each
     for each in (by_email, anywhere, by_last, by_city, by_last_anywhere, in_city, in_city_blob)

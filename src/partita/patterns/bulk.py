@@ -6,7 +6,7 @@ cannot delay each other. A group that is refused is tried in halves, so that onl
 fails.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -18,11 +18,12 @@ from partita.errors import (
     ThrottledError,
     UsageError,
 )
-from partita.patterns.calls import Parallel, Sleep, Steps, ask
+from partita.patterns.calls import Cost, Parallel, Sleep, Steps, ask
 from partita.patterns.changes import Change, write
 from partita.patterns.context import Context
 from partita.patterns.model import EntityType
 from partita.patterns.rate import Rate
+from partita.patterns.tally import Progress, Tally
 from partita.patterns.values import RowKey
 from partita.patterns.verbs import (
     change_of,
@@ -50,9 +51,10 @@ class BulkOutcome(msgspec.Struct):
 
     entities: list[Any] = []
     failures: list[Failure] = []
+    cost: Cost = msgspec.field(default_factory=Cost)
+    """What it took; filled by the face that drove it."""
 
 
-Progress = Callable[[int], object]
 Mode = Literal["save", "upsert", "delete"]
 
 
@@ -97,8 +99,7 @@ class _Work:
         self._model = model
         self._mode = mode
         self._rate = rate
-        self._progress = progress
-        self._done = 0
+        self._tally = Tally(progress)
         self._written: dict[int, Any] = {}
         self._failed: dict[int, Failure] = {}
 
@@ -147,8 +148,7 @@ class _Work:
         else:
             for (place, _), kept in zip(group, saved, strict=True):
                 self._written[place] = kept
-        self._done += len(group)
-        self._progress(self._done)
+        self._tally.add(len(group))
 
     def _wait(self, count: int) -> Steps[None]:
         if self._rate is not None:

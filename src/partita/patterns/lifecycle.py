@@ -9,11 +9,15 @@ The state of an index is a row of the entity's own table:
 
 An index that is declared over stored entities starts write-only: it follows changes, and is
 not read until a rebuild has brought the older ones in.
+
+The entities of a page are worked on side by side. Nothing of that is stored before the page is
+done, so that whoever goes on begins with the first one that may be missing. The module stays
+whole because rebuilding and repairing are one road, in two orders.
 """
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -38,6 +42,7 @@ from partita.patterns.calls import (
     GetRow,
     ListBlobs,
     ListedBlob,
+    Parallel,
     QueryRows,
     RowOperation,
     Steps,
@@ -63,18 +68,19 @@ from partita.patterns.settling import (
     load_as,
     read_list_blob,
     remove_blob,
+    settle_absent,
     settle_index,
     settle_owner,
     show,
     version_of,
 )
+from partita.patterns.tally import Progress, Tally
 from partita.patterns.values import Row, RowKey, Value
+
+T = TypeVar("T")
 
 _STATE = layout.STATE
 _PROGRESS = "Progress"
-
-Progress = Callable[[int], object]
-"""Called with the number of entities done so far."""
 
 
 class Drift(msgspec.Struct, frozen=True):
@@ -233,24 +239,23 @@ def rebuild(context: Context, index: AnyIndex, progress: Progress) -> Steps[int]
     """
     row = yield from ask(GetRow(index.owner.table, state_key(index)))
     if row is not None and row.properties[_STATE] == IndexState.DISABLED.value:
-        yield from _clear(index, ignore)  # what was left there follows nothing
+        yield from _clear(context, index, ignore)  # what was left there follows nothing
     stored = "" if row is None else str(row.properties.get(_PROGRESS, ""))
     start = msgspec.json.decode(stored, type=_Rebuilt) if stored else _Rebuilt()
     yield from write_state(context, index, IndexState.WRITE_ONLY, stored)
-    done, query = start.done, _entities(index.owner, start.continuation)
+    tally, query = Tally(progress, start.done), _entities(index.owner, start.continuation)
     while True:
         page = yield from ask(query)
-        for each in _of_type(index.owner, page.rows):
-            yield from reindex(context, index, each.key)
-            done += 1
-            progress(done)
+        keys = [row.key for row in _of_type(index.owner, page.rows)]
+        yield from _reindex_all(context, index, keys, tally)
         if page.continuation is None:
             break
         query = msgspec.structs.replace(query, continuation=page.continuation)
-        kept = msgspec.json.encode(_Rebuilt(done, page.continuation)).decode()
+        # Only now: what is stored says that everything before it is done.
+        kept = msgspec.json.encode(_Rebuilt(tally.done, page.continuation)).decode()
         yield from write_state(context, index, IndexState.WRITE_ONLY, kept)
     yield from write_state(context, index, IndexState.READABLE)
-    return done
+    return tally.done
 
 
 class _Rebuilt(msgspec.Struct, frozen=True):
@@ -264,10 +269,64 @@ def _entities(model: EntityType[Any], continuation: Continuation | None = None) 
     )
 
 
-def reindex(context: Context, index: AnyIndex, key: RowKey) -> Steps[None]:
-    """Bring one entity into an index, whatever is there."""
+def _reindex_all(
+    context: Context, index: AnyIndex, keys: Sequence[RowKey], tally: Tally
+) -> Steps[None]:
+    """Bring entities into an index that most likely lacks them, side by side.
+
+    Those that share an index entity go one after the other: they would only keep each other
+    from writing it, and who loses too often gives up.
+    """
+    lists: dict[object, list[tuple[RowKey, RowKey | None]]] = {}
+    if _is_shared(index):
+        looks = yield from _side_by_side(context, [_list_of(context, index, key) for key in keys])
+        for key, wanted in zip(keys, looks, strict=True):
+            lists.setdefault(wanted, []).append((key, wanted))
+    else:
+        lists = {key: [(key, None)] for key in keys}
+    chains = [_reindex_chain(context, index, each, tally) for each in lists.values()]
+    yield from _side_by_side(context, chains)
+
+
+def _is_shared(index: AnyIndex) -> bool:
+    """Tell whether one row or blob of an index stands for several entities."""
+    return isinstance(index, ListIndex) and index.storage is not Storage.ROWS
+
+
+def _list_of(context: Context, index: AnyIndex, key: RowKey) -> Steps[RowKey | None]:
+    """Return the list that an entity belongs into, by a look that decides nothing else."""
+    stored, _ = yield from load_as(context, index.owner, key)
+    return copies.key_of(index, version_of(stored))
+
+
+def _reindex_chain(
+    context: Context,
+    index: AnyIndex,
+    members: Sequence[tuple[RowKey, RowKey | None]],
+    tally: Tally,
+) -> Steps[None]:
+    for key, known in members:
+        if index.is_local or _is_shared(index):
+            yield from reindex(context, index, key, [] if known is None else [known])
+        else:
+            yield from settle_absent(context, index, key)
+        tally.add()
+
+
+def _side_by_side(context: Context, steps: Sequence[Steps[T]]) -> Steps[Sequence[T]]:
+    """Drive steps at once, as many as the database allows; return their answers in order."""
+    if not steps:
+        return ()
+    answers = yield from ask(Parallel(tuple(steps), context.options.parallel))
+    return answers
+
+
+def reindex(
+    context: Context, index: AnyIndex, key: RowKey, known: Sequence[RowKey] = ()
+) -> Steps[None]:
+    """Bring one entity into an index, whatever is there; `known` is where it may be already."""
     if not index.is_local:
-        yield from settle_index(context, index.owner, index, key, [])
+        yield from settle_index(context, index.owner, index, key, known)
         return
     looked_at: RowKey | None = None
     while True:
@@ -320,24 +379,31 @@ def replay(context: Context, model: EntityType[Any], name: str, progress: Progre
 def disable(context: Context, index: AnyIndex, progress: Progress) -> Steps[int]:
     """Stop an index and remove its rows. Writers elsewhere must have stopped following it."""
     yield from write_state(context, index, IndexState.DISABLED)
-    return (yield from _clear(index, progress))
+    return (yield from _clear(context, index, progress))
 
 
-def _clear(index: AnyIndex, progress: Progress) -> Steps[int]:
+def _clear(context: Context, index: AnyIndex, progress: Progress) -> Steps[int]:
     """Remove all that an index stored; return how many rows or blobs that were."""
-    done = 0
+    tally = Tally(progress)
     if isinstance(index, ListIndex) and index.storage is Storage.BLOB:
-        for blob in (yield from _list_blobs(index)):
-            yield from ask(DeleteBlob(index.container, blob.name))
-            done += 1
-            progress(done)
-        return done
-    for row in (yield from _index_rows(index, ("PartitionKey", "RowKey"))):
-        with contextlib.suppress(EntityNotFoundError):
-            yield from ask(WriteRows(index.table, (RowOperation(Verb.DELETE, Row(row.key, {})),)))
-        done += 1
-        progress(done)
-    return done
+        blobs = yield from _list_blobs(index)
+        removals = [_remove_list(index, blob.name, tally) for blob in blobs]
+    else:
+        rows = yield from _index_rows(index, ("PartitionKey", "RowKey"))
+        removals = [_remove_row(index, row.key, tally) for row in rows]
+    yield from _side_by_side(context, removals)
+    return tally.done
+
+
+def _remove_list(index: ListIndex[Any], name: str, tally: Tally) -> Steps[None]:
+    yield from ask(DeleteBlob(index.container, name))
+    tally.add()
+
+
+def _remove_row(index: AnyIndex, key: RowKey, tally: Tally) -> Steps[None]:
+    with contextlib.suppress(EntityNotFoundError):
+        yield from ask(WriteRows(index.table, (RowOperation(Verb.DELETE, Row(key, {})),)))
+    tally.add()
 
 
 def ignore(_: int) -> None:
@@ -394,52 +460,61 @@ _Wanted = dict[str, dict[RowKey, set[tuple[str, ...]]]]
 def verify(context: Context, model: EntityType[Any], progress: Progress) -> Steps[list[Drift]]:
     """Compare everything that follows the entities of a type with them. It scans the tables."""
     found: list[Drift] = []
-    done = 0
-    query = _entities(model)
+    tally, query = Tally(progress), _entities(model)
     indexes = [each for each in model.indexes if each in context.live_indexes(model)]
     wanted: _Wanted = {index.name: {} for index in indexes}
     while True:
         page = yield from ask(query)
-        for row in _of_type(model, page.rows):
-            found += yield from _check_entity(context, model, row, indexes, wanted)
-            done += 1
-            progress(done)
+        checks = [
+            _check_entity(context, model, row.key, indexes, tally)
+            for row in _of_type(model, page.rows)
+        ]
+        for checked in (yield from _side_by_side(context, checks)):
+            found += checked.drifts
+            for name, key, member in checked.wanted:
+                wanted[name].setdefault(key, set()).add(member)
         if page.continuation is None:
             break
         query = msgspec.structs.replace(query, continuation=page.continuation)
     for index in indexes:
-        found += yield from _orphans(index, wanted[index.name])
+        found += yield from _orphans(context, index, wanted[index.name])
     return found
+
+
+class _Checked(msgspec.Struct):
+    """What the look at one entity told: what is not right, and what its indexes should hold."""
+
+    drifts: list[Drift] = []
+    wanted: list[tuple[str, RowKey, tuple[str, ...]]] = []
 
 
 def _check_entity(
     context: Context,
     model: EntityType[Any],
-    row: Row,
+    key: RowKey,
     indexes: Sequence[AnyIndex],
-    wanted: _Wanted,
-) -> Steps[list[Drift]]:
-    found: list[Drift] = []
-    stored, _ = yield from load_as(context, model, row.key)
+    tally: Tally,
+) -> Steps[_Checked]:
+    checked = _Checked()
+    stored, _ = yield from load_as(context, model, key)
     version = version_of(stored)
-    if stored is None or version is None:
-        return found
-    for index in indexes:
-        key = copies.key_of(index, version)
-        if key is None:
-            continue
-        members = wanted[index.name].setdefault(key, set())
-        if isinstance(index, ListIndex):
-            members.add(tuple(copies.member_name(index, version.key)))
-        kind = yield from _compare(context, index, key, version)
-        if kind:
-            found.append(Drift(kind, index.name, model.table, row.key))
-    for field in stored.model.fields.values():
-        if field.derived is not None:
-            is_right = yield from _is_derived(context, stored.model, field.name, stored.values)
-            if not is_right:
-                found.append(Drift("wrong", field.name, model.table, row.key))
-    return found
+    if stored is not None and version is not None:
+        for index in indexes:
+            place = copies.key_of(index, version)
+            if place is None:
+                continue
+            member = copies.member_name(index, key) if isinstance(index, ListIndex) else ()
+            checked.wanted.append((index.name, place, tuple(member)))
+            kind = yield from _compare(context, index, place, version)
+            if kind:
+                checked.drifts.append(Drift(kind, index.name, model.table, key))
+        for field in stored.model.fields.values():
+            if field.derived is not None:
+                is_right = yield from _is_derived(context, stored.model, field.name, stored.values)
+                if not is_right:
+                    checked.drifts.append(Drift("wrong", field.name, model.table, key))
+    tally.add()
+    return checked
 
 
 def _compare(context: Context, index: AnyIndex, key: RowKey, version: copies.Version) -> Steps[str]:
@@ -483,11 +558,13 @@ def _is_derived(
     return bool(values[name] == expected)
 
 
-def _orphans(index: AnyIndex, wanted: Mapping[RowKey, set[tuple[str, ...]]]) -> Steps[list[Drift]]:
+def _orphans(
+    context: Context, index: AnyIndex, wanted: Mapping[RowKey, set[tuple[str, ...]]]
+) -> Steps[list[Drift]]:
     """Find rows of an index that no entity wants, and lists with a member too many."""
     strays: list[RowKey] = []
     if isinstance(index, ListIndex) and index.storage is not Storage.ROWS:
-        for key, members in (yield from _lists(index)):
+        for key, members in (yield from _lists(context, index)):
             if not members or not members <= wanted.get(key, set()):
                 strays.append(key)
     else:
@@ -496,15 +573,18 @@ def _orphans(index: AnyIndex, wanted: Mapping[RowKey, set[tuple[str, ...]]]) -> 
     return [Drift("orphan", index.name, index.table, key) for key in strays]
 
 
-def _lists(index: ListIndex[Any]) -> Steps[list[tuple[RowKey, set[tuple[str, ...]]]]]:
+def _lists(
+    context: Context, index: ListIndex[Any]
+) -> Steps[list[tuple[RowKey, set[tuple[str, ...]]]]]:
     """Return the keys of all lists of an index, and the members in each."""
     if index.storage is Storage.BLOB:
-        found = []
-        for blob in (yield from _list_blobs(index)):
-            key = list_blob_key(index, blob)
-            listed = yield from read_list_blob(index, key)
-            found.append((key, set(map(tuple, listed.members))))
-        return found
+        blobs = yield from _list_blobs(index)
+        keys = [list_blob_key(index, blob) for blob in blobs]
+        reads = [read_list_blob(index, key) for key in keys]
+        lists = yield from _side_by_side(context, reads)
+        return [
+            (key, set(map(tuple, listed.members))) for key, listed in zip(keys, lists, strict=True)
+        ]
     rows = yield from _index_rows(index, None)
     return [(row.key, set(map(tuple, copies.members_in(row.properties)))) for row in rows]
 
@@ -516,19 +596,46 @@ def repair(
 
     Orphans go first: one may hold the unique value that an entity lacks its copy for.
     """
-    done = 0
-    for drift in sorted(drifts, key=lambda each: each.kind != "orphan"):
-        index = next((each for each in model.indexes if each.name == drift.what), None)
-        if drift.kind == "orphan" and index is not None:
-            yield from _remove_orphan(context, index, drift.key)
-        elif index is not None:
-            yield from reindex(context, index, drift.key)
-        elif drift.kind == "wrong":
+    tally, indexes = Tally(progress), {each.name: each for each in model.indexes}
+    orphans: dict[object, list[Drift]] = {}
+    absent: dict[str, list[RowKey]] = {}
+    wrong: dict[RowKey, list[Drift]] = {}
+    for drift in drifts:
+        index = indexes.get(drift.what)
+        if index is None:
+            wrong.setdefault(drift.key, []).append(drift)
+        elif drift.kind == "orphan":
+            # What a stray list names may belong into another one, which others name too.
+            apart = drift.what if _is_shared(index) else (drift.what, drift.key)
+            orphans.setdefault(apart, []).append(drift)
+        else:
+            absent.setdefault(drift.what, []).append(drift.key)
+    removals = [_remove_orphans(context, indexes, each, tally) for each in orphans.values()]
+    yield from _side_by_side(context, removals)
+    for name, keys in absent.items():
+        yield from _reindex_all(context, indexes[name], keys, tally)
+    mends = [_derive_anew(context, model, each, tally) for each in wrong.values()]
+    yield from _side_by_side(context, mends)
+    return tally.done
+
+
+def _remove_orphans(
+    context: Context, indexes: Mapping[str, AnyIndex], drifts: Sequence[Drift], tally: Tally
+) -> Steps[None]:
+    for drift in drifts:
+        yield from _remove_orphan(context, indexes[drift.what], drift.key)
+        tally.add()
+
+
+def _derive_anew(
+    context: Context, model: EntityType[Any], drifts: Sequence[Drift], tally: Tally
+) -> Steps[None]:
+    """Derive the fields of one owner, one after the other."""
+    for drift in drifts:
+        if drift.kind == "wrong":
             for dependent in derived.dependents_of(model, drift.what):
                 yield from settle_owner(context, dependent, drift.key)
-        done += 1
-        progress(done)
-    return done
+        tally.add()
 
 
 def _remove_orphan(context: Context, index: AnyIndex, key: RowKey) -> Steps[None]:

@@ -17,6 +17,7 @@ from partita.errors import (
     ConflictError,
     DamageError,
     EncryptionKeyError,
+    EntityExistsError,
     EntityNotFoundError,
     StoreBusyError,
     UnknownTypeError,
@@ -37,10 +38,10 @@ from partita.patterns.calls import (
     ask,
 )
 from partita.patterns.changes import Change, write
-from partita.patterns.context import Context, IndexState
+from partita.patterns.context import Context
 from partita.patterns.copies import Version
 from partita.patterns.indexes import AnyIndex, ListIndex, Storage
-from partita.patterns.layout import GENERATION, STATE, state_key
+from partita.patterns.layout import GENERATION
 from partita.patterns.markers import CopiedFrom
 from partita.patterns.model import Dependent, EntityType
 from partita.patterns.outbox import Touched
@@ -68,11 +69,8 @@ def model_of(context: Context, name: str) -> EntityType[Any]:
 
 
 def settle(context: Context, touched: Touched) -> Steps[None]:
-    """Bring everything up to date that follows one entity."""
+    """Bring everything up to date that follows one entity, as far as this program knows it."""
     model = model_of(context, touched.type)
-    known = {index.name for index in model.all_indexes()}
-    for name in touched.indexes.keys() - known:
-        yield from _check_gone(model, name)
     for index in context.live_indexes(model):
         if index.name in touched.indexes:
             keys = [RowKey(*key) for key in touched.indexes[index.name]]
@@ -84,23 +82,6 @@ def settle(context: Context, touched: Touched) -> Steps[None]:
                 yield from show(context, model, view, touched.key)
     if touched.blobs:
         yield from _remove_blobs(context, model, touched)
-
-
-def _check_gone(model: EntityType[Any], name: str) -> Steps[None]:
-    """Leave the entry to others if it names an index that lives, but not in this program.
-
-    A newer program has declared it. Of one that is declared no more the state says so.
-    """
-    for each in model.lineage():
-        row = yield from ask(GetRow(model.table, state_key(each.name, name)))
-        if row is not None and row.properties.get(STATE) != IndexState.DISABLED.value:
-            raise UnknownTypeError(
-                "IndexUnknown",
-                f"The outbox names the index {name!r} of {each.name}, which this program does "
-                "not know.",
-                facts={"type": each.name, "index": name},
-                hint="Update this program; an index that is declared no more is to be disabled.",
-            )
 
 
 def _settle_owners(context: Context, model: EntityType[Any], touched: Touched) -> Steps[None]:
@@ -161,6 +142,28 @@ def settle_index(
         if _etag(again) == etag:
             return
     raise _restless(index.name, key)
+
+
+def settle_absent(context: Context, index: AnyIndex, key: RowKey) -> Steps[None]:
+    """Bring an entity into an index that most likely has no row for it yet: three requests.
+
+    An insert is refused where something is: it says as much as a look before it, which found
+    nothing, would have said.
+    """
+    stored, etag = yield from load_as(context, index.owner, key)
+    version = version_of(stored)
+    copies.check_public(index, version)
+    row = None if version is None else copies.row_of(index, version, context.sealing)
+    if row is None:
+        return  # because nothing was written that could be out of date
+    try:
+        yield from ask(WriteRows(index.table, (RowOperation(Verb.INSERT, row),)))
+    except EntityExistsError:
+        yield from settle_index(context, index.owner, index, key, [row.key])
+        return
+    again = yield from ask(GetRow(index.owner.table, key))
+    if _etag(again) != etag:
+        yield from settle_index(context, index.owner, index, key, [row.key])
 
 
 def load_as(
