@@ -134,12 +134,15 @@ def test_the_texts_of_typed_entities_are_what_is_written() -> None:
     entry = RowKey("Sales", "~o_0017000000000000000_0123456789abcdef")
     name = "staff/Sales/emp_000123/Photo/2c26b46b-0123456789abcdef"
     position = Position(0, "Sales", "emp_000123")
+    inside = Position(member=3, passed=RowKey("Sales", "000123"), listed=RowKey("Jones", "all"))
     written: list[msgspec.Struct] = [
         outbox.Entry([touched]),
         OutboxReference("staff", entry),
         Started("archive", '{"id":123}'),
         BlobReference(name, 3, "2c26b46b", "partita-large"),
         Kept(1, "0123456789abcdef", position),
+        Kept(2, "0123456789abcdef", Position(passed=RowKey("Sales", "emp_000123"), seen=7)),
+        Kept(2, "0123456789abcdef", inside),
     ]
 
     assert shown_json("typed-entities.md") == [
@@ -152,6 +155,7 @@ def test_every_name_of_ours_is_in_the_document_of_typed_entities() -> None:
     names = {
         *(layout.PARTS, layout.STAMP, layout.GENERATION, layout.WRITE, layout.VERSION),
         *(layout.STATES_PARTITION, layout.STATE_PREFIX, layout.STATE, encryption.SEAL),
+        *(layout.SWEPT_KEY.row, "~sweep"),
         *(outbox.OUTBOX_PREFIX, outbox.OUTBOX_TYPE, outbox.TYPE_PROPERTY),
         *(derived.GUARD_PREFIX, derived.GUARD_TYPE, copies.MEMBER_PARTITION, copies.MEMBER_ROW),
         *(moving.MOVED_TO, moving.MOVED_FROM, moving.ADOPTED, f"{copies.IDS}0"),

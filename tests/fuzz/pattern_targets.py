@@ -18,6 +18,7 @@ from partita.errors import (
     UnavailableError,
 )
 from partita.patterns import encryption, outbox
+from partita.patterns.calls import Message
 from partita.patterns.capabilities import Capabilities
 from partita.patterns.connecting import Folder, Remote, parse
 from partita.patterns.context import Context
@@ -242,7 +243,7 @@ def _check_message(text: str) -> bool:
     """Let a worker take the message as far as its first question to the world."""
     context = Context(ManualClock(), Capabilities())
     try:
-        call = next(_do_text(context, text, Report()), None)
+        call = next(_do_text(context, "partita-outbox", Message("1", "1", text, 1), Report()), None)
     except PartitaError as error:
         # A transaction that was started was understood; it is not known here.
         return error.code == "TransactionUnknown"

@@ -61,7 +61,7 @@ from unit.patterns.fake_world import Crashed, FakeWorld, Fault
 
 IS_SOAK = bool(os.environ.get("PARTITA_SOAK"))
 SECOND_CRASHES = range(1, 200) if IS_SOAK else range(1, 200, 17)
-pytestmark = pytest.mark.timeout(1200 if IS_SOAK else 120)
+pytestmark = pytest.mark.timeout(1200 if IS_SOAK else 300)
 
 
 # ---------------------------------------------------------------------------------------------

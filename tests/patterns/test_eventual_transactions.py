@@ -153,7 +153,7 @@ def test_a_message_that_is_deleted_first_loses_the_work(monkeypatch: pytest.Monk
     def do_messages(context: Context, queue: str, messages: Any, report: Report) -> Steps[None]:
         for message in messages:
             yield from ask(DeleteMessage(queue, message))
-            yield from worker._do_text(context, message.text, report)
+            yield from worker._do_text(context, queue, message, report)
 
     monkeypatch.setattr(worker, "do_messages", do_messages)
 

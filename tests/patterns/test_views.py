@@ -47,7 +47,7 @@ from unit.patterns.fake_world import FakeWorld
 
 IS_SOAK = bool(os.environ.get("PARTITA_SOAK"))
 SEEDS = 3000 if IS_SOAK else 120
-pytestmark = pytest.mark.timeout(1200 if IS_SOAK else 120)
+pytestmark = pytest.mark.timeout(1200 if IS_SOAK else 300)
 
 
 @entity(table="orders", partition="{shop}", row="{number:04d}")

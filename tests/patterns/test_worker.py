@@ -23,8 +23,9 @@ from partita.patterns import (
     view,
     worker,
 )
-from partita.patterns.calls import RenewMessage, Steps
+from partita.patterns.calls import QueryRows, RenewMessage, Steps
 from partita.patterns.context import Context, OutboxReference
+from partita.patterns.layout import SWEPT_KEY
 from partita.patterns.model import entity_type
 from partita.patterns.outbox import hint
 from partita.patterns.values import Row, RowKey
@@ -32,6 +33,7 @@ from partita.patterns.worker import Report
 from partita.queues.limits import MESSAGE_BYTES_MAX
 from partita.service.in_process import LocalAccount
 from patterns.simulated import (
+    OFFICE,
     PERSON,
     Person,
     begin,
@@ -124,6 +126,72 @@ def test_hints_in_any_order_lead_to_the_same(seed: int) -> None:
         work(world, context, count=1)
 
     check_settled(world, context, f"seed {seed}")
+
+
+def sweep(world: FakeWorld, context: Context, every: float) -> Report:
+    """Sweep as one of several workers, and say what that did."""
+    report = Report()
+    world.run(worker.sweep(context, report, unless_within=every))
+    return report
+
+
+def scans(world: FakeWorld) -> int:
+    return sum(isinstance(call, QueryRows) for call in world.history)
+
+
+def test_many_workers_scan_as_often_as_one() -> None:
+    world = changed()
+    world.queues.clear()
+    world.clock.advance(61)
+    first, second = begin(world), begin(world)
+    assert sweep(world, first, 300).entries == 3
+
+    before = scans(world)
+    assert sweep(world, second, 300).is_idle
+    assert scans(world) == before
+    world.clock.advance(299)
+    assert sweep(world, second, 300).is_idle
+    assert scans(world) == before
+    world.clock.advance(1)
+    assert sweep(world, second, 300).is_idle
+    assert scans(world) > before
+
+
+def test_entries_that_came_after_a_clean_sweep_are_found_by_the_next() -> None:
+    world = changed()
+    context = begin(world)
+    assert sweep(world, context, 300).is_idle  # they are too young
+    world.queues.clear()
+
+    world.clock.advance(300)
+
+    assert sweep(world, begin(world), 300).entries == 3
+
+
+def test_a_sweep_that_left_something_keeps_no_other_worker_from_sweeping() -> None:
+    world = changed()
+    world.queues.clear()
+    world.clock.advance(61)
+    stranger = begin(world, models=(entity_type(Errand), OFFICE))
+    stranger.models.pop("Person")
+    stranger.models["People"] = PERSON  # so that it sweeps their table, and cannot do the work
+    assert sweep(world, stranger, 300).left == 3
+
+    assert sweep(world, begin(world), 300).entries == 3
+
+
+def test_the_mark_of_a_clock_that_is_far_ahead_is_not_believed() -> None:
+    world = changed()
+    world.queues.clear()
+    world.clock.advance(61)
+    ahead = fork(world)
+    ahead.clock.advance(3600)
+    sweep(ahead, begin(ahead), 300)
+    for table, rows in ahead.tables.items():
+        if SWEPT_KEY in rows:
+            world.tables[table][SWEPT_KEY] = rows[SWEPT_KEY]
+
+    assert sweep(world, begin(world), 300).entries == 3
 
 
 def test_lost_hints_are_made_up_for_by_a_sweep() -> None:
@@ -462,7 +530,7 @@ def test_a_type_that_this_worker_does_not_know_is_left_to_one_that_does() -> Non
     world = changed()
     stranger = begin(world, models=(entity_type(Errand),))
 
-    assert work(world, stranger).failures == 3
+    assert work(world, stranger).left == 3
     assert len(outbox_rows(world)) == 3
 
     world.clock.advance(31)

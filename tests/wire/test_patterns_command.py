@@ -18,6 +18,7 @@ from partita.patterns.calls import CountMessages, DeleteMessage, ReceiveMessages
 from partita.patterns.sync import Database, connect
 from wire import worker_models
 from wire.live import PATIENCE_SECONDS, LiveServer
+from wire.timed_server import TimedServer
 from wire.worker_models import Employee, anywhere, failing, working
 
 
@@ -39,6 +40,22 @@ def db(server: LiveServer, request: pytest.FixtureRequest) -> Iterator[Database]
 
 
 @pytest.fixture
+def timed() -> Iterator[TimedServer]:
+    """A server for what depends on the time of a claim."""
+    live = TimedServer()
+    yield live
+    live.stop()
+
+
+@pytest.fixture
+def timed_db(timed: TimedServer) -> Iterator[Database]:
+    with connect(timed.connection_string, queues=("work",), poison_queue="poison") as opened:
+        opened.table(Employee)
+        opened.create_tables()
+        yield opened
+
+
+@pytest.fixture
 def application(tmp_path: Path) -> Path:
     """The folder of an application: the worker finds its modules in its own folder."""
     shutil.copy(worker_models.__file__, tmp_path)
@@ -47,7 +64,7 @@ def application(tmp_path: Path) -> Path:
 
 @contextmanager
 def a_worker(
-    server: LiveServer, db: Database, folder: Path, *flags: str
+    server: LiveServer | TimedServer, db: Database, folder: Path, *flags: str
 ) -> Iterator[subprocess.Popen[str]]:
     """Start a worker of the test's queue, and wait until it says that it works."""
     command = [sys.executable, "-m", "partita.cli.main", "patterns", "worker", "worker_models"]
@@ -125,18 +142,19 @@ def test_the_message_in_hand_is_finished_after_a_signal(
 
 
 def test_a_second_worker_finishes_what_a_killed_one_began(
-    server: LiveServer, db: Database, application: Path
+    timed: TimedServer, timed_db: Database, application: Path
 ) -> None:
-    db.table(Employee).upsert(Employee(dept="Sales", id=50, email="50@contoso.com"))
-    with a_worker(server, db, application, "--visibility", "1") as first:
-        db.start(working, name="b", id=50)
+    timed_db.table(Employee).upsert(Employee(dept="Sales", id=50, email="50@contoso.com"))
+    with a_worker(timed, timed_db, application, "--visibility", "5") as first:
+        timed_db.start(working, name="b", id=50)
         eventually((application / "taken-b").exists)
         first.kill()
         first.wait(PATIENCE_SECONDS)
 
     assert not (application / "done-b").exists()
     (application / "go-b").touch()
-    with a_worker(server, db, application, "--visibility", "1") as second:
+    timed.clock.advance(6)
+    with a_worker(timed, timed_db, application, "--visibility", "5") as second:
         eventually((application / "done-b").exists)
         worked = stop(second)
 
@@ -145,14 +163,15 @@ def test_a_second_worker_finishes_what_a_killed_one_began(
 
 
 def test_the_claim_of_slow_work_is_renewed(
-    server: LiveServer, db: Database, application: Path
+    timed: TimedServer, timed_db: Database, application: Path
 ) -> None:
-    db.table(Employee).upsert(Employee(dept="Sales", id=60, email="60@contoso.com"))
-    db.start(working, name="c", id=60)
-    with a_worker(server, db, application, "--visibility", "2", "--tasks", "2") as process:
+    timed_db.table(Employee).upsert(Employee(dept="Sales", id=60, email="60@contoso.com"))
+    timed_db.start(working, name="c", id=60)
+    with a_worker(timed, timed_db, application, "--visibility", "1", "--tasks", "2") as process:
         eventually((application / "taken-c").exists)
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(3)  # longer than a claim; the second task would take it again
+        for _ in range(2):  # together longer than a claim; the second task would take it again
+            timed.wait_for_renewal()
+            timed.clock.advance(0.75)
         (application / "go-c").touch()
         eventually((application / "done-c").exists)
         stop(process)
@@ -161,19 +180,23 @@ def test_the_claim_of_slow_work_is_renewed(
 
 
 def test_poison_is_one_line_and_the_worker_goes_on(
-    server: LiveServer, db: Database, application: Path
+    timed: TimedServer, timed_db: Database, application: Path
 ) -> None:
-    with a_worker(server, db, application, "--deliveries", "2", "--visibility", "1") as process:
-        db.start(failing)
-        eventually(lambda: poisoned(db) == 1)
-        db.table(Employee).save(Employee(dept="Sales", id=70, email="70@contoso.com"))
+    claims = ("--deliveries", "2", "--visibility", "60")
+    with a_worker(timed, timed_db, application, *claims) as process:
+        timed_db.start(failing)
+        assert process.stderr is not None
+        first = process.stderr.readline()
+        timed.clock.advance(61)
+        eventually(lambda: poisoned(timed_db) == 1)
+        timed_db.table(Employee).save(Employee(dept="Sales", id=70, email="70@contoso.com"))
         eventually((application / "view-70").exists)
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=PATIENCE_SECONDS)
 
     worked = json.loads(out)
     assert (worked["entries"], worked["failures"], worked["poisoned"]) == (1, 2, 1)
-    assert err.splitlines() == [
+    assert [first.rstrip(), *err.splitlines()] == [
         "partita worker: failed, try 1 of 2: transaction 'failing': ValueError: no such printer",
         "partita worker: poison after 2 tries: transaction 'failing': ValueError: no such printer",
     ]

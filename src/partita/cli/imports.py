@@ -5,10 +5,12 @@ Rule: whatever comes out of one becomes one line, without a traceback.
 
 import importlib
 import sys
+import traceback
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import partita
 from partita.errors import ConfigurationError
 
 
@@ -53,5 +55,17 @@ def unimportable(name: str, error: Exception) -> ConfigurationError:
         "Configuration",
         f"{name} cannot be imported: {type(error).__name__}: {told[0] if told else ''}".rstrip(": ")
         + ("" if told and told[0].endswith(".") else "."),
-        hint="Modules are looked for in this folder and where Python looks.",
+        hint="Modules are looked for in this folder and where Python looks."
+        if isinstance(error, ModuleNotFoundError)
+        else _place(error),
     )
+
+
+def _place(error: Exception) -> str:
+    """Say which line of the application an error came from."""
+    ours = Path(partita.__file__).parent
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if path.is_file() and not path.is_relative_to(ours):
+            return f"Look at line {frame.lineno} of {path.name}."
+    return ""

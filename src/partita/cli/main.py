@@ -36,7 +36,7 @@ _ON_FILES = ("backup", "restore", "state", "patterns")
 
 _LOGIN = re.compile(
     r"(?<=://)[^\s@/]*(:[^\s@]*)?@|(?<=[?&])(password|passwd|pwd)=[^&\s]*"
-    r"|(?i:(?<=AccountKey=)|(?<=SharedAccessSignature=)|(?<=\bsig=))[^\s;'\"]+"
+    r"|(?i:(?<=AccountKey=)|(?<=SharedAccessSignature=)|(?<=\bsig=))(?!\.{3}[\s;'\"])[^\s;'\"]+"
 )
 """Logins of a URL, keys of a connection string: whatever is said about a wrong command line, they
 are not."""

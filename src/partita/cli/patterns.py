@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 HINTS = {
     "IndexNotReadable": "`partita patterns create` makes it; `rebuild` brings older entities in.",
     "KeyringMissing": "Give --keyring MODULE:NAME.",
+    "EntryUnknown": "Name all modules; `partita patterns forget` drops what is declared no more.",
     "QueueNotFound": "`partita patterns worker` makes its queues.",
     "TableNotFound": "`partita patterns create` makes the tables.",
     "UnknownType": "Name the module of that type, too.",
@@ -103,10 +104,10 @@ def _add_modules(verb: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_targets(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument(
-        "targets", nargs="+", metavar="MODULE[:CLASS]", help="a type, or all types of a module"
-    )
+def _add_targets(
+    verb: argparse.ArgumentParser, text: str = "a type, or all types of a module"
+) -> None:
+    verb.add_argument("targets", nargs="+", metavar="MODULE[:CLASS]", help=text)
 
 
 def _add_definition_verbs(actions: _Actions) -> None:
@@ -165,7 +166,7 @@ def _add_table_verbs(actions: _Actions) -> None:
         "wrap the content keys of encrypted entities with the keyring's current key",
         "rotate app.models:Employee --keyring app.keys:keyring",
     )
-    _add_targets(rotating)
+    _add_targets(rotating, "a type, a series of tables by period, or all of a module")
     collecting = actions.connecting(
         "collect-blobs",
         "remove blobs of large values that no entity names",
@@ -199,6 +200,19 @@ def _add_outbox_verbs(actions: _Actions) -> None:
     _add_modules(sweeping)
     sweeping.add_argument(
         "--age", type=numbers.seconds, default=60.0, metavar="SECONDS", help="only older ones (60)"
+    )
+    forgetting = actions.connecting(
+        "forget",
+        "take what is declared no more out of waiting entries; what the modules know stays",
+        "forget app.models --name view:Order@totals",
+    )
+    _add_modules(forgetting)
+    forgetting.add_argument(
+        "--name",
+        action="append",
+        required=True,
+        metavar="KIND:NAME",
+        help="as `status` tells it, may be repeated",
     )
     telling = actions.connecting(
         "status",
@@ -333,6 +347,7 @@ async def _connected(asked: argparse.Namespace) -> "Facts":
         "collect-blobs": patterns_verbs.collect_blobs,
         "drain": patterns_verbs.drain,
         "sweep": patterns_verbs.sweep,
+        "forget": patterns_verbs.forget,
         "status": patterns_verbs.status,
         "poison": patterns_verbs.poison,
     }

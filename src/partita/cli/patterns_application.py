@@ -16,6 +16,7 @@ from partita.patterns.eventual_transactions import EventualTransaction
 from partita.patterns.indexes import AnyIndex, Index, ListIndex
 from partita.patterns.keyring import Keyring
 from partita.patterns.model import EntityType, entity_type
+from partita.patterns.table_series import TableSeries
 
 
 class Application(msgspec.Struct, frozen=True):
@@ -84,6 +85,22 @@ def choose_models(names: Sequence[str], application: Application) -> list[Entity
             models = [each for each in load([name]).models.values() if not each.is_abstract]
         chosen |= {model.name: application.models.get(model.name, model) for model in models}
     return list(chosen.values())
+
+
+def choose_series(names: Sequence[str]) -> list[TableSeries]:
+    """Return the series of tables that are named: `module:name`, or all of `module`."""
+    found: dict[TableSeries, None] = {}
+    for name in names:
+        module, _, wanted = name.partition(":")
+        values = vars(import_module(module))
+        candidates = [values.get(wanted)] if wanted else list(values.values())
+        found |= {each: None for each in candidates if isinstance(each, TableSeries)}
+    return list(found)
+
+
+def is_series(name: str) -> bool:
+    """Tell whether a name is that of one series of tables."""
+    return ":" in name and bool(choose_series([name]))
 
 
 def choose_index(name: str, application: Application) -> AnyIndex:

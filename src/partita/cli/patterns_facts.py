@@ -76,6 +76,8 @@ class Rotated(msgspec.Struct, frozen=True):
 
     key: str
     rows: dict[str, int]
+    periods: dict[str, int]
+    """By the names of series of tables."""
 
 
 class Started(msgspec.Struct, frozen=True):
@@ -97,12 +99,21 @@ class Worked(msgspec.Struct, frozen=True):
     transactions: int
     failures: int
     poisoned: int
+    left: int
+    """Entries with something that these modules do not declare: they wait for a newer program."""
     troubles: list[str]
     """The reasons, each once."""
 
     @property
     def is_clean(self) -> bool:
-        return not self.failures
+        return not (self.failures or self.left)
+
+
+class Forgotten(msgspec.Struct, frozen=True):
+    """Outbox entries out of which names were taken that are declared no more."""
+
+    names: list[str]
+    entries: int
 
 
 class OutboxFacts(msgspec.Struct, frozen=True):
@@ -111,6 +122,8 @@ class OutboxFacts(msgspec.Struct, frozen=True):
     table: str
     entries: int | None
     oldest_seconds: float | None
+    unknown: dict[str, int]
+    """What entries name and these modules do not declare, and how many entries."""
 
 
 class QueueFacts(msgspec.Struct, frozen=True):
@@ -215,6 +228,7 @@ Facts = (
     | Collected
     | Rotated
     | Worked
+    | Forgotten
     | Status
     | Poison
     | Checked

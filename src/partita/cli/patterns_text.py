@@ -1,5 +1,6 @@
 """The facts of `partita patterns` as aligned text for people."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ from partita.cli.patterns_facts import (
     Disabled,
     Explained,
     Facts,
+    Forgotten,
     IndexFacts,
     LockFacts,
     Poison,
@@ -22,6 +24,9 @@ from partita.cli.patterns_facts import (
     Worked,
 )
 from partita.cli.shards_text import table
+
+SHOWN_MAX = 100
+"""Differences that are shown to people; of an index that was never built there are millions."""
 
 
 def as_text(facts: Facts | Started) -> str:
@@ -83,9 +88,11 @@ def _verified_lines(facts: Verified) -> Iterator[str]:
             ("type", "wrong", "what", "table", "partition key", "row key"),
             (
                 (one.type, one.kind, one.what, one.table, one.partition_key, one.row_key)
-                for one in facts.drifts
+                for one in facts.drifts[:SHOWN_MAX]
             ),
         )
+    if len(facts.drifts) > SHOWN_MAX:
+        yield f"... and {len(facts.drifts) - SHOWN_MAX:,} more; --json has them all."
     if not facts.drifts:
         yield "What follows them is as it should be."
     elif facts.repaired:
@@ -105,6 +112,8 @@ def _collected_lines(facts: Collected) -> Iterator[str]:
 def _rotated_lines(facts: Rotated) -> Iterator[str]:
     for name, count in facts.rows.items():
         yield f"{name}: {_count(count, 'row')} wrapped with the key {facts.key!r}."
+    for name, count in facts.periods.items():
+        yield f"{name}, by period: {_count(count, 'row')} wrapped with the key {facts.key!r}."
 
 
 def _started_lines(facts: Started) -> Iterator[str]:
@@ -120,11 +129,16 @@ def _started_lines(facts: Started) -> Iterator[str]:
 
 
 def _worked_lines(facts: Worked) -> Iterator[str]:
+    left = f", {facts.left:,} left to a newer program" if facts.left else ""
     yield (
         f"{_entries(facts.entries)} of the outbox, {_count(facts.transactions, 'transaction')} "
-        f"done; {_count(facts.failures, 'failure')}, {facts.poisoned:,} put aside."
+        f"done; {_count(facts.failures, 'failure')}, {facts.poisoned:,} put aside{left}."
     )
     yield from (f"  {trouble}" for trouble in facts.troubles)
+
+
+def _forgotten_lines(facts: Forgotten) -> Iterator[str]:
+    yield f"{_listed(facts.names)}: taken out of {_entries(facts.entries)}."
 
 
 def _status_lines(facts: Status) -> Iterator[str]:
@@ -133,6 +147,12 @@ def _status_lines(facts: Status) -> Iterator[str]:
         ("outbox of", "entries", "oldest"),
         ((one.table, one.entries, _age(one.oldest_seconds)) for one in facts.outbox),
     )
+    unknown: Counter[str] = Counter()
+    for one in facts.outbox:
+        unknown.update(one.unknown)
+    if unknown:
+        yield from table(("not declared here", "entries"), sorted(unknown.items()))
+        yield "A newer worker does them; `partita patterns forget` drops what is declared no more."
     if facts.queues:
         rows = [(one.queue, one.messages) for one in facts.queues]
         if facts.poison is not None:
@@ -218,6 +238,7 @@ _WRITERS: dict[type, Callable[[Any], Iterable[str]]] = {
     Rotated: _rotated_lines,
     Started: _started_lines,
     Worked: _worked_lines,
+    Forgotten: _forgotten_lines,
     Status: _status_lines,
     Poison: _poison_lines,
     Checked: _checked_lines,

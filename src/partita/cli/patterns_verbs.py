@@ -1,6 +1,7 @@
 """The verbs of `partita patterns` on stored entities: tables, indexes, keys, blobs, the outbox."""
 
 import argparse
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,12 +10,18 @@ from typing import Any, NoReturn
 import msgspec
 from tqdm import tqdm
 
-from partita.cli.patterns_application import choose_index, choose_models
+from partita.cli.patterns_application import (
+    choose_index,
+    choose_models,
+    choose_series,
+    is_series,
+)
 from partita.cli.patterns_facts import (
     Collected,
     Created,
     Disabled,
     DriftFacts,
+    Forgotten,
     IndexFacts,
     OutboxFacts,
     Poison,
@@ -157,10 +164,17 @@ async def rotate(session: Session, given: argparse.Namespace) -> Rotated:
             hint="Give --keyring MODULE:NAME, one that holds the old key and the new.",
         )
     rows: dict[str, int] = {}
-    for model in choose_models(given.targets, session.application):
+    series = choose_series(given.targets)
+    types = [name for name in given.targets if not is_series(name)]
+    for model in choose_models(types, session.application):
         with _progress(given, "rows") as progress:
             rows[model.name] = await session.run(rotating.rotate(session.context, model, progress))
-    return Rotated(keyring.current, rows)
+    periods: dict[str, int] = {}
+    for each in series:
+        with _progress(given, "rows") as progress:
+            steps = rotating.rotate_series(session.context, each, progress)
+            periods[each.name] = await session.run(steps)
+    return Rotated(keyring.current, rows, periods)
 
 
 # The outbox
@@ -185,6 +199,11 @@ async def sweep(session: Session, given: argparse.Namespace) -> Worked:
     return worked_facts(report)
 
 
+async def forget(session: Session, given: argparse.Namespace) -> Forgotten:
+    count = await session.run(worker.forget(session.context, given.name))
+    return Forgotten(sorted(given.name), count)
+
+
 async def status(session: Session, given: argparse.Namespace) -> Status:
     context = session.context
     indexes = await _indexes(session)
@@ -207,16 +226,14 @@ async def status(session: Session, given: argparse.Namespace) -> Status:
 
 async def _waiting(session: Session, table: str, *, is_read: bool) -> OutboxFacts:
     if not is_read:
-        return OutboxFacts(table, None, None)
-    try:
-        entries = await session.run(worker.find_entries(table))
-    except TableNotFoundError:
-        return OutboxFacts(table, None, None)
+        return OutboxFacts(table, None, None, {})
+    entries = await session.run(worker.entry_rows(table))
     if not entries:
-        return OutboxFacts(table, 0, None)
-    oldest = min(outbox.written_at(reference.key) for reference in entries)
+        return OutboxFacts(table, 0, None, {})
+    oldest = min(outbox.written_at(entry.key) for entry in entries)
     age = (session.context.clock.ticks() - oldest) / TICKS_A_SECOND
-    return OutboxFacts(table, len(entries), round(max(age, 0.0), 1))
+    unknown = await session.run(worker.count_unknown(session.context, entries))
+    return OutboxFacts(table, len(entries), round(max(age, 0.0), 1), unknown)
 
 
 async def _queue_facts(session: Session, queue: str) -> QueueFacts:
@@ -294,5 +311,14 @@ def _progress(given: argparse.Namespace, unit: str) -> Iterator[Progress]:
         yield lambda _done: None
         return
     bar: tqdm[NoReturn]
-    with tqdm(desc=given.action, unit=f" {unit}", leave=False, file=sys.stderr) as bar:
+    # A terminal that does not say how large it is would be drawn nothing on.
+    columns, lines = shutil.get_terminal_size()
+    with tqdm(
+        desc=given.action,
+        unit=f" {unit}",
+        leave=False,
+        file=sys.stderr,
+        ncols=columns,
+        nrows=lines,
+    ) as bar:
         yield lambda done: bar.update(done - bar.n)

@@ -20,7 +20,7 @@ import msgspec
 from partita.cli.patterns_facts import Started, Worked
 from partita.cli.patterns_opening import Session
 from partita.clock import Clock
-from partita.errors import PartitaError
+from partita.errors import EncryptionKeyError, PartitaError
 from partita.patterns import worker
 from partita.patterns.calls import Message
 from partita.patterns.context import OutboxReference
@@ -61,6 +61,7 @@ async def run_worker(
     announce: Callable[[Started], None],
 ) -> Worked:
     """Work until a signal comes, or once."""
+    _check_keyring(session)
     loop = asyncio.get_running_loop()
     # As many threads as plain functions may wait in at once, and some for the database itself.
     loop.set_default_executor(ThreadPoolExecutor(given.tasks + 4, "partita-worker"))
@@ -76,6 +77,17 @@ async def run_worker(
     return worked_facts(found.report)
 
 
+def _check_keyring(session: Session) -> None:
+    """Refuse to start without the keys: each entry would fail until it is put aside."""
+    sealed = [each.name for each in session.models if each.sealed_properties or each.encrypt]
+    if sealed and session.context.keyring is None:
+        raise EncryptionKeyError(
+            "KeyringMissing",
+            f"{sealed[0]} has encrypted fields, and there is no keyring.",
+            hint="Give --keyring MODULE:NAME.",
+        )
+
+
 @contextlib.contextmanager
 def _stopping(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Iterator[None]:
     signals = (signal.SIGINT, signal.SIGTERM)
@@ -83,15 +95,20 @@ def _stopping(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Iterator[
     def on_signal() -> None:
         stop.set()
         for each in signals:
-            loop.remove_signal_handler(each)  # a second one ends the process at once
+            loop.remove_signal_handler(each)
+            # A second one ends the process at once. Python's own SIGINT would not: it waits for
+            # the threads in which plain functions of the application are.
+            signal.signal(each, signal.SIG_DFL)
 
+    before = {each: signal.getsignal(each) for each in signals}
     for each in signals:
         loop.add_signal_handler(each, on_signal)
     try:
         yield
     finally:
-        for each in signals:
+        for each, action in before.items():
             loop.remove_signal_handler(each)
+            signal.signal(each, action)
 
 
 class Worker:
@@ -192,9 +209,14 @@ class Worker:
         report = Report()
         try:
             await self._session.read_states()
-            await self._session.run(
-                worker.sweep(self._session.context, report, age=self.pace.sweep_age)
+            steps = worker.sweep(
+                self._session.context,
+                report,
+                age=self.pace.sweep_age,
+                # Who works once is to do what waits, whatever others have done.
+                unless_within=0.0 if self.pace.is_once else self.pace.sweep_every,
             )
+            await self._session.run(steps)
         except PartitaError as error:
             tell(f"cannot sweep: {error.code}: {error.message}")
         failing = {trouble.text for trouble in report.troubles}
@@ -204,7 +226,7 @@ class Worker:
 
     def _add(self, report: Report) -> None:
         """Add what one task did to the report of all, and tell what failed."""
-        for name in ("entries", "transactions", "failures", "poisoned"):
+        for name in ("entries", "transactions", "failures", "poisoned", "left"):
             setattr(self.report, name, getattr(self.report, name) + getattr(report, name))
         for trouble in report.troubles:
             tell(trouble_text(trouble, self._session.context.options.deliveries_max))
@@ -237,8 +259,11 @@ def tell(text: str) -> None:
 def trouble_text(trouble: Trouble, deliveries_max: int) -> str:
     """Say in one line what failed, and what becomes of it."""
     subject = message_text(trouble.text)
+    if trouble.is_left:
+        return f"left to a newer worker: {subject}: {trouble.reason}"
     if trouble.is_poison:
-        return f"poison after {trouble.deliveries} tries: {subject}: {trouble.reason}"
+        tries = "1 try" if trouble.deliveries == 1 else f"{trouble.deliveries} tries"
+        return f"poison after {tries}: {subject}: {trouble.reason}"
     if not trouble.queue:
         return f"failed in a sweep: {subject}: {trouble.reason}"
     return f"failed, try {trouble.deliveries} of {deliveries_max}: {subject}: {trouble.reason}"
@@ -282,5 +307,6 @@ def worked_facts(report: Report) -> Worked:
         transactions=report.transactions,
         failures=report.failures,
         poisoned=report.poisoned,
+        left=report.left,
         troubles=list(dict.fromkeys(" ".join(reason.split()) for reason in reasons)),
     )

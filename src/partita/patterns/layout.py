@@ -34,6 +34,8 @@ LAST_TEXT = "\uffff"
 STATES_PARTITION = HIDDEN_MARK + "partita"
 STATE_PREFIX = HIDDEN_MARK + "ix_"
 STATE = "State"
+SWEPT_KEY = RowKey(STATES_PARTITION, HIDDEN_MARK + "sw")
+"""Of the row in a table that says how far its outbox was swept."""
 
 
 class Layout(msgspec.Struct, frozen=True):

@@ -5,18 +5,21 @@ failing goes to the poison queue with the reason. Everything it does may be done
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
 
 from partita.clock import TICKS_A_SECOND
 from partita.errors import (
+    DamageError,
     EntityExistsError,
+    NewerVersionError,
     PartitaError,
     QueueNotFoundError,
     TableNotFoundError,
     UniqueViolationError,
+    UnknownTypeError,
     UsageError,
 )
 from partita.patterns import outbox
@@ -32,29 +35,41 @@ from partita.patterns.calls import (
     QueryRows,
     ReceiveMessages,
     RenewMessage,
+    RowOperation,
     Sleep,
     Steps,
+    Verb,
+    WriteRows,
     ask,
 )
 from partita.patterns.context import Context, OutboxReference
 from partita.patterns.eventual_transactions import EventualTransaction, Started, find_transaction
 from partita.patterns.foreign_json import decode
+from partita.patterns.layout import SWEPT_KEY
 from partita.patterns.moving import finish_move
 from partita.patterns.settling import settle
+from partita.patterns.unknowns import left_to_others, unknown_of
+from partita.patterns.values import Row
 from partita.queues.limits import MESSAGE_BYTES_MAX
 
 RENEWAL_LOOK_SECONDS = 0.01
 """How often who has done a message looks whether its renewal was answered."""
 RECEIVED_MAX = 16
 """Messages that one worker claims at once."""
+HINT_SECONDS_MAX = 3600.0
+"""The longest time after which the hint of an entry comes back that was left to others."""
 REASON_CHARACTERS_MAX = 2048
 CUT_CHARACTERS = MESSAGE_BYTES_MAX // 8
 """What is kept of a poisonous message that leaves no room for its reason: as JSON a character
 takes six bytes at most."""
 
+_SWEPT_BEFORE = "Before"
+_LEFT = (UnknownTypeError, NewerVersionError)
+"""Of an entry these mean that a newer program has written it, and can do it."""
+
 
 class Trouble(msgspec.Struct, frozen=True):
-    """Work that failed: it is tried again, or it was put aside."""
+    """Work that failed: it is tried again, left to others, or was put aside."""
 
     queue: str
     """Empty for an outbox entry that a sweep found."""
@@ -63,6 +78,8 @@ class Trouble(msgspec.Struct, frozen=True):
     deliveries: int
     is_poison: bool
     error: Exception
+    is_left: bool = False
+    """A newer program can do it, this one cannot."""
 
     @property
     def reason(self) -> str:
@@ -79,19 +96,27 @@ class Report(msgspec.Struct):
     failures: int = 0
     poisoned: int = 0
     troubles: list[Trouble] = []
+    left: int = 0
+    """Entries with something that this program does not know: they wait for a newer one."""
 
     @property
     def is_idle(self) -> bool:
-        return not (self.entries or self.transactions or self.failures or self.poisoned)
+        done = self.entries or self.transactions
+        return not (done or self.failures or self.poisoned or self.left)
 
 
 def do_entry(context: Context, reference: OutboxReference) -> Steps[bool]:
-    """Do what an outbox entry asks for, then remove it. False: it was done before."""
+    """Do what an outbox entry asks for, then remove it. False: it was done before.
+
+    What this program does not know stays in the entry, and UnknownTypeError says so.
+    """
     row = yield from ask(GetRow(reference.table, reference.key))
     if row is None:
         context.forget(reference)
         return False
-    entry = outbox.read_entry(row)
+    whole = outbox.read_entry(row)
+    unknown = yield from unknown_of(context, outbox.names_in(whole))
+    entry = outbox.without(whole, unknown) if unknown else whole
     for touched in entry.touched:
         yield from settle(context, touched)
     for move in entry.moves:
@@ -100,6 +125,10 @@ def do_entry(context: Context, reference: OutboxReference) -> Steps[bool]:
             yield from finish_move(context, move, reference)
     for step in entry.started:
         yield from do_transaction(context, Started(step.transaction, step.arguments))
+    if unknown:
+        if not entry.is_empty:  # else there is nothing that need not be done again
+            yield from outbox.entry_shortening(reference.table, row, outbox.only(whole, unknown))
+        raise left_to_others(reference, unknown)
     yield from outbox.entry_removal(reference)
     context.forget(reference)
     return True
@@ -173,7 +202,7 @@ def _do_held(context: Context, queue: str, claims: _Claims, report: Report) -> S
             continue  # because its claim was lost while it waited: another worker has it
         try:
             _check_deliveries(context, message)
-            yield from _do_text(context, message.text, report)
+            yield from _do_text(context, queue, message, report)
         except Exception as error:
             is_last = message.dequeue_count >= context.options.deliveries_max
             trouble = Trouble(queue, message.text, message.dequeue_count, is_last, error)
@@ -192,7 +221,10 @@ def _do_held(context: Context, queue: str, claims: _Claims, report: Report) -> S
 
 
 def _note(report: Report, trouble: Trouble) -> None:
-    report.failures += 1
+    if trouble.is_left:
+        report.left += 1
+    else:
+        report.failures += 1
     report.troubles.append(trouble)
 
 
@@ -205,22 +237,44 @@ def _check_deliveries(context: Context, message: Message) -> None:
         )
 
 
-def _do_text(context: Context, text: str, report: Report) -> Steps[None]:
-    started = _started(text)
+def _do_text(context: Context, queue: str, message: Message, report: Report) -> Steps[None]:
+    started = _started(message.text)
     if started is not None:
         yield from do_transaction(context, started)
         report.transactions += 1
         return
     try:
-        reference = outbox.read_hint(text)
+        reference = outbox.read_hint(message.text)
     except msgspec.DecodeError as error:
         raise UsageError(
             "MessageNotUnderstood",
             "The message is neither a hint of the outbox nor a started transaction.",
             hint="Let nothing else use this queue.",
         ) from error
-    if (yield from do_entry(context, reference)):
-        report.entries += 1
+    try:
+        if (yield from do_entry(context, reference)):
+            report.entries += 1
+    except _LEFT as error:
+        # Before the message goes. Its deliveries are not counted: it is no poison to others.
+        yield from ask(PutMessage(queue, message.text, _hint_delay(context, reference)))
+        _note(
+            report,
+            Trouble(
+                queue,
+                message.text,
+                message.dequeue_count,
+                is_poison=False,
+                error=error,
+                is_left=True,
+            ),
+        )
+
+
+def _hint_delay(context: Context, reference: OutboxReference) -> float:
+    """Return after how long to look again: so long as the entry has waited, so that it doubles."""
+    ticks = max(context.clock.ticks() - outbox.written_at(reference.key), 0)
+    waited = ticks / TICKS_A_SECOND  # a key may say any number: of the future it is none
+    return min(max(waited, context.options.visibility), HINT_SECONDS_MAX)
 
 
 def _started(text: str) -> Started | None:
@@ -286,37 +340,104 @@ def outbox_tables(context: Context) -> list[str]:
 
 def find_entries(table: str, *, before: int | None = None) -> Steps[list[OutboxReference]]:
     """List outbox entries of a table, those written before a tick only. It scans the table."""
-    query = QueryRows(
-        table,
-        f"RowKey ge '{outbox.OUTBOX_PREFIX}' and RowKey lt '{outbox.OUTBOX_END}'",
-        ("PartitionKey", "RowKey"),
-    )
-    found: list[OutboxReference] = []
+    rows = yield from entry_rows(table, before=before, select=("PartitionKey", "RowKey"))
+    return [OutboxReference(table, row.key) for row in rows]
+
+
+def entry_rows(
+    table: str, *, before: int | None = None, select: tuple[str, ...] | None = None
+) -> Steps[list[Row]]:
+    """Read the outbox entries of a table, those written before a tick only."""
+    end = outbox.OUTBOX_END if before is None else outbox.first_at(before)
+    query = QueryRows(table, f"RowKey ge '{outbox.OUTBOX_PREFIX}' and RowKey lt '{end}'", select)
+    found: list[Row] = []
     while True:
         try:
             page = yield from ask(query)
         except TableNotFoundError:
             return found  # because who has no table has nothing left to do
-        found += [
-            OutboxReference(table, row.key)
-            for row in page.rows
-            if before is None or outbox.written_at(row.key) < before
-        ]
+        found += page.rows
         if page.continuation is None:
             return found
         query = msgspec.structs.replace(query, continuation=page.continuation)
 
 
-def sweep(context: Context, report: Report, *, age: float = 60.0) -> Steps[None]:
+def count_unknown(context: Context, rows: Sequence[Row]) -> Steps[dict[str, int]]:
+    """Return what entries name and this program does not know, and how many entries do so."""
+    named: list[frozenset[str]] = []
+    for row in rows:
+        with contextlib.suppress(DamageError):  # which a worker tells of
+            named.append(outbox.names_in(outbox.read_entry(row)))
+    unknown = yield from unknown_of(context, frozenset[str]().union(*named))
+    return {name: sum(name in names for names in named) for name in sorted(unknown)}
+
+
+def forget(context: Context, names: Collection[str]) -> Steps[int]:
+    """Take names out of all waiting entries that this program does not know; return how many.
+
+    Who says so knows that they are declared no more, and by no newer program either.
+    """
+    done = 0
+    for table in outbox_tables(context):
+        for row in (yield from entry_rows(table)):
+            with contextlib.suppress(DamageError):
+                done += yield from _forget_in(context, table, row, frozenset(names))
+    return done
+
+
+def _forget_in(context: Context, table: str, row: Row, names: frozenset[str]) -> Steps[bool]:
+    """Take names out of one entry, as it is by then: a worker may have cut it down meanwhile."""
+    found: Row | None = row
+    while found is not None:
+        entry = outbox.read_entry(found)
+        gone = yield from unknown_of(context, outbox.names_in(entry) & names)
+        if not gone:
+            return False
+        if (yield from outbox.entry_shortening(table, found, outbox.without(entry, gone))):
+            return True
+        found = yield from ask(GetRow(table, row.key))
+    return False
+
+
+def sweep(
+    context: Context, report: Report, *, age: float = 60.0, unless_within: float = 0.0
+) -> Steps[None]:
     """Do every outbox entry that is older than `age` seconds: hints may have been lost.
 
     An entry that fails is reported and left for the next sweep: it must not keep those behind
-    it from being done.
+    it from being done. A table that another worker has swept clean up to `unless_within` seconds
+    ago is passed over: many workers then cost the scans of one. Any table may hold entries, for
+    moves and transactions need nothing that follows a type, so that none is left out for good.
     """
     before = context.clock.ticks() - round(age * TICKS_A_SECOND)
     for table in outbox_tables(context):
+        if unless_within and (yield from _is_swept(table, before, unless_within)):
+            continue
         entries = yield from find_entries(table, before=before)
-        yield from _do_all(context, entries, report, Exception)  # users' functions raise anything
+        # Users' functions raise anything.
+        failed = yield from _do_all(context, entries, report, Exception)
+        if unless_within and not failed:
+            yield from _note_sweep(table, before)
+
+
+def _is_swept(table: str, before: int, unless_within: float) -> Steps[bool]:
+    """Look whether at most so many seconds of entries came after a clean sweep.
+
+    A mark of a clock that is ahead of ours by more than that is not believed.
+    """
+    with contextlib.suppress(TableNotFoundError):
+        row = yield from ask(GetRow(table, SWEPT_KEY))
+        swept = None if row is None else row.properties.get(_SWEPT_BEFORE)
+        if isinstance(swept, int):
+            return abs(before - swept) < unless_within * TICKS_A_SECOND
+    return False
+
+
+def _note_sweep(table: str, before: int) -> Steps[None]:
+    """Write down that no entry is left that was written before a tick."""
+    noted = Row(SWEPT_KEY, {outbox.TYPE_PROPERTY: "~sweep", _SWEPT_BEFORE: before})
+    with contextlib.suppress(TableNotFoundError):
+        yield from ask(WriteRows(table, (RowOperation(Verb.UPSERT_REPLACE, noted),)))
 
 
 def drain(context: Context, report: Report, *, with_sweep: bool = True) -> Steps[None]:
@@ -358,5 +479,6 @@ def _do_all(
                 report.entries += 1
         except caught as error:
             failed[reference] = error
-            _note(report, Trouble("", outbox.hint(reference), 0, False, error))  # noqa: FBT003
+            told, is_left = outbox.hint(reference), isinstance(error, _LEFT)
+            _note(report, Trouble("", told, 0, is_poison=False, error=error, is_left=is_left))
     return failed

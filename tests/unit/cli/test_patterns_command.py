@@ -17,6 +17,7 @@ import pytest
 from partita.cli.main import main
 from partita.patterns import entity_type
 from partita.patterns.calls import PutMessage, RowOperation, Verb, WriteRows, ask
+from partita.patterns.moments import utc_now
 from partita.patterns.sync import Database, connect
 from partita.patterns.values import Row, RowKey
 
@@ -94,6 +95,26 @@ def order_files(db, key, order):
         raise RuntimeError("the view is broken")
     with open("orders.txt", "a") as file:
         file.write(f"{key['number']} {order is not None}\\n")
+"""
+VISITS = """
+import datetime as dt
+from partita.patterns import TableSeries
+
+by_day = TableSeries("visits", "day")
+
+
+@entity(table="visits", partition="{ward}", row="{day:asc}", allow_hot=True)
+class Visit:
+    ward: str
+    day: dt.date
+    notes: Annotated[str, Encrypted] = ""
+"""
+NEWER = """
+
+@view(Order, name="totals")
+def order_totals(db, key, order):
+    with open("totals.txt", "a") as file:
+        file.write(f"{key['number']}\\n")
 """
 KEY = "c2VjcmV0IHNlY3JldCBzZWNyZXQ="
 NUMBERS = itertools.count()
@@ -369,6 +390,27 @@ def test_rotation_needs_a_keyring(shop: str, capsys: Capture) -> None:
     assert "--keyring MODULE:NAME" in refusal(capsys, "rotate", f"{shop}:Employee")
 
 
+def test_keys_in_the_tables_of_periods_are_rotated(
+    shop: str, tmp_path: Path, capsys: Capture
+) -> None:
+    (tmp_path / f"{shop}.py").write_text(SHOP + VISITS)
+    module = __import__(shop)
+    with connect("partita:./store", keyring=module.keyring) as db:
+        visits = db.periods(module.Visit, module.by_day, at="day")
+        today = utc_now(db.context.clock).date()
+        visits.save(module.Visit(ward="w", day=today, notes="x"))
+    keys = ("--keyring", f"{shop}:rotated")
+
+    found = run_json(capsys, "rotate", f"{shop}:by_day", *keys)
+    again = run(capsys, "rotate", shop, *keys)
+
+    assert (found["rows"], found["periods"]) == ({}, {"visits": 1})
+    assert "visits, by period: 0 rows wrapped with the key 'new'.\n" in again
+    with connect("partita:./store", keyring=module.rotated()) as db:
+        visits = db.periods(module.Visit, module.by_day, at="day")
+        assert visits.get(ward="w", day=today).notes == "x"
+
+
 def test_blobs_that_no_entity_names_are_collected(shop: str, capsys: Capture) -> None:
     save(shop, 1, photo=b"\x89PNG")
     module = __import__(shop)
@@ -482,6 +524,47 @@ def test_status_tells_what_waits_and_for_how_long(shop: str, capsys: Capture) ->
     assert "is a worker running?" in told
 
 
+def test_what_only_a_newer_program_declares_waits_for_it(
+    shop: str, tmp_path: Path, capsys: Capture
+) -> None:
+    newer = f"{shop}_newer"
+    (tmp_path / f"{newer}.py").write_text(SHOP + NEWER)
+    module = __import__(newer)
+    with opened(newer) as db:
+        db.table(module.Order).save(module.Order(customer="Ada", number=7))
+
+    left = run_json(capsys, "drain", shop, status=1)
+    told = run(capsys, "status", shop)
+    waiting = run_json(capsys, "status", shop)["outbox"]
+    done = run_json(capsys, "drain", newer)
+
+    assert (left["entries"], left["failures"], left["left"] > 0) == (0, 0, True)
+    assert any("view:Order@totals" in trouble for trouble in left["troubles"])
+    assert "view:Order@totals" in told
+    assert "partita patterns forget" in told
+    assert {"view:Order@totals": 1} in [one["unknown"] for one in waiting]
+    assert (done["entries"], done["left"]) == (1, 0)
+    assert (tmp_path / "totals.txt").read_text() == "7\n"
+    sys.modules.pop(newer)
+
+
+def test_what_is_declared_no_more_is_forgotten(shop: str, tmp_path: Path, capsys: Capture) -> None:
+    newer = f"{shop}_newer"
+    (tmp_path / f"{newer}.py").write_text(SHOP + NEWER)
+    module = __import__(newer)
+    with opened(newer) as db:
+        db.table(module.Order).save(module.Order(customer="Ada", number=7))
+    sys.modules.pop(newer)
+
+    told = run(capsys, "forget", shop, "--name", "view:Order@totals")
+    again = run_json(capsys, "forget", shop, "--name", "view:Order@totals")
+    done = run_json(capsys, "drain", shop)
+
+    assert told == "view:Order@totals: taken out of 1 entry.\n"
+    assert again["entries"] == 0
+    assert (done["entries"], done["left"]) == (1, 0)
+
+
 def test_poison_is_shown_and_put_back(shop: str, tmp_path: Path, capsys: Capture) -> None:
     module = __import__(shop)
     (tmp_path / "broken").touch()
@@ -489,7 +572,7 @@ def test_poison_is_shown_and_put_back(shop: str, tmp_path: Path, capsys: Capture
         db.start(module.noting, file="noted.txt", plain="plain.txt")
     flags = ("--sweep-every", "0", "--deliveries", "1", "--once", "--json")
     capsys.readouterr()
-    assert main(["patterns", "worker", shop, *flags]) == 1
+    assert main(["patterns", "worker", shop, "--keyring", f"{shop}:keyring", *flags]) == 1
     captured = capsys.readouterr()
 
     shown = run(capsys, "poison", status=1)
@@ -499,7 +582,7 @@ def test_poison_is_shown_and_put_back(shop: str, tmp_path: Path, capsys: Capture
     done = run_json(capsys, "drain", shop)
 
     assert captured.err == (
-        "partita worker: poison after 1 tries: transaction 'noting': "
+        "partita worker: poison after 1 try: transaction 'noting': "
         "RuntimeError: the step is broken\n"
     )
     start, end = map(json.loads, captured.out.splitlines())
@@ -518,7 +601,7 @@ def test_a_message_that_is_not_ours_stays_among_the_poison(shop: str, capsys: Ca
         db.start(__import__(shop).noting, file="f", plain="p")
         db.run(ask(PutMessage("partita-outbox", "hello")))
     flags = ("--sweep-every", "0", "--deliveries", "1", "--once")
-    assert main(["patterns", "worker", shop, *flags]) == 1
+    assert main(["patterns", "worker", shop, "--keyring", f"{shop}:keyring", *flags]) == 1
     capsys.readouterr()
 
     found = run_json(capsys, "poison", status=1)
