@@ -1,8 +1,10 @@
 """Encrypted fields from end to end: what is stored, rotated, and refused."""
 
 import asyncio
+import datetime as dt
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Annotated, Any
 
 import pytest
@@ -21,11 +23,19 @@ from partita.patterns import (
     evolve,
     index,
     list_index,
+    rotating,
 )
-from partita.patterns.calls import ListBlobs, ask
+from partita.patterns.aio import PeriodTables
+from partita.patterns.calls import Call, CreateTable, ListBlobs, WriteRows, ask
 from partita.patterns.faults import Faults
+from partita.patterns.model import entity_type
+from partita.patterns.moments import utc_now
+from partita.patterns.periods import Periods
+from partita.patterns.table_series import TableSeries
 from partita.service.in_process import LocalAccount
+from patterns.simulated import begin, ignore
 from patterns.staff import KEYRING, Employee, anywhere, by_email, person, rows_of
+from unit.patterns.fake_world import FakeWorld
 
 SECRET = 918_273_645
 OLD = AesKey("2023", bytes(32))
@@ -264,6 +274,78 @@ async def test_rotation_wraps_anew_and_leaves_what_is_sealed(
     assert await after.verify(Patient) == []
     with pytest.raises(EncryptionKeyError, match="does not hold the key '2024'"):
         await before.table(Patient).get(ward="w", id=1)
+
+
+@entity(table="visits", partition="{ward}", row="{day:asc}_{number:04d}", allow_hot=True)
+class Visit:
+    ward: str
+    day: dt.date
+    number: int
+    notes: Annotated[str, Encrypted] = ""
+
+
+SERIES = TableSeries("visits", "day", keep=5)
+DAY = dt.timedelta(days=1)
+
+
+def visits_of(db: Database) -> PeriodTables[Visit]:
+    return db.periods(Visit, SERIES, at="day")
+
+
+@pytest.mark.parametrize("way", ["by the type", "by its periods"])
+async def test_rotation_reaches_the_tables_of_all_periods(ward: Ward, way: str) -> None:
+    before = await ward(Keyring([OLD]))
+    today = utc_now(before.context.clock).date()
+    written = [Visit(ward="w", day=today - n * DAY, number=n, notes=f"note {n}") for n in range(3)]
+    await visits_of(before).save_all(written)
+    await before.run(ask(CreateTable("visitsofnobody")))  # begins like a table of the series
+    both = await ward(Keyring([OLD, NEW], "2024"))
+    periods = visits_of(both)
+
+    rotate = partial(both.rotate, Visit) if way == "by the type" else periods.rotate
+    done: list[int] = []
+    assert await rotate(progress=done.append) == 3
+    assert done == [1, 2, 3]
+    assert await rotate() == 0
+
+    after = visits_of(await ward(Keyring([NEW])))
+    found = [each async for each in after.between(today - 2 * DAY, today, ward="w")]
+    assert sorted(each.notes for each in found) == ["note 0", "note 1", "note 2"]
+    with pytest.raises(EncryptionKeyError):
+        await visits_of(before).get(ward="w", day=today, number=0)
+
+
+async def test_a_series_is_still_known_after_a_database_was_opened_again(ward: Ward) -> None:
+    before = await ward(Keyring([OLD]))
+    today = utc_now(before.context.clock).date()
+    await visits_of(before).save(Visit(ward="w", day=today, number=1))
+    both = await ward(Keyring([OLD, NEW], "2024"))
+    visits_of(both)
+    await both.close()
+    await both.open()
+
+    assert await both.rotate(Visit) == 1
+
+
+def test_rotation_goes_on_where_a_table_of_a_period_is_dropped_meanwhile() -> None:
+    world = FakeWorld()
+    model = entity_type(Visit)
+    old = begin(world, models=(), keyring=Keyring([OLD]))
+    today = utc_now(world.clock).date()
+    periods = Periods(model, SERIES, "day")
+    for number in range(3):
+        visit = Visit(ward="w", day=today - number * DAY, number=number, notes="x")
+        world.run(periods.save(old, visit))
+    dropped = SERIES.table_for(today - DAY)
+    context = begin(world, models=(), keyring=Keyring([OLD, NEW], "2024"))
+
+    def drop(call: Call[Any]) -> None:
+        if isinstance(call, WriteRows) and call.table == dropped:
+            world.tables.pop(dropped, None)
+
+    world.before = drop
+
+    assert world.run(rotating.rotate_series(context, SERIES, ignore)) == 2
 
 
 async def test_rotation_under_writers_loses_nothing(ward: Ward) -> None:

@@ -49,7 +49,7 @@ from unit.patterns.fake_world import Crashed, FakeWorld, Fault
 
 IS_SOAK = bool(os.environ.get("PARTITA_SOAK"))
 SEEDS = 1000 if IS_SOAK else 30
-pytestmark = pytest.mark.timeout(1200 if IS_SOAK else 120)
+pytestmark = pytest.mark.timeout(1200 if IS_SOAK else 300)
 SOURCE, TARGET = ("Sales", 1), ("Legal", 7)
 MOVE = Move("Person", ("Sales", "p_0001"), ("Legal", "p_0007"))
 

@@ -1007,7 +1007,7 @@ async def test_a_limit_over_lists_ends(db: Database) -> None:
     await db.drain()
 
     query = tagged.via(in_tag).all().allow_scan()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         for limit in (1, 2, 5, 47, 48, 100):
             assert len(await query.limit(limit).list()) == min(limit, 48)
 
@@ -1215,7 +1215,7 @@ async def test_odd_numbers_are_refused_by_us(db: Database) -> None:
     for wrong in (
         lambda: here.page(size=0),
         lambda: here.page(size=-1),
-        lambda: here.latest(-1).list(),
+        lambda: here.all().limit(-1).list(),
         lambda: todos.save_all([Todo(owner="o", id=1)], max_rate=0),
         lambda: todos.save_all([Todo(owner="o", id=1)], max_rate=-1),
         lambda: here.page(size=1, continuation="x" * 1_000_000),
@@ -1623,7 +1623,7 @@ def test_a_repeated_request_that_timed_out_in_the_service_is_in_doubt(status: in
         def send(self, _request: Any, **_options: Any) -> Any:
             return SimpleNamespace(status_code=self.statuses.pop(0))
 
-    transport = MeteredTransport(Answering())  # type: ignore[arg-type]
+    transport = MeteredTransport(Answering(), is_whole=False)  # type: ignore[arg-type]
     with metered(Cost()) as meter:
         transport.send(None)
         transport.send(None)
@@ -1923,12 +1923,9 @@ async def test_what_is_no_number_does_not_keep_an_entity_from_being_saved(db: Da
 
 
 # ---------------------------------------------------------------------------------------------
-# Left as it is
+# Left as it was, for a while
 
 
-@pytest.mark.xfail(
-    reason="A view has no state that would tell one that is new from one that is gone", strict=True
-)
 async def test_an_older_worker_leaves_a_view_that_it_does_not_know_to_a_newer_one(
     partita_account: LocalAccount,
 ) -> None:
@@ -1963,11 +1960,6 @@ async def test_an_older_worker_leaves_a_view_that_it_does_not_know_to_a_newer_on
     assert len(shown) == 1
 
 
-@pytest.mark.xfail(
-    reason="A continuation is the service's: a page that is decided here cannot be cut in the "
-    "middle, so that it is read in ever smaller pieces",
-    strict=True,
-)
 async def test_a_page_of_what_is_decided_here_takes_few_requests(db: Database) -> None:
     lines = db.table(Line)
     await db.create_tables()
@@ -1979,10 +1971,6 @@ async def test_a_page_of_what_is_decided_here_takes_few_requests(db: Database) -
     assert page.cost.requests <= 10
 
 
-@pytest.mark.xfail(
-    reason="get() makes the keys of the type that it is asked for, not of those below it",
-    strict=True,
-)
 async def test_a_child_with_keys_of_its_own_is_got_from_the_table_of_its_parent(
     db: Database,
 ) -> None:
@@ -2001,3 +1989,78 @@ async def test_a_child_with_keys_of_its_own_is_got_from_the_table_of_its_parent(
     assert await animals.partition(house="h").range(id=1).list() == [Bird(house="h", id=1)]
 
     assert await animals.get(house="h", id=1) == Bird(house="h", id=1)
+
+
+@entity(table="herd", partition="{house}", row="a_{id:04d}")
+class Beast:
+    house: str
+    id: int
+    name: str = ""
+
+
+@entity(row="b_{id:02d}")
+class Crow(Beast):
+    wings: int = 2
+
+
+@entity(row="c_{id:04d}")
+class Cow(Beast):
+    pass
+
+
+@entity(partition="stall_{house}")
+class Calf(Cow):
+    pass
+
+
+async def test_verbs_of_a_parent_reach_children_with_keys_of_their_own(db: Database) -> None:
+    beasts = db.table(Beast)
+    await db.create_tables()
+    await beasts.save_all([Crow(house="h", id=1), Calf(house="h", id=2), Beast(house="h", id=3)])
+
+    assert await beasts.get_or_none(house="h", id=2) == Calf(house="h", id=2)
+    assert await beasts.get_many([{"house": "h", "id": each} for each in (1, 2, 3, 4)]) == [
+        Crow(house="h", id=1),
+        Calf(house="h", id=2),
+        Beast(house="h", id=3),
+        None,
+    ]
+    changed = await beasts.update(lambda each: evolve(each, name="Karl"), house="h", id=1)
+    assert changed == Crow(house="h", id=1, name="Karl")
+    assert await beasts.cached(ttl=60).get_or_none(house="h", id=1) == changed
+    assert await beasts.delete_if_exists(house="h", id=2)
+    async with beasts.partition(house="h").atomic() as group:
+        group.delete_if_exists(id=1)
+    assert not await beasts.delete_if_exists(house="h", id=1)
+    assert await beasts.all().allow_scan().list() == [Beast(house="h", id=3)]
+
+
+async def test_of_several_with_the_same_key_fields_the_own_type_is_meant(db: Database) -> None:
+    beasts = db.table(Beast)
+    await db.create_tables()
+    await beasts.save_all([Beast(house="h", id=1), Crow(house="h", id=1)])
+
+    with db.measuring() as cost:
+        assert await beasts.get(house="h", id=1) == Beast(house="h", id=1)
+
+    assert cost.requests == 1
+
+
+@pytest.mark.parametrize("verb", ["get", "get_or_none", "delete_if_exists"])
+async def test_of_several_types_below_none_is_guessed(db: Database, verb: str) -> None:
+    beasts = db.table(Beast)
+    await db.create_tables()
+    await beasts.save_all([Cow(house="h", id=1), Crow(house="h", id=1)])
+
+    with pytest.raises(UsageError, match="KeyAmbiguous"):
+        await getattr(beasts, verb)(house="h", id=1)
+
+    assert await db.table(Cow).get(house="h", id=1) == Cow(house="h", id=1)
+
+
+async def test_a_key_that_a_type_below_cannot_have_is_not_asked_for(db: Database) -> None:
+    beasts = db.table(Beast)
+    await db.create_tables()
+    await beasts.save(Cow(house="h", id=1234))
+
+    assert await beasts.get(house="h", id=1234) == Cow(house="h", id=1234)

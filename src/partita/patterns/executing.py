@@ -3,6 +3,11 @@
 A position says where the next page starts, and nothing else: it can be stored, and used by
 another process after a restart. It carries a mark of its query, so that it cannot be used with
 another one. An empty page is not the end; only a missing continuation is.
+
+Where conditions are decided here, pages of the service are read ahead, and the last one is cut
+behind the last entity that was asked for. The service has no continuation for such a place: in
+one partition the next page is bounded by the last row key, over several the cut page is read
+once more, from its own start, and what was given is left out.
 """
 
 import base64
@@ -22,7 +27,7 @@ from partita.patterns.context import Context
 from partita.patterns.explaining import explain
 from partita.patterns.filter_text import evaluate_values
 from partita.patterns.foreign_json import decode
-from partita.patterns.indexes import Index, ListIndex, Storage
+from partita.patterns.indexes import AnyIndex, Index, ListIndex, Storage
 from partita.patterns.key_text import just_above
 from partita.patterns.layout import HIDDEN_MARK, PARTS, STAMP, VERSION, place_of
 from partita.patterns.lifecycle import require_readable
@@ -36,7 +41,11 @@ from partita.patterns.settling import read_list_blob
 from partita.patterns.values import Row, RowKey
 
 PAGE_SIZE_MAX = 1000
+READ_AHEAD = 4
+"""So many times more rows are asked for than before, as long as some that come are not wanted."""
 _FORMAT = 1
+_FORMAT_CUT = 2
+"""Of a page that was cut. Who knows only the first would go on at the start of the query."""
 
 
 class Position(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -46,11 +55,17 @@ class Position(msgspec.Struct, frozen=True, omit_defaults=True):
     partition: str | None = None
     row: str | None = None
     member: int | None = None
-    """Where in the index entity of these keys the next page starts; None: the service said."""
+    """Where in an index entity the next page starts."""
     left: int | None = None
     """How many entities are left of the query's limit."""
     parts: dict[int, str] = {}
     """Of a merged query, the last row key that was taken from each of its parts."""
+    passed: RowKey | None = None
+    """The last row that was given of a page that was cut; of a list, the member that comes next."""
+    seen: int = 0
+    """How many rows of that page lie before the cut, where it must be read once more."""
+    listed: RowKey | None = None
+    """The index entity in which a page was cut."""
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -66,6 +81,8 @@ class Slice(msgspec.Struct, frozen=True):
 
     entities: list[Any]
     position: Position | None = None
+    is_thin: bool = False
+    """Rows were read that are not wanted: to find as many as asked for takes more of them."""
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -96,7 +113,8 @@ def mark_of(query: Ask) -> str:
 def print_continuation(query: Ask, position: Position | None) -> str | None:
     if position is None:
         return None
-    kept = msgspec.json.encode(Kept(_FORMAT, mark_of(query), position))
+    version = _FORMAT if position.passed is None else _FORMAT_CUT
+    kept = msgspec.json.encode(Kept(version, mark_of(query), position))
     return base64.urlsafe_b64encode(kept).decode().rstrip("=")
 
 
@@ -113,7 +131,7 @@ def parse_continuation(query: Ask, text: str | None) -> Position:
             "The continuation cannot be read.",
             hint="Give what page.continuation was, unchanged.",
         ) from error
-    if kept.version != _FORMAT or kept.query != mark_of(query):
+    if kept.version not in (_FORMAT, _FORMAT_CUT) or kept.query != mark_of(query):
         raise ContinuationError(
             "ContinuationMismatch",
             "The continuation belongs to another query.",
@@ -157,18 +175,23 @@ def read_slice(context: Context, query: Ask, position: Position, size: int | Non
         yield from require_readable(context, via)
     if query.plan.is_merged:
         context.capabilities.require_ordered("Reading a spread partition in order")
-        return (yield from _read_merged(context, query, position, size or PAGE_SIZE_MAX))
-    if query.plan.kind is QueryKind.POINTS and via is None:
-        return (yield from _read_points(context, query, position, size or PAGE_SIZE_MAX))
+        return (yield from _read_merged(context, query, position, size))
+    is_points = query.plan.kind is QueryKind.POINTS and via is None
     found: list[Any] = []
     at: Position | None = position
+    ahead = 1
     while at is not None and (size is None or len(found) < size):
         wanted = None if size is None else size - len(found)
-        piece = yield from _read_request(context, query, at, wanted)
+        if is_points:
+            piece = yield from _read_points(context, query, at, wanted or PAGE_SIZE_MAX)
+        else:
+            piece = yield from _read_request(context, query, at, wanted, ahead)
         found += piece.entities
         at = piece.position
         if size is None and found:
             break
+        if piece.is_thin and context.capabilities.is_ordered:  # else no page can be cut
+            ahead = min(ahead * READ_AHEAD, PAGE_SIZE_MAX)
     return Slice(found, at)
 
 
@@ -190,9 +213,9 @@ def read_each(context: Context, queries: Sequence[Ask], limit: int) -> Steps[lis
 
 
 def _read_request(
-    context: Context, query: Ask, position: Position, size: int | None
+    context: Context, query: Ask, position: Position, size: int | None, ahead: int
 ) -> Steps[Slice]:
-    """Send one request of the plan."""
+    """Send one request of the plan, for `ahead` times as many rows as entities are wanted."""
     requests = query.plan.requests
     if position.request >= len(requests):
         return Slice([])
@@ -205,21 +228,69 @@ def _read_request(
     if isinstance(read, PointRead):
         found = yield from _read_point(context, query, read.key)
         return Slice(found, after)
-    is_rest = position.partition is not None
-    page = yield from ask(
-        QueryRows(
-            query.plan.table,
-            query.plan.filter_of(read),
-            _select(query),
-            None if size is None else min(size, PAGE_SIZE_MAX),
-            Continuation(position.partition or "", position.row) if is_rest else None,
-        )
-    )
-    entities = yield from _entities(context, query, page.rows)
+    page = yield from ask(_query_page(context, query, read, position, size, ahead))
+    passed = position.passed
+    rows: Sequence[Row] = page.rows
+    if isinstance(read, ScanRead) and passed is not None:
+        rows, passed = _rows_behind(rows, passed)
+    entities = yield from _entities(context, query, rows)
+    is_thin = len(entities) < len(rows)
+    if size is not None and len(entities) > size:
+        last = list(entities)[size - 1]
+        return Slice(list(entities.values())[:size], _cut_behind(last, read, position, page.rows))
     if page.continuation is not None:
         at = page.continuation
-        after = Position(position.request, at.partition, at.row)
-    return Slice(entities, after)
+        after = Position(position.request, at.partition, at.row, passed=passed)
+    return Slice(list(entities.values()), after, is_thin)
+
+
+def _query_page(
+    context: Context,
+    query: Ask,
+    read: RangeRead | ScanRead,
+    position: Position,
+    size: int | None,
+    ahead: int,
+) -> QueryRows:
+    is_rest = position.partition is not None
+    if isinstance(read, RangeRead) and position.passed is not None:
+        read = _behind(read, position.passed.row)
+    return QueryRows(
+        query.plan.table,
+        query.plan.filter_of(read),
+        _select(context, query),
+        None if size is None else min(size * ahead + position.seen, PAGE_SIZE_MAX),
+        Continuation(position.partition or "", position.row) if is_rest else None,
+    )
+
+
+def _cut_behind(
+    last: RowKey, read: RangeRead | ScanRead, position: Position, rows: Sequence[Row]
+) -> Position:
+    """Return where to go on in a page that held more than was asked for."""
+    if isinstance(read, RangeRead):
+        return Position(position.request, passed=last)
+    seen = next(place for place, row in enumerate(rows, 1) if row.key == last)
+    return msgspec.structs.replace(position, passed=last, seen=seen)
+
+
+def _rows_behind(rows: Sequence[Row], passed: RowKey) -> tuple[Sequence[Row], RowKey | None]:
+    """Return the rows behind one that was given, and that one as long as it was not met."""
+    for place, row in enumerate(rows, 1):
+        if row.key == passed:
+            return rows[place:], None
+    # It is in a page to come, or was deleted. Services sort by code points or by UTF-16 units:
+    # only a row that lies before it in both orders was certainly given.
+    before = [_are_ordered(row.key, passed) for row in rows]
+    return [row for row, is_before in zip(rows, before, strict=True) if not is_before], passed
+
+
+def _are_ordered(this: RowKey, that: RowKey) -> bool:
+    return this < that and _units(this) < _units(that)
+
+
+def _units(key: RowKey) -> tuple[bytes, bytes]:
+    return key.partition.encode("utf-16-be"), key.row.encode("utf-16-be")
 
 
 def _read_points(context: Context, query: Ask, position: Position, size: int) -> Steps[Slice]:
@@ -245,8 +316,10 @@ def _read_point(context: Context, query: Ask, key: RowKey) -> Steps[list[Any]]:
     if via is None and query.selected is None:
         entity = yield from find(context, query.model, key)
         return [entity] if entity is not None and _is_wanted(query, entity) else []
-    row = yield from ask(GetRow(query.plan.table, key, _select(query)))
-    return [] if row is None else (yield from _entities(context, query, [row]))
+    row = yield from ask(GetRow(query.plan.table, key, _select(context, query)))
+    if row is None:
+        return []
+    return list((yield from _entities(context, query, [row])).values())
 
 
 def _is_wanted(query: Ask, entity: Any) -> bool:
@@ -254,7 +327,7 @@ def _is_wanted(query: Ask, entity: Any) -> bool:
     return client is None or evaluate_values(client, query.model.values(entity))
 
 
-def _select(query: Ask) -> tuple[str, ...] | None:
+def _select(context: Context, query: Ask) -> tuple[str, ...] | None:
     """Return the properties to ask for: the keys, the type and the seal come along."""
     if query.selected is None or (query.plan.asked.via is None and not _is_enough(query)):
         return None
@@ -269,7 +342,8 @@ def _select(query: Ask) -> tuple[str, ...] | None:
         names += [*keys, copies.MEMBER_ROW, copies.MEMBER_PARTITION]
     selected = ["PartitionKey", "RowKey", *names, *(name for name in ours if name)]
     if model.encrypt is not None or any(model.fields[each].is_encrypted for each in needed):
-        selected += encryption.needed_for(selected)  # what lies in the clear needs no keyring
+        # Without a keyring the seal is asked for all the same: what lies in the clear needs none.
+        selected += encryption.needed_for(selected, context.keyring)
     return tuple(dict.fromkeys(selected))
 
 
@@ -290,7 +364,8 @@ def _is_enough(query: Ask) -> bool:
 # Rows to entities
 
 
-def _entities(context: Context, query: Ask, rows: Sequence[Row]) -> Steps[list[Any]]:
+def _entities(context: Context, query: Ask, rows: Sequence[Row]) -> Steps[dict[RowKey, Any]]:
+    """Make what the query wants of rows: by the key of the row, or of the first of a wide one."""
     via = query.plan.asked.via
     is_wide = any(each.is_wide for each in query.model.family())
     if via is None and query.model.type_property is None:  # then only keys tell our own rows
@@ -298,13 +373,15 @@ def _entities(context: Context, query: Ask, rows: Sequence[Row]) -> Steps[list[A
     if isinstance(via, Index):
         return (yield from _from_copies(context, query, via, rows))
     if isinstance(via, ListIndex):
-        return (yield from _from_lists(context, query, via, rows))
+        return (yield from _members(context, query, via, rows))
     is_parted = any(PARTS in row.properties for row in rows)
     if query.selected is not None:
         if not is_parted:
             return _partials(context, query, rows)
         entities = yield from _from_wide(context, query, rows)
-        return [_partial(query, query.model.values(entity)) for entity in entities]
+        return {
+            key: _partial(query, query.model.values(entity)) for key, entity in entities.items()
+        }
     if is_wide or is_parted:
         return (yield from _from_wide(context, query, rows))
     stored = [from_rows(query.model, [row], context.sealing) for row in rows]
@@ -317,7 +394,7 @@ def _is_ours(row: Row, *, is_wide: bool) -> bool:
     return is_hidden or (is_wide and place_of(row.key.row)[1] > 0)
 
 
-def _from_wide(context: Context, query: Ask, rows: Sequence[Row]) -> Steps[list[Any]]:
+def _from_wide(context: Context, query: Ask, rows: Sequence[Row]) -> Steps[dict[RowKey, Any]]:
     """Put the rows of wide entities together; one that a page cut in two is read again."""
     grouped: dict[RowKey, list[Row]] = {}
     for row in rows:
@@ -327,10 +404,10 @@ def _from_wide(context: Context, query: Ask, rows: Sequence[Row]) -> Steps[list[
             grouped.setdefault(key, []).append(row)
     wholes = tuple(_whole(context, query, key, parts) for key, parts in grouped.items())
     found = yield from ask(Parallel(wholes, context.options.parallel))
-    return [entity for entities in found for entity in entities]
+    return {key: entity for entities in found for key, entity in entities.items()}
 
 
-def _whole(context: Context, query: Ask, key: RowKey, parts: list[Row]) -> Steps[list[Any]]:
+def _whole(context: Context, query: Ask, key: RowKey, parts: list[Row]) -> Steps[dict[RowKey, Any]]:
     parts.sort(key=lambda row: place_of(row.key.row)[1])
     try:
         stored = from_rows(query.model, parts, context.sealing)
@@ -339,30 +416,38 @@ def _whole(context: Context, query: Ask, key: RowKey, parts: list[Row]) -> Steps
     return (yield from _filled(context, query, [stored]))
 
 
-def _filled(context: Context, query: Ask, stored: Sequence[Stored]) -> Steps[list[Any]]:
+def _filled(context: Context, query: Ask, stored: Sequence[Stored]) -> Steps[dict[RowKey, Any]]:
     """Make objects, with their large values read at once."""
     if any(each.references() for each in stored):
         keys = [each.origin.key for each in stored]
         return (yield from _find_all(context, query, keys))
-    entities = [to_entity(each, each.values) for each in stored]
-    return [entity for entity in entities if _is_wanted(query, entity)]
+    entities = {each.origin.key: to_entity(each, each.values) for each in stored}
+    return _wanted(query, entities)
 
 
-def _find_all(context: Context, query: Ask, keys: Sequence[RowKey]) -> Steps[list[Any]]:
+def _find_all(context: Context, query: Ask, keys: Sequence[RowKey]) -> Steps[dict[RowKey, Any]]:
     if not keys:
-        return []
+        return {}
     found = yield from ask(
         Parallel(tuple(find(context, query.model, key) for key in keys), context.options.parallel)
     )
-    return [entity for entity in found if entity is not None and _is_wanted(query, entity)]
+    return _wanted(query, dict(zip(keys, found, strict=True)))
 
 
-def _partials(context: Context, query: Ask, rows: Sequence[Row]) -> list[Any]:
-    made: list[Any] = []
+def _wanted(query: Ask, entities: Mapping[RowKey, Any]) -> dict[RowKey, Any]:
+    return {
+        key: entity
+        for key, entity in entities.items()
+        if entity is not None and _is_wanted(query, entity)
+    }
+
+
+def _partials(context: Context, query: Ask, rows: Sequence[Row]) -> dict[RowKey, Any]:
+    made: dict[RowKey, Any] = {}
     for row in rows:
         values = read_some(query.model, row, _needed(query), context.sealing)
         if query.plan.client is None or evaluate_values(query.plan.client, values):
-            made.append(_partial(query, values))
+            made[row.key] = _partial(query, values)
     return made
 
 
@@ -384,22 +469,20 @@ def _partial(query: Ask, values: Mapping[str, Any]) -> Any:
 
 def _from_copies(
     context: Context, query: Ask, via: Index[Any], rows: Sequence[Row]
-) -> Steps[list[Any]]:
-    members = [copies.member_of(row, is_local=via.is_local) for row in rows]
+) -> Steps[dict[RowKey, Any]]:
     if query.is_verified or not _do_copies_tell(query, via, rows):
-        return (yield from _members(context, query, members))
+        return (yield from _members(context, query, via, rows))
     only = None if query.selected is None else _needed(query)
-    copied = [read_copy(via, row, context.sealing, only) for row in rows]
+    copied = {row.key: read_copy(via, row, context.sealing, only) for row in rows}
     if query.selected is not None:
-        return [_partial(query, one) for one in copied if _holds(query, one)]
-    stored = [
-        Stored(query.model, values, _origin(member, row, values))
-        for values, member, row in zip(copied, members, rows, strict=True)
-    ]
-    if any(each.references() for each in stored):
-        return (yield from _members(context, query, members))
-    entities = [to_entity(each, each.values) for each in stored]
-    return [entity for entity in entities if _is_wanted(query, entity)]
+        return {key: _partial(query, one) for key, one in copied.items() if _holds(query, one)}
+    stored = {
+        row.key: Stored(query.model, copied[row.key], _origin(via, row, copied[row.key]))
+        for row in rows
+    }
+    if any(each.references() for each in stored.values()):
+        return (yield from _members(context, query, via, rows))
+    return _wanted(query, {key: to_entity(each, each.values) for key, each in stored.items()})
 
 
 def _do_copies_tell(query: Ask, via: Index[Any], rows: Sequence[Row]) -> bool:
@@ -418,16 +501,10 @@ def _holds(query: Ask, values: Mapping[str, Any]) -> bool:
     return client is None or evaluate_values(client, values)
 
 
-def _origin(member: RowKey, row: Row, values: Mapping[str, Any]) -> Origin:
+def _origin(via: Index[Any], row: Row, values: Mapping[str, Any]) -> Origin:
     """Return the origin of an entity that was read from a copy: it knows no etag."""
+    member = copies.member_of(row, is_local=via.is_local)
     return Origin(key=member, etags=(), values=snapshot(values), timestamp=row.timestamp)
-
-
-def _from_lists(
-    context: Context, query: Ask, via: ListIndex[Any], rows: Sequence[Row]
-) -> Steps[list[Any]]:
-    members = [copies.member_of(row, is_local=via.is_local) for row in rows]
-    return (yield from _members(context, query, members))
 
 
 class _Member(msgspec.Struct, frozen=True):
@@ -444,6 +521,7 @@ def _read_lists(
     """Read the members of index entities; a page may end and begin inside of one."""
     via, read = query.plan.asked.via, query.plan.requests[position.request]
     assert isinstance(via, ListIndex)
+    position = _with_listed(position)
     if isinstance(read, PointRead):
         listed = yield from _listed(via, query.plan.table, read.key)
     else:
@@ -452,36 +530,70 @@ def _read_lists(
         if page.continuation is not None:
             at = page.continuation
             after = Position(position.request, at.partition, at.row)
-    members = [
-        _Member(key, place, RowKey(key.partition, name[0]) if via.is_local else RowKey(*name))
-        for key, names in listed
-        for place, name in enumerate(names)
-        if position.member is None or place >= position.member or key.row != position.row
-    ]
-    # Between partitions only the service can say where it goes on: such a page is not cut.
-    room = None if isinstance(read, ScanRead) else size
+            if all(key != position.listed for key, _ in listed):  # it is in a page to come
+                after = _cut_inside(after, position.listed, position.member, position.passed)
+    members = _members_from(
+        [
+            _Member(key, place, RowKey(key.partition, name[0]) if via.is_local else RowKey(*name))
+            for key, names in listed
+            for place, name in enumerate(names)
+        ],
+        position,
+    )
     taken, found = 0, list[Any]()
-    while taken < len(members) and (room is None or len(found) < room):
-        count = len(members) if room is None else max(room - len(found), context.options.parallel)
+    while taken < len(members) and (size is None or len(found) < size):
+        count = len(members) if size is None else max(size - len(found), context.options.parallel)
         chunk = members[taken : taken + count]
         for entity in (yield from _each_member(context, query, [one.key for one in chunk])):
             taken += 1
             found += [] if entity is None else [entity]
-            if room is not None and len(found) == room:
+            if size is not None and len(found) == size:
                 break
     if taken < len(members):
         first = members[taken]
-        key = first.listed_in
-        after = Position(position.request, key.partition, key.row, first.place)
+        # Over several partitions the page is read once more, from its own start.
+        start = position if isinstance(read, ScanRead) else Position(position.request)
+        after = _cut_inside(start, first.listed_in, first.place, first.key)
     return Slice(found, after)
+
+
+def _with_listed(position: Position) -> Position:
+    """Return a position as it is told now: an older version told the list in place of a start."""
+    if position.member is None or position.listed is not None:
+        return position
+    listed = RowKey(position.partition or "", position.row or "")
+    return Position(position.request, member=position.member, listed=listed)
+
+
+def _cut_inside(
+    start: Position, listed: RowKey | None, member: int | None, following: RowKey | None
+) -> Position:
+    return msgspec.structs.replace(start, member=member, passed=following, listed=listed)
+
+
+def _members_from(members: Sequence[_Member], position: Position) -> Sequence[_Member]:
+    """Return the members that were not given: meanwhile some may have come, and others gone."""
+    cut = [one.key for one in members if one.listed_in == position.listed]
+    if position.listed is None:
+        return members
+    if not cut:
+        return [one for one in members if not _are_ordered(one.listed_in, position.listed)]
+    start = next(i for i, one in enumerate(members) if one.listed_in == position.listed)
+    if position.passed is None:
+        place = min(position.member or 0, len(cut))
+    elif position.passed in cut:
+        place = cut.index(position.passed)
+    else:
+        place = sum(key < position.passed for key in cut)
+    return members[start + place :]
 
 
 def _query_lists(query: Ask, read: Read, position: Position) -> QueryRows:
     """Ask for index entities: as many as a page holds, for most of them hold few members."""
+    if isinstance(read, RangeRead) and position.listed is not None:
+        read = msgspec.structs.replace(read, lower=max(read.lower, position.listed.row))
     continuation = None
-    if position.member is not None and isinstance(read, RangeRead) and position.row is not None:
-        read = msgspec.structs.replace(read, lower=max(read.lower, position.row))
-    elif position.partition is not None:
+    if position.partition is not None:
         continuation = Continuation(position.partition, position.row)
     return QueryRows(query.plan.table, query.plan.filter_of(read), continuation=continuation)
 
@@ -495,10 +607,13 @@ def _listed(
     return [] if row is None else [(key, copies.members_in(row.properties))]
 
 
-def _members(context: Context, query: Ask, members: Sequence[RowKey]) -> Steps[list[Any]]:
-    """Read the entities that an index names; what has moved away since is left out."""
+def _members(
+    context: Context, query: Ask, via: AnyIndex, rows: Sequence[Row]
+) -> Steps[dict[RowKey, Any]]:
+    """Read the entities that rows of an index name; what has moved away since is left out."""
+    members = [copies.member_of(row, is_local=via.is_local) for row in rows]
     found = yield from _each_member(context, query, members)
-    return [entity for entity in found if entity is not None]
+    return {row.key: entity for row, entity in zip(rows, found, strict=True) if entity is not None}
 
 
 def _each_member(context: Context, query: Ask, members: Sequence[RowKey]) -> Steps[list[Any]]:
@@ -529,27 +644,51 @@ def _wanted_of(query: Ask, entity: Any) -> Any:
 # A partition that was spread
 
 
-def _read_merged(context: Context, query: Ask, position: Position, size: int) -> Steps[Slice]:
+def _read_merged(
+    context: Context, query: Ask, position: Position, size: int | None
+) -> Steps[Slice]:
     """Read the first rows of every part and merge them by row key.
 
     Of each part the rows are taken in the order in which the service gave them, and each part
     goes on behind its own last row: whatever order the service keeps, none is left out.
     """
+    passed = dict(position.parts)
+    found: list[Any] = []
+    ahead = 1
+    while True:
+        wanted = PAGE_SIZE_MAX if size is None else size - len(found)
+        count = max(wanted, min(wanted * ahead, PAGE_SIZE_MAX))
+        taken = yield from _first_of_all(context, query, passed, count)
+        entities = yield from _entities(context, query, [row for _, row in taken])
+        is_cut = len(entities) > wanted
+        if is_cut:
+            last = list(entities)[wanted - 1]
+            end = next(place for place, (_, row) in enumerate(taken, 1) if row.key == last)
+            taken = taken[:end]
+        passed |= {place: row.key.row for place, row in taken}
+        found += list(entities.values())[:wanted]
+        if not is_cut and len(taken) < count:
+            return Slice(found)
+        if len(found) == size or (size is None and found):
+            return Slice(found, Position(parts=passed))
+        ahead = min(ahead * READ_AHEAD, PAGE_SIZE_MAX)
+
+
+def _first_of_all(
+    context: Context, query: Ask, passed: Mapping[int, str], count: int
+) -> Steps[list[tuple[int, Row]]]:
+    """Return the next rows of all parts together, each with the place of its part."""
     reads = [read for read in query.plan.requests if isinstance(read, RangeRead)]
-    starts = [_behind(read, position.parts.get(place)) for place, read in enumerate(reads)]
+    starts = [_behind(read, passed.get(place)) for place, read in enumerate(reads)]
     parts = yield from ask(
         Parallel(
-            tuple(_first_rows(query, start, size) for start in starts), context.options.parallel
+            tuple(_first_rows(context, query, start, count) for start in starts),
+            context.options.parallel,
         )
     )
     heads = [[(place, row) for row in part] for place, part in enumerate(parts)]
     merged = heapq.merge(*heads, key=lambda head: (head[1].key.row, head[1].key.partition))
-    taken = list(islice(merged, size))
-    entities = yield from _entities(context, query, [row for _, row in taken])
-    if len(taken) < size:
-        return Slice(entities)
-    passed = {place: row.key.row for place, row in taken}
-    return Slice(entities, Position(parts=position.parts | passed))
+    return list(islice(merged, count))
 
 
 def _behind(read: RangeRead, passed: str | None) -> RangeRead:
@@ -562,12 +701,12 @@ def _behind(read: RangeRead, passed: str | None) -> RangeRead:
     return msgspec.structs.replace(read, lower=lower)
 
 
-def _first_rows(query: Ask, read: Read, size: int) -> Steps[list[Row]]:
+def _first_rows(context: Context, query: Ask, read: Read, size: int) -> Steps[list[Row]]:
     rows: list[Row] = []
     call = QueryRows(
         query.plan.table,
         query.plan.filter_of(read),
-        _select(query),
+        _select(context, query),
         min(size, PAGE_SIZE_MAX),
     )
     while True:

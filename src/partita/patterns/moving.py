@@ -14,6 +14,8 @@ wherever it was. Who reads in between finds `_MovedTo` in the source and `_Moved
 target. Who would change either of them finishes the move first (`come_to_rest`): else a change
 of one place would be lost to the other. A target that is written late, when all is over and it
 may have been moved on or deleted, is another one than the entry was told of, and is removed.
+
+The table of a period has no outbox that anybody sweeps: there, entities stay in their partition.
 """
 
 import contextlib
@@ -29,6 +31,7 @@ from partita.errors import (
     UnavailableError,
     UniqueViolationError,
     UnknownTypeError,
+    UsageError,
 )
 from partita.patterns.calls import GetRow, RowOperation, Steps, Verb, WriteRows, ask
 from partita.patterns.changes import Change, write
@@ -52,6 +55,14 @@ def start_move(
     context: Context, model: EntityType[Any], origin: Origin, target: RowKey
 ) -> Steps[tuple[OutboxReference, Move]]:
     """Mark the source and write down where it shall go, in one group."""
+    if model.table != model.declaration.table:
+        raise UsageError(
+            "PeriodHasNoOutbox",
+            f"A {model.name} in the table of a period cannot be moved to another partition: no "
+            "worker looks there for a move that was stopped half-way.",
+            facts={"table": model.table, "partition_key": origin.key.partition},
+            hint="Save it as a new one through db.periods(...), then delete this one.",
+        )
     there = yield from ask(GetRow(model.table, target))
     if there is not None:
         raise _taken(model, target)
@@ -309,7 +320,7 @@ def _restless(model: EntityType[Any], key: RowKey) -> StoreBusyError:
 def _taken(model: EntityType[Any], target: RowKey) -> EntityExistsError:
     return EntityExistsError(
         "EntityAlreadyExists",
-        f"There is a {model.name} under the target's keys.",
+        f"Under the target's keys there is another {model.name}.",
         facts={"partition_key": target.partition, "row_key": target.row},
         hint="Delete it first, or move to other keys.",
     )

@@ -19,7 +19,7 @@ from partita.patterns.model import EntityType
 from partita.patterns.moments import utc_now
 from partita.patterns.plans import plan_query
 from partita.patterns.rate import Rate
-from partita.patterns.reading import find
+from partita.patterns.reading import find_any
 from partita.patterns.table_series import TableSeries, read_first
 from partita.patterns.verbs import check_entity, key_of, save
 
@@ -146,7 +146,7 @@ class Periods(Generic[T]):
         return found[0] if found else None
 
     def _find_in(self, context: Context, key: Any, table: str, *, count: int) -> Steps[list[T]]:
-        entity = yield from find(context, self.model.in_table(table), key)
+        entity = yield from find_any(context, self.model.in_table(table), key)
         return [] if entity is None or count < 1 else [entity]
 
     def latest(self, context: Context, given: Mapping[str, Any], count: int) -> Steps[Sequence[T]]:

@@ -174,6 +174,8 @@ def plan_query(
     asked = Asked(model, given, condition, via)
     if condition is None and (point := _find_point(asked)) is not None:
         return point
+    if condition is not None:
+        _check_columns(model, condition)
     wanted = [*conditions_of(asked), *conjuncts(condition)]
     if NEVER in wanted:
         return _made(asked, (), [], [])
@@ -182,6 +184,8 @@ def plan_query(
     branches, left_out = branches_of(wanted, keys)
     found = [_find(asked, pair, branch, of_keys) for pair in asked.templates for branch in branches]
     reads, hull = gather([spot for each in found for spot in each.spots])
+    if not all(isinstance(read, PointRead) for read in reads):
+        _check_storage(via)
     vague = {id(each) for each in left_out} | {
         id(each) for each in wanted if not is_exact(each, keys)
     }
@@ -191,6 +195,22 @@ def plan_query(
         if not is_about(each, keys) or not _is_said(each, found, hull, is_vague=id(each) in vague)
     ]
     return _made(asked, reads, rest, found)
+
+
+def _check_columns(model: EntityType[Any], condition: Condition) -> None:
+    """Refuse columns of another table, which may have a field of the same name."""
+    for field in fields_in(condition):
+        own = find_field(model, field.name)
+        if own is field:
+            continue
+        owner, _, _ = field.codec.where.rpartition(".")
+        if owner not in {each.name for each in model.lineage()}:
+            raise UsageError(
+                "ColumnOfAnother",
+                f"The condition is on {field.codec.where}, and the query is of {model.name}.",
+                facts={"type": model.name, "field": field.name},
+                hint="Use those of the table that is asked: table.where(table.c.field == ...).",
+            )
 
 
 def _find_point(asked: Asked) -> QueryPlan | None:
@@ -297,7 +317,6 @@ def _find(
     else:
         spots = tuple(Spot(each, rows.lower, rows.upper) for each in partitions)
         said |= rows.expressed
-        _check_storage(asked.via)
     return _Found(
         spots,
         said - branch.blurred,

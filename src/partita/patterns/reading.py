@@ -4,12 +4,19 @@ A read that meets a write half-way (rows of a wide entity that do not belong tog
 that was replaced meanwhile) is made again; nothing half-written is ever handed out.
 """
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
-from partita.errors import BlobMissingError, DefinitionError, TornReadError
+from partita.errors import (
+    BlobMissingError,
+    DefinitionError,
+    InvalidKeyError,
+    TornReadError,
+    UsageError,
+)
 from partita.patterns.calls import GetBlob, GetRow, Parallel, QueryRows, Steps, ask
 from partita.patterns.columns import Columns, Condition, all_of
 from partita.patterns.context import Context
@@ -29,7 +36,10 @@ from partita.patterns.plans import plan_query
 from partita.patterns.rows import Stored, from_rows
 from partita.patterns.values import Row, RowKey
 
+S = TypeVar("S")
 T = TypeVar("T")
+
+_KEYS = ("PartitionKey", "RowKey")
 
 REREADS_MAX = 10
 """How often a read is made again that met a write half-way."""
@@ -72,7 +82,7 @@ def _rows_of_layout(model: EntityType[Any], key: RowKey) -> Steps[list[Row]]:
     if model.layout.rows == 1:
         row = yield from ask(GetRow(model.table, key))
         return [] if row is None else [row]
-    if not model.row.is_prefix_free:
+    if not all(each.row.is_prefix_free for each in model.family()):
         # Other entities may lie between the rows of this one: read them by their keys.
         keys = [part_key(key, place) for place in range(model.layout.rows)]
         found = yield from find_rows(model.table, keys)
@@ -136,6 +146,68 @@ def find(context: Context, model: EntityType[T], key: RowKey) -> Steps[T | None]
         entity: T = to_entity(stored, values)
         return entity
     raise AssertionError
+
+
+# ---------------------------------------------------------------------------------------------
+# Types below one that was asked for, with keys of their own
+
+
+def find_any(context: Context, model: EntityType[T], key: RowKey) -> Steps[T | None]:
+    """Read an entity of a type or of one below it, by the key that its fields give the type."""
+    if not model.children:
+        return (yield from find(context, model, key))
+    own, others = _keys_below(model, key)
+    entity: T | None = None
+    if own is not None:
+        entity = yield from find(context, model, own)
+    if entity is None and others:
+        finds: list[Steps[Any]] = [find(context, model, each) for each in others]
+        found = yield from ask(Parallel(tuple(finds), context.options.parallel))
+        return _only(model, key, [each for each in found if each is not None])
+    return entity
+
+
+def locate(model: EntityType[Any], key: RowKey) -> Steps[RowKey]:
+    """Return the key under which `find_any` finds an entity; if there is none, the type's own."""
+    if not model.children:
+        return key
+    own, others = _keys_below(model, key)
+    if not others:
+        return own or key
+    if own is not None and (yield from ask(GetRow(model.table, own, _KEYS))) is not None:
+        return own
+    if own is None and len(others) == 1:
+        return others[0]
+    rows = yield from find_rows(model.table, others)
+    there = [each for each, row in rows.items() if row is not None]
+    return _only(model, key, there) or own or others[0]
+
+
+def _keys_below(model: EntityType[Any], key: RowKey) -> tuple[RowKey | None, list[RowKey]]:
+    """Return the key that the fields of a key give a type itself, and those of types below it.
+
+    One that cannot be stored has none: all that is below it is alike.
+    """
+    given = {**model.partition.parse(key.partition), **model.row.parse(key.row)}
+    keys: list[RowKey] = []
+    for each in model.family():
+        if each.is_abstract or set(each.key_fields) != set(model.key_fields):
+            continue
+        with contextlib.suppress(InvalidKeyError):  # such a value it cannot have
+            keys.append(each.key(given))
+    own = None if model.is_abstract and keys else key
+    return own, [each for each in dict.fromkeys(keys) if each != own]
+
+
+def _only(model: EntityType[Any], key: RowKey, found: Sequence[S]) -> S | None:
+    if len(found) > 1:
+        raise UsageError(
+            "KeyAmbiguous",
+            f"Several types derived from {model.name} have an entity with these key fields.",
+            facts={"type": model.name, "partition_key": key.partition, "row_key": key.row},
+            hint="Ask the table of the type that is meant: db.table(...).",
+        )
+    return found[0] if found else None
 
 
 def to_entity(stored: Stored, values: Mapping[str, Any]) -> Any:

@@ -1,43 +1,55 @@
 """Rotation of encryption keys: content keys are wrapped anew, what is sealed stays as it is."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from partita.errors import (
-    EncryptionKeyError,
-    EntityNotFoundError,
-    ETagMismatchError,
-    TableNotFoundError,
-)
+from partita.errors import EncryptionKeyError, EntityNotFoundError, ETagMismatchError
 from partita.patterns import encryption
 from partita.patterns.calls import GetRow, QueryRows, RowOperation, Steps, Verb, WriteRows, ask
 from partita.patterns.context import Context
 from partita.patterns.model import EntityType
+from partita.patterns.table_series import TableSeries, read_each
 from partita.patterns.values import Row, RowKey
 
 Progress = Callable[[int], object]
 
 
 def rotate(context: Context, model: EntityType[Any], progress: Progress) -> Steps[int]:
-    """Wrap the content keys of all rows of a type anew, copies included; return how many."""
+    """Wrap the content keys of all rows of a type anew, copies included; return how many.
+
+    The tables of its periods are among them, if the database was told of the series.
+    """
     indexes = [index for each in model.family() for index in each.all_indexes()]
     tables = {model.table, *(index.table for index in indexes)}
+    for each in {*model.family(), *model.lineage()}:
+        for series in context.series.get(each.name, {}):
+            tables.update((yield from series.tables()))
+    return (yield from _rotate_tables(context, sorted(tables), progress))
+
+
+def rotate_series(context: Context, series: TableSeries, progress: Progress) -> Steps[int]:
+    """Wrap the content keys in all tables of a series anew; return how many."""
+    tables = yield from series.tables()
+    return (yield from _rotate_tables(context, tables, progress))
+
+
+def _rotate_tables(context: Context, tables: Sequence[str], progress: Progress) -> Steps[int]:
     done = 0
-    for table in sorted(tables):
-        done += yield from _rotate_table(context, table, progress, done)
+    for table in tables:
+        rotate_one = partial(_rotate_table, context, progress, done)
+        # A table that is missing, or dropped meanwhile because its period is over, has no rows.
+        done += sum((yield from read_each([table], rotate_one)))
     return done
 
 
-def _rotate_table(context: Context, table: str, progress: Progress, before: int) -> Steps[int]:
+def _rotate_table(context: Context, progress: Progress, before: int, table: str) -> Steps[int]:
     query = QueryRows(table, select=("PartitionKey", "RowKey", encryption.SEAL))
     done = 0
     while True:
-        try:
-            page = yield from ask(query)
-        except TableNotFoundError:
-            return done
+        page = yield from ask(query)
         for row in page.rows:
             if (yield from _rotate_row(context, table, row)):
                 done += 1

@@ -208,6 +208,11 @@ class TableSeries(msgspec.Struct, frozen=True):
                 made.append(self._name_of(index))
         return tuple(made)
 
+    def tables(self) -> Steps[tuple[str, ...]]:
+        """List the tables of the series that there are."""
+        tables = yield from ask(ListTables(self.name))
+        return tuple(table for table in tables if self._find_index(table) is not None)
+
     def sweep(self, now: datetime) -> Steps[tuple[str, ...]]:
         """Drop the tables that have expired; return those that were still there.
 
