@@ -38,6 +38,7 @@ RULES = (
     (r"\bawait ", ""),
     (r"\bAsyncIterator\b", "Iterator"),
     (r"\bAsyncPort\b", "SyncPort"),
+    (r"\bAsyncTurns\b", "Turns"),
     (r"\bopen_async\b", "open_sync"),
     (r"__a(enter|exit|iter)__", r"__\1__"),
 )

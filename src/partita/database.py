@@ -243,7 +243,10 @@ class Database:
                 raise _closing()
             if self._idle_readers:
                 return self._idle_readers.pop()
-        return self._connect(READER_CACHE_KIB)
+        try:
+            return self._connect(READER_CACHE_KIB)
+        except apsw.CantOpenError as error:  # no file is left to be opened, or it was just closed
+            raise StoreBusyError("ServerBusy", "No further reader can be opened now.") from error
 
     def _give_reader(self, connection: apsw.Connection) -> None:
         with self._idle_lock:

@@ -149,8 +149,18 @@ class ScanRefusedError(UsageError):
     """A query would read a whole partition or table, and nobody asked for that."""
 
 
-class ProjectionError(UsageError):
+class ScanWarning(UserWarning):
+    """The same, where `connect(..., scans="warn")` lets it happen."""
+
+
+class ProjectionError(UsageError, TypeError):
     """An object that holds only some fields was given where the whole entity is needed."""
+
+
+class NotSelectedError(ProjectionError, AttributeError):
+    """A field was asked for that the projection does not hold: to `hasattr` it has none."""
+
+    __str__ = PartitaError.__str__
 
 
 class ContinuationError(UsageError):

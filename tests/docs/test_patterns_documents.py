@@ -26,7 +26,7 @@ def run(*arguments: str, folder: Path) -> str:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=200,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -53,7 +53,7 @@ def test_the_tutorial_of_patterns_goes_as_it_says(tmp_path: Path) -> None:
             },
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=200,
             check=False,
         )
         endpoint = server.endpoint

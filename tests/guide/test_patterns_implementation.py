@@ -757,7 +757,7 @@ class TestControllingAccess:
         await _created(partita_db, File)
         for owner in ("user", "user1", "user10", "user2"):
             await partita_db.table(File).save(File(dept="Sales", owner=owner, name="plan"))
-        [grant] = partita_db.grant(
+        grant = partita_db.grant(
             File, permissions="rd", ttl=timedelta(minutes=5), dept="Sales", owner="user1"
         )
 
@@ -781,11 +781,15 @@ class TestAsynchronousAndParallelOperations:
         for topic in topics:
             await db.table(Note).save_all(notes(1, 2, topic=topic))
         under_way, most = [0], [0]
+        has_met_limit = asyncio.Event()
 
         async def watch(_: ServiceKind, request: Request, respond: Respond) -> Response:
             under_way[0] += 1
             most[0] = max(most[0], under_way[0])
-            await asyncio.sleep(0.005)
+            if under_way[0] == 3:
+                has_met_limit.set()
+            await has_met_limit.wait()
+            await asyncio.sleep(0.005)  # time for one too many
             try:
                 return await respond(request)
             finally:

@@ -361,7 +361,7 @@ class TestOneToOne:
     ) -> None:
         await db.table(Employee).save(Employee(dept="Sales", id=1))
         await db.table(Salary).save(Salary(dept="Sales", id=1, amount=70_000))
-        [grant] = db.grant(Employee, permissions="r", ttl=timedelta(minutes=5), dept="Sales", id=1)
+        grant = db.grant(Employee, permissions="r", ttl=timedelta(minutes=5), dept="Sales", id=1)
 
         arguments: dict[str, Any] = partita_account.client_arguments(TABLES)
         arguments["credential"] = AzureSasCredential(grant.token)

@@ -93,10 +93,18 @@ def test_a_read_whose_answer_breaks_in_the_middle_is_asked_again_without_a_loop(
     assert cost.requests == 2
 
 
-async def test_another_server_at_the_address_is_said() -> None:
-    async with answering(STRANGE) as where, connect(where) as db:
+@pytest.mark.parametrize(
+    "answer",
+    [
+        STRANGE,
+        STRANGE.replace(b"200 OK", b"404 Not Found"),
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}",
+    ],
+)
+async def test_another_server_at_the_address_is_said(answer: bytes) -> None:
+    async with answering(answer) as where, connect(where) as db:
         with pytest.raises(UnavailableError) as caught:
-            await db.table(Clerk).get(dept="Sales", id=7)
+            await db.table(Clerk).get_or_none(dept="Sales", id=7)
 
     assert caught.value.code == "AnswerUnreadable"
     assert "another server may listen there" in caught.value.hint

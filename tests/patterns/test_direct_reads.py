@@ -70,6 +70,7 @@ async def test_a_table_that_is_not_there_is_said(account: LocalAccount) -> None:
             await near.table(Meter).get(site="a", id=1)
 
     assert caught.value.facts["table"] == "meters"
+    assert "create_tables" in caught.value.hint
 
 
 def test_threads_read_beside_a_writer_and_never_see_the_past(account: LocalAccount) -> None:

@@ -245,6 +245,72 @@ async def test_delete_if_exists_looks_again_if_somebody_was_faster(any_db: Datab
     assert [each.number for each in found if each.number >= 100] == list(range(100, 106))
 
 
+async def test_a_group_patches_and_upserts(any_db: Database) -> None:
+    notes = any_db.table(Note)
+    old, _, other = [await notes.save(note(number, text="old")) for number in (1, 2, 3)]
+    await notes.patch(other, stars=5)
+
+    def fill(group: Group) -> None:
+        group.patch(old, stars=7)
+        group.upsert(note(2, text="new"))
+        group.save(evolve(other, text="forced"), force=True)
+        group.upsert(note(4, text="first"))
+
+    group = await send(notes, fill)
+
+    found = await notes.partition(topic="tables").all().list()
+    assert [(each.number, each.text, each.stars) for each in found] == [
+        (1, "old", 7), (2, "new", None), (3, "forced", None), (4, "first", None),
+    ]  # fmt: skip
+    assert group.entities == found
+    await notes.save(evolve(group.entities[0], text="again"))  # with the etag that the group left
+
+
+async def test_upserts_of_a_group_move_the_copies_of_indexes(any_db: Database) -> None:
+    departments, employees = any_db.table(Department), any_db.table(Employee)
+    await departments.save(Department(name="Sales", manager_id=1))
+    await employees.save(person(1, email="old@contoso.com"))
+
+    def fill(group: Group) -> None:
+        group.upsert(person(1, email="new@contoso.com"))
+        group.upsert(person(2))
+
+    await send(employees, fill, dept="Sales")
+
+    by = employees.via(by_email)
+    assert (await by.get(dept="Sales", email="new@contoso.com")).id == 1
+    assert await by.get_or_none(dept="Sales", email="old@contoso.com") is None
+    assert (await departments.get(name="Sales")).headcount == 2
+
+
+async def test_an_upsert_of_a_group_looks_again_if_somebody_was_faster(any_db: Database) -> None:
+    employees = any_db.table(Employee)
+
+    async def write(first: int) -> None:
+        for number in range(6):
+            async with employees.partition(dept="Sales").atomic() as group:
+                group.upsert(person(1, first=f"{first}-{number}"))
+                group.save(person(first + number))
+
+    await asyncio.gather(write(100), write(200))
+
+    assert await employees.partition(dept="Sales").all().count() == 13
+
+
+async def test_a_patch_of_a_group_wants_what_was_loaded(notes: Table[Note]) -> None:
+    stale = await notes.save(note(1))
+    await notes.patch(stale, stars=1)
+
+    with pytest.raises(ETagMismatchError) as refused:
+        await send(notes, lambda group: group.patch(stale, stars=2))
+    assert refused.value.entity == evolve(stale, stars=2)
+    with pytest.raises(UsageError, match="neither loaded nor saved"):
+        await send(notes, lambda group: group.patch(note(9), stars=2))
+    with pytest.raises(UsageError, match="no field 'colour'"):
+        await send(notes, lambda group: group.patch(stale, colour=2))
+    assert (await notes.get(topic="tables", number=1)).stars == 1
+
+
 async def test_several_types_of_one_partition_change_together(any_db: Database) -> None:
     departments, employees = any_db.table(Department), any_db.table(Employee)
 

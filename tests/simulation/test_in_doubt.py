@@ -150,7 +150,7 @@ def simulate(trials: int, *, has_key: bool, lost_chance: float = LOST_CHANCE) ->
     return run(main(), seed=SEED).value
 
 
-@pytest.mark.timeout(1200 if SOAK else 120)
+@pytest.mark.timeout(1200 if SOAK else 300)
 def test_work_under_a_key_is_done_exactly_once_however_many_answers_are_lost() -> None:
     seen = simulate(TRIALS, has_key=True)
 

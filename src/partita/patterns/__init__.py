@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         PartitaError,
         ProjectionError,
         ScanRefusedError,
+        ScanWarning,
         ThrottledError,
         UniqueViolationError,
     )
@@ -67,8 +68,9 @@ if TYPE_CHECKING:
     from partita.patterns.projections import Partial
     from partita.patterns.raw import RawEntity
     from partita.patterns.references import Reference, reference
+    from partita.patterns.sizes import measure
     from partita.patterns.table_series import TableSeries
-    from partita.patterns.values import Int32, measure
+    from partita.patterns.values import Int32
     from partita.patterns.views import view
 
 _PLACES = {
@@ -83,6 +85,7 @@ _PLACES = {
     "PartitaError": "partita.errors",
     "ProjectionError": "partita.errors",
     "ScanRefusedError": "partita.errors",
+    "ScanWarning": "partita.errors",
     "ThrottledError": "partita.errors",
     "UniqueViolationError": "partita.errors",
     "access": "partita.patterns.access_patterns",
@@ -142,9 +145,9 @@ _PLACES = {
     "RawEntity": "partita.patterns.raw",
     "Reference": "partita.patterns.references",
     "reference": "partita.patterns.references",
+    "measure": "partita.patterns.sizes",
     "TableSeries": "partita.patterns.table_series",
     "Int32": "partita.patterns.values",
-    "measure": "partita.patterns.values",
     "view": "partita.patterns.views",
 }
 
@@ -195,6 +198,7 @@ __all__ = [
     "Reference",
     "RsaKey",
     "ScanRefusedError",
+    "ScanWarning",
     "Series",
     "Table",
     "TableSeries",

@@ -81,7 +81,13 @@ def access(  # noqa: PLR0913 - keyword-only, each with a plain default
     `get` and `partition` are given as one value each, `range` as an interval; `where` are
     conditions on any field. `via` is the name of an index.
     """
-    return Access(name, (*partition, *get), tuple(range), tuple(where), via, allow)
+    given = (*_names(partition), *_names(get))
+    return Access(name, given, _names(range), _names(where), via, allow)
+
+
+def _names(given: Sequence[str]) -> tuple[str, ...]:
+    # A text is a sequence of texts to a type checker as well: it is meant as one name.
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
 def check_access(given: type[Any] | EntityType[Any]) -> list[AccessPlan]:
@@ -106,13 +112,26 @@ def require_access(*given: type[Any] | EntityType[Any]) -> None:
 def _declared(model: EntityType[Any]) -> Iterable[Access]:
     declared: Any = model.access
     if isinstance(declared, Mapping):
-        return [access(name, **options) for name, options in declared.items()]
+        return [_from_options(model, name, options) for name, options in declared.items()]
     found = list(declared)
+    for each in found:
+        if not isinstance(each, Access):
+            raise _refused(model, each, "it is none.", _HOW)
     names = [each.name for each in found]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise _refused(model, twice, "there are two of this name.", "Give each its own name.")
     return found
+
+
+_HOW = 'Make it with access("...", get=..., partition=..., range=..., where=..., via=...).'
+
+
+def _from_options(model: EntityType[Any], name: str, options: Mapping[str, Any]) -> Access:
+    try:
+        return access(name, **options)
+    except TypeError as error:
+        raise _refused(model, name, "an option is not one of access().", _HOW) from error
 
 
 def _plan(model: EntityType[Any], pattern: Access) -> QueryPlan:
@@ -143,7 +162,7 @@ def _index(model: EntityType[Any], pattern: Access) -> AnyIndex:
     raise _refused(model, pattern.name, f"there is no index {pattern.via!r}.", f"Its are: {names}.")
 
 
-def _refused(model: EntityType[Any], name: str, reason: str, hint: str) -> DefinitionError:
+def _refused(model: EntityType[Any], name: object, reason: str, hint: str) -> DefinitionError:
     return DefinitionError(
         "AccessRefused",
         f"{model.name}: the access pattern {name!r} cannot be: {reason}",

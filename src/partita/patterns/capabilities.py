@@ -12,6 +12,7 @@ from partita.errors import NotOrderedError, NotSupportedError
 
 COSMOS_HOSTS = (".table.cosmos.", ".table.cosmosdb.")
 COSMOS_EMULATOR_PORT = 8902
+COSMOS_NAME = "Cosmos DB"
 
 
 class Capabilities(msgspec.Struct, frozen=True):
@@ -23,6 +24,8 @@ class Capabilities(msgspec.Struct, frozen=True):
     """A comparison of keys reads that range, and no more."""
     has_queues: bool = True
     has_blobs: bool = True
+    has_signatures: bool = True
+    """Whoever holds a shared access signature is known to be kept inside its range of keys."""
     name: str = "Table Storage"
 
     def require_ordered(self, what: str) -> None:
@@ -38,16 +41,37 @@ class Capabilities(msgspec.Struct, frozen=True):
 
     def require_queues(self, what: str) -> None:
         if not self.has_queues:
-            raise _absent(what, "queues", self.name, "QueueEndpoint")
+            raise self._absent(what, "queues", "QueueEndpoint")
 
     def require_blobs(self, what: str) -> None:
         if not self.has_blobs:
-            raise _absent(what, "blobs", self.name, "BlobEndpoint")
+            raise self._absent(what, "blobs", "BlobEndpoint")
+
+    def require_signatures(self, what: str) -> None:
+        if not self.has_signatures:
+            raise self._absent(what, "shared access signatures for ranges of keys", "")
+
+    def _absent(self, what: str, kind: str, member: str) -> NotSupportedError:
+        # One credential is for all endpoints of a string: one of Cosmos DB opens no queue.
+        hint = "Keep what needs them in a storage account of its own, with a connect() of its own."
+        if self.name != COSMOS_NAME:
+            hint = f"Connect with a string that names them too ({member}=...)."
+        return NotSupportedError(
+            "ServiceAbsent",
+            f"{what} needs {kind}, and {self.name} as it was connected has none.",
+            facts={"endpoint": self.name},
+            hint=hint,
+        )
 
 
 ORDERED = Capabilities()
 COSMOS = Capabilities(
-    is_ordered=False, has_ranges=True, has_queues=False, has_blobs=False, name="Cosmos DB"
+    is_ordered=False,
+    has_ranges=True,
+    has_queues=False,
+    has_blobs=False,
+    has_signatures=False,
+    name=COSMOS_NAME,
 )
 
 
@@ -62,12 +86,3 @@ def capabilities_of(endpoint: str) -> Capabilities:
     if any(mark in f"{host}." for mark in COSMOS_HOSTS) or parts.port == COSMOS_EMULATOR_PORT:
         return COSMOS
     return ORDERED
-
-
-def _absent(what: str, kind: str, name: str, member: str) -> NotSupportedError:
-    return NotSupportedError(
-        "ServiceAbsent",
-        f"{what} needs {kind}, and {name} as it was connected has none.",
-        facts={"endpoint": name},
-        hint=f"Connect with a string that names them too ({member}=...).",
-    )

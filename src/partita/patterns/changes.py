@@ -150,6 +150,7 @@ def write(
     write_id = context.clock.random_bytes(8).hex()
     prepared: list[_Prepared] = []
     for number, change in enumerate(changes):
+        _check_period(context, change)
         references = yield from _put_blobs(change, write_id)
         prepared.append(_Prepared(change, number, references))
     is_careful = False
@@ -189,6 +190,24 @@ def write(
         facts={"table": table, "partition_key": prepared[0].change.key.partition},
         hint="Try later; a counter or index entity that everybody writes may need to be spread.",
     )
+
+
+def _check_period(context: Context, change: Change) -> None:
+    """Refuse an entity in the table of a period that is not its own: no reader looks there."""
+    model, values = change.model, change.after
+    if model.table == model.declaration.table or values is None:
+        return
+    for each in model.lineage():
+        for series, at in context.series.get(each.name, {}).items():
+            own = series.table_for(values[at])
+            if own != model.table and series.start_of(model.table) is not None:
+                raise UsageError(
+                    "WrongPeriod",
+                    f"By its {at!r} this {model.name} belongs to the table of another period.",
+                    facts={"type": model.name, "table": model.table, "wanted": own},
+                    hint="Save it through db.periods(...), which finds its table; one that was "
+                    "stored under another moment is deleted after.",
+                )
 
 
 def _see_disabled(context: Context, changes: Sequence[Change]) -> Steps[None]:

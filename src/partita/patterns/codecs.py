@@ -34,6 +34,9 @@ from partita.tables import edm, limits
 __all__ = ["Codec", "codec_for", "edm_of", "plain", "union_members"]
 
 
+_NOTHING_STORED = "Give the field a default, or raise the version of the type and add an upcaster."
+
+
 class Codec(msgspec.Struct, frozen=True):
     """How one field is stored."""
 
@@ -63,7 +66,7 @@ class Codec(msgspec.Struct, frozen=True):
         if stored is None and self.is_optional:
             return None
         if stored is None:
-            raise self._refusal(UnfitError(), "nothing is stored")
+            raise self._refusal(UnfitError(hint=_NOTHING_STORED), "nothing is stored")
         try:
             return self.from_stored(stored)
         except UnfitError as error:

@@ -184,6 +184,7 @@ def credential_of(where: Where) -> tuple[str, str, str]:
     place = parse(where) if isinstance(where, str) else None
     if not isinstance(place, Remote):
         return DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, ENDPOINTS["tables"]
+    place.capabilities.require_signatures("A grant")
     if not place.key:
         raise ConfigurationError(
             "AccountKeyMissing",

@@ -6,7 +6,7 @@ and which outbox entries this process wrote and has not seen done.
 
 import enum
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 
@@ -14,10 +14,17 @@ from partita.clock import Clock
 from partita.errors import UsageError
 from partita.patterns.capabilities import Capabilities
 from partita.patterns.indexes import AnyIndex, check_apart
-from partita.patterns.keyring import Keyring
+from partita.patterns.keyring import Keyring, check_keyring
 from partita.patterns.model import EntityType
 from partita.patterns.rows import Sealing
 from partita.patterns.values import RowKey
+from partita.queues.limits import VISIBILITY_SECONDS_MAX
+from partita.queues.names import check_queue_name
+
+if TYPE_CHECKING:
+    from partita.patterns.table_series import TableSeries
+
+Scans = Literal["refuse", "warn", "allow"]
 
 PENDING_MAX = 10_000
 """Own outbox entries that a process keeps in mind; a sweep finds the others."""
@@ -51,6 +58,49 @@ class Options(msgspec.Struct, frozen=True):
     """Read encrypted fields that lie in the clear: those stored before they were declared so."""
     parallel: int = 8
     """Requests at once, for one call that needs several."""
+    scans: Scans = "refuse"
+    """What becomes of a query that reads a whole table and does not say `allow_scan()`."""
+
+    def __post_init__(self) -> None:
+        if self.scans not in get_args(Scans):
+            raise UsageError(
+                "UnknownOption",
+                f"scans={self.scans!r} is none of {', '.join(get_args(Scans))}.",
+                hint="Leave it out: scans are refused then.",
+            )
+        _check_several(self.queues)
+        for name in self.queues:
+            _check_queue("queues", name)
+        _check_queue("poison_queue", self.poison_queue)
+        if not 0 < self.visibility <= VISIBILITY_SECONDS_MAX:
+            raise _refused(
+                "visibility",
+                f"is a number of seconds, {VISIBILITY_SECONDS_MAX:,} at most",
+                "The claim is renewed while the work goes on: leave it at 30.",
+            )
+        for option in ("deliveries_max", "attempts_max", "parallel"):
+            if getattr(self, option) < 1:
+                raise _refused(option, "is at least 1", "Leave it out.")
+
+
+def _check_several(queues: object) -> None:
+    if isinstance(queues, str) or not queues:
+        # A text would be taken for one queue a letter.
+        raise _refused("queues", "is a tuple of names", 'Say queues=("work-a", "work-b").')
+
+
+def _check_queue(option: str, name: str) -> None:
+    try:
+        check_queue_name(name)
+    except UsageError as error:
+        hint = "3 to 63 lower-case letters, digits and single hyphens between them."
+        raise _refused(option, f"cannot be {name!r}: it is no name of a queue", hint) from error
+
+
+def _refused(option: str, what: str, hint: str) -> UsageError:
+    return UsageError(
+        "OptionRefused", f"The option {option} {what}.", facts={"option": option}, hint=hint
+    )
 
 
 class OutboxReference(msgspec.Struct, frozen=True):
@@ -74,6 +124,8 @@ class Context:
         self.clock = clock
         self.capabilities = capabilities
         self.keyring = keyring
+        if keyring is not None:
+            check_keyring(keyring)
         self.options = options or Options()
         self.sealing = Sealing(clock, keyring, self.options.accepts_unsealed)
         self.models: dict[str, EntityType[Any]] = {}
@@ -82,6 +134,11 @@ class Context:
         """The states of indexes as last read, by the names of type and index."""
         self.transactions: dict[str, object] = {}
         """Eventually consistent transactions that a worker of this database can run."""
+        self.series: dict[str, dict[TableSeries, str]] = {}
+        """The series of tables in which types are kept by period, by the names of the types.
+
+        With each goes the field that tells the period.
+        """
         self.face: object = None
         """The database as users see it: what their own functions are given."""
         self.pending: dict[OutboxReference, None] = {}

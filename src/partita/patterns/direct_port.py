@@ -34,6 +34,7 @@ from partita.patterns.calls import (
     WriteRows,
 )
 from partita.patterns.direct_rows import key_of, operation_of, row_of
+from partita.patterns.sdk_errors import HINTS
 from partita.patterns.sync_port import SyncPort
 from partita.patterns.values import Row, measure
 from partita.service.address import parse_continuation, print_continuation
@@ -49,6 +50,9 @@ from partita.tables.sqlite_store import SqliteTableStore
 T = TypeVar("T")
 Work = Callable[[TableEngine], Coroutine[Any, Any, Any]]
 """What is to be done on the account's loop."""
+READS_A_TURN = 64
+"""So many reads where they are asked, then all others of the loop have their turn: who reads and
+reads must not keep a timeout, or the write that it waits for, from happening."""
 
 
 class DirectPort:
@@ -60,9 +64,13 @@ class DirectPort:
         self._inner = inner
         self._crossings: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Crossing]
         self._crossings = weakref.WeakKeyDictionary()
+        self._reads = 0
 
     async def perform(self, call: Call[T], cost: Cost) -> T:
         if isinstance(call, GetRow) and (store := _store_here(self._account)) is not None:
+            self._reads += 1
+            if self._reads % READS_A_TURN == 0:
+                await asyncio.sleep(0)
             return _read_here(call, store, cost)  # type: ignore[return-value]
         make = _WORKS.get(type(call))
         if make is None:
@@ -72,7 +80,7 @@ class DirectPort:
         try:
             answer: T = await self._crossing().send(work)
         except PartitaError as error:
-            _tell_table(error, call)
+            _tell(error, call)
             raise
         _count(call, answer, cost)
         return answer
@@ -108,7 +116,7 @@ class DirectSyncPort:
         try:
             answer: T = asyncio.run_coroutine_threadsafe(work(engine), loop).result()
         except PartitaError as error:
-            _tell_table(error, call)
+            _tell(error, call)
             raise
         _count(call, answer, cost)
         return answer
@@ -193,7 +201,11 @@ def _store_here(account: LocalAccount) -> SqliteTableStore | None:
 def _read_here(call: GetRow, store: SqliteTableStore, cost: Cost) -> Row | None:
     key = key_of(call.key)
     cost.requests += 1
-    entity = store.get_here(required(store.find_table_here(call.table), call.table), key)
+    try:
+        entity = store.get_here(required(store.find_table_here(call.table), call.table), key)
+    except PartitaError as error:
+        _tell(error, call)
+        raise
     if entity is None:
         return None
     row = row_of(entity, call.select)
@@ -202,9 +214,13 @@ def _read_here(call: GetRow, store: SqliteTableStore, cost: Cost) -> Row | None:
     return row
 
 
-def _tell_table(error: PartitaError, call: Call[Any]) -> None:
+def _tell(error: PartitaError, call: Call[Any]) -> None:
+    """Say of a refusal what the clients would say of it."""
     if not isinstance(call, ListTables):
         error.facts.setdefault("table", call.table)  # type: ignore[attr-defined]
+    if isinstance(call, WriteRows) and len(call.operations) == 1:
+        error.facts.setdefault("index", 0)
+    error.hint = error.hint or HINTS.get(type(error), "")
 
 
 def _count(call: Call[Any], answer: Any, cost: Cost) -> None:

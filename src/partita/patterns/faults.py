@@ -67,19 +67,19 @@ class Faults:
         self, times: int = 1, *, retry_after: float | None = None, match: Match = ""
     ) -> None:
         """Answer ServerBusy in place of the next requests; the SDK gives up after the fourth."""
-        self._faults.append(_Fault("busy", match, times, retry_after))
+        self._add(_Fault("busy", match, times, retry_after))
 
     def lose_answers(self, times: int = 1, *, match: Match = "") -> None:
         """Perform the next requests, and break the connection before the answer."""
-        self._faults.append(_Fault("lost", match, times))
+        self._add(_Fault("lost", match, times))
 
     def refuse_connections(self, times: int = 1, *, match: Match = "") -> None:
         """Break the connection before the next requests are sent."""
-        self._faults.append(_Fault("refused", match, times))
+        self._add(_Fault("refused", match, times))
 
     def fail_next(self, match: Match = "", *, error: Exception | None = None) -> None:
         """Raise at the next request that matches; nothing is performed, and nothing retried."""
-        self._faults.append(_Fault("failed", match, 1, error=error))
+        self._add(_Fault("failed", match, 1, error=error))
 
     def hostile_paging(self, seed: int = 0) -> None:
         """Answer queries with short pages, and with empty ones that have a continuation."""
@@ -115,6 +115,10 @@ class Faults:
         if fault.kind == "refused":
             raise ServiceRequestError("The connection was refused.")
         raise fault.error or _injected(line)
+
+    def _add(self, fault: _Fault) -> None:
+        if fault.times > 0:
+            self._faults.append(fault)
 
     def _take(self, line: str) -> _Fault | None:
         for fault in self._faults:

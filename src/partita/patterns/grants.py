@@ -26,6 +26,9 @@ SKEW_SECONDS = 300
 TTL_DAYS_MAX = 365
 """Only a new account key ends a token before its time: what lasts needs a stored policy."""
 
+TTL_DEFAULT = timedelta(hours=1)
+"""How long a grant lasts that does not say so."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -42,6 +45,13 @@ class Terms(msgspec.Struct, frozen=True):
     start: datetime | None = None
     """SKEW_SECONDS ago by default, and with a policy whatever that says."""
     ip_range: str = ""
+
+
+def terms_of(permissions: str | None, ttl: timedelta | None, policy_id: str) -> Terms:
+    """Return the terms of a grant: for reading and for an hour, if nobody says otherwise."""
+    if policy_id:
+        return Terms(permissions or "", ttl, policy_id)
+    return Terms("r" if permissions is None else permissions, TTL_DEFAULT if ttl is None else ttl)
 
 
 class Grant(msgspec.Struct, frozen=True):
@@ -147,8 +157,8 @@ def check_terms(terms: Terms) -> None:
         message = "A grant without a stored policy says what it permits, and for how long."
     elif not set(letters) <= set(PERMISSIONS) or len(set(letters)) != len(letters):
         message = f"Permissions are letters of {PERMISSIONS!r}, each once."
-    elif terms.ttl is not None and not timedelta(0) < terms.ttl <= timedelta(days=TTL_DAYS_MAX):
-        message = f"A grant lasts for some time, and for {TTL_DAYS_MAX} days at most."
+    elif terms.ttl is not None and not _is_lifetime(terms.ttl):
+        message = f"A grant lasts for a timedelta above zero, of {TTL_DAYS_MAX} days at most."
     elif len(terms.policy_id) > POLICY_ID_CHARACTERS_MAX:
         message = f"The name of a policy has at most {POLICY_ID_CHARACTERS_MAX} characters."
     elif terms.start is not None and terms.start.utcoffset() is None:
@@ -159,6 +169,10 @@ def check_terms(terms: Terms) -> None:
             message,
             hint='Say permissions="r" and ttl=timedelta(hours=1), or name a stored policy.',
         )
+
+
+def _is_lifetime(ttl: object) -> bool:
+    return isinstance(ttl, timedelta) and timedelta(0) < ttl <= timedelta(days=TTL_DAYS_MAX)
 
 
 def _check_followers(model: EntityType[Any], terms: Terms) -> None:

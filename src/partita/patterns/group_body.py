@@ -53,21 +53,36 @@ def content_type(batch_id: str) -> str:
     return f"multipart/mixed; boundary=batch_{batch_id}"
 
 
-def print_group(table_url: str, operations: Sequence[RowOperation], batch_id: str) -> bytes:
-    """Return the body of the request; `table_url` is the address of the table."""
+def print_group(
+    table_url: str, operations: Sequence[RowOperation], batch_id: str, *, is_tunnelled: bool = False
+) -> bytes:
+    """Return the body of the request; `table_url` is the address of the table.
+
+    With `is_tunnelled` a PATCH is said as a POST that stands for a MERGE.
+    """
     delimiter = f"--changeset_{batch_id}"
     front = f"Content-Type: multipart/mixed; boundary={delimiter[2:]}\r\n\r\n"
     pieces = [f"--batch_{batch_id}\r\n", front]
     for place, operation in enumerate(operations):
-        pieces += (delimiter, "\r\n", *_part(table_url, place, operation), "\r\n")
+        pieces += (delimiter, "\r\n", *_part(table_url, place, operation, is_tunnelled), "\r\n")
     pieces.append(f"{delimiter}--\r\n\r\n--batch_{batch_id}--\r\n")
     return "".join(pieces).encode("ascii")
 
 
-def _part(table_url: str, place: int, operation: RowOperation) -> Iterator[str]:
+def _part(
+    table_url: str,
+    place: int,
+    operation: RowOperation,
+    is_tunnelled: bool,  # noqa: FBT001 - internal
+) -> Iterator[str]:
     verb = operation.verb
     url = table_url if verb is Verb.INSERT else table_url + row_path(operation.row.key)
-    yield _PART % (place, METHODS[verb], url)
+    method = METHODS[verb]
+    if is_tunnelled and method == "PATCH":
+        yield _PART % (place, "POST", url)
+        yield "X-HTTP-Method: MERGE\r\n"
+    else:
+        yield _PART % (place, method, url)
     if verb in CONDITIONAL:
         yield f"If-Match: {operation.etag}\r\n"
     if verb is Verb.DELETE:

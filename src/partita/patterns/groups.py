@@ -5,7 +5,13 @@ from typing import Any
 
 import msgspec
 
-from partita.errors import EntityNotFoundError, ETagMismatchError, GroupRuleError, StoreBusyError
+from partita.errors import (
+    EntityExistsError,
+    EntityNotFoundError,
+    ETagMismatchError,
+    GroupRuleError,
+    StoreBusyError,
+)
 from partita.patterns import outbox
 from partita.patterns.calls import Sleep, Steps, ask
 from partita.patterns.changes import Change, pause, write
@@ -13,8 +19,17 @@ from partita.patterns.context import Context
 from partita.patterns.eventual_transactions import EventualTransaction, start_message
 from partita.patterns.model import EntityType, entity_type
 from partita.patterns.moving import load_at_rest
+from partita.patterns.projections import refuse_partial
+from partita.patterns.reading import locate
 from partita.patterns.values import RowKey
-from partita.patterns.verbs import change_of, check_entity, know_etag, remember
+from partita.patterns.verbs import (
+    change_of,
+    check_entity,
+    know_etag,
+    patch_of,
+    remember,
+    upsert_of,
+)
 
 
 class _Removal(msgspec.Struct):
@@ -22,6 +37,17 @@ class _Removal(msgspec.Struct):
 
     model: EntityType[Any]
     key: RowKey
+
+
+class _Upsert(msgspec.Struct):
+    """A write that looks first: it is over whatever is stored."""
+
+    model: EntityType[Any]
+    entity: Any
+    merge: bool
+
+
+Wanted = Change | _Removal | _Upsert
 
 
 class Collected:
@@ -33,18 +59,28 @@ class Collected:
         self._home = model.declaration.table
         """Where the type says that it lies; the table of a period is another."""
         self._partition = partition
-        self._changes: list[Change | _Removal] = []
+        self._changes: list[Wanted] = []
         self._started: list[outbox.Step] = []
         self._keys: set[RowKey] = set()
 
     def save(self, entity: Any) -> None:
         """Insert or replace, as `save` of the table does."""
-        change = change_of(self._here(entity_type(type(entity))), entity)
+        change = change_of(self._here(self._type_of(entity)), entity)
+        self._add(change.model, change.key, change)
+
+    def upsert(self, entity: Any, *, merge: bool) -> None:
+        """Write an entity whatever is stored, as `upsert` of the table does."""
+        own = check_entity(self._here(self._type_of(entity)), entity)
+        self._add(own, own.key(own.values(entity)), _Upsert(own, entity, merge))
+
+    def patch(self, entity: Any, changes: Mapping[str, Any]) -> None:
+        """Change some fields of an entity that is still as it was loaded."""
+        change = patch_of(self._here(self._type_of(entity)), entity, changes)
         self._add(change.model, change.key, change)
 
     def delete(self, entity: Any) -> None:
         """Delete an entity that is still as it was loaded."""
-        model = check_entity(self._here(entity_type(type(entity))), entity)
+        model = check_entity(self._here(self._type_of(entity)), entity)
         origin = model.origin(entity)
         if origin is None:
             raise GroupRuleError(
@@ -57,6 +93,10 @@ class Collected:
     def remove(self, model: EntityType[Any], key: RowKey) -> None:
         model = self._here(model)
         self._add(model, key, _Removal(model, key))
+
+    def _type_of(self, entity: Any) -> EntityType[Any]:
+        refuse_partial(entity)
+        return entity_type(type(entity))
 
     def _here(self, model: EntityType[Any]) -> EntityType[Any]:
         return model.in_table(self._table) if model.table == self._home else model
@@ -73,18 +113,8 @@ class Collected:
         started = start_message(transaction, dict(arguments))
         self._started.append(outbox.Step(started.transaction, started.arguments))
 
-    def _add(self, model: EntityType[Any], key: RowKey, change: Change | _Removal) -> None:
-        if model.table != self._table or key.partition != self._partition:
-            raise GroupRuleError(
-                "PartitionMismatch",
-                "All entities of a group lie in one partition of one table.",
-                facts={
-                    "table": self._table,
-                    "partition_key": self._partition,
-                    "other": f"{model.table}/{key.partition}",
-                },
-                hint="Use two groups, or an eventually consistent transaction.",
-            )
+    def _add(self, model: EntityType[Any], key: RowKey, change: Wanted) -> None:
+        self._check_place(model, key)
         if key in self._keys:
             raise GroupRuleError(
                 "InvalidDuplicateRow",
@@ -97,6 +127,19 @@ class Collected:
             self._context.know(model)
         self._changes.append(change)
 
+    def _check_place(self, model: EntityType[Any], key: RowKey) -> None:
+        if model.table != self._table or key.partition != self._partition:
+            raise GroupRuleError(
+                "PartitionMismatch",
+                "All entities of a group lie in one partition of one table.",
+                facts={
+                    "table": self._table,
+                    "partition_key": self._partition,
+                    "other": f"{model.table}/{key.partition}",
+                },
+                hint="Use two groups, or an eventually consistent transaction.",
+            )
+
     def commit(self) -> Steps[list[Any]]:
         """Send the group; return the saved entities in their order."""
         context = self._context
@@ -105,22 +148,20 @@ class Collected:
                 yield from ask(Sleep(pause(context, attempt)))
             changes: list[Change] = []
             looked: set[int] = set()
-            for change in self._changes:
-                if isinstance(change, Change):
-                    yield from know_etag(context, change)
-                    changes.append(change)
+            for wanted in self._changes:
+                change = yield from self._look(wanted)
+                if change is None:
                     continue
-                stored = yield from load_at_rest(context, change.model, change.key)
-                if stored is not None:
+                if change is not wanted and not change.is_blind:
                     looked.add(len(changes))
-                    changes.append(Change(stored.model, stored.origin, None))
+                changes.append(change)
             if not changes and not self._started:
                 return []
             if not changes:
                 raise _nothing_to_change()
             try:
                 written = yield from write(context, changes, started=self._started)
-            except (EntityNotFoundError, ETagMismatchError) as error:
+            except (EntityExistsError, EntityNotFoundError, ETagMismatchError) as error:
                 place = error.facts.get("index", 0)
                 if place in looked:
                     continue  # because what we looked at ourselves changed meanwhile
@@ -135,9 +176,23 @@ class Collected:
             ]
         raise StoreBusyError(
             "TooManyConflicts",
-            "What the group was to delete kept changing.",
+            "What the group was to delete or to replace kept changing.",
             facts={"table": self._table, "partition_key": self._partition},
         )
+
+    def _look(self, wanted: Wanted) -> Steps[Change | None]:
+        """Return the change over what is stored now; None if there is nothing to delete."""
+        if isinstance(wanted, Change):
+            yield from know_etag(self._context, wanted)
+            return wanted
+        if isinstance(wanted, _Upsert):
+            return (
+                yield from upsert_of(self._context, wanted.model, wanted.entity, merge=wanted.merge)
+            )
+        key = yield from locate(wanted.model, wanted.key)
+        self._check_place(wanted.model, key)
+        stored = yield from load_at_rest(self._context, wanted.model, key)
+        return None if stored is None else Change(stored.model, stored.origin, None)
 
 
 def _nothing_to_change() -> GroupRuleError:

@@ -231,6 +231,13 @@ def list_index(  # noqa: PLR0913 - keyword-only, each with a plain default
     the same partition), "table" (one elsewhere) or "blob" (one blob a value).
     """
     owner = entity_type(cls)
+    if store not in {each.value for each in Storage}:
+        raise DefinitionError(
+            "IndexRefused",
+            f"{owner.name}: A list index has no store {store!r}.",
+            facts={"type": owner.name},
+            hint=f"There are {', '.join(each.value for each in Storage)}.",
+        )
     templates = _templates(owner, partition, row, no_tilde=True)
     made = ListIndex(
         owner,

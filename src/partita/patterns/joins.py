@@ -5,16 +5,19 @@ distinct key costs one request. An entry is never older than its time to live; t
 entity is remembered as well; what this process writes replaces what it remembered.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 
 from partita.clock import Clock
+from partita.errors import PartitaError
 from partita.patterns.calls import Parallel, Steps, ask
 from partita.patterns.context import Context
 from partita.patterns.model import EntityType
-from partita.patterns.reading import find
+from partita.patterns.reading import find_any
 from partita.patterns.values import RowKey
 from partita.patterns.verbs import key_of
 
@@ -34,29 +37,46 @@ class Cache:
         self._ttl = ttl
         self._entries_max = entries_max
         self._entries: dict[RowKey, _Entry] = {}
+        self._lock = threading.Lock()  # threads of the synchronous face share a cache
 
     def find(self, key: RowKey) -> _Entry | None:
-        entry = self._entries.get(key)
-        if entry is not None and self._clock.monotonic() >= entry.until:
-            del self._entries[key]
-            return None
-        return entry
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is not None and self._clock.monotonic() >= entry.until:
+                del self._entries[key]
+                return None
+            return entry
 
     def put(self, key: RowKey, entity: Any, asked_at: float) -> None:
         """Remember what was stored at `asked_at`, or that nothing was.
 
         A slow answer does not take the place of what was found out after it was asked for.
         """
-        known = self._entries.pop(key, None)
-        if known is not None and known.until > asked_at + self._ttl:
-            self._entries[key] = known
-            return
-        while len(self._entries) >= self._entries_max:
-            del self._entries[next(iter(self._entries))]
-        self._entries[key] = _Entry(entity, asked_at + self._ttl)
+        with self._lock:
+            known = self._entries.pop(key, None)
+            if known is not None and known.until > asked_at + self._ttl:
+                self._entries[key] = known
+                return
+            while len(self._entries) >= self._entries_max:
+                del self._entries[next(iter(self._entries))]
+            self._entries[key] = _Entry(entity, asked_at + self._ttl)
 
-    def forget(self, key: RowKey) -> None:
-        self._entries.pop(key, None)
+    @contextmanager
+    def doubting(self, key: RowKey) -> Iterator[None]:
+        """Put what is known out of mind if a write fails: it was not what is stored, or is not now.
+
+        Who reads again to decide again would else be given the same until its time is over.
+        """
+        try:
+            yield
+        except PartitaError:
+            with self._lock:
+                self._entries.pop(key, None)
+            raise
+
+    def missing(self, keys: Iterable[RowKey]) -> list[RowKey]:
+        """Return the keys of which nothing is known now."""
+        return [key for key in keys if self.find(key) is None]
 
     def now(self) -> float:
         return self._clock.monotonic()
@@ -78,7 +98,9 @@ def load_many(
     if missing:
         asked_at = 0.0 if cache is None else cache.now()
         entities = yield from ask(
-            Parallel(tuple(find(context, model, key) for key in missing), context.options.parallel)
+            Parallel(
+                tuple(find_any(context, model, key) for key in missing), context.options.parallel
+            )
         )
         for key, entity in zip(missing, entities, strict=True):
             found[key] = entity
@@ -87,19 +109,22 @@ def load_many(
     return found
 
 
+Aimed = list[tuple[Any, RowKey | None]]
+"""Entities, each with the key of the one that it refers to."""
+
+
+def aim(
+    left: Iterable[Any], model: EntityType[Any], on: Callable[[Any], Mapping[str, Any] | None]
+) -> Aimed:
+    """Tell to what each entity refers; a function that returns None says to nothing."""
+    given = [(entity, on(entity)) for entity in left]
+    return [(entity, None if key is None else key_of(model, key)) for entity, key in given]
+
+
 def join(
-    context: Context,
-    left: Iterable[Any],
-    model: EntityType[Any],
-    on: Callable[[Any], Mapping[str, Any] | None],
-    cache: Cache | None = None,
+    context: Context, aimed: Aimed, model: EntityType[Any], cache: Cache | None = None
 ) -> Steps[list[tuple[Any, Any]]]:
     """Pair each entity with the one that it refers to, or with None."""
-    rows = list(left)
-    given = [on(entity) for entity in rows]
-    keys = [None if fields is None else key_of(model, fields) for fields in given]
-    found = yield from load_many(context, model, [key for key in keys if key is not None], cache)
-    return [
-        (entity, None if key is None else found[key])
-        for entity, key in zip(rows, keys, strict=True)
-    ]
+    keys = [key for _, key in aimed if key is not None]
+    found = yield from load_many(context, model, keys, cache)
+    return [(entity, None if key is None else found[key]) for entity, key in aimed]

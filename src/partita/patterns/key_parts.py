@@ -47,6 +47,7 @@ _ILLEGAL_IF_WIDE = re.compile(f"[{ILLEGAL_CHARACTERS}{RESERVED}]")
 _TOO_LONG = 10**limits.KEY_CHARACTERS_MAX
 _EQUAL_TO_INT = (bool, float, complex, Decimal)
 _SEPARATORS = "_-|:;,.!"
+_SEVERAL = "Say between(first, last) for a range of values; for several say c.field.in_([...])."
 
 
 class KeyPart(msgspec.Struct, frozen=True):
@@ -105,6 +106,7 @@ class KeyPart(msgspec.Struct, frozen=True):
             "KeyValueType",
             f"The key field {self.field!r} takes {expected}, not {type(value).__name__}.",
             facts={"field": self.field},
+            hint=_SEVERAL if isinstance(value, tuple | list | set | range) else "",
         )
 
 

@@ -165,7 +165,7 @@ def _date(field: str, spec: str, _: type, _place: Place) -> KeyPart:
 
 
 def _uuid(field: str, spec: str, _: type, _place: Place) -> KeyPart:
-    if spec:
+    if spec not in ("", "uuid"):
         raise _wrong_spec(field, spec, "UUID", "")
     return key_codes.guid(field)
 
@@ -189,7 +189,7 @@ def _members(field: str, annotation: type[Enum]) -> Iterator[Enum]:
 
 
 def _choice(field: str, spec: str, members: Any, place: Place) -> KeyPart:
-    if spec:
+    if spec not in ("", "enum"):
         raise _wrong_spec(field, spec, "Enum or Literal", "")
     forms = {member: _form(field, member, place) for member in members}
     kinds = {isinstance(member.value if isinstance(member, Enum) else member, str)

@@ -53,6 +53,7 @@ class AesKey:
     __slots__ = ("_kid", "_secret")
 
     def __init__(self, kid: str, secret: bytes) -> None:
+        _check_bytes(kid, "An AES key", secret)
         if len(secret) != KEY_BYTES:
             raise _unusable(kid, f"An AES key has {KEY_BYTES} bytes, not {len(secret)}.")
         self._kid = kid
@@ -66,8 +67,8 @@ class AesKey:
         wrong passphrase is told as an unknown key. The salt is no secret; keep it, for nothing
         opens without it.
         """
-        if not passphrase:
-            raise _unusable(kid, "The passphrase is empty.")
+        _check_text(kid, passphrase)
+        _check_bytes(kid, "The salt", salt)
         if len(salt) < SALT_BYTES_MIN:
             raise _unusable(kid, f"The salt has less than {SALT_BYTES_MIN} bytes.")
         # The same characters can be typed as different code points on different machines.
@@ -106,6 +107,8 @@ class RsaKey:
     __slots__ = ("_kid", "_private", "_public")
 
     def __init__(self, kid: str, key: ciphers.PrivateKey | ciphers.PublicKey) -> None:
+        if not isinstance(key, ciphers.PrivateKey | ciphers.PublicKey):
+            raise _unusable(kid, f"A {type(key).__name__} is no RSA key.")
         if key.key_size < RSA_BITS_MIN:
             raise _unusable(kid, f"The RSA key has less than {RSA_BITS_MIN} bits.")
         self._kid = kid
@@ -113,9 +116,13 @@ class RsaKey:
         self._public = key.public_key() if isinstance(key, ciphers.PrivateKey) else key
 
     @classmethod
-    def from_pem(cls, kid: str, pem: bytes, *, password: bytes | None = None) -> "RsaKey":
+    def from_pem(
+        cls, kid: str, pem: bytes | str, *, password: bytes | str | None = None
+    ) -> "RsaKey":
+        if isinstance(password, str):
+            password = password.encode()
         try:
-            key = ciphers.load_rsa(pem, password)
+            key = ciphers.load_rsa(pem.encode() if isinstance(pem, str) else pem, password)
         except ValueError as error:
             raise _unusable(kid, "The PEM holds no RSA key that opens.") from error
         return cls(kid, key)
@@ -157,12 +164,14 @@ class Keyring:
 
     def __init__(
         self,
-        keys: Mapping[str, KeyEncryptionKey | bytes] | Iterable[KeyEncryptionKey],
+        keys: Mapping[str, KeyEncryptionKey | bytes]
+        | Iterable[KeyEncryptionKey]
+        | KeyEncryptionKey,
         current: str = "",
         *,
         allow_dotnet_v1: bool = False,
     ) -> None:
-        """Hold `keys`; `current` may be left out if there is one.
+        """Hold `keys`, or a single one; `current` may be left out then.
 
         `allow_dotnet_v1` lets entities be read that the old SDKs encrypted. Their format proves
         nothing about who wrote them: allow it while such entities are brought over, no longer.
@@ -259,7 +268,7 @@ class Keyring:
 
 
 def _by_kid(
-    keys: Mapping[str, KeyEncryptionKey | bytes] | Iterable[KeyEncryptionKey],
+    keys: Mapping[str, KeyEncryptionKey | bytes] | Iterable[KeyEncryptionKey] | KeyEncryptionKey,
 ) -> dict[str, KeyEncryptionKey]:
     if isinstance(keys, Mapping):
         held = {
@@ -269,7 +278,7 @@ def _by_kid(
             _check_protocol(key, kid)
         return held
     held = {}
-    for key in keys:
+    for key in keys if isinstance(keys, Iterable) else (keys,):
         _check_protocol(key, "")
         kid = key.get_kid()
         if kid in held:
@@ -285,6 +294,22 @@ def _check_protocol(key: object, kid: str) -> None:
         raise _unusable(
             kid, f"A {type(key).__name__} is no key: it has no method {', '.join(missing)}."
         )
+
+
+def check_keyring(given: object) -> None:
+    """Refuse what is given as a keyring and is none."""
+    if not isinstance(given, Keyring):
+        raise _unusable("", f"A keyring is wanted, not a {type(given).__name__}: Keyring(...).")
+
+
+def _check_text(kid: str, passphrase: object) -> None:
+    if not isinstance(passphrase, str) or not passphrase:
+        raise _unusable(kid, "A passphrase is a text, and not an empty one.")
+
+
+def _check_bytes(kid: str, what: str, given: object) -> None:
+    if not isinstance(given, bytes | bytearray | memoryview):
+        raise _unusable(kid, f"{what} is bytes, not a {type(given).__name__}.")
 
 
 def _bytes_from(answer: object, kid: str) -> bytes:

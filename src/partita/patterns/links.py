@@ -45,6 +45,14 @@ def register(model: EntityType[Any]) -> None:
                 link(owner, field, model)
 
 
+def check_derived(model: EntityType[Any]) -> None:
+    """Refuse a type whose keys hide it from those that copy from a type above it."""
+    for above in model.lineage():
+        for dependent in above.dependents:
+            if isinstance(dependent.marker, CopiedFrom):
+                _check_keys(dependent.owner, dependent.field, above, model)
+
+
 def _markers(model: EntityType[Any]) -> list[CopiedFrom | CountOf]:
     return [field.derived for field in model.fields.values() if field.derived is not None]
 
@@ -161,6 +169,8 @@ def _check_copy(
             "There may be no source to copy from.",
             "Annotate it `| None`.",
         )
+    for each in source.family():
+        _check_keys(owner, field, source, each)
     missing = sorted(set(source.key_fields) - set(marker.where))
     if missing:
         raise _refused(
@@ -178,6 +188,23 @@ def _check_copy(
             f"{hidden[0]!r} of the partition key is not in where=.",
             f"Put {', '.join(marker.where.values())} into the partition template, or follow a "
             "reference() when reading.",
+        )
+
+
+def _check_keys(
+    owner: EntityType[Any], field: Field, source: EntityType[Any], below: EntityType[Any]
+) -> None:
+    """Refuse a source of which several can be stored: which of them is copied, nobody could say.
+
+    A type with keys of its own may have an entity with the same fields beside that of the source.
+    """
+    if (below.partition.text, below.row.text) != (source.partition.text, source.row.text):
+        raise _refused(
+            owner,
+            field,
+            f"It is copied from a {source.name}, and {below.name}, which is derived from it, has "
+            "keys of its own: two entities could be meant.",
+            f"Copy from {below.name} itself, or give it the keys of {source.name}.",
         )
 
 

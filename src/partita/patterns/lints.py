@@ -239,7 +239,7 @@ def _log(model: EntityType[Any]) -> Iterator[Lint]:
             "LogData",
             f"{model.name} is text by time: log data, which is written much and read by the "
             "stretch (log data anti-pattern).",
-            "Write it to blobs with LogWriter, one an hour, and read it with LogReader.",
+            "Write it to blobs with db.log_writer(), one an hour, and read it with db.log_lines().",
         )
 
 

@@ -28,9 +28,10 @@ from partita.patterns.entity_types import (
     entity_type,
 )
 from partita.patterns.fields import Field
-from partita.patterns.links import register
+from partita.patterns.links import check_derived, register
 from partita.patterns.naming import pascal_case
 from partita.patterns.origins import Origin
+from partita.patterns.projections import refuse_partial
 
 __all__ = [
     "Dependent",
@@ -105,6 +106,7 @@ def entity(  # noqa: PLR0913 - a declaration: keyword-only, each with a plain de
             is_abstract=abstract,
         )
         model = EntityType(shape, declaration, parent)
+        check_derived(model)
         setattr(shape.cls, PLACE, model)
         if parent is not None:
             _adopt_child(parent, model)
@@ -174,6 +176,7 @@ def evolve(entity: T, /, **changes: Any) -> T:
     >>> evolve(Guard(dept="Gate", id=1), age=47)
     Guard(dept='Gate', id=1, age=47)
     """
+    refuse_partial(entity)
     model = entity_type(type(entity))
     unknown = [name for name in changes if name not in model.fields]
     if unknown:
@@ -190,7 +193,7 @@ def evolve(entity: T, /, **changes: Any) -> T:
     return changed
 
 
-def upcast(cls: type[Any], *, from_version: int) -> Callable[[U], U]:
+def upcast(cls: type[Any], from_version: int) -> Callable[[U], U]:
     """Register a function that brings stored entities from one version to the next.
 
     It is given the properties as they are stored, by the names of fields, keys included, and

@@ -4,10 +4,11 @@ A partial entity is no entity: nothing that writes takes one, neither for a type
 run time, so that the fields that were not read cannot be erased by mistake.
 """
 
+import inspect
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
-from partita.errors import ProjectionError
+from partita.errors import NotSelectedError, ProjectionError
 
 T = TypeVar("T")
 
@@ -22,12 +23,13 @@ class Partial(Generic[T]):
         self._values = dict(values)
 
     def __getattr__(self, name: str) -> Any:
+        # Copies and unpickled ones are asked for methods before they have any values.
+        if name.startswith("__") or name in Partial.__slots__:
+            raise AttributeError(name)
         try:
             return self._values[name]
         except KeyError:
-            if name.startswith("__"):
-                raise AttributeError(name) from None
-            raise ProjectionError(
+            raise NotSelectedError(
                 "FieldNotSelected",
                 f"{name!r} was not selected.",
                 facts={"type": self._name, "selected": sorted(self._values)},
@@ -50,3 +52,37 @@ class Partial(Generic[T]):
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={value!r}" for name, value in self._values.items())
         return f"Partial[{self._name}]({fields})"
+
+
+def refuse_partial(entity: object) -> None:
+    """Raise if an object is a projection; what writes, or makes what is written, calls this."""
+    if isinstance(entity, Partial):
+        name: str = object.__getattribute__(entity, "_name")
+        raise ProjectionError(
+            "PartialEntity",
+            f"This {name} holds only the fields that were selected: writing it back would erase "
+            "the others.",
+            facts={"type": name},
+            hint="Load the entity whole, or use update() or delete_if_exists() with its key.",
+        )
+
+
+def fields_of(cls: type[Any]) -> tuple[str, ...]:
+    """Return the fields that a smaller class declares, those that it inherits first.
+
+    >>> class Named:
+    ...     name: str
+    >>> class Aged(Named):
+    ...     age: int
+    >>> fields_of(Aged)
+    ('name', 'age')
+    """
+    names: dict[str, None] = {}
+    for each in reversed(cls.__mro__):
+        names |= {
+            name: None
+            for name, said in inspect.get_annotations(each).items()
+            # Annotations may be text: what is of the class is told by its word alone.
+            if not name.startswith("_") and "ClassVar" not in str(said)
+        }
+    return tuple(names)

@@ -117,6 +117,24 @@ class MixedSlice(msgspec.Struct, frozen=True):
     continuation: Continuation | None = None
 
 
+def partition_of(
+    models: Sequence[EntityType[Any]], partition_key: str | None, given: Mapping[str, Any]
+) -> str:
+    """Return the partition key that fields of one of the types give, or the one that is given."""
+    if partition_key is not None and not given:
+        return partition_key
+    for model in models:
+        if partition_key is None and set(model.partition.fields) == set(given):
+            return model.partition.format(given)
+    made = " or of ".join(dict.fromkeys(", ".join(each.partition.fields) for each in models))
+    raise UsageError(
+        "KeyFields",
+        "The fields do not name a partition of these types.",
+        facts={"types": [model.name for model in models], "given": sorted(given)},
+        hint=f"Partition keys are made of {made or 'no fields'}; or give the text of one.",
+    )
+
+
 def read_mixed(
     context: Context,
     models: Sequence[EntityType[Any]],

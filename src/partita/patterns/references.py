@@ -24,7 +24,7 @@ from partita.errors import DefinitionError
 from partita.patterns.annotations import plain, union_members
 from partita.patterns.calls import Parallel, Steps, ask
 from partita.patterns.context import Context
-from partita.patterns.joins import join
+from partita.patterns.joins import aim, join
 from partita.patterns.lifecycle import Drift
 from partita.patterns.model import EntityType, entity_type
 from partita.patterns.reading import find
@@ -78,7 +78,8 @@ def load_targets(
 ) -> Steps[list[Any]]:
     """Return what each entity refers to, or None; every distinct target is read once."""
     context.know(reference.target)
-    pairs = yield from join(context, entities, reference.target, reference)
+    aimed = aim(entities, reference.target, reference)
+    pairs = yield from join(context, aimed, reference.target)
     return [target for _, target in pairs]
 
 

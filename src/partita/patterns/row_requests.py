@@ -13,6 +13,7 @@ import msgspec
 from partita.errors import GroupRuleError
 from partita.patterns import group_body
 from partita.patterns.calls import Continuation, GetRow, QueryRows, RowPage, Verb, WriteRows
+from partita.patterns.capabilities import COSMOS, capabilities_of
 from partita.patterns.foreign_json import decode
 from partita.patterns.group_body import CONDITIONAL, METHODS
 from partita.patterns.values import Row
@@ -52,7 +53,9 @@ def request_of(call: RowCall, root: str, batch_id: str) -> RowRequest:
     check_group(call)
     if len(call.operations) > 1:
         headers = {**group_body.HEADERS, "Content-Type": group_body.content_type(batch_id)}
-        body = group_body.print_group(url, call.operations, batch_id)
+        # Cosmos DB knows no PATCH. Of single requests the SDK's pipeline takes care.
+        is_tunnelled = capabilities_of(root) is COSMOS
+        body = group_body.print_group(url, call.operations, batch_id, is_tunnelled=is_tunnelled)
         return RowRequest("POST", f"{root}/$batch", headers, body)
     return _write_of(call, url)
 
@@ -118,10 +121,10 @@ class _Entities(msgspec.Struct):
     value: list[dict[str, object]]
 
 
-def read_one(call: GetRow, body: bytes) -> Row:
+def read_one(body: bytes) -> Row:
     """Return the row that was asked for."""
     try:
-        return read_row(decode(body, dict[str, object]), call.key)
+        return read_row(decode(body, dict[str, object]))
     except MISREAD as error:
         raise unreadable() from error
 

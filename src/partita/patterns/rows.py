@@ -259,10 +259,19 @@ def type_of(model: EntityType[Any], row: Row) -> EntityType[Any]:
     for candidate in model.family():
         if candidate.name == said:
             return candidate
+    facts = {"partition_key": row.key.partition, "row_key": row.key.row}
+    if said is None:
+        raise UnknownTypeError(
+            "UnknownType",
+            f"The stored entity does not say of what type it is: it has no {model.type_property}.",
+            facts=facts,
+            hint="Read it with mixed(..., resolve=...) or raw(); where no entity says its type, "
+            "declare @entity(..., type_property=None).",
+        )
     raise UnknownTypeError(
         "UnknownType",
         f"The stored entity is {said!r}, not {model.name!r}.",
-        facts={"partition_key": row.key.partition, "row_key": row.key.row},
+        facts=facts,
         hint="Read it with raw(), or declare its type.",
     )
 

@@ -19,8 +19,9 @@ from partita.patterns import calls, group_body
 from partita.patterns.calls import Call, Cost
 from partita.patterns.metering import Meter
 from partita.patterns.row_requests import RowCall, read_one, read_page, request_of
-from partita.patterns.sdk_errors import refusal_of_part, translate
+from partita.patterns.sdk_errors import code_of, refusal_of_part, translate
 from partita.patterns.values import Row, measure
+from partita.patterns.wire_rows import unreadable
 
 Service = Literal["tables", "queues", "blobs"]
 Result = Literal["value", "page", "stream"]
@@ -70,6 +71,7 @@ Answer = Callable[[Any, Any, Meter, Cost], Any]
 
 _RAISE = object()
 _REFUSED = 400
+_NOT_FOUND = 404
 
 
 def plan_of(call: Call[Any]) -> Plan:
@@ -148,9 +150,12 @@ def row_request(client: Any, call: RowCall) -> HttpRequest:
 def row_answer(call: RowCall, response: Any, meter: Meter, cost: Cost) -> Any:
     """Return what was answered, and count what it carried; or raise what the service refused."""
     if response.status_code >= _REFUSED:
-        raise HttpResponseError(response=response)
+        refusal = HttpResponseError(response=response)
+        if response.status_code == _NOT_FOUND and not code_of(refusal):
+            raise unreadable() from refusal  # of another server: nothing is said of a row
+        raise refusal
     if isinstance(call, calls.GetRow):
-        row = read_one(call, response.content)
+        row = read_one(response.content)
         count_rows(cost, (row,))
         return row
     if isinstance(call, calls.QueryRows):

@@ -90,7 +90,7 @@ BY_STATUS: dict[int, tuple[type[PartitaError], str]] = {
     507: (StoreFullError, "StoreFull"),
 }
 
-_HINTS: dict[type[PartitaError], str] = {
+HINTS: dict[type[PartitaError], str] = {
     ETagMismatchError: "Read the entity again and decide again.",
     NotAuthorizedError: "Look at the account name, its key or the SAS of the connection string.",
     TableNotFoundError: "Make it first: db.create_tables().",
@@ -152,7 +152,7 @@ def _named(
     kind = BY_CODE.get(sent, by_status)
     if kind is InvalidRequestError and message.startswith("Syntax error"):
         kind = FilterSyntaxError
-    translated = kind(sent or usual_code, message, hint=_HINTS.get(kind, ""))
+    translated = kind(sent or usual_code, message, hint=HINTS.get(kind, ""))
     if index is not None:
         translated.facts["index"] = index
     if isinstance(translated, ThrottledError):

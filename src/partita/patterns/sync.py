@@ -3,7 +3,7 @@
 Made from aio.py by tools/make_sync_face.py: edit that file instead.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import date, datetime, timedelta
@@ -41,11 +41,11 @@ from partita.patterns.executing import (
     read_slice,
 )
 from partita.patterns.explaining import explain
-from partita.patterns.grants import Grant, Issuer, Terms
+from partita.patterns.grants import Grant, Issuer, terms_of
 from partita.patterns.groups import Collected
 from partita.patterns.indexes import AnyIndex, Index, ListIndex
 from partita.patterns.intervals import starting_with
-from partita.patterns.joins import Cache, join, load_many
+from partita.patterns.joins import Cache, aim, join, load_many
 from partita.patterns.keyring import Keyring
 from partita.patterns.lifecycle import Drift
 from partita.patterns.log_blobs import LogBuffering, LogLine, LogReader, LogWriter
@@ -56,10 +56,12 @@ from partita.patterns.periods import Periods
 from partita.patterns.plans import QueryKind, QueryPlan, plan_query
 from partita.patterns.rate import Rate
 from partita.patterns.raw import RawEntity
-from partita.patterns.reading import find
+from partita.patterns.reading import find_any
 from partita.patterns.references import Reference
+from partita.patterns.scan_warnings import warn_of_scan
 from partita.patterns.sync_port import SyncPort, run_sync
 from partita.patterns.table_series import TableSeries
+from partita.patterns.turns import Turns
 from partita.patterns.values import RowKey, Value
 from partita.patterns.verbs import key_of
 from partita.patterns.worker import Report
@@ -167,6 +169,7 @@ class Database:
             self._context.face = self
             if before is not None:  # it was open before: what it knew it still knows
                 self._context.transactions.update(before.transactions)
+                self._context.series.update(before.series)
                 for model in before.models.values():
                     self._context.know(model)
         return self
@@ -215,7 +218,7 @@ class Database:
                 each.add(spent)
 
     @contextmanager
-    def measuring(self) -> Any:
+    def measuring(self) -> Generator[Cost, None, None]:
         """Count what is asked of the services inside the context.
 
         >>> def show(db) -> None:
@@ -265,7 +268,9 @@ class Database:
 
     def periods(self, cls: type[T], series: TableSeries, *, at: str) -> "PeriodTables[T]":
         """Return a type that is kept in a table for each period, by its field `at`."""
-        return PeriodTables(self, Periods(entity_type(cls), series, at))
+        periods = Periods(entity_type(cls), series, at)
+        self.context.series.setdefault(periods.model.name, {})[series] = at
+        return PeriodTables(self, periods)
 
     def create_tables(self) -> list[str]:
         """Create what is missing of all tables in use; return the names of those made now."""
@@ -297,6 +302,14 @@ class Database:
         report = Report()
         self.run(worker.sweep(self.context, report, age=age))
         return report
+
+    def forget(self, *names: str) -> int:
+        """Take what is declared no more out of waiting entries; return how many entries had it.
+
+        The names are those that `EntryUnknown` and `partita patterns status` tell, such as
+        `view:Order@totals`. What this program knows is not forgotten. It scans the tables.
+        """
+        return self.run(worker.forget(self.context, names))
 
     def work_once(self, queue: str | None = None) -> Report:
         """Take waiting messages once, of one queue or of all, and do them."""
@@ -387,7 +400,10 @@ class Database:
         return self.run(lifecycle.collect_blobs(self.context, container, progress))
 
     def rotate(self, cls: type[Any], *, progress: Callable[[int], object] = _ignore) -> int:
-        """Wrap the content keys of a type's entities with the keyring's current key."""
+        """Wrap the content keys of a type's entities with the keyring's current key.
+
+        Those in tables of periods are reached once `periods` was called, or by its `rotate`.
+        """
         model = entity_type(cls)
         return self.run(rotating.rotate(self.context, model, progress))
 
@@ -398,15 +414,38 @@ class Database:
         cls: type[Any],
         /,
         *,
-        permissions: str = "r",
-        ttl: timedelta = timedelta(hours=1),
+        permissions: str | None = None,
+        ttl: timedelta | None = None,
+        policy_id: str = "",
+        force: bool = False,
+        **given: Any,
+    ) -> Grant:
+        """Return a signature that gives access to the entities with these key fields, no others.
+
+        For reading and for an hour, if nothing else is said. A policy stored with the table may
+        say both instead. Keys that are not one range need several signatures: see `grants`.
+        """
+        terms = terms_of(permissions, ttl, policy_id)
+        return self._issuer().grant(entity_type(cls), given, terms, force=force)
+
+    def grants(
+        self,
+        cls: type[Any],
+        /,
+        *,
+        permissions: str | None = None,
+        ttl: timedelta | None = None,
+        policy_id: str = "",
         force: bool = False,
         **given: Any,
     ) -> list[Grant]:
-        """Return signatures that give access to the entities with these key fields, no others."""
+        """Return a signature for each range of keys that these key fields stand for."""
+        terms = terms_of(permissions, ttl, policy_id)
+        return self._issuer().grants(entity_type(cls), given, terms, force=force)
+
+    def _issuer(self) -> Issuer:
         account, key, endpoint = credential_of(self._where)
-        issuer = Issuer(account, key, self._clock, endpoint=endpoint)
-        return issuer.grants(entity_type(cls), given, Terms(permissions, ttl), force=force)
+        return Issuer(account, key, self._clock, endpoint=endpoint)
 
     def log_writer(self, place: LogPlace, buffering: LogBuffering | None = None) -> "Log":
         """Return a writer of log lines into blobs."""
@@ -445,7 +484,7 @@ class Table(Generic[T]):
 
     def get_or_none(self, **key: Any) -> T | None:
         """Return the entity with these key fields, or None."""
-        steps = find(self._db.context, self._model, key_of(self._model, key))
+        steps = find_any(self._db.context, self._model, key_of(self._model, key))
         return self._db.run(steps)
 
     def get_many(self, keys: Iterable[Mapping[str, Any]]) -> list[T | None]:
@@ -474,7 +513,7 @@ class Table(Generic[T]):
 
     def update(self, function: Callable[[T], T], /, **key: Any) -> T:
         """Let a pure function change an entity; it is asked again if somebody was faster."""
-        steps = verbs.update(self._db.context, self._model, key_of(self._model, key), function)
+        steps = verbs.update_by(self._db.context, self._model, key, function)
         return self._db.run(steps)
 
     def delete(self, entity: T, *, force: bool = False) -> None:
@@ -483,9 +522,7 @@ class Table(Generic[T]):
 
     def delete_if_exists(self, **key: Any) -> bool:
         """Delete whatever has these key fields; False if nothing has."""
-        return self._db.run(
-            verbs.delete_key(self._db.context, self._model, key_of(self._model, key))
-        )
+        return self._db.run(verbs.delete_by(self._db.context, self._model, key))
 
     def increment(self, entity: T, field: str, slot: int | None = None, *, by: Any = 1) -> Any:
         """Add to a number, or to a slot of a series, and return what it became."""
@@ -547,7 +584,10 @@ class Table(Generic[T]):
             concurrency=concurrency,
             progress=progress,
         )
-        return self._db.run(steps)
+        cost = Cost()
+        outcome = self._db.run(steps, cost)
+        outcome.cost = cost
+        return outcome
 
     # -- queries
 
@@ -565,11 +605,14 @@ class Table(Generic[T]):
 
     def via(self, index: Index[T] | ListIndex[T], *, verify: bool = False) -> "Via[T]":
         """Return the entities as an index sees them; `verify=True` reads each itself as well."""
-        if index not in self._model.all_indexes():
+        known = self._model.all_indexes()
+        if index not in known:
             raise UsageError(
                 "IndexOfAnother",
                 f"{index!r} is no index of {self._model.name}.",
-                hint="Use the table of the type that the index was declared for.",
+                facts={"type": self._model.name, "indexes": [each.name for each in known]},
+                hint="Give what index() or list_index() returned, to the table of the type that "
+                "it was declared for.",
             )
         return Via(self._db, self._model, index, verify=verify)
 
@@ -622,8 +665,12 @@ class Partition(Generic[T]):
         return self._query({})
 
     def latest(self, count: int) -> "Query[T]":
-        """Return the first `count` entities: the newest ones if the row key says `:desc`."""
+        """Return the newest `count` entities: the row key begins with `:desc`.
+
+        Where it does not, the first ones are `all().limit(count)`.
+        """
         self._db.context.capabilities.require_ordered("latest()")
+        verbs.check_newest_first(self._model)
         return self._query({}).limit(count)
 
     def page(self, *, size: int = 100, continuation: str | None = None) -> Page[T]:
@@ -688,7 +735,11 @@ class Query(Generic[T]):
 
     def explain(self) -> str:
         """Say how the query is read, and what would be better."""
-        return explain(self.plan, is_allowed=self._is_scan_allowed)
+        return explain(self.plan, is_allowed=self._may_scan)
+
+    @property
+    def _may_scan(self) -> bool:
+        return self._is_scan_allowed or self._db.context.options.scans != "refuse"
 
     def where(self, condition: Condition) -> "Query[T]":
         joined = condition if self._condition is None else self._condition & condition
@@ -715,10 +766,16 @@ class Query(Generic[T]):
         """Read only some fields: by name, or those of a smaller class."""
         if isinstance(fields, str):
             return self._with(selected=self._checked((fields, *more)), make=None)
-        names = tuple(getattr(fields, "__annotations__", {}))
+        names = projections.fields_of(fields)
         return self._with(selected=self._checked(names), make=lambda values: fields(**values))
 
     def _checked(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        if not names:
+            raise UsageError(
+                "NotSelectable",
+                "The class that was given to select() declares no fields.",
+                hint="Annotate those that it has, as those of the entity are called.",
+            )
         for name in names:
             field = self._model.fields.get(name)
             if field is None or field.is_in_blob:
@@ -731,7 +788,11 @@ class Query(Generic[T]):
 
     def request(self) -> Ask:
         """Return the query as it is performed, for steps of one's own."""
-        return Ask(self.plan, self._is_scan_allowed, self._selected, self._verify, self._make)
+        plan = self.plan
+        is_warned = plan.is_refused and self._db.context.options.scans == "warn"
+        if is_warned and not self._is_scan_allowed:
+            warn_of_scan(self.explain())
+        return Ask(plan, self._may_scan, self._selected, self._verify, self._make)
 
     def page(self, *, size: int = 100, continuation: str | None = None) -> Page[T]:
         """Return up to `size` entities, and where the next page starts."""
@@ -780,6 +841,7 @@ class Query(Generic[T]):
     ) -> bulk.BulkOutcome:
         """Delete what the query finds, in groups, page by page."""
         outcome = bulk.BulkOutcome()
+        cost = outcome.cost
         position: Position | None = Position()
         query = self.request()
         left = self._count_max
@@ -789,7 +851,7 @@ class Query(Generic[T]):
             progress(before + done)
 
         while position is not None and (left is None or left > 0):
-            found = self._db.run(read_slice(self._db.context, query, position, left), self.cost)
+            found = self._db.run(read_slice(self._db.context, query, position, left), cost)
             entities = found.entities[:left]
             left = None if left is None else left - len(entities)
             steps = bulk.write_all(
@@ -801,10 +863,11 @@ class Query(Generic[T]):
                 concurrency=8,
                 progress=partial(count, before=len(outcome.entities) + len(outcome.failures)),
             )
-            done = self._db.run(steps, self.cost)
+            done = self._db.run(steps, cost)
             outcome.entities += done.entities
             outcome.failures += done.failures
             position = found.position
+        self.cost.add(cost)
         return outcome
 
 
@@ -862,6 +925,8 @@ class Partitions(Generic[T]):
     def __init__(self, members: Sequence[Partition[T]], limit: int) -> None:
         self._members = members
         self._limit = limit
+        self.cost = Cost()
+        """What reading them has cost so far."""
 
     def list(self) -> list[list[T]]:
         """Return the entities of each partition, in the order in which they were given.
@@ -872,7 +937,7 @@ class Partitions(Generic[T]):
             return []
         db = self._members[0].db
         queries = [member.all().request() for member in self._members]
-        return db.run(read_each(db.context, queries, self._limit))
+        return db.run(read_each(db.context, queries, self._limit), self.cost)
 
 
 class Group:
@@ -889,26 +954,56 @@ class Group:
         self._model = model
         self._given = given
         self._collected = Collected(db.context, model, partition)
+        self._is_over = False
         self.entities: list[Any] = []
         """The saved entities, after the group was committed."""
+        self.cost = Cost()
+        """What it took to commit the group."""
 
-    def save(self, entity: Any) -> None:
-        """Insert a new entity, or replace one that is still as it was loaded."""
-        self._collected.save(entity)
+    def save(self, entity: Any, *, force: bool = False) -> None:
+        """Insert a new entity, or replace one that is still as it was loaded.
+
+        `force` writes it whatever is stored, as `upsert` does.
+        """
+        if force:
+            self._open().upsert(entity, merge=False)
+        else:
+            self._open().save(entity)
+
+    def upsert(self, entity: Any, *, merge: bool = False) -> None:
+        """Write an entity whatever is stored; `merge` keeps properties it does not know."""
+        self._open().upsert(entity, merge=merge)
+
+    def patch(self, entity: Any, /, **changes: Any) -> None:
+        """Change some fields of an entity that is still as it was loaded, sending no others.
+
+        The changed object is in `entities` when the group was committed.
+        """
+        self._open().patch(entity, changes)
 
     def delete(self, entity: Any) -> None:
-        self._collected.delete(entity)
+        """Delete an entity that is still as it was loaded."""
+        self._open().delete(entity)
 
     def delete_if_exists(self, cls: type[Any] | None = None, /, **key: Any) -> None:
         """Delete by key; the fields of the partition are known. `cls` names another type."""
         model = self._model if cls is None else entity_type(cls)
         known = self._given if model is self._model else {}
-        self._collected.remove(model, key_of(model, {**known, **key}))
+        self._open().remove(model, key_of(model, {**known, **key}))
 
     def start(self, transaction: EventualTransaction, /, **arguments: Any) -> None:
         """Start an eventually consistent transaction if the group is committed."""
         self._db.know(transaction)
-        self._collected.start(transaction, arguments)
+        self._open().start(transaction, arguments)
+
+    def _open(self) -> Collected:
+        if self._is_over:
+            raise UsageError(
+                "GroupEnded",
+                "The group has ended: what is put into it now would never be sent.",
+                hint="Put everything into it before the block ends, or make another group.",
+            )
+        return self._collected
 
     def __enter__(self) -> "Group":
         return self
@@ -919,8 +1014,9 @@ class Group:
         _error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
+        collected, self._is_over = self._open(), True
         if kind is None:
-            self.entities = self._db.run(self._collected.commit())
+            self.entities = self._db.run(collected.commit(), self.cost)
 
 
 class CachedTable(Generic[T]):
@@ -930,26 +1026,54 @@ class CachedTable(Generic[T]):
         self._db = db
         self._model = model
         self._cache = Cache(db.context.clock, ttl, entries_max)
+        self._turns = Turns()
+
+    def get(self, **key: Any) -> T:
+        """Return the entity with these key fields; raises EntityNotFoundError."""
+        entity = self.get_or_none(**key)
+        if entity is None:
+            raise verbs.absent(self._model, key_of(self._model, key))
+        return entity
 
     def get_or_none(self, **key: Any) -> T | None:
+        """Return the entity with these key fields, or None; that is remembered as well."""
         wanted = key_of(self._model, key)
-        found = self._db.run(load_many(self._db.context, self._model, [wanted], self._cache))
-        entity: T | None = found[wanted]
+        entity: T | None
+        if (known := self._cache.find(wanted)) is not None:
+            entity = known.entity
+        else:
+            with self._turns.of([wanted]):
+                steps = load_many(self._db.context, self._model, [wanted], self._cache)
+                entity = (self._db.run(steps))[wanted]
         return entity
 
     def save(self, entity: T) -> T:
         """Save an entity, and remember it instead of what was known."""
         asked_at = self._cache.now()
-        saved = self._db.run(verbs.save(self._db.context, self._model, entity))
+        verbs.check_entity(self._model, entity)
+        with self._cache.doubting(self._model.key(self._model.values(entity))):
+            saved = self._db.run(verbs.save(self._db.context, self._model, entity))
         self._cache.put(self._model.key(self._model.values(saved)), saved, asked_at)
         result: T = saved
         return result
+
+    def delete(self, entity: T) -> None:
+        """Delete an entity, and remember that it is gone."""
+        asked_at = self._cache.now()
+        verbs.check_entity(self._model, entity)
+        key = self._model.key(self._model.values(entity))
+        with self._cache.doubting(key):
+            self._db.run(verbs.delete(self._db.context, self._model, entity))
+        self._cache.put(key, None, asked_at)
 
     def join(
         self, left: Iterable[S], on: Callable[[S], Mapping[str, Any] | None]
     ) -> list[tuple[S, T | None]]:
         """Pair each of `left` with the entity whose key fields `on` returns."""
-        return self._db.run(join(self._db.context, left, self._model, on, self._cache))
+        aimed = aim(left, self._model, on)
+        keys = [key for _, key in aimed if key is not None]
+        with self._turns.of(self._cache.missing(keys)):
+            return self._db.run(join(self._db.context, aimed, self._model, self._cache))
 
 
 class Mixed:
@@ -968,15 +1092,19 @@ class Mixed:
         self._keeps_unknown = keeps_unknown
         self._resolve = resolve
 
-    def partition(self, partition_key: str) -> Iterator[Any]:
-        """Yield the entities of a partition, each as its own type, in the order of row keys."""
+    def partition(self, partition_key: str | None = None, /, **given: Any) -> Iterator[Any]:
+        """Yield the entities of a partition, each as its own type, in the order of row keys.
+
+        It is named by the fields of the partition key of one of the types, or by its text.
+        """
+        partition = raw.partition_of(self._models, partition_key, given)
         continuation: Continuation | None = None
         while True:
             found = self._db.run(
                 raw.read_mixed(
                     self._db.context,
                     self._models,
-                    partition_key,
+                    partition,
                     continuation,
                     keeps_unknown=self._keeps_unknown,
                     resolve=self._resolve,
@@ -1039,6 +1167,11 @@ class PeriodTables(Generic[T]):
         """Drop the tables of periods that are not kept any more; return their names."""
         return self._db.run(self._periods.series.sweep(utc_now(self._db.context.clock)))
 
+    def rotate(self, *, progress: Callable[[int], object] = _ignore) -> int:
+        """Wrap the content keys in the tables of all periods with the keyring's current key."""
+        steps = rotating.rotate_series(self._db.context, self._periods.series, progress)
+        return self._db.run(steps)
+
     def table(self, at: datetime | date, /) -> Table[T]:
         """Return the table of one period, by a moment in it, for every verb and query."""
         model = self._periods.model.in_table(self._periods.series.table_for(at))
@@ -1066,7 +1199,10 @@ class PeriodTables(Generic[T]):
             concurrency=concurrency,
             progress=progress,
         )
-        return self._db.run(steps)
+        cost = Cost()
+        outcome = self._db.run(steps, cost)
+        outcome.cost = cost
+        return outcome
 
     def get(self, at: datetime | date | None = None, /, **key: Any) -> T:
         """Return the entity with these key fields; raises EntityNotFoundError.

@@ -13,7 +13,7 @@ import msgspec
 from partita.errors import DefinitionError
 from partita.patterns.key_parts import Choice, KeyPart
 from partita.patterns.key_specs import Place, Role, UnfitPartError, part_for
-from partita.patterns.key_text import RESERVED, WIDE_SUFFIX_CHARACTERS_MAX, is_legal
+from partita.patterns.key_text import RESERVED, WIDE_SUFFIX_CHARACTERS_MAX, fits, is_legal
 from partita.tables import edm, limits
 
 
@@ -101,11 +101,13 @@ class TemplateText(msgspec.Struct, frozen=True):
             )
 
     def _check_literal(self, literal: str) -> None:
+        if not fits(literal):
+            raise self._too_long(edm.utf16_length(literal), limits.KEY_CHARACTERS_MAX)
         if not is_legal(literal):
             raise self._refusal(
                 "TemplateCharacter",
-                f"The literal {literal!r} is too long or holds / \\ # ? or a control character, "
-                "which keys cannot hold.",
+                f"The literal {literal!r} holds / \\ # ? or a control character, which keys "
+                "cannot hold.",
                 "Separate parts with _ instead.",
             )
         if self.is_wide and RESERVED in literal:
@@ -135,11 +137,7 @@ class TemplateText(msgspec.Struct, frozen=True):
             for piece in pieces
         )
         if least > limit:
-            raise self._refusal(
-                "TemplateTooLong",
-                f"Its keys have {least} UTF-16 code units or more; the limit is {limit}.",
-                "Leave out parts, or digits.",
-            )
+            raise self._too_long(least, limit)
 
     def _check_start(self, pieces: list[str | KeyPart]) -> None:
         first = pieces[0] if pieces else ""
@@ -152,6 +150,13 @@ class TemplateText(msgspec.Struct, frozen=True):
                 f"Keys that begin with {RESERVED} are those of hidden rows.",
                 "Begin with another literal.",
             )
+
+    def _too_long(self, least: int, limit: int) -> DefinitionError:
+        return self._refusal(
+            "TemplateTooLong",
+            f"Its keys have {least} UTF-16 code units or more; the limit is {limit}.",
+            "Leave out parts, or digits.",
+        )
 
     def _refusal(self, code: str, message: str, hint: str) -> DefinitionError:
         return DefinitionError(

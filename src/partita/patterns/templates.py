@@ -269,7 +269,9 @@ class KeyTemplate(msgspec.Struct, frozen=True, eq=False):
         spare = WIDE_SUFFIX_CHARACTERS_MAX if self.reserve_tilde else 0
         if not fits(key, spare):
             raise too_long(limits.KEY_CHARACTERS_MAX - spare)
-        if key.startswith(RESERVED) or (self.reserve_tilde and not key):
+        # Behind an empty row key the mark of what follows would come first.
+        is_empty = self.reserve_tilde and self.role == "row" and not key
+        if key.startswith(RESERVED) or is_empty:
             raise InvalidKeyError(
                 "KeyReserved",
                 f"The {self.role} key of {self.owner} would begin with {RESERVED}: such keys are "

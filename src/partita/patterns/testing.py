@@ -8,28 +8,29 @@ before a fixture is used.
         ...
 """
 
-import importlib.util
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
 
     from partita.patterns.aio import Database
     from partita.patterns.faults import Faults
     from partita.patterns.sync import Database as SyncDatabase
+    from partita.patterns.worker import Report
     from partita.service.in_process import LocalAccount
 
-F = TypeVar("F", bound="Callable[..., Any]")
+T = TypeVar("T")
 
 
-def _async_fixture(function: F) -> F:
-    if importlib.util.find_spec("pytest_asyncio") is None:
-        return cast("F", pytest.fixture(function))  # anyio's plugin takes plain ones
-    from pytest_asyncio import fixture  # noqa: PLC0415 - not everybody has it
+def _run(awaited: "Coroutine[Any, Any, T]") -> T:
+    """Run in a loop of its own, and in a thread of its own: that of the test may be running."""
+    import asyncio  # noqa: PLC0415
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
 
-    return cast("F", fixture(function))
+    with ThreadPoolExecutor(1) as beside:
+        return beside.submit(asyncio.run, awaited).result()
 
 
 @pytest.fixture
@@ -52,13 +53,14 @@ def partita_faults(partita_account: "LocalAccount") -> "Faults":
     return Faults(partita_account)
 
 
-@_async_fixture
-async def partita_db(partita_account: "LocalAccount") -> "AsyncIterator[Database]":
-    """Connect to the account of the test."""
+@pytest.fixture
+def partita_db(partita_account: "LocalAccount") -> "Iterator[Database]":
+    """Connect to the account of the test. A plain fixture: whoever runs the test can use it."""
     from partita.patterns.aio import connect  # noqa: PLC0415
 
-    async with connect(partita_account) as db:
-        yield db
+    db = _run(connect(partita_account).open())
+    yield db
+    _run(db.close())
 
 
 @pytest.fixture
@@ -71,7 +73,12 @@ def partita_db_sync(partita_account: "LocalAccount") -> "Iterator[SyncDatabase]"
 
 
 @pytest.fixture
-def partita_worker(partita_db: "Database") -> "Callable[[], Coroutine[Any, Any, Any]]":
+def partita_worker(partita_db: "Database") -> "Callable[[], Coroutine[Any, Any, Report]]":
     """Return what lets the outbox of the test's database catch up; await its call."""
-    drain: Callable[[], Coroutine[Any, Any, Any]] = partita_db.drain
-    return drain
+    return partita_db.drain
+
+
+@pytest.fixture
+def partita_worker_sync(partita_db_sync: "SyncDatabase") -> "Callable[[], Report]":
+    """Return the same for `partita_db_sync`; call it."""
+    return partita_db_sync.drain

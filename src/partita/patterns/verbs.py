@@ -15,7 +15,6 @@ from partita.errors import (
     EntityExistsError,
     EntityNotFoundError,
     ETagMismatchError,
-    ProjectionError,
     StoreBusyError,
     ThrottledError,
     UnavailableError,
@@ -36,8 +35,8 @@ from partita.patterns.moving import (
 )
 from partita.patterns.origins import are_same, snapshot
 from partita.patterns.outbox import entry_removal
-from partita.patterns.projections import Partial
-from partita.patterns.reading import find
+from partita.patterns.projections import refuse_partial
+from partita.patterns.reading import find, find_any, locate
 from partita.patterns.rows import encode_slot, slot_name
 from partita.patterns.values import Row, RowKey, Value
 
@@ -48,18 +47,11 @@ _NUMBERS = (int, float, Decimal, timedelta)
 
 def check_entity(model: EntityType[T], entity: T) -> EntityType[T]:
     """Return the own type of an entity that is to be written to a table."""
-    if isinstance(entity, Partial):
-        raise ProjectionError(
-            "PartialEntity",
-            f"This {model.name} holds only the fields that were selected: writing it back would "
-            "erase the others.",
-            facts={"type": model.name},
-            hint="Load the entity whole, or use patch() with its key.",
-        )
+    refuse_partial(entity)
     if not isinstance(entity, model.cls):
         raise UsageError(
             "TypeMismatch",
-            f"A {type(entity).__name__} was given to the table of {model.name}.",
+            f"An object of type {type(entity).__name__} was given to the table of {model.name}.",
             facts={"type": model.name},
             hint="Give it to db.table() of its own class.",
         )
@@ -73,6 +65,19 @@ def check_entity(model: EntityType[T], entity: T) -> EntityType[T]:
     return own.in_table(model.table)
 
 
+def check_newest_first(model: EntityType[Any]) -> None:
+    """Refuse the tail of rows that do not lie with the newest first: it would be the oldest."""
+    first = next(model.row.parts(), None)
+    if first is None or not first.is_descending:
+        raise UsageError(
+            "NotALogTail",
+            f"The row key of {model.name} does not begin with the newest first.",
+            facts={"type": model.name, "row": model.row.text},
+            hint='Let it begin so: row="{at:desc}_...". The first in the order of their keys: '
+            "all().limit(n).",
+        )
+
+
 def key_of(model: EntityType[Any], given: Mapping[str, Any]) -> RowKey:
     """Return the key that fields give; all of both keys, and no others."""
     missing = [name for name in model.key_fields if name not in given]
@@ -81,7 +86,7 @@ def key_of(model: EntityType[Any], given: Mapping[str, Any]) -> RowKey:
         wrong = f"{missing[0]!r} is missing" if missing else f"{unknown[0]!r} is none of them"
         raise UsageError(
             "KeyFields",
-            f"A {model.name} is found by {', '.join(model.key_fields)}; {wrong}.",
+            f"{model.name} is found by {', '.join(model.key_fields)}; {wrong}.",
             facts={"type": model.name},
             hint="Give every field of the keys by name; for more than one entity use "
             "partition(...).range(...) or where(...).",
@@ -103,7 +108,7 @@ def absent(model: EntityType[Any], key: RowKey) -> EntityNotFoundError:
 
 def get(context: Context, model: EntityType[T], given: Mapping[str, Any]) -> Steps[T]:
     key = key_of(model, given)
-    entity = yield from find(context, model, key)
+    entity = yield from find_any(context, model, key)
     if entity is None:
         raise absent(model, key)
     return entity
@@ -188,31 +193,40 @@ def _not_as_loaded(change: Change, reason: str) -> ETagMismatchError:
 def upsert(context: Context, model: EntityType[T], entity: T, *, merge: bool = False) -> Steps[T]:
     """Write an entity whatever is stored; with `merge` properties it does not know are kept."""
     own = check_entity(model, entity)
+    for attempt in range(context.options.attempts_max):
+        if attempt:
+            yield from ask(Sleep(pause(context, attempt)))
+        change = yield from upsert_of(context, model, entity, merge=merge)
+        try:
+            [written] = yield from write(context, [change])
+        except (EntityExistsError, EntityNotFoundError, ETagMismatchError):
+            if change.is_blind:
+                raise
+            continue  # because somebody else was between the read and the write
+        return remember(entity, written)
+    raise _busy(own, own.key(own.values(entity)), context.options.attempts_max)
+
+
+def upsert_of(
+    context: Context, model: EntityType[Any], entity: Any, *, merge: bool
+) -> Steps[Change]:
+    """Return the change that an upsert means, over what is stored now if something follows it."""
+    own = check_entity(model, entity)
     values, origin = own.values(entity), own.origin(entity)
     extra = {} if origin is None or merge else unmarked(origin.extra)
     sealed = frozenset[str]() if origin is None else origin.sealed
     if is_followed_by_nothing(own) and not (merge and _is_merge_vague(own, values)):
         change = Change(own, None, values, entity, is_merge=merge, is_blind=True)
         change.extra, change.sealed = extra, sealed
-        [written] = yield from write(context, [change])
-        return remember(entity, written)
+        return change
     key = own.key(values)
-    for attempt in range(context.options.attempts_max):
-        if attempt:
-            yield from ask(Sleep(pause(context, attempt)))
-        stored = yield from load_at_rest(context, own, key)
-        if stored is not None and stored.model is not own:
-            raise _of_another_type(own, stored.model, key)
-        before = None if stored is None else stored.origin
-        if before is not None and not merge:
-            before.extra = extra
-        change = Change(own, before, values, entity, extra=extra, sealed=sealed)
-        try:
-            [written] = yield from write(context, [change])
-        except (EntityExistsError, EntityNotFoundError, ETagMismatchError):
-            continue  # because somebody else was between the read and the write
-        return remember(entity, written)
-    raise _busy(own, key, context.options.attempts_max)
+    stored = yield from load_at_rest(context, own, key)
+    if stored is not None and stored.model is not own:
+        raise _of_another_type(own, stored.model, key)
+    before = None if stored is None else stored.origin
+    if before is not None and not merge:
+        before.extra = extra
+    return Change(own, before, values, entity, extra=extra, sealed=sealed)
 
 
 def is_followed_by_nothing(model: EntityType[Any]) -> bool:
@@ -250,8 +264,19 @@ def patch(
 ) -> Steps[T]:
     """Change some fields of a loaded entity, sending no others."""
     own = check_entity(model, entity)
-    origin = own.origin(entity)
-    if origin is None:
+    change = patch_of(own, entity, changes)
+    if force:
+        return (yield from update(context, own, change.key, lambda now: _evolved(now, changes)))
+    yield from know_etag(context, change)
+    [written] = yield from write(context, [change])
+    changed: T = remember(change.entity, written)  # type: ignore[assignment]
+    return changed
+
+
+def patch_of(model: EntityType[Any], entity: Any, changes: Mapping[str, Any]) -> Change:
+    """Return the change that a patch means, of an object that has the fields."""
+    own = check_entity(model, entity)
+    if own.origin(entity) is None:
         raise UsageError(
             "NotLoaded",
             f"This {own.name} was neither loaded nor saved, so nothing is known to patch.",
@@ -271,14 +296,9 @@ def patch(
                 f"{name!r} is encrypted: the sealed fields of an entity are written together.",
                 hint="Use save(evolve(entity, ...)).",
             )
-    if force:
-        return (yield from update(context, own, origin.key, lambda now: _evolved(now, changes)))
-    changed = _evolved(entity, changes)
-    change = change_of(model, changed)
+    change = change_of(model, _evolved(entity, changes))
     change.is_merge = True
-    yield from know_etag(context, change)
-    [written] = yield from write(context, [change])
-    return remember(changed, written)
+    return change
 
 
 def _evolved(entity: T, changes: Mapping[str, Any]) -> T:
@@ -316,6 +336,14 @@ def update(
     raise _busy(model, key, context.options.attempts_max)
 
 
+def update_by(
+    context: Context, model: EntityType[T], given: Mapping[str, Any], function: Callable[[T], T]
+) -> Steps[T]:
+    """Update the entity that has these key fields."""
+    key = yield from locate(model, key_of(model, given))
+    return (yield from update(context, model, key, function))
+
+
 def _busy(model: EntityType[Any], key: RowKey, attempts: int) -> StoreBusyError:
     return StoreBusyError(
         "TooManyConflicts",
@@ -351,6 +379,12 @@ def delete(
     yield from know_etag(context, change)
     yield from write(context, [change])
     own.set_origin(entity, None)
+
+
+def delete_by(context: Context, model: EntityType[Any], given: Mapping[str, Any]) -> Steps[bool]:
+    """Delete the entity that has these key fields. False: there is none."""
+    key = yield from locate(model, key_of(model, given))
+    return (yield from delete_key(context, model, key))
 
 
 def delete_key(context: Context, model: EntityType[Any], key: RowKey) -> Steps[bool]:

@@ -99,8 +99,8 @@ def _not_finite(value: float) -> str:
 # Answers
 
 
-def read_row(members: Members, key: RowKey | None = None) -> Row:
-    """Return the row that a service answered; `key` where the answer may not hold it.
+def read_row(members: Members) -> Row:
+    """Return the row that a service answered.
 
     Whatever is wrong with the answer is one of `MISREAD`.
     """
@@ -116,7 +116,7 @@ def read_row(members: Members, key: RowKey | None = None) -> Row:
     text = members.get("Timestamp")
     etag = members.get("odata.etag") or (f"W/\"datetime'{quote(text)}'\"" if text else "")
     return Row(
-        key or RowKey(_text(members["PartitionKey"]), _text(members["RowKey"])),
+        RowKey(_text(members["PartitionKey"]), _text(members["RowKey"])),
         properties,
         _text(etag),
         None if text is None else _moment(text),

@@ -3,7 +3,7 @@
 import pytest
 
 from partita.errors import ConfigurationError, NotOrderedError, NotSupportedError
-from partita.patterns.capabilities import COSMOS, ORDERED, capabilities_of
+from partita.patterns.capabilities import COSMOS, ORDERED, Capabilities, capabilities_of
 from partita.patterns.connecting import Folder, Remote, parse
 
 KEY = "a2V5"
@@ -47,10 +47,20 @@ def test_what_needs_order_is_refused_with_its_name() -> None:
 
 
 def test_an_absent_service_is_refused_with_the_missing_member() -> None:
+    tables_alone = Capabilities(has_queues=False, has_blobs=False)
+
     with pytest.raises(NotSupportedError, match="QueueEndpoint"):
-        COSMOS.require_queues("An outbox")
+        tables_alone.require_queues("An outbox")
     with pytest.raises(NotSupportedError, match="BlobEndpoint"):
-        COSMOS.require_blobs("InBlob")
+        tables_alone.require_blobs("InBlob")
+
+
+def test_what_cosmos_has_not_is_not_to_be_had_by_another_string() -> None:
+    for require in (COSMOS.require_queues, COSMOS.require_blobs, COSMOS.require_signatures):
+        with pytest.raises(NotSupportedError) as refused:
+            require("This")
+
+        assert "storage account of its own" in refused.value.hint
 
 
 # Places

@@ -169,7 +169,7 @@ class TestLogData:
         found = lint(entity_type(LogMessage))
 
         assert [each.code for each in found] == ["LogData", "MonotonePartition"]
-        assert "LogWriter" in found[0].hint
+        assert "db.log_writer()" in found[0].hint
 
     def test_log_lines_by_their_source_belong_there_too(self) -> None:
         @entity(table="messages", partition="{source}", row="{at:asc}_{id:06d}")

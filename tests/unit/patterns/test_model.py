@@ -463,6 +463,60 @@ def test_a_derived_field_that_cannot_be_kept_is_refused(annotation: Any, reason:
     assert entity_type(Employee).dependents == before
 
 
+def test_a_field_is_not_copied_from_a_type_below_which_another_has_keys_of_its_own() -> None:
+    @entity(table="zoo", partition="{park}", row="animal_{id:04d}")
+    class Animal:
+        park: str
+        id: int
+        name: str = ""
+
+    @entity(row="bird_{id:04d}")
+    class Bird(Animal):
+        wings: int = 2
+
+    refused = refusal_of(
+        {
+            "name": Annotated[
+                str | None, CopiedFrom(Animal, "name", where={"park": "dept", "id": "id"})
+            ]
+        }
+    )
+
+    assert refused.code == "DerivedRefused"
+    assert "Bird, which is derived from it, has keys of its own" in refused.message
+    assert "Copy from Bird itself" in refused.hint
+    assert entity_type(Animal).dependents == []
+    copied = Annotated[str | None, CopiedFrom(Bird, "name", where={"park": "dept", "id": "id"})]
+    assert declared({"name": copied}).sources == {"name": entity_type(Bird)}
+    counted = Annotated[int, CountOf(Animal, where={"park": "dept", "id": "id"})]
+    assert declared({"count": counted}).sources == {"count": entity_type(Animal)}
+
+
+def test_a_type_with_keys_of_its_own_is_not_derived_from_one_that_is_copied_from() -> None:
+    @entity(table="zoo", partition="{park}", row="animal_{id:04d}")
+    class Animal:
+        park: str
+        id: int
+        name: str = ""
+
+    copied = Annotated[str | None, CopiedFrom(Animal, "name", where={"park": "dept", "id": "id"})]
+    declared({"name": copied})
+
+    @entity()
+    class Bird(Animal):
+        wings: int = 2
+
+    with pytest.raises(DefinitionError) as raised:
+
+        @entity(row="eagle_{id:04d}")
+        class Eagle(Bird):
+            span: int = 2
+
+    assert raised.value.code == "DerivedRefused"
+    assert "Eagle" in raised.value.message
+    assert [each.name for each in entity_type(Animal).family()] == ["Animal", "Bird"]
+
+
 def test_a_source_that_is_no_entity_is_refused() -> None:
     marker = CountOf(dict, where={"dept": "dept"})
 
