@@ -19,7 +19,7 @@ from uuid import UUID
 import msgspec
 import psycopg
 from psycopg import IsolationLevel, errors
-from psycopg.pq import ExecStatus
+from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGconn
 from sqlalchemy.engine import Dialect
 
@@ -134,6 +134,7 @@ class PostgresCopy:
         self._tables: list[TableShape] = []
         self._texts: list[ShardedTable] = []
         self._job = ""
+        self._is_taken = False
         self._schema = ""
         self._hashed: set[Side] = set()
         """Sides whose table of keys is filled."""
@@ -170,7 +171,8 @@ class PostgresCopy:
     def take(self, job_id: str) -> bool:
         taken = _value(self.source, f"SELECT pg_try_advisory_lock({lock_number(job_id)}::bigint)")
         self.source.commit()
-        return bool(taken)
+        self._is_taken = bool(taken)
+        return self._is_taken
 
     @property
     def driver_error(self) -> type[Exception]:
@@ -180,6 +182,13 @@ class PostgresCopy:
         """Do nothing: the lock goes with its session."""
 
     def close(self) -> None:
+        if self._is_taken and self.source.info.transaction_status != TransactionStatus.ACTIVE:
+            # A session ends some time after its connection: whoever goes on with the move now
+            # would meet its lock.
+            with contextlib.suppress(psycopg.Error):
+                self.source.rollback()
+                _run(self.source, "SELECT pg_advisory_unlock_all()")
+                self.source.commit()
         for pooled in self._opened:
             # The connection may be broken, and its session locks go with it.
             with contextlib.suppress(psycopg.Error):
