@@ -30,10 +30,10 @@ from partita.patterns.calls import (
     ListTables,
     QueryRows,
     RowPage,
-    Verb,
     WriteRows,
 )
 from partita.patterns.direct_rows import key_of, operation_of, row_of
+from partita.patterns.sdk_calls import carried_by, count_rows
 from partita.patterns.sdk_errors import HINTS
 from partita.patterns.sync_port import SyncPort
 from partita.patterns.values import Row, measure
@@ -209,8 +209,7 @@ def _read_here(call: GetRow, store: SqliteTableStore, cost: Cost) -> Row | None:
     if entity is None:
         return None
     row = row_of(entity, call.select)
-    cost.entities += 1
-    cost.bytes += measure(row)
+    count_rows(cost, (row,))
     return row
 
 
@@ -225,16 +224,11 @@ def _tell(error: PartitaError, call: Call[Any]) -> None:
 
 def _count(call: Call[Any], answer: Any, cost: Cost) -> None:
     if isinstance(call, WriteRows):
-        for operation in call.operations:
-            cost.entities += 1
-            is_delete = operation.verb is Verb.DELETE
-            cost.bytes += measure(Row(operation.row.key, {}) if is_delete else operation.row)
-        return
-    rows = answer.rows if isinstance(answer, RowPage) else [answer]
-    for row in rows:
-        if isinstance(row, Row):
-            cost.entities += 1
-            cost.bytes += measure(row)
+        count_rows(cost, map(carried_by, call.operations))
+    elif isinstance(answer, RowPage):
+        count_rows(cost, answer.rows)
+    elif isinstance(answer, Row):
+        count_rows(cost, (answer,))
 
 
 # What is done on the account's loop

@@ -138,14 +138,10 @@ def _read(members: Members, name: str) -> Value:
     return value
 
 
-def _moment(text: str) -> Instant:
-    return Instant.of(datetime.fromisoformat(text), text)
-
-
 _READERS: dict[str, Any] = {
     edm.INT64: int,
     edm.DOUBLE: float,
-    edm.DATETIME: _moment,
+    edm.DATETIME: Instant.read,
     edm.GUID: UUID,
     edm.BINARY: binascii.a2b_base64,
 }

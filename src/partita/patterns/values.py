@@ -4,7 +4,7 @@ A row is below the typed layer: two keys, properties by their stored names, an e
 layer turns entities into one or several rows and back (`rows.py`).
 """
 
-from datetime import datetime
+from datetime import UTC, datetime
 from uuid import UUID
 
 import msgspec
@@ -29,6 +29,15 @@ class Instant(datetime):
         made = cls.combine(moment.date(), moment.timetz())
         made.text = text
         return made
+
+    @classmethod
+    def read(cls, text: str) -> "Instant":
+        """Read a moment as the service writes it; without a zone it is meant in UTC."""
+        moment = cls.fromisoformat(text)
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        moment.text = text
+        return moment
 
 
 Value = str | bytes | bool | int | float | datetime | UUID

@@ -8,7 +8,7 @@ import base64
 import json
 import math
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, cast
 from urllib.parse import quote
 from uuid import UUID
@@ -119,7 +119,7 @@ def read_row(members: Members) -> Row:
         RowKey(_text(members["PartitionKey"]), _text(members["RowKey"])),
         properties,
         _text(etag),
-        None if text is None else _moment(text),
+        None if text is None else Instant.read(text),
     )
 
 
@@ -150,14 +150,6 @@ def _plain(stored: object) -> Value:
     raise TypeError("an object or a list is no value of a property")
 
 
-def _moment(text: str) -> Instant:
-    moment = Instant.fromisoformat(text)
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    moment.text = text
-    return moment
-
-
 def _truth(stored: object) -> bool:
     return stored if isinstance(stored, bool) else str(stored).lower() == "true"
 
@@ -173,6 +165,6 @@ _READERS: dict[str, Callable[[Any, str], Value]] = {
     "Edm.Int64": lambda stored, _: int(stored),
     "Edm.Double": lambda stored, _: float(stored),
     "Edm.Binary": lambda stored, _: base64.b64decode(stored),
-    "Edm.DateTime": lambda stored, _: _moment(stored),
+    "Edm.DateTime": lambda stored, _: Instant.read(stored),
     "Edm.Guid": lambda stored, _: UUID(stored),
 }
