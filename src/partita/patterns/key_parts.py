@@ -94,7 +94,10 @@ class KeyPart(msgspec.Struct, frozen=True):
         return self.is_prefix_free
 
     def delimited(self, following: str) -> str:
-        """Return how the template would have to write the part before this literal."""
+        """Return how the template would have to write the part before this literal.
+
+        Asked only of a part that the literal does not delimit: those of a known length never are.
+        """
         raise NotImplementedError
 
     def narrow(self, prefix: str, interval: Interval) -> Bounds | None:  # noqa: ARG002 - as above
