@@ -13,6 +13,7 @@ from partita.service.error_wire import STATUS
 FAMILIES = {"UsageError", "ConflictError", "UnavailableError", "DamageError"}
 NEVER_ON_THE_WIRE = (
     *("reliable/", "shards/", "patterns/", "cli/", "simulation/", "service/backup/"),
+    "local_postgres.py",
 )
 """What is raised only here meets no HTTP: it has a heading and no status."""
 

@@ -6,7 +6,6 @@ the nodes, client + 4000 for monitoring, where Partita asks whether the node syn
 """
 
 import contextlib
-import ctypes
 import fcntl
 import http.client
 import importlib.metadata
@@ -17,9 +16,8 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
@@ -27,6 +25,7 @@ import msgspec
 
 from partita.clock import Clock, SystemClock
 from partita.errors import ConfigurationError, StoreLockedError, UnavailableError
+from partita.processes import end_with_parent, send_signal, wait_or_kill
 from partita.reliable.nats_monitor import CLIENT_PORT, MONITOR_OFFSET, NodeStatus
 
 ROUTE_OFFSET = 2000
@@ -34,7 +33,6 @@ PORT_MAX = 65_535 - MONITOR_OFFSET
 MAX_FILE = "20GB"
 START_SECONDS = 60.0
 STOP_SECONDS = 10.0
-_PR_SET_PDEATHSIG = 1
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -225,11 +223,11 @@ class LocalCluster:
     def stop(self) -> None:
         """End every node, also one that is paused, and give the folder free."""
         for process in self._processes.values():
-            _send(process, signal.SIGCONT)
-            _send(process, signal.SIGTERM)
+            send_signal(process, signal.SIGCONT)
+            send_signal(process, signal.SIGTERM)
         deadline = self._clock.monotonic() + STOP_SECONDS
         for process in self._processes.values():
-            _end(process, deadline - self._clock.monotonic())
+            wait_or_kill(process, deadline - self._clock.monotonic())
         self._processes.clear()
         if self._lock is not None:
             self._lock.close()
@@ -243,18 +241,18 @@ class LocalCluster:
 
     def pause(self, index: int) -> None:
         """Freeze a node: its sockets stay open and nobody answers."""
-        _send(self._processes[index], signal.SIGSTOP)
+        send_signal(self._processes[index], signal.SIGSTOP)
 
     def resume(self, index: int) -> None:
-        _send(self._processes[index], signal.SIGCONT)
+        send_signal(self._processes[index], signal.SIGCONT)
 
     def restart(self, index: int) -> None:
         """Start a node that was killed or has ended; stop it first if it runs."""
         process = self._processes.pop(index, None)
         if process is not None:
-            _send(process, signal.SIGCONT)
-            _send(process, signal.SIGTERM)
-            _end(process, STOP_SECONDS)
+            send_signal(process, signal.SIGCONT)
+            send_signal(process, signal.SIGTERM)
+            wait_or_kill(process, STOP_SECONDS)
         self._spawn(find_server(), index)
 
     def _take_folder(self) -> None:
@@ -302,7 +300,7 @@ class LocalCluster:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                preexec_fn=_end_with_parent(),  # noqa: PLW1509 - one call into libc, no locks
+                preexec_fn=end_with_parent(signal.SIGKILL),  # noqa: PLW1509 - one call into libc, no locks
                 process_group=0,  # Ctrl-C is for us; we stop the nodes
             )
 
@@ -356,34 +354,6 @@ def is_free(host: str, port: int) -> bool:
         except OSError:
             return False
     return True
-
-
-def _end_with_parent() -> Callable[[], None] | None:
-    """On Linux the kernel kills the node when we die, however we die."""
-    if sys.platform != "linux":
-        return None
-    prctl = ctypes.CDLL(None).prctl
-    parent = os.getpid()
-
-    def arrange() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return arrange
-
-
-def _send(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    if process.poll() is None:
-        process.send_signal(number)
-
-
-def _end(process: subprocess.Popen[bytes], seconds: float) -> None:
-    try:
-        process.wait(max(0.1, seconds))
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def _host_and_port(text: str) -> tuple[str, int]:
