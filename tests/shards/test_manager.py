@@ -436,9 +436,9 @@ def test_counters_show_what_was_done(new_sqlite: NewDatabase) -> None:
         tenants.split(at=5)
         tenants.cache.clear()
 
-        tenants.get(1)
-        tenants.get(2)
-        tenants.get(7)
+        tenants.get(1, lookup="cache")
+        tenants.get(2, lookup="cache")
+        tenants.get(7, lookup="cache")
 
         counters = catalog.manager.counters
         assert counters["operations"] - before == 2

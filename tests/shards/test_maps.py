@@ -32,10 +32,10 @@ from partita.errors import (
     UsageError,
 )
 from partita.shards.manager import ShardMapManager
-from partita.shards.mapping import Location, ShardStatus
+from partita.shards.mapping import Location, Mapping, ShardStatus
 from partita.shards.ranges import Range
 from partita.shards.shard_key import KEY_BYTES_MAX
-from partita.shards.shard_map import ShardMap
+from partita.shards.shard_map import RangeShardMap, ShardMap
 from shards import catalogs, postgres
 from shards.catalogs import (
     OFFLINE,
@@ -969,8 +969,8 @@ def test_a_cached_lookup_asks_nobody(catalog_urls: NewDatabase) -> None:
         catalog.tenants.create_mapping(Range(0, 10), catalog.one)
         tenants = second.get_map("tenants")
         assert tenants.find_cached(5) is None
-        tenants.get(5)
-        tenants.get(6)
+        tenants.get(5, lookup="cache")
+        tenants.get(6, lookup="cache")
 
         assert tenants.find_cached(7) is not None
         assert tenants.cache.counters()["hits"] == 2
@@ -986,10 +986,89 @@ def test_another_manager_sees_changes_in_the_store(catalog_urls: NewDatabase) ->
 
         moved = catalog.tenants.update_mapping(mapping, shard=catalog.two)
 
-        assert tenants.get(5) == mapping  # the cache is stale, and validation would tell
+        # The cache is stale, and validation would tell.
+        assert tenants.get(5, lookup="cache") == mapping
         assert tenants.get(5, lookup="store") == moved
-        assert tenants.get(5) == moved
+        assert tenants.get(5, lookup="cache") == moved
         assert tenants.epoch() > before
+
+
+def test_get_and_find_read_the_store_unless_the_cache_is_asked_for(
+    catalog_urls: NewDatabase,
+) -> None:
+    with a_catalog(catalog_urls) as catalog, _second(catalog) as second:
+        ours, theirs = catalog.tenants, second.get_map("tenants")
+        before = ours.create_mapping(Range(0, 10), catalog.one)
+        theirs.load()
+
+        low, high = ours.split(before, at=5)
+
+        assert theirs.get(3, lookup="cache") == theirs.find(7, lookup="cache") == before
+        assert (theirs.get(3), theirs.find(7)) == (low, high)
+        assert theirs.set_offline(theirs.get(3), grace=0).range == low.range
+
+
+_CHANGES: dict[str, Callable[[RangeShardMap, Mapping], object]] = {
+    "set_offline": lambda tenants, stale: tenants.set_offline(stale, grace=0),
+    "set_online": lambda tenants, stale: tenants.set_online(stale),
+    "update_mapping": lambda tenants, stale: tenants.update_mapping(stale, status=OFFLINE),
+    "delete_mapping": lambda tenants, stale: tenants.delete_mapping(stale),
+    "split": lambda tenants, stale: tenants.split(stale, at=3),
+    "merge from the left": lambda tenants, stale: tenants.merge(stale, tenants.get(15)),
+    "merge from the right": lambda tenants, stale: tenants.merge(tenants.get(-5), stale),
+    "lock": lambda tenants, stale: tenants.lock(stale),
+    "unlock": lambda tenants, stale: tenants.unlock("mine", mapping=stale),
+    "force_unlock": lambda tenants, stale: tenants.force_unlock(stale),
+    "lock_owner": lambda tenants, stale: tenants.lock_owner(stale),
+}
+
+
+@pytest.mark.parametrize("change", _CHANGES.values(), ids=_CHANGES)
+def test_a_change_that_is_refused_as_stale_drops_the_mapping_from_the_cache(
+    catalog_urls: NewDatabase, change: Callable[[RangeShardMap, Mapping], object]
+) -> None:
+    with a_catalog(catalog_urls) as catalog, _second(catalog) as second:
+        ours, theirs = catalog.tenants, second.get_map("tenants")
+        assert isinstance(theirs, RangeShardMap)
+        mapped = [Range(-10, 0), Range(0, 10), Range(10, 20), Range(20, 30)]
+        _, stale, _, _ = ours.create_mappings(mapped, catalog.one)
+        theirs.load()
+        low, high = ours.split(stale, at=5)
+
+        with pytest.raises(StaleMappingError):
+            change(theirs, stale)
+
+        assert theirs.find_cached(3) is theirs.find_cached(7) is None
+        assert theirs.get(3, lookup="cache") == low
+        assert theirs.get(7, lookup="cache") == high
+        assert theirs.find_cached(25) is not None
+
+
+def test_a_change_that_a_lock_refuses_drops_the_mapping_from_the_cache(
+    catalog_urls: NewDatabase,
+) -> None:
+    with a_catalog(catalog_urls) as catalog, _second(catalog) as second:
+        ours, theirs = catalog.tenants, second.get_map("tenants")
+        mapping = ours.create_mapping(Range(0, 10), catalog.one)
+        theirs.load()
+        ours.lock(mapping, token="ours")
+
+        with pytest.raises(MappingLockedError):
+            theirs.set_offline(mapping, grace=0)
+
+        assert theirs.get(5, lookup="cache").lock_owner == "ours"
+
+
+def test_a_change_that_the_catalog_cannot_answer_leaves_the_cache_alone(tmp_path: Path) -> None:
+    with a_catalog(lambda name: f"sqlite:///{tmp_path / name}.db") as catalog:
+        mapping = catalog.tenants.create_mapping(Range(0, 10), catalog.one)
+        catalog.manager.close()
+        (tmp_path / "catalog.db").rename(tmp_path / "elsewhere.db")
+
+        with pytest.raises(ShardOfflineError):
+            catalog.tenants.set_offline(mapping, grace=0)
+
+        assert catalog.tenants.find_cached(5) == mapping
 
 
 def test_a_mapping_that_another_manager_deleted_leaves_the_cache(
@@ -1003,7 +1082,7 @@ def test_a_mapping_that_another_manager_deleted_leaves_the_cache(
         catalog.tenants.delete_mapping(mapping)
 
         assert tenants.find(5, lookup="store") is None
-        assert tenants.find(5) is None
+        assert tenants.find(5, lookup="cache") is None
 
 
 def test_another_manager_follows_moves_statuses_and_shards_that_come_back(

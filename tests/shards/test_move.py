@@ -610,6 +610,19 @@ def test_a_mapping_that_changed_meanwhile_is_refused(database_urls: NewDatabase)
         assert_nothing_is_left(moving)
 
 
+def test_a_move_of_a_stale_mapping_drops_it_from_the_cache(new_sqlite: NewDatabase) -> None:
+    with two_shards(new_sqlite) as moving, ShardMapManager.open(moving.catalog_url) as other:
+        theirs = other.get_map("tenants")
+        theirs.load()
+        half, _ = moving.tenants.split(at=40)
+
+        with pytest.raises(StaleMappingError):
+            move.move(other, theirs.get(1, lookup="cache"), moving.two)
+
+        assert theirs.find_cached(1) is None
+        assert theirs.get(1, lookup="cache") == half
+
+
 def test_a_locked_mapping_is_refused(database_urls: NewDatabase) -> None:
     with two_shards(database_urls) as moving:
         with moving.tenants.lock(moving.low), pytest.raises(PartitaError, match="MappingLocked"):

@@ -150,7 +150,8 @@ def move(  # noqa: PLR0913 - options by name
     )
     record = MoveRecord.start(manager.executor, shard_map.id, plan, job_id)
     mover = Mover(manager, shard_map, record, on_progress=on_progress, clock=clock)
-    return mover.run()
+    with shard_map.dropping_refused(mapping):
+        return mover.run()
 
 
 def resume(

@@ -52,7 +52,7 @@ class RoutedMap(Protocol):
     @property
     def counters(self) -> Any: ...
 
-    def get(self, key: Any, *, lookup: Literal["cache", "store"] = "cache") -> Mapping:
+    def get(self, key: Any, *, lookup: Literal["cache", "store"]) -> Mapping:
         """Return the mapping of the key; with "store", past the cache and then into it."""
         ...
 

@@ -1,18 +1,29 @@
 """List, range and hash shard maps as users hold them: lookups, shards, mappings, locks.
 
 A map object holds no mappings itself: they are in the catalogs and, as far as they were seen, in
-the cache. Rule: every change goes through the Executor, and its outcome goes into the cache.
+the cache. Rule: every change goes through the Executor, and its outcome goes into the cache; a
+change that is refused drops the mappings that it named from the cache.
+
+Reads of an administrator (get, find, mappings, shards) ask the global catalog unless they are told
+otherwise. Routing asks the cache: it validates what it finds.
 """
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal
+from contextlib import contextmanager
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from sqlalchemy import URL, Connection
 
 from partita.clock import Clock
-from partita.errors import ConflictError, MappingNotFoundError, RangeError, ShardNotFoundError
+from partita.errors import (
+    ConflictError,
+    MappingNotFoundError,
+    RangeError,
+    ShardNotFoundError,
+    UsageError,
+)
 from partita.shards import global_catalog, offline, operations
 from partita.shards.cache import MappingCache
 from partita.shards.engines import Engines, check_driver, location_of
@@ -32,6 +43,7 @@ from partita.shards.routes import Routes
 from partita.shards.schema import ShardedSchema
 from partita.shards.shard_key import BUCKET, KeyType, bucket_of, key_type_named
 
+Outcome = TypeVar("Outcome")
 Lookup = Literal["cache", "store"]
 Where = Shard | Location | URL | str
 """A shard, or what it is called by."""
@@ -121,8 +133,12 @@ class ShardMap(Routes):
 
     # --- lookups ----------------------------------------------------------------------------------
 
-    def get(self, key: Any, *, lookup: Lookup = "cache") -> Mapping:
-        """Return the mapping of a key; MappingNotFoundError where none holds it."""
+    def get(self, key: Any, *, lookup: Lookup = "store") -> Mapping:
+        """Return the mapping of a key; MappingNotFoundError where none holds it.
+
+        `store` asks the global catalog; `cache` returns what this process has seen, which may be
+        stale, and asks the catalog only for what it has not seen.
+        """
         if lookup == "cache":
             cached = self._find_cached(self._encode(key))
             if cached is not None:
@@ -137,8 +153,8 @@ class ShardMap(Routes):
             )
         return mapping
 
-    def find(self, key: Any, *, lookup: Lookup = "cache") -> Mapping | None:
-        """Return the mapping of a key, or None. `store` asks the global catalog, not the cache."""
+    def find(self, key: Any, *, lookup: Lookup = "store") -> Mapping | None:
+        """Return the mapping of a key as `get()` does, or None."""
         return self.find_encoded(self._encode(key), lookup=lookup)
 
     def find_cached(self, key: Any) -> Mapping | None:
@@ -149,7 +165,7 @@ class ShardMap(Routes):
         """Drop a mapping from the cache."""
         self.cache.remove(mapping.id)
 
-    def find_encoded(self, key: bytes, *, lookup: Lookup = "cache") -> Mapping | None:
+    def find_encoded(self, key: bytes, *, lookup: Lookup = "store") -> Mapping | None:
         if lookup == "cache":
             mapping = self.cache.find(key)
             if mapping is not None:
@@ -315,7 +331,7 @@ class ShardMap(Routes):
             shard = locked.shard(row.shard_id)
             return operations.delete_mapping(operation, locked.row, shard, row, token)
 
-        self._cached(self._run(build))
+        self._cached(self._run(build, mapping))
 
     def update_mapping(
         self,
@@ -343,7 +359,7 @@ class ShardMap(Routes):
                 operation, locked.row, (source, target), (row, changed), token
             )
 
-        return self._cached(self._run(build))[0]
+        return self._cached(self._run(build, mapping))[0]
 
     def set_offline(
         self,
@@ -388,7 +404,7 @@ class ShardMap(Routes):
             operations.check_lock(locked.row, locked.mapping(mapping.id), None)
             locked.write_lock_owner([mapping.id], owner)
 
-        self.executor.decide(self.id, self.name, change)
+        self._decide(change, mapping)
         self._refresh(mapping.id, mapping.key_range.low, owner)
         return MappingLock(self, owner)
 
@@ -404,7 +420,7 @@ class ShardMap(Routes):
             locked.write_lock_owner([row.id for row in rows], None)
             return rows
 
-        released = self.executor.decide(self.id, self.name, change)
+        released = self._decide(change, *(() if mapping is None else (mapping,)))
         for row in released:
             self._refresh(row.id, row.low, None)
         return len(released)
@@ -415,14 +431,12 @@ class ShardMap(Routes):
         def change(locked: LockedMap) -> None:
             locked.write_lock_owner([locked.mapping(mapping.id).id], None)
 
-        self.executor.decide(self.id, self.name, change)
+        self._decide(change, mapping)
         self._refresh(mapping.id, mapping.key_range.low, None)
 
     def lock_owner(self, mapping: Mapping) -> str | None:
         """Return the token that the mapping is locked with now."""
-        return self.executor.decide(
-            self.id, self.name, lambda locked: locked.mapping(mapping.id).lock_owner
-        )
+        return self._decide(lambda locked: locked.mapping(mapping.id).lock_owner, mapping)
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -432,8 +446,27 @@ class ShardMap(Routes):
         check_driver(url)
         return url
 
-    def _run(self, build: Build) -> Plan:
-        return self.executor.run(self.id, self.name, build)
+    @contextmanager
+    def dropping_refused(self, *mappings: Mapping) -> Iterator[None]:
+        """Drop the mappings from the cache when a change of them is refused.
+
+        Not when a catalog or a shard cannot be reached: routing then needs what is cached.
+        """
+        try:
+            yield
+        except (ConflictError, UsageError):
+            for mapping in mappings:
+                self.forget(mapping)
+            raise
+
+    def _run(self, build: Build, *mappings: Mapping) -> Plan:
+        """Carry out a change; `mappings` are those that it was planned for."""
+        with self.dropping_refused(*mappings):
+            return self.executor.run(self.id, self.name, build)
+
+    def _decide(self, change: Callable[[LockedMap], Outcome], *mappings: Mapping) -> Outcome:
+        with self.dropping_refused(*mappings):
+            return self.executor.decide(self.id, self.name, change)
 
     def _cached(self, plan: Plan) -> list[Mapping]:
         for row in plan.removed:
@@ -466,7 +499,7 @@ class ShardMap(Routes):
             operations.check_lock(locked.row, row, token)
             return row, locked.shard(row.shard_id)
 
-        return self._mapping(*self.executor.decide(self.id, self.name, change))
+        return self._mapping(*self._decide(change, mapping))
 
     def _taken(self, locked: LockedMap, ranges: Sequence[KeyRange]) -> Iterator[str]:
         ordered = sorted(ranges)
@@ -601,7 +634,7 @@ class RangeShardMap(ShardMap):
         Without a mapping the one that holds `at` is cut.
         """
         point = self.encode_bound(at)
-        found = mapping or self.find_encoded(point, lookup="store")
+        found = mapping or self.find_encoded(point)
         if found is None:
             raise MappingNotFoundError(
                 "MappingNotFound",
@@ -617,7 +650,7 @@ class RangeShardMap(ShardMap):
             high = msgspec.structs.replace(row, id=self.executor.new_id(), low=point)
             return operations.split_mapping(operation, locked.row, shard, row, (low, high), token)
 
-        low, high = self._cached(self._run(build))
+        low, high = self._cached(self._run(build, found))
         return low, high
 
     def merge(self, left: Mapping, right: Mapping, *, token: str | None = None) -> Mapping:
@@ -631,7 +664,7 @@ class RangeShardMap(ShardMap):
             )
             return operations.merge_mappings(operation, locked.row, shard, halves, merged, token)
 
-        return self._cached(self._run(build))[0]
+        return self._cached(self._run(build, left, right))[0]
 
     def encode_bound(self, at: Any) -> bytes:
         return self.key_type.encode_bound(at)
