@@ -123,6 +123,10 @@ class MutatedValueError(UsageError):
         return error
 
 
+class UnknownOptionError(UsageError, TypeError):
+    """A keyword argument that the function does not have."""
+
+
 class InvalidShardKeyError(UsageError):
     """A sharding key is not of the type that its shard map was made for."""
 

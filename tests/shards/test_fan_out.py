@@ -25,6 +25,7 @@ from partita.errors import (
     SchemaMismatchError,
     ShardError,
     ShardNotFoundError,
+    UnknownOptionError,
 )
 from partita.shards import gathering, owned_rows
 from partita.shards.fan_out import FanOutResult, fan_out
@@ -388,6 +389,27 @@ def test_options_out_of_range_are_refused(sqlite_shop: Shop, options: dict[str, 
         sqlite_shop.fan_out(select(Blog.id), **options)
 
     assert raised.value.code == "InvalidFanOutOption"
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        ({"polcy": "partial"}, "Write policy=."),
+        ({"params": {"tenant": 1}}, "statement.params("),
+        ({"nonsense": True}, "Use one of "),
+    ],
+    ids=lambda given: next(iter(given)) if isinstance(given, dict) else "",
+)
+def test_an_option_that_there_is_not_is_refused(
+    sqlite_shop: Shop, options: dict[str, Any], hint: str
+) -> None:
+    for ask in (sqlite_shop.map.fan_out, sqlite_shop.map.afan_out):
+        with pytest.raises(UnknownOptionError, match=next(iter(options))) as raised:
+            ask(select(Blog.id), **options)
+
+        assert isinstance(raised.value, TypeError)
+        assert raised.value.code == "UnknownOption"
+        assert hint in raised.value.hint
 
 
 # --- shard column, order, limit -------------------------------------------------------------------

@@ -744,6 +744,35 @@ def test_shards_at_the_target_are_passed_over(
         assert [each.state for each in report.shards] == ["current", "current"]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"resume": False}, {"parallel": 2}, {"sql_folder": "scripts"}],
+    ids=["here", "every shard", "processes", "scripts"],
+)
+def test_shards_that_are_past_the_target_are_failures(
+    sqlite_manager: ShardMapManager,
+    new_sqlite: NewDatabase,
+    tmp_path: Path,
+    options: dict[str, Any],
+) -> None:
+    fleet, shards = sqlite_fleet(sqlite_manager, new_sqlite, 2)
+    if "sql_folder" in options:
+        options = {"sql_folder": tmp_path / "scripts"}
+
+    report = fleet.upgrade("one", stop_after=None, **options)
+
+    assert not report.is_complete
+    assert [each.state for each in report.shards] == ["failed", "failed"]
+    assert list(report.errors) == shards
+    for error in report.errors.values():
+        assert isinstance(error, ShardError)
+        assert isinstance(error.cause, SchemaMismatchError)
+        assert error.cause.code == "RevisionNewer"
+    with pytest.raises(ExceptionGroup):
+        report.raise_if_incomplete()
+    assert revisions(fleet) == ["three", "three"]
+
+
 def fails_on(shard: Shard) -> tuple[str, ...]:
     """Return a revision that fails on one SQLite shard only."""
     return (

@@ -94,6 +94,35 @@ def test_an_upgrade_at_the_target_changes_nothing(database_urls: NewDatabase) ->
     assert upgrade(url) == ("three",)
 
 
+@pytest.mark.parametrize("target", ["one", "two", "base"])
+def test_a_target_older_than_the_database_is_refused(
+    database_urls: NewDatabase, target: str
+) -> None:
+    url = database_urls("one")
+    upgrade(url)
+
+    with pytest.raises(SchemaMismatchError) as caught:
+        upgrade(url, target=target)
+
+    assert caught.value.code == "RevisionNewer"
+    assert caught.value.facts == {"revision": "three", "target": target}
+    assert revision_of(url) == "three"
+
+
+def test_a_branch_that_is_ahead_of_another_is_not_newer(
+    new_sqlite: NewDatabase, tmp_path: Path
+) -> None:
+    project = a_project(tmp_path / "project")
+    add_revision(project, "left", "three")
+    add_revision(project, "right", "three")
+    url = new_sqlite("one")
+    upgrade(url, project, "heads")
+
+    assert sorted(upgrade(url, project, "left")) == ["left", "right"]
+    with pytest.raises(SchemaMismatchError, match="RevisionNewer"):
+        upgrade(url, project, "three")
+
+
 @pytest.mark.parametrize("env", [None, WITHOUT_A_TRANSACTION, ALL_IN_ONE_TRANSACTION_EACH])
 def test_a_failing_revision_leaves_the_one_before_it_whole(
     database_urls: NewDatabase, tmp_path: Path, env: str | None

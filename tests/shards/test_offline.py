@@ -118,6 +118,48 @@ def test_without_leave_to_terminate_the_holders_stay_and_are_reported(routed: Ro
         routed.tenants.connect(5)
 
 
+def test_a_mapping_goes_offline_without_ending_those_inside(routed: Routed) -> None:
+    tenants = routed.tenants
+    with tenants.connect(5) as holder:
+        holder.execute(select_one)
+
+        offline = tenants.set_offline(tenants.get(5), grace=0, terminate=False)
+
+        assert not offline.is_online
+        assert tenants.get(5) == offline
+        assert holder.execute(select_one).scalar() == 1
+        with pytest.raises(MappingOfflineError):
+            tenants.connect(5)
+
+
+def test_a_second_call_reports_those_that_stayed_inside(routed: Routed) -> None:
+    tenants = routed.tenants
+    with tenants.connect(5) as holder:
+        holder.execute(select_one)
+        offline = tenants.set_offline(tenants.get(5), grace=0, terminate=False)
+
+        with pytest.raises(OperationPendingError, match="MappingInUse"):
+            tenants.set_offline(offline, grace=0, terminate=False)
+        assert holder.execute(select_one).scalar() == 1
+
+    assert tenants.set_offline(offline, grace=0, terminate=False) == offline
+
+
+def test_a_second_call_can_end_those_that_stayed_inside(routed: Routed) -> None:
+    tenants = routed.tenants
+    with tenants.connect(5) as holder, tenants.connect(150) as neighbour:
+        holder.execute(select_one)
+        neighbour.execute(select_one)
+        offline = tenants.set_offline(tenants.get(5), grace=0, terminate=False)
+
+        assert tenants.set_offline(offline, grace=0) == offline
+
+        with pytest.raises((PartitaError, DBAPIError)) as raised:
+            holder.execute(select_one)
+        assert is_ended(raised.value)
+        assert neighbour.execute(select_one).scalar() == 1
+
+
 def test_a_standing_fence_refuses_a_client_that_ignores_the_status(on_postgres: Routed) -> None:
     mapping = on_postgres.tenants.get(5)
     with fenced(on_postgres) as fence, on_postgres.one.connect() as forger:

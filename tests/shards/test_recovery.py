@@ -12,6 +12,7 @@ from sqlalchemy import make_url, update
 
 from partita.errors import (
     CatalogMismatchError,
+    MappingOfflineError,
     OperationPendingError,
     ShardExistsError,
     ShardMapNotFoundError,
@@ -233,6 +234,66 @@ def test_local_ranges_are_kept_only_where_asked(catalog_urls: NewDatabase) -> No
             (Range(100, 200), catalog.two, True),
         ]
         assert_catalogs_agree(catalog.tenants)
+
+
+def test_the_global_side_is_kept_only_where_asked(catalog_urls: NewDatabase) -> None:
+    with two_shards(catalog_urls) as catalog:
+        before = ranges_of(catalog.tenants)
+        recovery = catalog.manager.recovery
+        put_local(catalog.tenants, catalog.one, Range(-50, -20), Range(20, 150))
+        claimed = [(Range(-50, -20), "local"), (Range(100, 150), "local")]
+
+        recovery.resolve(catalog.one, keep="global", only=[Range(0, 20), Range(20, 100)])
+
+        assert shown(catalog, catalog.one) == claimed
+        assert [(r, s) for r, s, _ in ranges_of(catalog.tenants)] == [(r, s) for r, s, _ in before]
+        with catalog.tenants.connect(5), pytest.raises(CatalogMismatchError):
+            catalog.tenants.split(at=50)
+        recovery.resolve(catalog.one, keep="global")
+        assert shown(catalog, catalog.one) == []
+        assert_catalogs_agree(catalog.tenants)
+        catalog.tenants.split(at=50)
+
+
+def test_a_mapping_is_cut_where_only_a_part_of_it_is_resolved(catalog_urls: NewDatabase) -> None:
+    with two_shards(catalog_urls) as catalog:
+        recovery = catalog.manager.recovery
+        put_local(catalog.tenants, catalog.one)
+
+        recovery.resolve(catalog.one, keep="global", only=[Range(0, 40)])
+
+        assert shown(catalog, catalog.one) == [(Range(40, 100), "global")]
+        with catalog.tenants.connect(39):
+            pass
+        with pytest.raises(MappingOfflineError, match="MappingChanging"):
+            catalog.tenants.connect(40)
+
+
+def test_keys_that_agree_are_left_alone_by_a_resolution_of_others(
+    catalog_urls: NewDatabase,
+) -> None:
+    with two_shards(catalog_urls) as catalog:
+        before = catalog.tenants.get(5)
+        put_local(catalog.tenants, catalog.one, Range(0, 100), Range(300, 400))
+
+        catalog.manager.recovery.resolve(catalog.one, keep="global", only=[Range(0, 40)])
+
+        assert catalog.tenants.get(5) == before
+        assert shown(catalog, catalog.one) == [(Range(300, 400), "local")]
+
+
+def test_only_may_be_an_iterator_though_the_shard_is_in_two_maps(
+    catalog_urls: NewDatabase,
+) -> None:
+    with two_shards(catalog_urls) as catalog:
+        others = catalog.manager.create_range_map("others", key=int)
+        others.create_mapping(Range(0, 100), others.create_shard(catalog.one.location))
+        for shard_map in (catalog.tenants, others):
+            put_local(shard_map, shard_map.get_shard(catalog.one.location))
+
+        catalog.manager.recovery.resolve(catalog.one, keep="global", only=iter([Range(0, 100)]))
+
+        assert shown(catalog, catalog.one) == []
 
 
 def test_points_are_recovered_from_either_side(both_urls: NewDatabase) -> None:

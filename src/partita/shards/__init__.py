@@ -25,6 +25,7 @@ from partita.errors import (
     ShardNotFoundError,
     ShardOfflineError,
     StaleMappingError,
+    UnknownOptionError,
 )
 from partita.shards.fleet import Fleet
 from partita.shards.manager import ShardMapManager
@@ -68,4 +69,5 @@ __all__ = [
     "ShardOfflineError",
     "ShardedSchema",
     "StaleMappingError",
+    "UnknownOptionError",
 ]

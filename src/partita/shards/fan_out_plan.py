@@ -5,6 +5,7 @@ Shared by `fan_out` and `afan_out`. Reads the catalog, never a shard.
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from typing import Any, Literal, Protocol, TypedDict
 
 import msgspec
@@ -17,6 +18,7 @@ from partita.errors import (
     OperationPendingError,
     ShardNotFoundError,
     StaleMappingError,
+    UnknownOptionError,
 )
 from partita.shards.engines import Engines
 from partita.shards.gathering import Gathering, OnEvent, Policy
@@ -276,6 +278,9 @@ def _seconds(given: float | None) -> float:
 
 
 def _check_options(options: FanOutOptions) -> None:
+    for name in options:
+        if name not in FanOutOptions.__annotations__:
+            raise _unknown(name)
     policy = options.get("policy", "complete")
     if policy not in ("complete", "partial"):
         raise _invalid("policy", "must be complete or partial")
@@ -295,6 +300,21 @@ def _check_options(options: FanOutOptions) -> None:
 def _invalid(name: str, rule: str) -> InvalidRequestError:
     return InvalidRequestError(
         "InvalidFanOutOption", f"{name} {rule}.", hint="See the options of fan_out()."
+    )
+
+
+def _unknown(name: str) -> UnknownOptionError:
+    known = sorted(FanOutOptions.__annotations__)
+    hint = f"Use one of {', '.join(known)}."
+    if name in {"params", "parameters"}:
+        hint = "Bind values to the statement itself: statement.params(name=value)."
+    elif close := get_close_matches(name, known, 1):
+        hint = f"Write {close[0]}=."
+    return UnknownOptionError(
+        "UnknownOption",
+        f"fan_out() and afan_out() have no option {name!r}.",
+        facts={"option": name},
+        hint=hint,
     )
 
 

@@ -256,7 +256,8 @@ class Fleet:
 
         Canaries go first, and if one of them fails nobody follows. After `stop_after` failures
         (None: never) no further shard is begun. With `resume` shards at the target are passed
-        over, so the same call continues what was stopped; without it they are visited too.
+        over, so the same call continues what was stopped; without it they are visited too. A
+        shard that is past the target has failed: an upgrade does not go back.
         `parallel` > 1 uses processes: worth it for many shards on servers. With `sql_folder`
         nothing is run: what would be run is written there, one script a shard. Refused while a
         move is unfinished: rows on their way would not fit to the new schema.
@@ -454,9 +455,9 @@ class Fleet:
             with self._connect(shard.location) as connection:
                 heads = migrations.read(connection).heads
                 before = revision_text(heads)
-                if resume and not migrations.pending(heads, target):
-                    return ShardUpgrade(shard, "current", before, before)
                 try:
+                    if resume and not migrations.pending(heads, target):
+                        return ShardUpgrade(shard, "current", before, before)
                     after = migrations.upgrade(connection, target, lock_timeout=lock_timeout)
                 except Exception as error:  # noqa: BLE001 - as above, and where it stopped
                     stopped = revision_text(migrations.read(connection).heads)

@@ -97,18 +97,47 @@ class Migrations:
         return tuple(sorted(self._scripts.get_heads()))
 
     def pending(self, heads: Heads, target: str = "head") -> list[RevisionStep]:
-        """List the steps from these revisions to the target, oldest first."""
+        """List the steps from these revisions to the target, oldest first.
+
+        SchemaMismatchError where the database is past the target: an upgrade does not go back.
+        """
         try:
             # The public way to this list is only through a command that runs it.
-            return self._scripts._upgrade_revs(target, heads)  # type: ignore[arg-type]  # noqa: SLF001
+            steps: list[RevisionStep] = self._scripts._upgrade_revs(target, heads)  # type: ignore[arg-type]  # noqa: SLF001
         except CommandError as error:
             raise SchemaMismatchError(
                 "RevisionUnknown",
                 f"There is no way from revision {revision_text(heads)} to {target}.",
                 facts={"revision": revision_text(heads), "target": target, "cause": str(error)},
-                hint="The database was upgraded by other scripts, is past the target, or the "
-                "project has several heads: name the revision, or 'heads'.",
+                hint="The database was upgraded by other scripts, or the project has several "
+                "heads: name the revision, or 'heads'.",
             ) from error
+        if not steps and self._is_past(heads, target):
+            raise SchemaMismatchError(
+                "RevisionNewer",
+                f"The database is at revision {revision_text(heads)}, which is newer than the "
+                f"target {target}.",
+                facts={"revision": revision_text(heads), "target": target},
+                hint="Name this revision or a newer one: an upgrade does not go back. "
+                "`alembic downgrade` on the database does.",
+            )
+        return steps
+
+    def _is_past(self, heads: Heads, target: str) -> bool:
+        """Return whether one of these revisions comes after the target on its branch."""
+        try:
+            later = list(self._scripts.get_revisions(target))
+        except CommandError:
+            return False  # relative to where the database is
+        if not later:
+            return bool(heads)  # the target is the base
+        newer: set[str] = set()
+        while later:
+            found = later.pop()
+            following = set() if found is None else found.nextrev - newer
+            newer |= following
+            later += [self._scripts.get_revision(name) for name in following]
+        return not newer.isdisjoint(heads)
 
     def read(self, connection: Connection) -> Revisions:
         """Read the revision of the database; nothing is written to it."""

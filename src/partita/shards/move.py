@@ -150,8 +150,11 @@ def move(  # noqa: PLR0913 - options by name
     )
     record = MoveRecord.start(manager.executor, shard_map.id, plan, job_id)
     mover = Mover(manager, shard_map, record, on_progress=on_progress, clock=clock)
-    with shard_map.dropping_refused(mapping):
+    try:
         return mover.run()
+    except StaleMappingError:
+        shard_map.forget(mapping)
+        raise
 
 
 def resume(

@@ -18,6 +18,7 @@ from partita.clock import Clock
 from partita.errors import OperationPendingError
 from partita.shards import revocable, validation
 from partita.shards.engines import Engines
+from partita.shards.execution import unreachable
 from partita.shards.mapping import Location, Mapping
 from partita.shards.validation import LOCK_CLASS, lock_number
 
@@ -26,6 +27,8 @@ GRACE_SECONDS = 2.0
 TERMINATE_SECONDS_MAX = 15.0
 """How long terminated sessions may take to vanish."""
 _PAUSE_SECONDS = 0.01
+_entered_as: dict[str, str] = {}
+"""The id that an offline mapping had online, for those on SQLite that somebody stayed in."""
 
 # Who may still write to the mapping: the holders of its lock, and of locks of mappings that are not
 # in the local catalog any more. Those entered before a split or a merge gave the keys other ids.
@@ -100,8 +103,8 @@ def set_offline(
 ) -> tuple[Mapping, Fence]:
     """Make the mapping offline by `change()`, drain it, and return what it became and the fence.
 
-    With `terminate=False` an OperationPendingError after the grace says that somebody stays; the
-    mapping is offline all the same.
+    An OperationPendingError says that transactions stay, after the grace with `terminate=False`;
+    the mapping is offline all the same.
     """
     location = mapping.shard.location
     if location.backend != "sqlite":
@@ -116,7 +119,7 @@ def set_offline(
         fence = drain(engines, clock, location, mapping.id, grace=grace, terminate=terminate)
         return change(), fence
     except OperationPendingError:
-        change()
+        _entered_as[change().id] = mapping.id
         raise
     finally:
         validation.closing.discard(mapping.id)
@@ -131,19 +134,26 @@ def drain(
     grace: float = GRACE_SECONDS,
     terminate: bool = True,
 ) -> Fence:
-    """Wait until no transaction of this mapping id is open, and put up the fence.
+    """Wait until no transaction of the mapping is open, and put up the fence.
 
     `mapping_id` is the id that was online: its transactions hold the lock of that id, whatever
-    the mapping has become since.
+    the mapping has become since. With the id that it has offline, transactions of any id that
+    the local catalog has lost are waited for; on SQLite those of this process.
     """
     if location.backend == "sqlite":
-        return _drain_sqlite(clock, mapping_id, grace, terminate=terminate)
+        entered_as = _entered_as.get(mapping_id, mapping_id)
+        fence = _drain_sqlite(clock, entered_as, grace, terminate=terminate)
+        _entered_as.pop(mapping_id, None)
+        return fence
     with _closed_on_error(_connect(engines, location)) as connection:
         return _put_up(connection, clock, mapping_id, grace, terminate=terminate)
 
 
 def _connect(engines: Engines, location: Location) -> Connection:
-    connection = engines.admin(location).connect()
+    try:
+        connection = engines.admin(location).connect()
+    except DBAPIError as error:
+        raise unreachable(location.text) from error
     return connection.execution_options(isolation_level="AUTOCOMMIT")
 
 
@@ -207,8 +217,8 @@ def _drain_sqlite(clock: Clock, mapping_id: str, grace: float, *, terminate: boo
 def _still_held(mapping_id: str) -> OperationPendingError:
     return OperationPendingError(
         "MappingInUse",
-        "Transactions of the mapping that began before it went offline are open still.",
+        "Transactions of the mapping that began before it went offline are still open.",
         facts={"mapping": mapping_id},
-        hint="Wait and try again, or terminate them: terminate=True. The role needs the right to: "
-        "the same role, or pg_signal_backend.",
+        hint="The mapping is offline. Call set_offline() on what get() returns: it waits again, or "
+        "terminates them with terminate=True. That needs the same role, or pg_signal_backend.",
     )

@@ -37,13 +37,18 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class Reconciled(msgspec.Struct, frozen=True):
-    """What both catalogs should hold: the shard's mappings, and what others lose to them."""
+    """What both catalogs should hold: the shard's mappings, and what others lose to them.
+
+    About undecided keys the catalogs go on to differ: each keeps what it holds.
+    """
 
     kept: tuple[MappingRow, ...]
     removed: tuple[str, ...]
     """Ids of mappings of other shards that lose keys."""
     left_over: tuple[MappingRow, ...]
     """What those other shards keep of them."""
+    undecided_global: tuple[MappingRow, ...] = ()
+    undecided_local: tuple[MappingRow, ...] = ()
 
 
 def range_of(row: MappingRow) -> KeyRange:
@@ -93,16 +98,17 @@ def _same(left: MappingRow | None, right: MappingRow) -> bool:
 def reconcile(
     shard_id: str,
     found: Sequence[Piece],
-    side: Callable[[KeyRange], Side],
+    side: Callable[[KeyRange], Side | None],
     new_id: Callable[[], str],
 ) -> Reconciled:
-    """Let `side` decide for each piece, and say what both catalogs hold then."""
-    chosen = [(piece.key_range, _choose(shard_id, piece, side)) for piece in found]
+    """Let `side` decide for each piece (None: leave it), and say what both catalogs hold then."""
+    decided, undecided = _parted(shard_id, found, side)
+    chosen = [(piece.key_range, _choose(shard_id, piece, side)) for piece in decided]
     owned = [(key_range, row) for key_range, row in chosen if row is not None]
     kept = _joined(owned, shard_id, new_id)
     losers = {
         piece.in_global.id: piece.in_global
-        for piece, (_, row) in zip(found, chosen, strict=True)
+        for piece, (_, row) in zip(decided, chosen, strict=True)
         if row is not None and piece.in_global is not None and piece.in_global.shard_id != shard_id
     }
     left_over = [
@@ -110,12 +116,36 @@ def reconcile(
         for row in losers.values()
         for rest in _rest(range_of(row), [range_of(one) for one in kept])
     ]
-    return Reconciled(tuple(kept), tuple(losers), tuple(left_over))
+    mine = [(piece.key_range, _global_row(shard_id, piece)) for piece in undecided]
+    claimed = [(piece.key_range, piece.in_local) for piece in undecided]
+    return Reconciled(
+        tuple(kept),
+        tuple(losers),
+        tuple(left_over),
+        tuple(_joined([(keys, row) for keys, row in mine if row is not None], shard_id, new_id)),
+        tuple(_joined([(keys, row) for keys, row in claimed if row is not None], shard_id, new_id)),
+    )
 
 
-def _choose(shard_id: str, piece: Piece, side: Callable[[KeyRange], Side]) -> MappingRow | None:
-    if side(piece.key_range) == "local":
-        return piece.in_local
+def _parted(
+    shard_id: str, found: Sequence[Piece], side: Callable[[KeyRange], Side | None]
+) -> tuple[list[Piece], list[Piece]]:
+    """Part the pieces that are decided, or agreed upon, from those that are left as they are."""
+    decided: list[Piece] = []
+    undecided: list[Piece] = []
+    for piece in found:
+        is_left = side(piece.key_range) is None and _difference(shard_id, piece) is not None
+        (undecided if is_left else decided).append(piece)
+    return decided, undecided
+
+
+def _choose(
+    shard_id: str, piece: Piece, side: Callable[[KeyRange], Side | None]
+) -> MappingRow | None:
+    return piece.in_local if side(piece.key_range) == "local" else _global_row(shard_id, piece)
+
+
+def _global_row(shard_id: str, piece: Piece) -> MappingRow | None:
     is_mine = piece.in_global is not None and piece.in_global.shard_id == shard_id
     return piece.in_global if is_mine else None
 

@@ -100,8 +100,10 @@ class Recovery:
     ) -> None:
         """Make both catalogs say the same about the shard.
 
-        `keep="local"` gives the shard the keys that it says it owns, and takes them from others.
-        With `only` (ranges or keys) that holds for those; for the rest the global catalog is kept.
+        `keep="local"` gives the shard the keys that it says it owns, and takes them from others;
+        with `only` (ranges or keys) these, and for the rest the global catalog is kept.
+        `keep="global"` corrects the shard's own catalog; with `only` for these keys, and about
+        the rest the catalogs go on to differ, so that the shard goes on to refuse changes.
         """
         if keep not in {"global", "local"}:
             raise UsageError(
@@ -109,8 +111,12 @@ class Recovery:
                 f"There is no keep={keep!r}.",
                 hint='Choose keep="global" or keep="local".',
             )
-        for one in self._maps_at(where, shard_map):
-            wanted = FULL if only is None else [one.encode_range(keys) for keys in only]
+        listed = None if only is None else list(only)
+        maps = [
+            (one, FULL if listed is None else [one.encode_range(keys) for keys in listed])
+            for one in self._maps_at(where, shard_map)
+        ]
+        for one, wanted in maps:
             self._resolve_in(one, where, keep, wanted)
 
     def rebuild_local(self, *places: AnyPlace, shard_map: ShardMap | None = None) -> None:
@@ -141,14 +147,18 @@ class Recovery:
             losers = {locked.mapping(one).shard_id for one in wanted.removed}
             if not mine <= seen:
                 raise _changed_meanwhile(shard_map)
-            locked.replace_mappings(mine | set(wanted.removed), (*wanted.kept, *wanted.left_over))
+            rows = (*wanted.kept, *wanted.left_over, *wanted.undecided_global)
+            locked.replace_mappings(mine | set(wanted.removed), rows)
             return [
                 (locked.mark_shard(one, mark), locked.mappings_of(one))
                 for one in (*sorted(losers - {shard_id}), shard_id)  # never two owners
             ]
 
         for row, rows in self._executor.decide(shard_map.id, shard_map.name, change):
-            self._write_local(shard_map.row(), row, rows)
+            if row.id == shard_id:
+                self._write_local(shard_map.row(), *_left_undecided(row, rows, wanted))
+            else:
+                self._write_local(shard_map.row(), row, rows)
         shard_map.cache.clear()
 
     def _write_local(self, shard_map: MapRow, shard: ShardRow, rows: list[MappingRow]) -> None:
@@ -370,8 +380,22 @@ def _mapping(
     return None if row is None else shard_map.mapping_of(row, shards[row.shard_id])
 
 
-def _side(keep: Side, wanted: Sequence[KeyRange], keys: KeyRange) -> Side:
-    return keep if any(one.covers(keys) for one in wanted) else "global"
+def _side(keep: Side, wanted: Sequence[KeyRange], keys: KeyRange) -> Side | None:
+    if any(one.covers(keys) for one in wanted):
+        return keep
+    return "global" if keep == "local" else None
+
+
+def _left_undecided(
+    shard: ShardRow, rows: list[MappingRow], outcome: Reconciled
+) -> tuple[ShardRow, list[MappingRow]]:
+    """Return what the shard itself is to hold, given what the global catalog holds of it."""
+    if not outcome.undecided_global and not outcome.undecided_local:
+        return shard, rows
+    # A mark that the global catalog does not know: the shard refuses changes while they differ.
+    marked = msgspec.structs.replace(shard, last_operation=f"{shard.last_operation}:differs")
+    others = {row.id for row in outcome.undecided_global}
+    return marked, [*(row for row in rows if row.id not in others), *outcome.undecided_local]
 
 
 def _changed_meanwhile(shard_map: ShardMap) -> OperationPendingError:

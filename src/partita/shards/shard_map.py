@@ -20,6 +20,7 @@ from partita.clock import Clock
 from partita.errors import (
     ConflictError,
     MappingNotFoundError,
+    OperationPendingError,
     RangeError,
     ShardNotFoundError,
     UsageError,
@@ -371,21 +372,39 @@ class ShardMap(Routes):
     ) -> Mapping:
         """Refuse new transactions of the mapping, wait for open ones, terminate those that stay.
 
-        Transactions of other mappings on the same shard go on.
+        Transactions of other mappings on the same shard go on. With `terminate=False` the new
+        mapping is returned after the grace, whether or not transactions stay. Called on a mapping
+        that is offline, this waits for the transactions that stayed, and raises
+        OperationPendingError (MappingInUse) if they outlive the grace as well.
         """
         current = self._unchanged(mapping, token)
         if not current.is_online:
+            fence = offline.drain(
+                self.engines,
+                self.clock,
+                current.shard.location,
+                current.id,
+                grace=grace,
+                terminate=terminate,
+            )
+            fence.close()
             return current
-        changed, fence = offline.set_offline(
-            self.engines,
-            self.clock,
-            mapping,
-            lambda: self.update_mapping(mapping, status=MappingStatus.OFFLINE, token=token),
-            grace=grace,
-            terminate=terminate,
-        )
-        fence.close()
-        return changed
+        changed: list[Mapping] = []
+
+        def change() -> Mapping:
+            changed.append(self.update_mapping(current, status=MappingStatus.OFFLINE, token=token))
+            return changed[0]
+
+        try:
+            _, fence = offline.set_offline(
+                self.engines, self.clock, current, change, grace=grace, terminate=terminate
+            )
+        except OperationPendingError:
+            if terminate or not changed:
+                raise
+        else:
+            fence.close()
+        return changed[0]
 
     def set_online(self, mapping: Mapping, *, token: str | None = None) -> Mapping:
         return self.update_mapping(mapping, status=MappingStatus.ONLINE, token=token)
@@ -447,7 +466,7 @@ class ShardMap(Routes):
         return url
 
     @contextmanager
-    def dropping_refused(self, *mappings: Mapping) -> Iterator[None]:
+    def _dropping_refused(self, *mappings: Mapping) -> Iterator[None]:
         """Drop the mappings from the cache when a change of them is refused.
 
         Not when a catalog or a shard cannot be reached: routing then needs what is cached.
@@ -461,11 +480,11 @@ class ShardMap(Routes):
 
     def _run(self, build: Build, *mappings: Mapping) -> Plan:
         """Carry out a change; `mappings` are those that it was planned for."""
-        with self.dropping_refused(*mappings):
+        with self._dropping_refused(*mappings):
             return self.executor.run(self.id, self.name, build)
 
     def _decide(self, change: Callable[[LockedMap], Outcome], *mappings: Mapping) -> Outcome:
-        with self.dropping_refused(*mappings):
+        with self._dropping_refused(*mappings):
             return self.executor.decide(self.id, self.name, change)
 
     def _cached(self, plan: Plan) -> list[Mapping]:
