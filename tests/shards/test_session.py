@@ -1,5 +1,6 @@
 """Routed sessions: lazy, validated at every transaction, released at its end."""
 
+import asyncio
 import contextvars
 from collections.abc import Iterator
 
@@ -11,8 +12,11 @@ from partita.errors import (
     MappingNotFoundError,
     MappingOfflineError,
     PartitaError,
+    StaleMappingError,
     TransactionUseError,
+    UsageError,
 )
+from partita.shards.session import RoutedSession
 from shards.routed import (
     ASYNC,
     SYNC,
@@ -155,6 +159,87 @@ def test_options_of_a_sessionmaker_are_handed_on(routed: Routed) -> None:
         assert note.id == 1
         assert checked_out(routed) == 0
         assert session.info == {"of": "all"}
+
+
+async def test_options_of_an_async_sessionmaker_can_be_changed(arouted: Routed) -> None:
+    make = arouted.tenants.async_sessionmaker(info={"of": "all"})
+    make.configure(autoflush=False)
+    async with make(5) as session:
+        session.add(Note(tenant_id=5, id=1))
+        assert await session.scalar(count_notes) == 0
+        assert session.info == {"of": "all"}
+    await arouted.manager.aclose()
+
+
+def test_options_that_no_session_takes_are_refused_by_configure(routed: Routed) -> None:
+    for make in (routed.tenants.sessionmaker(), routed.tenants.async_sessionmaker()):
+        with pytest.raises(TransactionUseError, match="BindRefused"):
+            make.configure(bind=routed.one)
+        with pytest.raises(UsageError, match="UnknownValidation"):
+            make.configure(validate="sometimes")
+        assert make.options == {}
+
+
+def test_an_adopted_session_has_the_key_of_its_connection(routed: Routed) -> None:
+    with routed.tenants.connect(5) as connection:
+        for session in (
+            routed.tenants.sessionmaker().adopt(connection),
+            RoutedSession.adopt(routed.tenants, connection),
+        ):
+            with session:
+                assert session.key == 5
+
+
+async def test_an_async_session_adopts_a_routed_connection(arouted: Routed) -> None:
+    make = arouted.tenants.async_sessionmaker(info={"of": "all"})
+    async with arouted.tenants.aconnect(5) as connection:
+        async with make.adopt(connection, expire_on_commit=False) as session:
+            assert isinstance(session.sync_session, RoutedSession)
+            assert session.sync_session.key == 5
+            assert session.info == {"of": "all"}
+            assert not session.sync_session.expire_on_commit
+            session.add(Note(tenant_id=5, id=1))
+            await session.commit()
+            assert await session.scalar(count_notes) == 1
+        assert not connection.closed
+        assert await connection.scalar(count_notes) == 1
+    await arouted.manager.aclose()
+
+
+async def test_an_async_session_closes_an_adopted_connection_when_asked_to(
+    arouted: Routed,
+) -> None:
+    make = arouted.tenants.async_sessionmaker()
+    async with arouted.tenants.aconnect(5) as connection:
+        async with make.adopt(connection, close_connection=True) as session:
+            await session.execute(select_one)
+        assert connection.closed
+    await arouted.manager.aclose()
+
+
+async def test_an_async_session_adopts_no_connection_but_a_routed_one(arouted: Routed) -> None:
+    engine = arouted.manager.engines.async_for_location(arouted.one.location, is_routed=False)
+    make = arouted.tenants.async_sessionmaker()
+    with pytest.raises(TransactionUseError, match="BindRefused"):
+        make.adopt(engine.connect())
+    async with engine.connect() as unrouted:
+        with pytest.raises(TransactionUseError, match="BindRefused"):
+            make.adopt(unrouted)
+    await arouted.manager.aclose()
+
+
+async def test_an_adopted_async_session_is_refused_once_its_mapping_is_offline(
+    arouted: Routed,
+) -> None:
+    tenants = arouted.tenants
+    make = tenants.async_sessionmaker()
+    async with tenants.aconnect(5) as connection, make.adopt(connection) as session:
+        await session.execute(select_one)
+        await session.commit()
+        await asyncio.to_thread(tenants.set_offline, tenants.get(5), grace=0)
+        with pytest.raises((MappingOfflineError, StaleMappingError)):
+            await session.execute(select_one)
+    await arouted.manager.aclose()
 
 
 def test_a_session_asks_for_its_isolation_level(routed: Routed) -> None:

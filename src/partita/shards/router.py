@@ -104,8 +104,19 @@ def connect_async(
 
 def mapping_of(connection: Connection) -> Mapping | None:
     """Return the mapping that the connection was routed by; None if it was not."""
+    enter = _enter_of(connection)
+    return None if enter is None else enter.mapping
+
+
+def key_of(connection: Connection) -> Any:
+    """Return the key that the connection was routed by; None if it was not."""
+    enter = _enter_of(connection)
+    return None if enter is None else enter.key
+
+
+def _enter_of(connection: Connection) -> "_Enter | None":
     enter = None if connection.closed else connection.info.get(ENTER)
-    return enter.mapping if isinstance(enter, _Enter) else None
+    return enter if isinstance(enter, _Enter) else None
 
 
 class _Sync:
@@ -173,7 +184,7 @@ def _route_once_more(
         # An offline mapping comes back with another id: only the store knows when.
         mapping = road.look_up(key)
     try:
-        return _open(road, mapping, validate, isolation_level)
+        return _open(road, key, mapping, validate, isolation_level)
     except _GoneError:
         road.map.forget(mapping)
         fresh = road.look_up(key)
@@ -186,14 +197,14 @@ def _route_once_more(
     if fresh.id == mapping.id and fresh.shard.location == mapping.shard.location:
         raise _refusal("gone", mapping)
     try:
-        return _open(road, fresh, validate, isolation_level)
+        return _open(road, key, fresh, validate, isolation_level)
     except _GoneError as error:
         road.map.forget(fresh)
         raise _stale(fresh) from error
 
 
 def _open(
-    road: _Sync, mapping: Mapping, validate: Validate, isolation_level: str | None
+    road: _Sync, key: Any, mapping: Mapping, validate: Validate, isolation_level: str | None
 ) -> Connection:
     if mapping.status is not MappingStatus.ONLINE:
         raise _refusal("offline", mapping)
@@ -206,7 +217,7 @@ def _open(
         try:
             if isolation_level is not None:
                 _set_isolation(connection, isolation_level)
-            connection.info[ENTER] = _Enter(mapping, validate)
+            connection.info[ENTER] = _Enter(key, mapping, validate)
             connection.begin()
         except DBAPIError as error:
             if not error.connection_invalidated:
@@ -256,9 +267,10 @@ class _GoneError(Exception):
 class _Enter:
     """What a routed connection calls when a transaction begins on it."""
 
-    __slots__ = ("_check", "_is_first", "mapping")
+    __slots__ = ("_check", "_is_first", "key", "mapping")
 
-    def __init__(self, mapping: Mapping, validate: Validate) -> None:
+    def __init__(self, key: Any, mapping: Mapping, validate: Validate) -> None:
+        self.key = key
         self.mapping = mapping
         self._check = _CHECKS[validate]
         self._is_first = True

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from sqlalchemy import Connection, event
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.orm import scoped_session as sqlalchemy_scoped_session
 
@@ -69,15 +69,13 @@ class RoutedSession(Session):
 
         The session ends transactions of the connection; it closes it only when asked to.
         """
-        mapping = router.mapping_of(connection)
-        if mapping is None:
-            raise _bind_refused("a connection that routing did not make")
-        if mapping.map_name != shard_map.name:
-            raise _bind_refused("a connection of another shard map")
-        session = cls(shard_map, **options)
-        session._adopted = connection
-        session._closes_adopted = close_connection
+        session = cls(shard_map, _routed_key(shard_map, connection), **options)
+        session._use(connection, close_connection=close_connection)
         return session
+
+    def _use(self, connection: Connection, *, close_connection: bool) -> None:
+        self._adopted = connection
+        self._closes_adopted = close_connection
 
     def get_bind(self, mapper: Any = None, *, bind: Any = None, **_named: Any) -> Connection:  # noqa: ARG002 - as SQLAlchemy has it
         """Return the validated connection; route first if the transaction has none."""
@@ -164,8 +162,7 @@ class RoutedSessionmaker:
     def __init__(
         self, shard_map: RoutedMap, *, class_: type[Session] = RoutedSession, **options: Any
     ) -> None:
-        _refuse(options)
-        router.check_validate(options.get("validate", "always"))
+        _check_options(options)
         self.shard_map = shard_map
         self.class_ = _routed_class(class_)
         self.options = options
@@ -181,7 +178,7 @@ class RoutedSessionmaker:
 
     def configure(self, **options: Any) -> None:
         """Change the options of sessions made from now on."""
-        _refuse(options)
+        _check_options(options)
         self.options.update(options)
 
     def adopt(
@@ -200,8 +197,7 @@ class AsyncRoutedSessionmaker:
     def __init__(
         self, shard_map: RoutedMap, *, class_: type[AsyncSession] = AsyncSession, **options: Any
     ) -> None:
-        _refuse(options)
-        router.check_validate(options.get("validate", "always"))
+        _check_options(options)
         self.shard_map = shard_map
         self.class_ = class_
         self._sync_class = _routed_class(class_.sync_session_class)
@@ -222,6 +218,27 @@ class AsyncRoutedSessionmaker:
         """Open a session and a transaction that is committed at the end of the block."""
         async with self(key) as session, session.begin():
             yield session
+
+    def configure(self, **options: Any) -> None:
+        """Change the options of sessions made from now on."""
+        _check_options(options)
+        self.options.update(options)
+
+    def adopt(
+        self, connection: AsyncConnection, *, close_connection: bool = False, **options: Any
+    ) -> AsyncSession:
+        """Return a session on a connection that `shard_map.aconnect(key)` made, and no other.
+
+        The session ends transactions of the connection; it closes it only when asked to.
+        """
+        routed = connection.sync_connection
+        if routed is None:
+            raise _bind_refused("a connection that was not opened")
+        session = self(_routed_key(self.shard_map, routed), **options)
+        sync_session = session.sync_session
+        assert isinstance(sync_session, RoutedSession)
+        sync_session._use(routed, close_connection=close_connection)  # noqa: SLF001 - made here
+        return session
 
 
 def sessionmaker(shard_map: RoutedMap, **options: Any) -> RoutedSessionmaker:
@@ -252,6 +269,21 @@ def _routed_class(class_: type[Session]) -> type[RoutedSession]:
     if class_ is Session:
         return RoutedSession
     return type(f"Routed{class_.__name__}", (RoutedSession, class_), {})
+
+
+def _routed_key(shard_map: RoutedMap, connection: Connection) -> Any:
+    """Return the key of a connection of this map; refuse any other connection."""
+    mapping = router.mapping_of(connection)
+    if mapping is None:
+        raise _bind_refused("a connection that routing did not make")
+    if mapping.map_name != shard_map.name:
+        raise _bind_refused("a connection of another shard map")
+    return router.key_of(connection)
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    _refuse(options)
+    router.check_validate(options.get("validate", "always"))
 
 
 def _refuse(options: dict[str, Any]) -> None:
