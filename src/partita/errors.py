@@ -131,6 +131,10 @@ class InvalidShardKeyError(UsageError):
     """A sharding key is not of the type that its shard map was made for."""
 
 
+class WrongShardKeyError(UsageError):
+    """A row was to be stored by a session whose mapping does not hold the row's sharding key."""
+
+
 class RangeError(UsageError):
     """A range of keys is empty, turned around, or does not fit where it is asked for."""
 

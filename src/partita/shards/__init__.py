@@ -26,6 +26,7 @@ from partita.errors import (
     ShardOfflineError,
     StaleMappingError,
     UnknownOptionError,
+    WrongShardKeyError,
 )
 from partita.shards.fleet import Fleet
 from partita.shards.manager import ShardMapManager
@@ -70,4 +71,5 @@ __all__ = [
     "ShardedSchema",
     "StaleMappingError",
     "UnknownOptionError",
+    "WrongShardKeyError",
 ]

@@ -300,6 +300,9 @@ class Engines:
             event.listen(engine, "handle_error", _keep_the_pool)
         dialect: Any = engine.dialect
         dialect.do_begin = _do_begin(dialect, is_routed=is_routed)
+        if is_routed:
+            dialect.do_execute = _checking_rows(dialect.do_execute)
+            dialect.do_executemany = _checking_rows(dialect.do_executemany)
 
     def _log_in(self, location: Location) -> Callable[..., None]:
         def log_in(
@@ -404,6 +407,21 @@ def _do_begin(dialect: Dialect, *, is_routed: bool) -> _Begin:
         enter(dialect, pooled)
 
     return begin_and_enter
+
+
+def _checking_rows(execute: Callable[..., None]) -> Callable[..., None]:
+    """Return what executes a statement after a look at the rows that it stores."""
+
+    def check_and_execute(
+        cursor: Any, statement: str, parameters: Any, context: Any = None
+    ) -> None:
+        if context is not None and (context.isinsert or context.isupdate):
+            enter = context.root_connection.info.get(ENTER)
+            if enter is not None:
+                enter.check_rows(context)
+        execute(cursor, statement, parameters, context)
+
+    return check_and_execute
 
 
 def _begin_later(_pooled: PoolProxiedConnection) -> None:

@@ -133,8 +133,7 @@ class Migrations:
             return bool(heads)  # the target is the base
         newer: set[str] = set()
         while later:
-            found = later.pop()
-            following = set() if found is None else found.nextrev - newer
+            following = later.pop().nextrev - newer
             newer |= following
             later += [self._scripts.get_revision(name) for name in following]
         return not newer.isdisjoint(heads)

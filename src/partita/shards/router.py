@@ -8,9 +8,10 @@ connection validates again, so no statement of a user ever runs on a mapping tha
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from sqlalchemy import Connection, Engine
+from sqlalchemy.engine.default import DefaultExecutionContext
 from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -28,6 +29,7 @@ from partita.errors import (
 from partita.shards import operations, validation
 from partita.shards.engines import ENTER, Engines
 from partita.shards.mapping import Mapping, MappingStatus
+from partita.shards.row_keys import RowKeys
 from partita.shards.validation import Entry
 
 Validate = Literal["always", "lease", "never"]
@@ -38,6 +40,14 @@ _UNDEFINED = ("42883", "42P01")
 """SQLSTATEs of a function and of a table that are not there."""
 ASK_SECONDS_MIN, ASK_SECONDS_MAX = 5.0, 30.0
 """A dead shard sends its clients to the global catalog only this often, with doubling pauses."""
+
+
+class Terms(NamedTuple):
+    """How a transaction is entered, and what it may store."""
+
+    validate: Validate = "always"
+    isolation_level: str | None = None
+    check_keys: bool = True
 
 
 class RoutedMap(Protocol):
@@ -51,6 +61,8 @@ class RoutedMap(Protocol):
     def clock(self) -> Clock: ...
     @property
     def counters(self) -> Any: ...
+    @property
+    def row_keys(self) -> RowKeys | None: ...
 
     def get(self, key: Any, *, lookup: Literal["cache", "store"]) -> Mapping:
         """Return the mapping of the key; with "store", past the cache and then into it."""
@@ -67,14 +79,16 @@ def connect(
     *,
     validate: Validate = "always",
     isolation_level: str | None = None,
+    check_keys: bool = True,
 ) -> Connection:
     """Return a connection to the key's shard, in a transaction that is validated.
 
     Use it as a context manager, as any connection: what was not committed is rolled back at its
     end. After a commit the next statement validates again; there a mapping that has moved is a
-    StaleMappingError, because the connection cannot follow it.
+    StaleMappingError, because the connection cannot follow it. Rows of other mappings are refused
+    (WrongShardKeyError) unless `check_keys` is False.
     """
-    return _route(_Sync(shard_map), key, validate, isolation_level)
+    return _route(_Sync(shard_map), key, Terms(validate, isolation_level, check_keys))
 
 
 @asynccontextmanager
@@ -84,10 +98,12 @@ async def aconnect(
     *,
     validate: Validate = "always",
     isolation_level: str | None = None,
+    check_keys: bool = True,
 ) -> AsyncIterator[AsyncConnection]:
     """Give the async twin of `connect()`: `async with map.aconnect(key) as connection`."""
     road = _Async(shard_map)
-    routed = await greenlet_spawn(_route, road, key, validate, isolation_level)
+    terms = Terms(validate, isolation_level, check_keys)
+    routed = await greenlet_spawn(_route, road, key, terms)
     connection = AsyncConnection(road.async_engine(routed), routed)
     try:
         yield connection
@@ -95,11 +111,9 @@ async def aconnect(
         await asyncio.shield(connection.close())
 
 
-def connect_async(
-    shard_map: RoutedMap, key: Any, validate: Validate, isolation_level: str | None
-) -> Connection:
-    """Return a routed connection of an async engine, inside SQLAlchemy's greenlet."""
-    return _route(_Async(shard_map), key, validate, isolation_level)
+def route(shard_map: RoutedMap, key: Any, terms: Terms, *, is_async: bool) -> Connection:
+    """Return a routed connection; of an async engine inside SQLAlchemy's greenlet."""
+    return _route(_Async(shard_map) if is_async else _Sync(shard_map), key, terms)
 
 
 def mapping_of(connection: Connection) -> Mapping | None:
@@ -167,24 +181,22 @@ def check_validate(validate: str) -> None:
         )
 
 
-def _route(road: _Sync, key: Any, validate: Validate, isolation_level: str | None) -> Connection:
-    check_validate(validate)
+def _route(road: _Sync, key: Any, terms: Terms) -> Connection:
+    check_validate(terms.validate)
     try:
-        return _route_once_more(road, key, validate, isolation_level)
+        return _route_once_more(road, key, terms)
     except MappingOfflineError:
         road.map.counters.refused += 1
         raise
 
 
-def _route_once_more(
-    road: _Sync, key: Any, validate: Validate, isolation_level: str | None
-) -> Connection:
+def _route_once_more(road: _Sync, key: Any, terms: Terms) -> Connection:
     mapping = road.find(key)
     if mapping.status is not MappingStatus.ONLINE:
         # An offline mapping comes back with another id: only the store knows when.
         mapping = road.look_up(key)
     try:
-        return _open(road, key, mapping, validate, isolation_level)
+        return _open(road, key, mapping, terms)
     except _GoneError:
         road.map.forget(mapping)
         fresh = road.look_up(key)
@@ -197,27 +209,26 @@ def _route_once_more(
     if fresh.id == mapping.id and fresh.shard.location == mapping.shard.location:
         raise _refusal("gone", mapping)
     try:
-        return _open(road, key, fresh, validate, isolation_level)
+        return _open(road, key, fresh, terms)
     except _GoneError as error:
         road.map.forget(fresh)
         raise _stale(fresh) from error
 
 
-def _open(
-    road: _Sync, key: Any, mapping: Mapping, validate: Validate, isolation_level: str | None
-) -> Connection:
+def _open(road: _Sync, key: Any, mapping: Mapping, terms: Terms) -> Connection:
     if mapping.status is not MappingStatus.ONLINE:
         raise _refusal("offline", mapping)
     engine = road.engine(mapping)
+    row_keys = road.map.row_keys if terms.check_keys else None
     for dead in range(DEAD_CONNECTIONS_MAX + 1):
         try:
             connection = engine.connect()
         except (DBAPIError, OSError) as error:  # asyncpg leaves the system's errors as they are
             raise _unreachable(mapping) from error
         try:
-            if isolation_level is not None:
-                _set_isolation(connection, isolation_level)
-            connection.info[ENTER] = _Enter(key, mapping, validate)
+            if terms.isolation_level is not None:
+                _set_isolation(connection, terms.isolation_level)
+            connection.info[ENTER] = _Enter(key, mapping, terms.validate, row_keys)
             connection.begin()
         except DBAPIError as error:
             if not error.connection_invalidated:
@@ -267,11 +278,14 @@ class _GoneError(Exception):
 class _Enter:
     """What a routed connection calls when a transaction begins on it."""
 
-    __slots__ = ("_check", "_is_first", "key", "mapping")
+    __slots__ = ("_check", "_is_first", "_row_keys", "key", "mapping")
 
-    def __init__(self, key: Any, mapping: Mapping, validate: Validate) -> None:
+    def __init__(
+        self, key: Any, mapping: Mapping, validate: Validate, row_keys: RowKeys | None
+    ) -> None:
         self.key = key
         self.mapping = mapping
+        self._row_keys = row_keys
         self._check = _CHECKS[validate]
         self._is_first = True
 
@@ -288,6 +302,11 @@ class _Enter:
         if self._is_first:
             raise _GoneError
         raise _stale(self.mapping)
+
+    def check_rows(self, context: DefaultExecutionContext) -> None:
+        """Refuse an INSERT or UPDATE that stores rows of other mappings."""
+        if self._row_keys is not None:
+            self._row_keys.check(context, self.key, self.mapping)
 
 
 def _never(dialect: Dialect, pooled: Pooled, _mapping_id: str) -> Entry:

@@ -32,9 +32,12 @@ class Routes:
         *,
         validate: Validate = "always",
         isolation_level: str | None = None,
+        check_keys: bool = True,
     ) -> Connection:
         """Return a connection to the key's shard, in a validated transaction: use it in `with`."""
-        return router.connect(self, key, validate=validate, isolation_level=isolation_level)
+        return router.connect(
+            self, key, validate=validate, isolation_level=isolation_level, check_keys=check_keys
+        )
 
     def aconnect(
         self: RoutedMap,
@@ -42,9 +45,12 @@ class Routes:
         *,
         validate: Validate = "always",
         isolation_level: str | None = None,
+        check_keys: bool = True,
     ) -> AbstractAsyncContextManager[AsyncConnection]:
         """Give the async twin of `connect()`: `async with map.aconnect(key) as connection`."""
-        return router.aconnect(self, key, validate=validate, isolation_level=isolation_level)
+        return router.aconnect(
+            self, key, validate=validate, isolation_level=isolation_level, check_keys=check_keys
+        )
 
     def sessionmaker(self: RoutedMap, **options: Any) -> RoutedSessionmaker:
         """Return a maker of routed sessions: `Session = map.sessionmaker(); Session(key)`."""

@@ -17,7 +17,7 @@ from sqlalchemy.orm import scoped_session as sqlalchemy_scoped_session
 
 from partita.errors import TransactionUseError
 from partita.shards import router
-from partita.shards.router import RoutedMap, Validate
+from partita.shards.router import RoutedMap, Terms, Validate
 
 _REFUSED = ("bind", "binds", "twophase", "join_transaction_mode", "sync_session_class")
 
@@ -25,13 +25,14 @@ _REFUSED = ("bind", "binds", "twophase", "join_transaction_mode", "sync_session_
 class RoutedSession(Session):
     """A session of one key. `shard_map.sessionmaker()(key)` makes it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - options by name
         self,
         shard_map: RoutedMap | None = None,
         key: Any = None,
         *,
         validate: Validate = "always",
         isolation_level: str | None = None,
+        check_keys: bool = True,
         keyfunc: Callable[[], Any] | None = None,
         is_async: bool = False,
         **options: Any,
@@ -42,8 +43,7 @@ class RoutedSession(Session):
         super().__init__(join_transaction_mode="control_fully", **options)
         self.shard_map = shard_map
         self.key = key
-        self._validate = validate
-        self._isolation_level = isolation_level
+        self._terms = Terms(validate, isolation_level, check_keys)
         self._keyfunc = keyfunc
         self._is_async = is_async
         self._connection: Connection | None = None
@@ -119,16 +119,7 @@ class RoutedSession(Session):
                 facts={"map": self.shard_map.name},
                 hint="End the session's work and call remove() before the scope's key changes.",
             )
-        if self._is_async:
-            return router.connect_async(
-                self.shard_map, self.key, self._validate, self._isolation_level
-            )
-        return router.connect(
-            self.shard_map,
-            self.key,
-            validate=self._validate,
-            isolation_level=self._isolation_level,
-        )
+        return router.route(self.shard_map, self.key, self._terms, is_async=self._is_async)
 
     def _release(self) -> None:
         connection, self._connection = self._connection, None

@@ -41,6 +41,7 @@ from partita.shards.ranges import (
     first_overlap,
 )
 from partita.shards.routes import Routes
+from partita.shards.row_keys import RowKeys
 from partita.shards.schema import ShardedSchema
 from partita.shards.shard_key import BUCKET, KeyType, bucket_of, key_type_named
 
@@ -70,7 +71,7 @@ class ShardMap(Routes):
         """Kept bound, because a lookup takes about as long as finding its methods."""
         self.executor = executor
         self._row = row
-        self._schema = None if row.schema is None else ShardedSchema.from_json(row.schema)
+        self._use_schema(None if row.schema is None else ShardedSchema.from_json(row.schema))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, key={self.key_type.name})"
@@ -92,13 +93,18 @@ class ShardMap(Routes):
         """Which tables are sharded, as it was given or stored; None where nobody said."""
         return self._schema
 
+    @property
+    def row_keys(self) -> RowKeys | None:
+        """What routed connections check the rows with that they store; None without a schema."""
+        return self._row_keys
+
     def row(self) -> MapRow:
         """Return the map as the catalogs keep it; its schema and epoch may be older."""
         return self._row
 
     def adopt_schema(self, schema: ShardedSchema) -> None:
         """Use this object for what is stored already: it knows its MetaData."""
-        self._schema = schema
+        self._use_schema(schema)
 
     def set_schema(self, schema: ShardedSchema | None) -> None:
         """Store which tables are sharded by which column."""
@@ -110,7 +116,11 @@ class ShardMap(Routes):
             self.name,
             lambda locked: global_catalog.write_schema(locked.connection, self.id, text),
         )
+        self._use_schema(schema)
+
+    def _use_schema(self, schema: ShardedSchema | None) -> None:
         self._schema = schema
+        self._row_keys = None if schema is None else RowKeys(schema, self._encode)
 
     # --- keys and ranges: what the kinds of maps do differently -----------------------------------
 
