@@ -36,6 +36,15 @@ HINTS = {
     "ShardMapExists": "`partita shards maps` lists those that there are; choose another name.",
     "ShardMapNotFound": "`partita shards maps` lists those that there are.",
     "DatabaseNotEmpty": "Add --adopt for a database with rows in it, or give an empty one.",
+    "ShardHasMappings": "Give --moving-to SHARD, or move or delete its mappings first.",
+    "ShardMapHasShards": "Remove its shards first: `partita shards remove-shard SHARD`.",
+    "MappingOnline": "Take it offline first: `partita shards offline KEY`.",
+    "MappingInUse": "The mapping is offline. The same command waits again; without --no-terminate "
+    "it ends them.",
+    "MappingLocked": "Give --token TOKEN of its owner, or wait: a move is at work on it, perhaps "
+    "(`partita shards jobs`).",
+    "MappingNotLocked": "Leave out --token, or give the one that `partita shards lookup` shows.",
+    "RevisionNewer": "Name this revision or a newer one: an upgrade does not go back.",
     "LocalCatalogDiffers": "Look with `partita shards recover`, then choose a side with --keep.",
 }
 """What to do about an error here, where its own hint speaks of a program."""
@@ -87,6 +96,7 @@ _SHARED: dict[str, dict[str, Any]] = {
         "help": "the application's MetaData, looked for in this folder too",
     },
     "--alembic": {"metavar": "FOLDER", "help": "folder with Alembic's env.py, or its ini file"},
+    "--token": {"metavar": "TOKEN", "help": "the token that the mapping is locked with"},
     "--dry-run": {"action": "store_true", "help": "say what would be done and change nothing"},
     "--json": {"action": "store_true", "help": "print the facts as one JSON line"},
     "--quiet": {"action": "store_true", "help": "draw no progress"},
@@ -117,20 +127,18 @@ def _add_catalog_verbs(actions: _Actions) -> None:
         "--kind", choices=("range", "list", "hash"), default="range", help="(range)"
     )
     creating.add_argument("--buckets", type=int, metavar="N", help="of a hash map (1024)")
-    creating.add_argument(
-        "--sharded",
-        action="append",
-        default=[],
-        metavar="TABLE=COLUMN",
-        help="a sharded table and its sharding column, may be repeated",
+    _add_tables(creating)
+    deleting = actions.add("delete-map", "delete a map without shards", "delete-map tenants")
+    deleting.add_argument("name", metavar="NAME", help="its name")
+    describing = actions.add(
+        "set-schema",
+        "store which tables of a map are sharded, by which column",
+        "set-schema --metadata app:Base --sharded blog=tenant_id --reference region",
+        "--map",
+        "--metadata",
     )
-    creating.add_argument(
-        "--reference",
-        action="append",
-        default=[],
-        metavar="TABLE",
-        help="a table that is the same on every shard, may be repeated",
-    )
+    _add_tables(describing)
+    describing.add_argument("--none", action="store_true", help="store that none is")
     actions.add("maps", "list the shard maps", "maps --catalog sqlite:///catalog.db")
     actions.add("shards", "list the shards of one map or of all", "shards --map tenants", "--map")
     adding = actions.add(
@@ -156,6 +164,47 @@ def _add_catalog_verbs(actions: _Actions) -> None:
     adding.add_argument(
         "--adopt", action="store_true", help="take a database with tables and rows as it is"
     )
+    removing = actions.add(
+        "remove-shard",
+        "take a shard out of its map; the database itself stays",
+        "remove-shard two --moving-to one",
+        "--map",
+        "--dry-run",
+    )
+    removing.add_argument("shard", metavar="SHARD", help="URL, id or database")
+    removing.add_argument(
+        "--moving-to", metavar="SHARD", help="the shard that its mappings and rows are moved to"
+    )
+    marking = actions.add(
+        "mark-shard",
+        "say whether a shard gets more mappings; those that it has go on",
+        "mark-shard two offline",
+        "--map",
+    )
+    marking.add_argument("shard", metavar="SHARD", help="URL, id or database")
+    marking.add_argument("status", choices=("online", "offline"), help="online: it does")
+    actions.add(
+        "upgrade-catalogs",
+        "bring the global catalog and those of the shards to this version of Partita",
+        "upgrade-catalogs",
+    )
+
+
+def _add_tables(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--sharded",
+        action="append",
+        default=[],
+        metavar="TABLE=COLUMN",
+        help="a sharded table and its sharding column, may be repeated",
+    )
+    verb.add_argument(
+        "--reference",
+        action="append",
+        default=[],
+        metavar="TABLE",
+        help="a table that is the same on every shard, may be repeated",
+    )
 
 
 def _add_mapping_verbs(actions: _Actions) -> None:
@@ -171,6 +220,7 @@ def _add_mapping_verbs(actions: _Actions) -> None:
         "cut a mapping in two on its shard; no row moves",
         "split --at 40",
         "--map",
+        "--token",
         "--dry-run",
     )
     splitting.add_argument("--at", required=True, metavar="KEY", help="first key of the upper half")
@@ -179,6 +229,7 @@ def _add_mapping_verbs(actions: _Actions) -> None:
         "join two mappings of one shard; no row moves",
         "merge --at 40",
         "--map",
+        "--token",
         "--dry-run",
     )
     merging.add_argument(
@@ -189,6 +240,7 @@ def _add_mapping_verbs(actions: _Actions) -> None:
         "refuse new transactions of the mapping that holds a key, end the open ones",
         "offline 42",
         "--map",
+        "--token",
     )
     closing.add_argument("key", metavar="KEY", help="a key of the mapping")
     _add_grace(closing)
@@ -196,9 +248,70 @@ def _add_mapping_verbs(actions: _Actions) -> None:
         "--no-terminate", action="store_true", help="leave transactions that outlive it alone"
     )
     opening = actions.add(
-        "online", "admit transactions of the mapping that holds a key", "online 42", "--map"
+        "online",
+        "admit transactions of the mapping that holds a key",
+        "online 42",
+        "--map",
+        "--token",
     )
     opening.add_argument("key", metavar="KEY", help="a key of the mapping")
+    _add_ownership_verbs(actions)
+    _add_lock_verbs(actions)
+
+
+def _add_ownership_verbs(actions: _Actions) -> None:
+    creating = actions.add(
+        "create-mapping",
+        "give keys that are not mapped to a shard; no row moves",
+        "create-mapping 200:300 --shard two",
+        "--map",
+        "--dry-run",
+    )
+    creating.add_argument(
+        "keys", nargs="+", metavar="RANGE|KEY", help="ranges, or keys of a list map; all or none"
+    )
+    creating.add_argument("--shard", required=True, metavar="SHARD", help="URL, id or database")
+    creating.add_argument("--offline", action="store_true", help="admit no transactions yet")
+    deleting = actions.add(
+        "delete-mapping",
+        "delete the offline mapping that holds a key; its rows stay where they are",
+        "delete-mapping 42",
+        "--map",
+        "--token",
+        "--dry-run",
+    )
+    deleting.add_argument("key", metavar="KEY", help="a key of the mapping")
+    assigning = actions.add(
+        "assign",
+        "give the offline mapping that holds a key to another shard; no row moves",
+        "assign 42 --to two",
+        "--map",
+        "--token",
+    )
+    assigning.add_argument("key", metavar="KEY", help="a key of the mapping")
+    assigning.add_argument("--to", required=True, metavar="SHARD", help="URL, id or database")
+
+
+def _add_lock_verbs(actions: _Actions) -> None:
+    locking = actions.add(
+        "lock",
+        "lock the mapping that holds a key against changes by others; readers and writers go on",
+        "lock 42 --token nightly",
+        "--map",
+    )
+    locking.add_argument("key", metavar="KEY", help="a key of the mapping")
+    locking.add_argument("--token", metavar="TOKEN", help="to lock it with (a new one)")
+    unlocking = actions.add(
+        "unlock",
+        "release the mappings that a token locked, or one mapping by force",
+        "unlock --token nightly",
+        "--map",
+        "--token",
+    )
+    unlocking.add_argument("key", nargs="?", metavar="KEY", help="a key of the mapping")
+    unlocking.add_argument(
+        "--force", action="store_true", help="release the mapping of KEY whoever locked it"
+    )
 
 
 def _add_move_verbs(actions: _Actions) -> None:
@@ -311,6 +424,33 @@ def _add_fleet_verbs(actions: _Actions) -> None:
     recovering.add_argument(
         "--keep", choices=("global", "local"), help="make both say what this side says"
     )
+    recovering.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="RANGE|KEY",
+        help="about these keys, may be repeated",
+    )
+    attaching = actions.add(
+        "attach",
+        "register a database that has a local catalog, where it is now",
+        "attach postgresql+psycopg://standby/two",
+        "--map",
+    )
+    attaching.add_argument("url", metavar="URL", help="the database")
+    detaching = actions.add(
+        "detach",
+        "take a shard that is lost, and its mappings, out of the global catalog",
+        "detach two",
+        "--map",
+    )
+    detaching.add_argument("shard", metavar="SHARD", help="URL, id or database")
+    rebuilding = actions.add(
+        "rebuild-catalog",
+        "write the global catalog's mappings anew from what shards say they own",
+        "rebuild-catalog sqlite:///one.db sqlite:///two.db",
+    )
+    rebuilding.add_argument("urls", nargs="+", metavar="URL", help="a database of the shards")
 
 
 def _add_grace(verb: argparse.ArgumentParser) -> None:
@@ -338,7 +478,12 @@ def run(given: Mapping[str, object]) -> int:
 
 def _facts(asked: argparse.Namespace) -> Facts:
     try:
-        from partita.cli import shards_fleet, shards_mappings, shards_moves  # noqa: PLC0415
+        from partita.cli import (  # noqa: PLC0415
+            shards_changes,
+            shards_fleet,
+            shards_mappings,
+            shards_moves,
+        )
         from partita.cli.shards_opening import open_catalog  # noqa: PLC0415
     except ModuleNotFoundError as error:
         hint = 'Install what shards need: pip install "partita[shards]".'
@@ -356,6 +501,19 @@ def _facts(asked: argparse.Namespace) -> Facts:
         "merge": shards_mappings.merge,
         "offline": shards_mappings.set_offline,
         "online": shards_mappings.set_online,
+        "delete-map": shards_changes.delete_map,
+        "set-schema": shards_changes.set_schema,
+        "remove-shard": shards_changes.remove_shard,
+        "mark-shard": shards_changes.mark_shard,
+        "upgrade-catalogs": shards_changes.upgrade_catalogs,
+        "create-mapping": shards_changes.create_mapping,
+        "delete-mapping": shards_changes.delete_mapping,
+        "assign": shards_changes.assign,
+        "lock": shards_changes.lock,
+        "unlock": shards_changes.unlock,
+        "attach": shards_changes.attach,
+        "detach": shards_changes.detach,
+        "rebuild-catalog": shards_changes.rebuild_catalog,
         "move": shards_moves.move,
         "jobs": shards_moves.list_jobs,
         "resume": shards_moves.resume,

@@ -20,7 +20,7 @@ from partita.cli.shards_facts import (
     Upgraded,
     UpgradeFacts,
 )
-from partita.cli.shards_keys import range_text
+from partita.cli.shards_keys import parse_keys, range_text
 from partita.cli.shards_moves import count_unfinished
 from partita.cli.shards_opening import (
     choose_map,
@@ -228,6 +228,12 @@ def recover(manager: ShardMapManager, given: argparse.Namespace) -> Recovered:
             "A side is kept for one shard at a time.",
             hint="Name the shard: partita shards recover SHARD --keep global.",
         )
+    if given.only and given.keep is None:
+        raise ConfigurationError(
+            "Configuration",
+            "--only says for which keys a side is kept.",
+            hint="Add --keep global or --keep local.",
+        )
     every = [(one, shard) for one in maps for shard in one.shards()]
     if given.shard is not None:
         location = _named(every, given.shard)
@@ -236,7 +242,8 @@ def recover(manager: ShardMapManager, given: argparse.Namespace) -> Recovered:
     differences, errors = _differences(manager, every, is_dry=given.dry_run)
     if given.keep is not None and not given.dry_run:
         for shard_map, shard in every:
-            manager.recovery.resolve(shard, keep=given.keep, shard_map=shard_map)
+            only = [parse_keys(text, shard_map) for text in given.only] or None
+            manager.recovery.resolve(shard, keep=given.keep, only=only, shard_map=shard_map)
     return Recovered(given.dry_run, given.keep, differences, ended, errors)
 
 

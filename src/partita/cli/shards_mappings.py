@@ -56,7 +56,7 @@ from partita.errors import (
 from partita.shards.deployment import Deployment
 from partita.shards.engines import location_of
 from partita.shards.manager import AnyShardMap, ShardMapManager
-from partita.shards.mapping import Location, Mapping
+from partita.shards.mapping import Location, Mapping, MappingStatus, Shard
 from partita.shards.ranges import KeyRange, Range
 from partita.shards.schema import ShardedSchema
 from partita.shards.shard_map import HashShardMap, RangeShardMap
@@ -118,8 +118,11 @@ def list_mappings(manager: ShardMapManager, given: argparse.Namespace) -> Mappin
 
 def look_up(manager: ShardMapManager, given: argparse.Namespace) -> Found:
     shard_map = choose_map(manager, given.map)
-    key = parse_key(given.key, shard_map)
-    mapping = shard_map.get(key, lookup="store")
+    return found_facts(shard_map, parse_key(given.key, shard_map))
+
+
+def found_facts(shard_map: AnyShardMap, key: Any) -> Found:
+    mapping = shard_map.get(key)
     is_hashed = isinstance(shard_map, HashShardMap)
     bucket = int.from_bytes(shard_map.encode_key(key)) if is_hashed else None
     return Found(plain_key(key), bucket, facts_of(mapping))
@@ -138,6 +141,26 @@ def facts_of(mapping: Mapping) -> MappingFacts:
     )
 
 
+def planned_facts(
+    keys: Range,
+    shard_map: AnyShardMap,
+    where: Shard | Location,
+    status: MappingStatus = MappingStatus.ONLINE,
+) -> MappingFacts:
+    """Return the facts of a mapping that would be made."""
+    location = where.location if isinstance(where, Shard) else where
+    return MappingFacts(
+        map=shard_map.name,
+        range=range_text(keys),
+        low=plain_key(keys.low),
+        high=plain_key(keys.high),
+        shard=location.text,
+        status=status.value,
+        locked_by=None,
+        id=None,
+    )
+
+
 def _planned(mapping: MappingFacts, keys: Range) -> MappingFacts:
     return msgspec.structs.replace(
         mapping, range=range_text(keys), low=plain_key(keys.low), high=plain_key(keys.high), id=None
@@ -148,7 +171,7 @@ def _planned(mapping: MappingFacts, keys: Range) -> MappingFacts:
 
 
 def create_map(manager: ShardMapManager, given: argparse.Namespace) -> Maps:
-    key, schema = parse_key_type(given.key_type), _schema(given)
+    key, schema = parse_key_type(given.key_type), schema_of(given)
     made: AnyShardMap
     if given.kind == "hash":
         buckets = 1024 if given.buckets is None else given.buckets
@@ -164,7 +187,7 @@ def create_map(manager: ShardMapManager, given: argparse.Namespace) -> Maps:
     return Maps(manager.location.text, [map_facts(made)])
 
 
-def _schema(given: argparse.Namespace) -> ShardedSchema | None:
+def schema_of(given: argparse.Namespace) -> ShardedSchema | None:
     if not (given.sharded or given.reference):
         return None
     metadata = import_metadata(given.metadata)
@@ -222,7 +245,7 @@ def _would_add(
 ) -> Changed:
     location = location_of(given.url)
     ranges = [shard_map.encode_range(keys) for keys in asked]
-    _refuse_taken(shard_map, ranges)
+    refuse_taken(shard_map, ranges)
     if shard_map.find_shard(location) is not None:
         raise ShardExistsError(
             "ShardExists",
@@ -236,19 +259,7 @@ def _would_add(
             deployment.verify(connection)
         elif connection is not None:
             deployment.check_empty(connection)
-    added = [
-        MappingFacts(
-            map=shard_map.name,
-            range=range_text(keys),
-            low=plain_key(keys.low),
-            high=plain_key(keys.high),
-            shard=location.text,
-            status="online",
-            locked_by=None,
-            id=None,
-        )
-        for keys in map(shard_map.decode_range, ranges)
-    ]
+    added = [planned_facts(shard_map.decode_range(keys), shard_map, location) for keys in ranges]
     deploy = "check its schema and its rows" if given.adopt else "deploy the schema"
     steps = [deploy, "register it"] if given.adopt else ["register it", deploy, "verify it"]
     return Changed(
@@ -256,7 +267,8 @@ def _would_add(
     )
 
 
-def _refuse_taken(shard_map: AnyShardMap, ranges: Iterable[KeyRange]) -> None:
+def refuse_taken(shard_map: AnyShardMap, ranges: Iterable[KeyRange]) -> None:
+    """Refuse keys that are mapped already, as a change that maps them would be."""
     mapped = shard_map.mappings()
     for wanted in ranges:
         for each in mapped:
@@ -303,10 +315,10 @@ def split(manager: ShardMapManager, given: argparse.Namespace) -> Changed:
     before = _holding(shard_map, at)
     what = f"Split {range_text(before.range)} of {shard_map.name} at {given.at}"
     if not given.dry_run:
-        halves = shard_map.split(before, at=at)
+        halves = shard_map.split(before, at=at, token=given.token)
         added = [facts_of(one) for one in halves]
     else:
-        _refuse_locked(before)
+        refuse_locked(before, given.token)
         ranges = before.key_range.split(shard_map.encode_bound(at))
         old = facts_of(before)
         added = [_planned(old, shard_map.decode_range(one)) for one in ranges]
@@ -319,9 +331,9 @@ def merge(manager: ShardMapManager, given: argparse.Namespace) -> Changed:
     left, right = _neighbours(shard_map, shard_map.encode_bound(at), given.at)
     what = f"Merge {range_text(left.range)} and {range_text(right.range)} of {shard_map.name}"
     if not given.dry_run:
-        added = facts_of(shard_map.merge(left, right))
+        added = facts_of(shard_map.merge(left, right, token=given.token))
     else:
-        _refuse_unlike(left, right)
+        _refuse_unlike(left, right, given.token)
         joined = shard_map.decode_range(left.key_range.join(right.key_range))
         added = _planned(facts_of(left), joined)
     removed = [facts_of(left), facts_of(right)]
@@ -330,15 +342,22 @@ def merge(manager: ShardMapManager, given: argparse.Namespace) -> Changed:
 
 def set_offline(manager: ShardMapManager, given: argparse.Namespace) -> Changed:
     shard_map = choose_map(manager, given.map)
-    before = shard_map.get(parse_key(given.key, shard_map), lookup="store")
-    after = shard_map.set_offline(before, grace=given.grace, terminate=not given.no_terminate)
+    before = mapping_of(shard_map, given.key)
+    after = shard_map.set_offline(
+        before, grace=given.grace, terminate=not given.no_terminate, token=given.token
+    )
     return _status_change(before, after)
 
 
 def set_online(manager: ShardMapManager, given: argparse.Namespace) -> Changed:
     shard_map = choose_map(manager, given.map)
-    before = shard_map.get(parse_key(given.key, shard_map), lookup="store")
-    return _status_change(before, shard_map.set_online(before))
+    before = mapping_of(shard_map, given.key)
+    return _status_change(before, shard_map.set_online(before, token=given.token))
+
+
+def mapping_of(shard_map: AnyShardMap, key: str) -> Mapping:
+    """Return the mapping that holds a key as it was typed."""
+    return shard_map.get(parse_key(key, shard_map))
 
 
 def _status_change(before: Mapping, after: Mapping) -> Changed:
@@ -388,9 +407,9 @@ def _neighbours(shard_map: RangeShardMap, at: bytes, text: str) -> tuple[Mapping
     )
 
 
-def _refuse_unlike(left: Mapping, right: Mapping) -> None:
-    _refuse_locked(left)
-    _refuse_locked(right)
+def _refuse_unlike(left: Mapping, right: Mapping, token: str | None) -> None:
+    refuse_locked(left, token)
+    refuse_locked(right, token)
     if left.shard.id != right.shard.id or left.status is not right.status:
         raise UsageError(
             "MergeMismatch",
@@ -400,11 +419,14 @@ def _refuse_unlike(left: Mapping, right: Mapping) -> None:
         )
 
 
-def _refuse_locked(mapping: Mapping) -> None:
-    if mapping.lock_owner is not None:
+def refuse_locked(mapping: Mapping, token: str | None = None) -> None:
+    """Refuse a mapping that is locked with another token, as a change of it would be."""
+    if mapping.lock_owner != token:
         raise MappingLockedError(
-            "MappingLocked",
-            "Somebody else holds the lock of the mapping.",
+            "MappingLocked" if mapping.lock_owner else "MappingNotLocked",
+            "Somebody else holds the lock of the mapping."
+            if mapping.lock_owner
+            else "The mapping is not locked with this token.",
             facts={"map": mapping.map_name, "range": range_text(mapping.range)},
             hint="A move is at work on it, perhaps: `partita shards jobs`.",
         )

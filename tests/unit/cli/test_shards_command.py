@@ -1,5 +1,6 @@
 """`partita shards` on real SQLite files: every verb as text and as JSON, refusals, dry runs."""
 
+import inspect
 import json
 import os
 import pty
@@ -15,8 +16,17 @@ from sqlalchemy import NullPool, create_engine
 
 from partita.cli import shards_fleet
 from partita.cli.main import main
-from partita.shards import Fleet, Range, ShardMapManager
+from partita.shards import (
+    Fleet,
+    HashShardMap,
+    ListShardMap,
+    Range,
+    RangeShardMap,
+    ShardMapManager,
+)
 from partita.shards.move import StopMove
+from partita.shards.recovery import Recovery
+from partita.shards.shard_map import ShardMap
 from shards.alembic_projects import a_project, add_revision, run_sql
 
 Capture = pytest.CaptureFixture[str]
@@ -487,6 +497,283 @@ def test_a_dry_run_refuses_what_is_locked(fleet: Path, capsys: Capture) -> None:
     for arguments in (("split", "--at", "40"), ("move", "42", "--to", "two")):
         assert "lock" in refusal(capsys, *arguments, "--dry-run")
         assert "lock" in refusal(capsys, *arguments)
+
+
+# maps, shards, mappings and locks by hand
+
+
+def test_a_map_is_deleted_when_its_shards_are_gone(fleet: Path, capsys: Capture) -> None:
+    assert "remove-shard" in refusal(capsys, "delete-map", "tenants")
+    assert "tenant" in refusal(capsys, "delete-map", "tenant")
+    for key, shard in (("42", "one"), ("142", "two")):
+        run(capsys, "offline", key)
+        run(capsys, "delete-mapping", key)
+        run(capsys, "remove-shard", shard)
+
+    assert run(capsys, "delete-map", "tenants") == "Delete the map tenants: done.\n"
+    assert run_json(capsys, "maps")["maps"] == []
+
+
+def test_the_schema_of_a_map_can_be_set_and_taken_away(fleet: Path, capsys: Capture) -> None:
+    (bare,) = run_json(capsys, "set-schema", "--none")["maps"]
+    (full,) = run_json(capsys, "set-schema", "--sharded", "blog=tenant_id", *SCHEMA)["maps"]
+
+    assert (bare["sharded"], bare["reference"]) == ({}, [])
+    assert (full["sharded"], full["reference"]) == ({"blog": ["tenant_id"]}, [])
+    assert run_json(capsys, "maps")["maps"] == [full]
+    assert "--none" in refusal(capsys, "set-schema")
+    assert "--none" in refusal(
+        capsys, "set-schema", "--none", "--sharded", "blog=tenant_id", *SCHEMA
+    )
+
+
+def test_a_shard_is_removed_after_its_mappings_were_moved(fleet: Path, capsys: Capture) -> None:
+    run_sql("sqlite:///one.db", "insert into blog values (42, 1, 'a')")
+    before = content_of(fleet)
+    for more in ((), ("--dry-run",)):
+        assert "--moving-to" in refusal(capsys, "remove-shard", "one", *more)
+
+    planned = run(capsys, "remove-shard", "one", "--moving-to", "two", "--dry-run")
+    assert planned.splitlines() == [
+        f"Remove sqlite:///{fleet}/one.db from tenants: this would be done.",
+        f"  move its mappings to sqlite:///{fleet}/two.db",
+        f"  - 0:100  sqlite:///{fleet}/one.db  online",
+        f"  + 0:100  sqlite:///{fleet}/two.db  online",
+    ]
+    assert content_of(fleet) == before
+    facts = run_json(capsys, "remove-shard", "one", "--moving-to", "two")
+
+    assert [one["range"] for one in facts["removed"]] == ["0:100"]
+    assert ranges(capsys) == {"0:100": "two", "100:200": "two"}
+    (shard,) = run_json(capsys, "shards")["shards"]
+    assert Path(shard["location"]).stem == "two"
+    assert run_json(capsys, "fan-out", "select name from blog")["rows"][0][0] == "a"
+
+
+def test_a_shard_that_is_marked_offline_gets_no_more_mappings(fleet: Path, capsys: Capture) -> None:
+    (marked,) = run_json(capsys, "mark-shard", "two", "offline")["shards"]
+
+    assert (marked["status"], marked["mappings"]) == ("offline", 1)
+    assert "offline" in refusal(capsys, "create-mapping", "200:", "--shard", "two")
+    assert "  online  " in run(capsys, "mark-shard", "two", "online")
+    run(capsys, "create-mapping", "200:", "--shard", "two")
+
+
+def test_catalogs_are_upgraded_everywhere(fleet: Path, capsys: Capture) -> None:
+    for name in ("one", "two"):
+        run_sql(f"sqlite:///{name}.db", "update partita_local_store set minor = -1")
+
+    shown = run(capsys, "upgrade-catalogs")
+
+    assert shown.splitlines() == [
+        "Upgrade the catalogs: done.",
+        *(f"  sqlite:///{fleet}/{name}.db" for name in ("catalog", "one", "two")),
+    ]
+    for name in ("one", "two"):
+        engine = create_engine(f"sqlite:///{name}.db", poolclass=NullPool)
+        with engine.connect() as connection:
+            query = "select min(minor) from partita_local_store"
+            assert connection.exec_driver_sql(query).scalar_one() >= 0
+
+
+def test_keys_are_mapped_to_a_shard_and_unmapped_again(fleet: Path, capsys: Capture) -> None:
+    keys = ("create-mapping", "300:400", "200:300", "--shard", "one")
+    before = content_of(fleet)
+    assert "  + 200:300" in run(capsys, *keys, "--dry-run")
+    assert content_of(fleet) == before
+
+    facts = run_json(capsys, *keys, "--offline")
+
+    assert [one["status"] for one in facts["added"]] == ["offline", "offline"]
+    assert ranges(capsys)["200:300"] == "one"
+    for more in ((), ("--dry-run",)):
+        assert "mapped already" in refusal(capsys, *keys, *more)
+        assert "offline" in refusal(capsys, "delete-mapping", "42", *more)
+    assert "LOW:HIGH" in refusal(capsys, "create-mapping", "500", "--shard", "one")
+    assert "this would be done" in run(capsys, "delete-mapping", "250", "--dry-run")
+    assert run(capsys, "delete-mapping", "250").splitlines() == [
+        "Delete the mapping 200:300 of tenants: done.",
+        f"  - 200:300  sqlite:///{fleet}/one.db  offline",
+    ]
+    assert "200:300" not in ranges(capsys)
+
+
+def test_keys_of_a_list_map_are_mapped_one_by_one(capsys: Capture) -> None:
+    run(capsys, "init")
+    run(capsys, "create-map", "users", "--key-type", "str", "--kind", "list")
+    run(capsys, "add-shard", "sqlite:///one.db", *SCHEMA)
+
+    facts = run_json(capsys, "create-mapping", "eve", "adam", "--shard", "one")
+
+    assert [one["range"] for one in facts["added"]] == ["eve", "adam"]
+    run(capsys, "offline", "eve")
+    run(capsys, "delete-mapping", "eve")
+    assert ranges(capsys) == {"adam": "one"}
+
+
+def test_an_offline_mapping_is_assigned_to_another_shard(fleet: Path, capsys: Capture) -> None:
+    assert "offline" in refusal(capsys, "assign", "42", "--to", "two")
+    run(capsys, "offline", "42")
+
+    facts = run_json(capsys, "assign", "42", "--to", "two")
+
+    assert [Path(one["shard"]).stem for one in facts["removed"]] == ["one"]
+    assert [Path(one["shard"]).stem for one in facts["added"]] == ["two"]
+    assert ranges(capsys) == {"0:100": "two", "100:200": "two"}
+
+
+def test_a_locked_mapping_is_changed_with_its_token_only(fleet: Path, capsys: Capture) -> None:
+    locked = run(capsys, "lock", "42", "--token", "mine")
+
+    assert "status   online, locked by mine" in locked
+    assert "lock" in refusal(capsys, "lock", "42")
+    for change in (
+        ("split", "--at", "40"),
+        ("merge", "--at", "40"),
+        ("offline", "42"),
+        ("online", "42"),
+        ("offline", "42"),
+        ("assign", "42", "--to", "two"),
+        ("delete-mapping", "42"),
+    ):
+        assert "--token" in refusal(capsys, *change)
+        assert "--token" in refusal(capsys, *change, "--token", "another")
+        run(capsys, *change, "--token", "mine")
+    assert "--token" in refusal(capsys, "offline", "142", "--token", "mine")
+
+
+def test_locks_are_released_by_their_token_or_by_force(fleet: Path, capsys: Capture) -> None:
+    token = run_json(capsys, "lock", "42")["mapping"]["locked_by"]
+    run(capsys, "lock", "142", "--token", token)
+
+    facts = run_json(capsys, "unlock", "--token", token)
+
+    assert facts["what"] == "Unlock 2 mappings of tenants"
+    assert [one["locked_by"] for one in facts["removed"]] == [token, token]
+    assert [one["locked_by"] for one in facts["added"]] == [None, None]
+    assert "Unlock 0 mappings" in run(capsys, "unlock", "--token", token)
+    run(capsys, "lock", "42")
+    assert "--force" in refusal(capsys, "unlock", "42")
+    assert "Unlock 1 mapping of tenants: done." in run(capsys, "unlock", "42", "--force")
+    assert run_json(capsys, "lookup", "42")["mapping"]["locked_by"] is None
+    assert "--token" in refusal(capsys, "unlock")
+    assert "--token" in refusal(capsys, "unlock", "42", "--token", "mine")
+
+
+def test_a_lost_shard_is_detached_and_attached_again(fleet: Path, capsys: Capture) -> None:
+    (fleet / "two.db").rename(fleet / "elsewhere.db")
+
+    facts = run_json(capsys, "detach", "two")
+
+    assert [one["range"] for one in facts["removed"]] == ["100:200"]
+    assert ranges(capsys) == {"0:100": "one"}
+    (shard,) = run_json(capsys, "attach", "sqlite:///elsewhere.db")["shards"]
+    assert Path(shard["location"]).stem == "elsewhere"
+    run(capsys, "recover", "elsewhere", "--keep", "local")
+    assert ranges(capsys) == {"0:100": "one", "100:200": "elsewhere"}
+
+
+def test_a_lost_catalog_is_rebuilt_from_the_shards(
+    fleet: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARTITA_CATALOG", "sqlite:///new-catalog.db")
+    run(capsys, "init")
+
+    (rebuilt,) = run_json(capsys, "rebuild-catalog", "sqlite:///one.db", "sqlite:///two.db")["maps"]
+
+    assert (rebuilt["name"], rebuilt["shards"], rebuilt["mappings"]) == ("tenants", 2, 2)
+    assert ranges(capsys) == {"0:100": "one", "100:200": "two"}
+
+
+def test_recover_can_be_limited_to_some_keys(fleet: Path, capsys: Capture) -> None:
+    run(capsys, "split", "--at", "40")
+    run_sql("sqlite:///one.db", "delete from partita_local_mappings")
+
+    run(capsys, "recover", "one", "--keep", "global", "--only", "0:40")
+
+    found = run_json(capsys, "recover", "one", status=1)["differences"]
+    assert [one["range"] for one in found] == ["40:100"]
+    assert "--keep" in refusal(capsys, "recover", "one", "--only", "0:40")
+
+
+# what a program can do
+
+
+VERBS = {
+    ShardMapManager: {
+        **dict.fromkeys(("create", "open", "try_open"), "init"),
+        **dict.fromkeys(("create_range_map", "create_list_map", "create_hash_map"), "create-map"),
+        **dict.fromkeys(("get_map", "find_map", "list_maps"), "maps"),
+        "delete_map": "delete-map",
+        "list_locations": "shards",
+        "repair": "recover",
+        "upgrade_store": "upgrade-catalogs",
+    },
+    ShardMap: {
+        **dict.fromkeys(("get", "find"), "lookup"),
+        **dict.fromkeys(("mappings", "keys"), "mappings"),
+        **dict.fromkeys(("shards", "get_shard", "find_shard"), "shards"),
+        "create_shard": "add-shard",
+        "delete_shard": "remove-shard",
+        "update_shard": "mark-shard",
+        **dict.fromkeys(("create_mapping", "create_mappings"), "create-mapping"),
+        "delete_mapping": "delete-mapping",
+        "update_mapping": "assign",
+        "split": "split",
+        "merge": "merge",
+        "set_offline": "offline",
+        "set_online": "online",
+        "lock": "lock",
+        **dict.fromkeys(("unlock", "force_unlock"), "unlock"),
+        "lock_owner": "lookup",
+        "set_schema": "set-schema",
+        **dict.fromkeys(("fan_out", "afan_out"), "fan-out"),
+    },
+    Fleet: {
+        **dict.fromkeys(("add_shard", "adopt"), "add-shard"),
+        "remove_shard": "remove-shard",
+        "upgrade": "upgrade",
+        "status": "status",
+        "check_drift": "drift",
+        "move": "move",
+        "resume": "resume",
+        "cancel": "cancel",
+        "list_moves": "jobs",
+    },
+    Recovery: {
+        **dict.fromkeys(("differences", "resolve", "rebuild_local"), "recover"),
+        "attach": "attach",
+        "detach": "detach",
+        "rebuild_global": "rebuild-catalog",
+    },
+}
+"""The verb that does what a method does; several methods may be one verb."""
+IN_A_PROGRAM = {
+    *("connect", "aconnect", "sessionmaker", "async_sessionmaker", "scoped_session"),
+    *("run", "arun", "routed", "close", "aclose"),
+    *("find_cached", "forget", "load", "epoch", "row", "adopt_schema", "mapping_of", "shard_of"),
+}
+"""Methods that use the maps, or work on the cache of a process: they administer nothing."""
+
+
+@pytest.mark.parametrize("offered", VERBS, ids=lambda offered: offered.__name__)
+def test_what_a_program_can_administer_the_command_line_can_too(
+    offered: type, capsys: Capture
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["shards", "--help"])
+    verbs = set(re.findall(r"^    ([a-z-]+)", capsys.readouterr().out, re.MULTILINE))
+    kinds = (ListShardMap, RangeShardMap, HashShardMap) if offered is ShardMap else (offered,)
+
+    methods = {
+        name
+        for kind in kinds
+        for name, member in inspect.getmembers(kind, callable)
+        if not name.startswith(("_", "encode_", "decode_", "find_encoded"))
+    }
+
+    assert methods - IN_A_PROGRAM == set(VERBS[offered])
+    assert set(VERBS[offered].values()) <= verbs
 
 
 # move, jobs, resume, cancel
