@@ -238,12 +238,15 @@ def recover(manager: ShardMapManager, given: argparse.Namespace) -> Recovered:
     if given.shard is not None:
         location = _named(every, given.shard)
         every = [(one, shard) for one, shard in every if shard.location.identity == location]
+    # Read before anything is changed: the maps may have keys of different types.
+    only = {one.id: [parse_keys(text, one) for text in given.only] or None for one, _ in every}
     ended = _pending_changes(manager) if given.dry_run else _end_changes(manager)
     differences, errors = _differences(manager, every, is_dry=given.dry_run)
     if given.keep is not None and not given.dry_run:
         for shard_map, shard in every:
-            only = [parse_keys(text, shard_map) for text in given.only] or None
-            manager.recovery.resolve(shard, keep=given.keep, only=only, shard_map=shard_map)
+            manager.recovery.resolve(
+                shard, keep=given.keep, only=only[shard_map.id], shard_map=shard_map
+            )
     return Recovered(given.dry_run, given.keep, differences, ended, errors)
 
 
