@@ -19,7 +19,7 @@ from partita.clock import TICKS_A_SECOND
 from partita.errors import MutatedValueError, PartitaError
 from partita.reliable import limits
 from partita.reliable.arguments import checked_count, checked_limit, checked_timeout
-from partita.reliable.enumeration import scan
+from partita.reliable.enumeration import ReadView, scan, snapshot_view
 from partita.reliable.locks import LockMode
 from partita.reliable.queue import Arrivals, stage_all
 from partita.reliable.records import Operation
@@ -177,15 +177,16 @@ class ReliableConcurrentQueue(Generic[V]):
         """Yield committed values that nobody hides, in the order of their commits."""
         left = checked_limit(limit)
         if isinstance(tx, Snapshot):
-            snapshot = tx
+            view = snapshot_view(tx)
         else:
             await self._enter(tx, None)
-            snapshot = tx.snapshot
-        async for rows in scan(self.collection, snapshot, b"", None, reverse=False):
+            view = ReadView(tx.snapshot, tx.check)  # own writes are not seen before the commit
+        now, taken = view.snapshot.now, frozenset(self._taken)
+        async for rows in scan(view, self.collection, b"", None, reverse=False):
             for key, row in rows:
                 if left == 0:
                     return
-                if _visible(row) <= snapshot.now and key not in self._taken:
+                if _visible(row) <= now and key not in taken:
                     left -= 1
                     yield self._values.decode(row[_HEADER_BYTES:])
 

@@ -21,8 +21,9 @@ from partita.errors import (
     MutatedValueError,
     UsageError,
 )
+from partita.reliable import enumeration
 from partita.reliable.arguments import checked_limit, checked_ttl
-from partita.reliable.enumeration import scan
+from partita.reliable.enumeration import ReadView, scan, snapshot_view, transaction_view
 from partita.reliable.indexes import IndexView
 from partita.reliable.key_codec import KeyCodec
 from partita.reliable.locks import LockMode
@@ -376,13 +377,7 @@ class ReliableDictionary(Generic[K, V]):
             tx.check_collection(self.collection)
             return self.collection.count(tx.sequence)
         refuse_snapshot(tx)
-        space = tx.space(self) or await tx.enter(self, None)
-        sequence = tx.snapshot.sequence
-        count = 0 if space.is_cleared else self.collection.count(sequence)
-        for key, value in space.writes.items():
-            before = None if space.is_cleared else self.collection.find(key, sequence)
-            count += (value is not None) - (before is not None)
-        return count
+        return await enumeration.count(tx, tx.space(self) or await tx.enter(self, None))
 
     async def items(  # noqa: PLR0913 - by keyword
         self,
@@ -591,15 +586,6 @@ class ReliableDictionary(Generic[K, V]):
             return None
         return stored
 
-    def _row(self, tx: Transaction | Snapshot, encoded: bytes) -> bytes | None:
-        """Return what an enumeration sees: own writes over the snapshot."""
-        if isinstance(tx, Snapshot):
-            return self._find_at(tx, encoded)
-        space = tx.space(self)
-        if space is not None and (space.is_cleared or encoded in space.writes):
-            return self._find(tx, space, encoded) if encoded in space.writes else None
-        return self._find_at(tx.snapshot, encoded)
-
     def _decode(self, encoded: bytes, stored: bytes) -> V:
         cached = self._cache.get(encoded)
         if cached is not None and cached[0] is stored:
@@ -698,22 +684,26 @@ class ReliableDictionary(Generic[K, V]):
         reverse: bool,
     ) -> AsyncIterator[list[tuple[bytes, bytes]]]:
         lower, upper = self._bounds(prefix, start, end)
-        own = None
-        if isinstance(tx, Snapshot):
-            snapshot = tx
-        else:
-            refuse_snapshot(tx)
-            space, snapshot = tx.space(self) or await tx.enter(self, None), tx.snapshot
+        view = await self._view(tx)
+        async for rows in self._scan_view(view, lower, upper, reverse=reverse):
+            yield rows
 
-            def own() -> tuple[dict[bytes, bytes | None], bool]:
-                tx.check()
-                return space.writes, space.is_cleared
-
-        async for rows in scan(self.collection, snapshot, lower, upper, reverse=reverse, own=own):
-            if self._has_expiries or self._ttl is not None:
-                yield [row for row in rows if not _is_expired(row[1], snapshot.now)]
+    async def _scan_view(
+        self, view: ReadView, lower: bytes, upper: bytes | None, *, reverse: bool
+    ) -> AsyncIterator[list[tuple[bytes, bytes]]]:
+        may_expire = self._has_expiries or self._ttl is not None or bool(view.writes)
+        async for rows in scan(view, self.collection, lower, upper, reverse=reverse):
+            if may_expire:
+                yield [row for row in rows if not _is_expired(row[1], view.snapshot.now)]
             else:
                 yield rows
+
+    async def _view(self, tx: Transaction | Snapshot) -> ReadView:
+        """Return what an enumeration that starts now sees."""
+        if isinstance(tx, Snapshot):
+            return snapshot_view(tx)
+        refuse_snapshot(tx)
+        return transaction_view(tx, tx.space(self) or await tx.enter(self, None))
 
     def _bounds(self, prefix: object, start: K | None, end: K | None) -> tuple[bytes, bytes | None]:
         lower, upper = b"", None
@@ -732,17 +722,14 @@ class ReliableDictionary(Generic[K, V]):
         self, tx: Transaction | Snapshot, view: IndexView, wanted: object, *, reverse: bool
     ) -> AsyncIterator[tuple[bytes, bytes]]:
         """Yield what an index finds; where it was built after the snapshot, look at every row."""
-        if not isinstance(tx, Snapshot):
-            refuse_snapshot(tx)
-            tx.check()
-        snapshot = tx if isinstance(tx, Snapshot) else tx.snapshot
-        if view.covers(snapshot):
-            async for encoded in view.find(tx, wanted, reverse=reverse):
-                stored = self._row(tx, encoded)
-                if stored is not None:
+        seen = await self._view(tx)
+        if view.covers(seen.snapshot):
+            async for encoded in view.find(seen, wanted, reverse=reverse):
+                stored = seen.find(self.collection, encoded)
+                if stored is not None and not _is_expired(stored, seen.snapshot.now):
                     yield encoded, stored
             return
-        async for rows in self._scan(tx, None, None, None, reverse=reverse):
+        async for rows in self._scan_view(seen, b"", None, reverse=reverse):
             for encoded, stored in rows:
                 if view.is_match(encoded, stored, wanted):
                     yield encoded, stored

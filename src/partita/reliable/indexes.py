@@ -7,6 +7,7 @@ so that they are the same everywhere. A writer that does not know the function m
 as not ready, and the next that does builds it again.
 """
 
+import asyncio
 import types
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Protocol
@@ -15,12 +16,12 @@ import msgspec
 
 from partita.errors import PartitaError, UsageError
 from partita.keys import Key
-from partita.reliable.enumeration import scan
+from partita.reliable.enumeration import SCAN_ROWS, ReadView, scan
 from partita.reliable.key_codec import encode_index_key
 from partita.reliable.records import Alter, Clear, Delete, Operation, Put
 from partita.reliable.snapshot import Snapshot
 from partita.reliable.state import Collection, encode_description
-from partita.reliable.transaction import Transaction, Workspace
+from partita.reliable.transaction import Workspace
 
 IndexFunction = Callable[..., Key | Iterable[Key] | None]
 
@@ -106,20 +107,12 @@ class IndexView:
             if entry not in held
         ]
 
-    async def find(
-        self, tx: Transaction | Snapshot, wanted: object, *, reverse: bool
-    ) -> AsyncIterator[bytes]:
-        """Yield the encoded keys of rows with this index key, in key order."""
+    async def find(self, view: ReadView, wanted: object, *, reverse: bool) -> AsyncIterator[bytes]:
+        """Yield the encoded keys of the rows in a view with this index key, in key order."""
         prefix = encode_index_key(wanted)
-        own, snapshot = None, tx
-        if isinstance(tx, Transaction):
-            space = tx.space(self._owner)  # type: ignore[arg-type]
-            snapshot = tx.snapshot
-            if space is not None:
-                own = _Overlay(self, space, prefix)
-        assert isinstance(snapshot, Snapshot)
+        entries = msgspec.structs.replace(view, writes=await self._own_entries(view, prefix))
         upper = prefix + b"\xff"  # every encoded key begins below
-        async for rows in scan(self.collection, snapshot, prefix, upper, reverse=reverse, own=own):
+        async for rows in scan(entries, self.collection, prefix, upper, reverse=reverse):
             for entry, _ in rows:
                 yield entry[len(prefix) :]
 
@@ -129,6 +122,16 @@ class IndexView:
             self.collection.description, is_ready=is_ready, index_version=self.index.version
         )
         return Alter(self.collection.id, encode_description(description))
+
+    async def _own_entries(self, view: ReadView, prefix: bytes) -> dict[bytes, bytes | None]:
+        """Return the writes of a view as they change the entries of one index key."""
+        entries: dict[bytes, bytes | None] = {}
+        for number, (key, stored) in enumerate(view.writes.items(), start=1):
+            entry = prefix + key
+            entries[entry] = b"" if entry in self._entries(key, stored) else None
+            if number % SCAN_ROWS == 0:
+                await asyncio.sleep(0)
+        return entries
 
     def _entries(self, key: bytes, stored: bytes | None) -> dict[bytes, None]:
         if stored is None:
@@ -145,23 +148,6 @@ class IndexView:
                 facts={"collection": self._owner.name, "index": self.name},
                 hint="It must take every value and return a key, a list of keys, or None.",
             ) from error
-
-
-class _Overlay:
-    """A transaction's own writes as an index sees them."""
-
-    def __init__(self, view: IndexView, space: Workspace, prefix: bytes) -> None:
-        self._view = view
-        self._space = space
-        self._prefix = prefix
-
-    def __call__(self) -> tuple[dict[bytes, bytes | None], bool]:
-        entries: dict[bytes, bytes | None] = {}
-        for key, stored in self._space.writes.items():
-            entry = self._prefix + key
-            is_match = entry in self._view._entries(key, stored)  # noqa: SLF001 - same module
-            entries[entry] = b"" if is_match else None
-        return entries, self._space.is_cleared
 
 
 def _many(found: object) -> Iterable[object]:

@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Generic, TypeVar
 
 from partita.errors import MutatedValueError, PartitaError
+from partita.reliable import enumeration
 from partita.reliable.arguments import checked_count, checked_limit, checked_timeout
-from partita.reliable.enumeration import scan
+from partita.reliable.enumeration import scan, snapshot_view, transaction_view
 from partita.reliable.locks import LockMode
 from partita.reliable.records import Operation
 from partita.reliable.serialization import ValueCodec
@@ -119,36 +120,26 @@ class ReliableQueue(Generic[V]):
             tx.check_collection(self.collection)
             return self.collection.count(tx.sequence)
         space = await self._enter(tx, None)
-        if space.is_cleared:
-            return len(space.enqueued)
-        sequence = tx.snapshot.sequence
-        find = self.collection.find
-        taken = sum(find(key, sequence) is not None for key in space.writes)
-        return self.collection.count(sequence) - taken + len(space.enqueued)
+        return await enumeration.count(tx, space) + len(space.enqueued)
 
     async def items(
         self, tx: Transaction | Snapshot, *, limit: int | None = None
     ) -> AsyncIterator[V]:
         """Yield the values from first to last, own ones behind the others."""
         left = checked_limit(limit)
-        own = None
+        enqueued: list[bytes] = []
         if isinstance(tx, Snapshot):
-            space, snapshot = None, tx
+            view = snapshot_view(tx)
         else:
-            space, snapshot = await self._enter(tx, None), tx.snapshot
-
-            def own() -> tuple[dict[bytes, bytes | None], bool]:
-                tx.check()
-                return entered.writes, entered.is_cleared
-
-            entered = space
-        async for rows in scan(self.collection, snapshot, b"", None, reverse=False, own=own):
+            space = await self._enter(tx, None)
+            view, enqueued = transaction_view(tx, space), list(space.enqueued)
+        async for rows in scan(view, self.collection, b"", None, reverse=False):
             for _, stored in rows:
                 if left == 0:
                     return
                 left -= 1
                 yield self._values.decode(stored)
-        for stored in list(space.enqueued) if space is not None else ():
+        for stored in enqueued:
             if left == 0:
                 return
             left -= 1

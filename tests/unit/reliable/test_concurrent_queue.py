@@ -7,6 +7,7 @@ import pytest
 from partita.clock import ManualClock
 from partita.errors import LimitExceededError, LockTimeoutError, UsageError
 from partita.reliable import Delivery, ReliableConcurrentQueue, limits
+from partita.reliable.enumeration import SCAN_ROWS
 from partita.reliable.state_manager import StateManager
 from partita.simulation.loop import running_loop
 from unit.reliable.states import Machine, a_state, settle, simulate
@@ -162,6 +163,23 @@ class TestReading:
             assert [number async for number in jobs.items(snapshot)] == [2, 3]
             assert [number async for number in jobs.items(tx, limit=1)] == [2]
             assert await jobs.count(snapshot) == 3
+
+    @pytest.mark.parametrize("view", ["transaction", "snapshot"])
+    @pytest.mark.parametrize("count", [3, SCAN_ROWS * 2])
+    async def test_an_iterator_sees_what_is_taken_after_its_start(
+        self, state: StateManager, jobs: Jobs, view: str, count: int
+    ) -> None:
+        await open_jobs(state, *range(count))
+        async with state.transaction() as tx, state.transaction() as other:
+            await jobs.dequeue(other)
+            async with state.snapshot() as snapshot:
+                iterator = jobs.items(tx if view == "transaction" else snapshot)
+                seen = [await anext(iterator)]
+                await jobs.dequeue(tx)
+                await jobs.dequeue_many(other, count)
+                seen += [number async for number in iterator]
+
+        assert seen == list(range(1, count))
 
     async def test_peek_of_nothing_gives_the_default(self, state: StateManager, jobs: Jobs) -> None:
         async with state.snapshot() as snapshot:

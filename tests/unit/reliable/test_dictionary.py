@@ -1,16 +1,24 @@
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
-from partita.errors import KeyExistsError, KeyNotFoundError, LockTimeoutError, UsageError
+from partita.errors import (
+    KeyExistsError,
+    KeyNotFoundError,
+    LockTimeoutError,
+    TransactionUseError,
+    UsageError,
+)
 from partita.reliable import MISSING, LockMode, ReliableDictionary
 from partita.reliable.enumeration import SCAN_ROWS
 from partita.reliable.state_manager import StateManager
 from unit.reliable.states import User, a_state, key_locks_of, locks_of
 
 Users = ReliableDictionary[str, User]
+K = TypeVar("K")
+V = TypeVar("V")
 
 ADA, BOB, EVE = User("ada@x"), User("bob@x"), User("eve@x")
 
@@ -31,7 +39,7 @@ async def users(state: StateManager) -> Users:
     return users
 
 
-async def content(state: StateManager, users: Users) -> dict[str, User]:
+async def content(state: StateManager, users: ReliableDictionary[K, V]) -> dict[K, V]:
     async with state.snapshot() as snapshot:
         return {key: value async for key, value in users.items(snapshot)}
 
@@ -651,6 +659,149 @@ class TestEnumerations:
 
         assert state._core.locks.is_empty()
         assert not state.state._snapshots
+
+
+ITERATED_ROWS = SCAN_ROWS * 2 + 10
+
+
+async def open_iterated(state: StateManager, count: int) -> ReliableDictionary[int, User]:
+    """Hold `count` users of age 0, indexed by age."""
+    numbers = await state.dictionary(
+        "numbers", key=int, value=User, indexes={"age": lambda user: user.age}
+    )
+    async with state.transaction() as tx:
+        for number in range(count):
+            await numbers.set(tx, number, User("x"))
+    return numbers
+
+
+class TestWhatAnIteratorSees:
+    """The rows of an iterator are those that there are when it starts."""
+
+    @pytest.mark.parametrize("reverse", [False, True])
+    @pytest.mark.parametrize("count", [3, ITERATED_ROWS])
+    @pytest.mark.parametrize("over", ["items", "find"])
+    async def test_a_loop_that_moves_keys_ahead_meets_each_row_once(
+        self, state: StateManager, over: str, count: int, reverse: bool
+    ) -> None:
+        numbers = await open_iterated(state, count)
+        step = -count if reverse else count
+        async with state.transaction() as tx:
+            pairs = (
+                numbers.items(tx, reverse=reverse)
+                if over == "items"
+                else numbers.find(tx, age=0, reverse=reverse)
+            )
+            async for key, user in pairs:
+                await numbers.delete(tx, key)
+                await numbers.set(tx, key + step, User("x", user.age + (over == "items")))
+
+        rows = await content(state, numbers)
+        moved = [number + step for number in range(count)]
+        assert {key: user.age for key, user in rows.items()} == dict.fromkeys(
+            moved, int(over == "items")
+        )
+
+    @pytest.mark.parametrize("over", ["items", "keys", "values", "find"])
+    @pytest.mark.parametrize("change", ["set", "delete", "add", "clear", "clear and set"])
+    @pytest.mark.parametrize("reverse", [False, True])
+    async def test_later_writes_of_the_transaction_are_not_seen(
+        self, state: StateManager, over: str, change: str, reverse: bool
+    ) -> None:
+        numbers = await open_iterated(state, ITERATED_ROWS)
+        order = range(ITERATED_ROWS - 1, -1, -1) if reverse else range(ITERATED_ROWS)
+        last = order[-1]
+        beyond = -1 if reverse else ITERATED_ROWS
+        async with state.transaction() as tx:
+            iterators: dict[str, AsyncIterator[Any]] = {
+                "items": numbers.items(tx, reverse=reverse),
+                "keys": numbers.keys(tx, reverse=reverse),
+                "values": numbers.values(tx, reverse=reverse),
+                "find": numbers.find(tx, age=0, reverse=reverse),
+            }
+            iterator = iterators[over]
+            seen = [await anext(iterator)]
+            match change:
+                case "set":
+                    await numbers.set(tx, last, User("y", 7))
+                case "delete":
+                    await numbers.delete(tx, last)
+                case "add":
+                    await numbers.set(tx, beyond, User("x"))
+                case "clear":
+                    await numbers.clear(tx)
+                case _:
+                    await numbers.clear(tx)
+                    await numbers.set(tx, last, User("y", 7))
+            seen += [one async for one in iterator]
+
+        expected: dict[str, list[Any]] = {
+            "items": [(number, User("x")) for number in order],
+            "keys": list(order),
+            "values": [User("x")] * ITERATED_ROWS,
+            "find": [(number, User("x")) for number in order],
+        }
+        assert seen == expected[over]
+
+    @pytest.mark.parametrize("over", ["items", "find"])
+    async def test_earlier_writes_of_the_transaction_are_seen_as_they_were(
+        self, state: StateManager, over: str
+    ) -> None:
+        numbers = await open_iterated(state, ITERATED_ROWS)
+        last = ITERATED_ROWS - 1
+        async with state.transaction() as tx:
+            await numbers.delete(tx, 1)
+            await numbers.set(tx, last, User("early"))
+            await numbers.set(tx, last + 1, User("early"))
+            pairs = numbers.items(tx) if over == "items" else numbers.find(tx, age=0)
+            seen = [await anext(pairs)]
+            await numbers.set(tx, 1, User("late"))
+            await numbers.set(tx, last, User("late"))
+            await numbers.delete(tx, last + 1)
+            seen += [pair async for pair in pairs]
+
+        assert [key for key, _ in seen] == [0, *range(2, last + 2)]
+        assert [user.email for _, user in seen[-3:]] == ["x", "early", "early"]
+
+    async def test_two_iterators_of_a_transaction_see_what_there_was_at_their_own_start(
+        self, state: StateManager, users: Users
+    ) -> None:
+        async with state.transaction() as tx:
+            first = users.keys(tx)
+            seen = [await anext(first)]
+            await users.set(tx, "eve", EVE)
+            second = [key async for key in users.keys(tx)]
+            seen += [key async for key in first]
+
+        assert seen == ["ada", "bob"]
+        assert second == ["ada", "bob", "eve"]
+
+    async def test_a_find_that_looks_at_every_row_sees_no_later_write(
+        self, state: StateManager
+    ) -> None:
+        numbers = await open_iterated(state, 3)
+        index = numbers.indexes["age"].collection
+        index.ready_since = state.sequence + 1  # as if it were built after the snapshot
+        async with state.transaction() as tx:
+            found = numbers.find(tx, age=0)
+            seen = [await anext(found)]
+            await numbers.delete(tx, 1)
+            await numbers.set(tx, 3, User("x"))
+            seen += [pair async for pair in found]
+
+        assert [key for key, _ in seen] == [0, 1, 2]
+
+    async def test_an_iterator_does_not_outlive_its_transaction(self, state: StateManager) -> None:
+        numbers = await open_iterated(state, ITERATED_ROWS)
+        tx = state.transaction()
+        iterator = numbers.keys(tx)
+        await anext(iterator)
+        await tx.commit()
+        with pytest.raises(TransactionUseError) as refused:
+            async for _ in iterator:
+                pass
+
+        assert refused.value.code == "TransactionEnded"
 
 
 class TestSnapshots:

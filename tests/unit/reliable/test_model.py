@@ -7,15 +7,17 @@ saw. A lock that is not free is no failure here: the operation then changes noth
 import asyncio
 import copy
 import os
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from partita.clock import TICKS_A_SECOND, ManualClock
 from partita.errors import LockTimeoutError
+from partita.reliable import enumeration
 from partita.reliable.opening import open_local
 from partita.reliable.snapshot import Snapshot
 from partita.reliable.state_manager import StateManager
@@ -31,6 +33,7 @@ TTL_SECONDS = 60
 keys = st.sampled_from("abcdef")
 ages = st.integers(0, 3)
 which = st.integers(0, 2)
+enumerated = st.sampled_from(["items", "keys", "find", "sessions", "queue", "jobs"])
 
 
 class Rows:
@@ -59,6 +62,17 @@ class Open:
         self.seen: tuple[Rows, int] | None = None
 
 
+class Iterating:
+    """An iterator that has started, and what it has still to yield."""
+
+    def __init__(
+        self, view: Transaction | Snapshot, rows: AsyncIterator[Any], expected: list[Any]
+    ) -> None:
+        self.view = view
+        self.rows = rows
+        self.expected = expected
+
+
 class StateMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
@@ -70,6 +84,9 @@ class StateMachine(RuleBasedStateMachine):
         self.numbers = 0
         self.opened: list[Open] = []
         self.snapshots: list[tuple[Snapshot, Rows, int]] = []
+        self.iterating: list[Iterating] = []
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(enumeration, "SCAN_ROWS", 2)  # an enumeration takes several steps
         self.run(self._open())
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -89,8 +106,10 @@ class StateMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "state"):
+            self._forget_iterators()
             self.run(self.state.close())
             self.loop.close()
+            self.patch.undo()
 
     # Transactions
 
@@ -110,6 +129,7 @@ class StateMachine(RuleBasedStateMachine):
     @rule(place=which)
     def commit(self, place: int) -> None:
         one = self.opened.pop(place % len(self.opened))
+        self._forget_iterators(one.tx)
         self.run(one.tx.commit())
         rows = self.rows
         if one.users_cleared:
@@ -135,6 +155,7 @@ class StateMachine(RuleBasedStateMachine):
     @rule(place=which)
     def abort(self, place: int) -> None:
         one = self.opened.pop(place % len(self.opened))
+        self._forget_iterators(one.tx)
         self.run(one.tx.abort())
 
     # The dictionaries
@@ -196,6 +217,15 @@ class StateMachine(RuleBasedStateMachine):
         one = self._one(place)
         if not self._locked(self._enumerated(one.tx, prefix, reverse, age)):
             return
+        users, sessions, queue, now = self._visible(one)
+        expected = _expected(users, sessions, queue, now, (prefix, reverse, age))
+        assert one.seen is not None
+        assert self.answer == (*expected, len(one.seen[0].jobs))
+
+    def _visible(
+        self, one: Open
+    ) -> tuple[dict[str, User], dict[str, tuple[int, int]], list[int], int]:
+        """Return what an enumeration that starts now in a transaction sees."""
         if one.seen is None:
             one.seen = (copy.deepcopy(self.rows), self.clock.ticks())
         seen, now = one.seen
@@ -206,19 +236,88 @@ class StateMachine(RuleBasedStateMachine):
         for key, session in one.sessions.items():
             _put(sessions, key, session)
         queue = [] if one.queue_cleared else _items(seen.queue, one.taken)
-        queue += one.enqueued
-        expected = _expected(users, sessions, queue, now, (prefix, reverse, age))
-        assert self.answer == (*expected, len(seen.jobs))
+        return users, sessions, queue + one.enqueued, now
+
+    # Iterators that other operations run beside
+
+    @precondition(lambda self: self.opened and len(self.iterating) < 4)
+    @rule(place=which, over=enumerated, reverse=st.booleans(), age=ages)
+    def start_iterator(self, place: int, over: str, reverse: bool, age: int) -> None:
+        one = self._one(place)
+        if self._locked(self._entered(one.tx)):
+            users, sessions, queue, now = self._visible(one)
+            assert one.seen is not None
+            expected = _expected(users, sessions, queue, now, ("", reverse, age))
+            self._start(one.tx, over, expected, one.seen[0].jobs, (reverse, age))
+
+    @precondition(lambda self: self.snapshots and len(self.iterating) < 4)
+    @rule(place=which, over=enumerated, reverse=st.booleans(), age=ages)
+    def start_iterator_of_snapshot(self, place: int, over: str, reverse: bool, age: int) -> None:
+        snapshot, rows, now = self.snapshots[place % len(self.snapshots)]
+        queue = _items(rows.queue, set())
+        expected = _expected(rows.users, rows.sessions, queue, now, ("", reverse, age))
+        self._start(snapshot, over, expected, rows.jobs, (reverse, age))
+
+    def _start(
+        self,
+        view: Transaction | Snapshot,
+        over: str,
+        expected: tuple[Any, ...],
+        jobs: dict[int, int],
+        asked: tuple[bool, int],
+    ) -> None:
+        reverse, age = asked
+        users, _, found, sessions, _, queue, _ = expected
+        taken = {position for other in self.opened for position in other.jobs_taken}
+        iterators: dict[str, tuple[AsyncIterator[Any], list[Any]]] = {
+            "items": (self.users.items(view, reverse=reverse), users),
+            "keys": (self.users.keys(view, reverse=reverse), [key for key, _ in users]),
+            "find": (self.users.find(view, age=age, reverse=reverse), found),
+            "sessions": (self.sessions.items(view, reverse=reverse), sessions),
+            "queue": (self.queue.items(view), queue),
+            "jobs": (self.jobs.items(view), _items(jobs, taken)),
+        }
+        iterating = Iterating(view, *iterators[over])
+        self.iterating.append(iterating)
+        self._go_on(iterating, 1)
+
+    @precondition(lambda self: self.iterating)
+    @rule(place=which, count=st.integers(1, 9))
+    def continue_iterator(self, place: int, count: int) -> None:
+        self._go_on(self.iterating[place % len(self.iterating)], count)
+
+    def _go_on(self, iterating: Iterating, count: int) -> None:
+        async def take() -> list[Any]:
+            taken: list[Any] = []
+            while len(taken) < count:
+                try:
+                    taken.append(await anext(iterating.rows))
+                except StopAsyncIteration:
+                    self.iterating.remove(iterating)
+                    break
+            return taken
+
+        expected, iterating.expected = iterating.expected[:count], iterating.expected[count:]
+        assert self.run(take()) == expected
+
+    def _forget_iterators(self, view: Transaction | Snapshot | None = None) -> None:
+        for iterating in list(self.iterating):
+            if view is None or iterating.view is view:
+                self.run(iterating.rows.aclose())  # type: ignore[attr-defined]
+                self.iterating.remove(iterating)
+
+    async def _entered(self, tx: Transaction) -> None:
+        """Take the locks of the collections, which one who clears them may hold."""
+        for collection in (self.users, self.sessions, self.queue, self.jobs):
+            if tx.space(collection) is None:
+                await tx.enter(collection, 0)
 
     async def _enumerated(
         self, view: Transaction | Snapshot, prefix: str, reverse: bool, age: int
     ) -> tuple[Any, ...]:
         users, sessions = self.users, self.sessions
-        # The lock of the collection may be taken by one who clears it.
         if isinstance(view, Transaction):
-            for collection in (users, sessions, self.queue, self.jobs):
-                if view.space(collection) is None:
-                    await view.enter(collection, 0)
+            await self._entered(view)
         return (
             [row async for row in users.items(view, prefix=prefix, reverse=reverse)],
             await users.count(view),
@@ -305,6 +404,39 @@ class StateMachine(RuleBasedStateMachine):
                 self.delete_user(-1, key)
         self.commit(-1)
 
+    @precondition(lambda self: len(self.iterating) < 4)
+    @rule(
+        over=enumerated,
+        reverse=st.booleans(),
+        written=st.lists(st.tuples(keys, ages), max_size=4),
+        count=st.integers(0, 2),
+        is_cleared=st.booleans(),
+    )
+    def change_while_iterating(
+        self,
+        over: str,
+        reverse: bool,
+        written: list[tuple[str, int]],
+        count: int,
+        is_cleared: bool,
+    ) -> None:
+        self.opened.append(Open(self._in_loop(self.state.shared_transaction)))
+        started = len(self.iterating)
+        self.start_iterator(-1, over, reverse, 1)
+        for key, age in written:
+            self.set_user(-1, key, age) if age else self.delete_user(-1, key)
+            self.set_session(-1, key)
+        for _ in range(count):
+            self.enqueue(-1)
+        self.dequeue(-1, count)
+        self.dequeue_jobs(-1, count or 1)
+        if is_cleared:
+            self.clear_users(-1)
+            self.clear_queue(-1)
+        for iterating in self.iterating[started:]:
+            self._go_on(iterating, len(iterating.expected) + 1)
+        self.commit(-1)
+
     # Snapshots, time and restarts
 
     @precondition(lambda self: len(self.snapshots) < 3)
@@ -325,7 +457,9 @@ class StateMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.snapshots)
     @rule(place=which)
     def close_snapshot(self, place: int) -> None:
-        self.snapshots.pop(place % len(self.snapshots))[0].close()
+        snapshot = self.snapshots.pop(place % len(self.snapshots))[0]
+        self._forget_iterators(snapshot)
+        snapshot.close()
 
     @rule(seconds=st.sampled_from([1, 30, TTL_SECONDS]))
     def let_time_pass(self, seconds: int) -> None:
@@ -346,6 +480,7 @@ class StateMachine(RuleBasedStateMachine):
 
     @rule(is_power_cut=st.booleans())
     def restart(self, is_power_cut: bool) -> None:
+        self._forget_iterators()
         if is_power_cut:
             survivor = self.disk.power_cut("lost")  # all that was acknowledged was synced
             self.run(_closed_badly(self.state))

@@ -330,6 +330,41 @@ class TestReadingMany:
 
         assert await content(state, queue) == list(range(SCAN_ROWS * 2 + 3))
 
+    @pytest.mark.parametrize("count", [3, SCAN_ROWS * 2])
+    async def test_an_iterator_does_not_see_what_its_transaction_enqueues_later(
+        self, state: StateManager, count: int
+    ) -> None:
+        queue = await open_queue(state, *range(count))
+        async with state.transaction() as tx:
+            await queue.enqueue(tx, count)
+            seen = []
+            async for number in queue.items(tx):
+                await queue.enqueue(tx, number)
+                seen.append(number)
+
+        assert seen == list(range(count + 1))
+        assert await content(state, queue) == [*range(count + 1), *range(count + 1)]
+
+    @pytest.mark.parametrize("change", ["dequeue", "clear"])
+    async def test_an_iterator_sees_what_its_transaction_removes_later(
+        self, state: StateManager, change: str
+    ) -> None:
+        count = SCAN_ROWS * 2
+        queue = await open_queue(state, *range(count))
+        async with state.transaction() as tx:
+            await queue.dequeue(tx)
+            await queue.enqueue(tx, count)
+            iterator = queue.items(tx)
+            seen = [await anext(iterator)]
+            if change == "clear":
+                await queue.clear(tx)
+            else:
+                await queue.dequeue_many(tx, count)
+            seen += [number async for number in iterator]
+
+        assert seen == list(range(1, count + 1))
+        assert await content(state, queue) == []
+
     async def test_a_count_never_goes_below_what_the_snapshot_saw(
         self, state: StateManager, queue: Numbers
     ) -> None:

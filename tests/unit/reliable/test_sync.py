@@ -387,6 +387,49 @@ class TestIteration:
                 numbers.delete(tx, number)
             assert numbers.count(tx) == 0
 
+    def test_a_loop_that_moves_keys_ahead_meets_each_row_once(self, state: StateManager) -> None:
+        numbers = state.dictionary(
+            "numbers", key=int, value=int, indexes={"bonus": lambda value: value}
+        )
+        with state.transaction() as tx:
+            for number in range(1_000):
+                numbers.set(tx, number, 0)
+
+        with state.transaction() as tx:
+            for number, bonus in numbers.items(tx):
+                numbers.delete(tx, number)
+                numbers.set(tx, number + 1_000, bonus + 1)
+            found = 0
+            for number, _ in numbers.find(tx, bonus=1):
+                numbers.delete(tx, number)
+                numbers.set(tx, number + 1_000, 1)
+                found += 1
+        with state.snapshot() as snapshot:
+            assert list(numbers.items(snapshot)) == [(n, 1) for n in range(2_000, 3_000)]
+        assert found == 1_000
+
+    @pytest.mark.parametrize("count", [3, 1_000])
+    def test_a_loop_over_a_queue_does_not_see_what_it_enqueues_or_takes(
+        self, state: StateManager, count: int
+    ) -> None:
+        queue = state.queue("queue", value=int)
+        jobs = state.concurrent_queue("jobs", value=int)
+        with state.transaction() as tx:
+            for number in range(count):
+                queue.enqueue(tx, number)
+                jobs.enqueue(tx, number)
+
+        seen, seen_jobs = [], []
+        with state.transaction() as tx:
+            for number in queue.items(tx):
+                queue.enqueue(tx, number)
+                seen.append(number)
+            for number in jobs.items(tx):
+                jobs.dequeue(tx)
+                seen_jobs.append(number)
+
+        assert seen == seen_jobs == list(range(count))
+
     def test_what_a_condition_raises_reaches_the_caller(self, state: StateManager) -> None:
         numbers = fill(state, 3)
 
