@@ -6,7 +6,9 @@ a circle of waits, so circles are looked for there, at once, and nowhere else.
 """
 
 import enum
+from collections import deque
 from collections.abc import Callable
+from itertools import islice
 
 import msgspec
 
@@ -53,7 +55,7 @@ class _Lock(msgspec.Struct, eq=False):
     """By age: the owner that has held it longest comes first."""
     guard: str
     """The one holder in update or exclusive mode; empty if all are readers."""
-    queue: list[Waiter] | None = None
+    queue: deque[Waiter] | None = None
     """Upgrades first, then the others, each by arrival; made by the first that waits."""
 
     def admits(self, owner: str, mode: LockMode) -> bool:
@@ -71,7 +73,7 @@ class _Lock(msgspec.Struct, eq=False):
         if waiter.mode is EXCLUSIVE:
             return [owner for owner in self.holders if owner != waiter.owner]
         assert self.queue is not None
-        ahead = self.queue[: self.queue.index(waiter)]
+        ahead = islice(self.queue, self.queue.index(waiter))
         blockers = [other.owner for other in ahead if other.mode is EXCLUSIVE]
         return [self.guard, *blockers] if self.guard else blockers
 
@@ -96,7 +98,7 @@ class LockTable:
         self._locks: dict[Resource, _Lock] = {}
         self._owners: dict[str, _Owner] = {}
         self._owners_seen = 0
-        self._ended: list[Waiter] = []
+        self._ended: deque[Waiter] = deque()
         """Waits that are over and whose callbacks are still to be called."""
 
     def acquire(self, owner: str, resource: Resource, mode: LockMode) -> Waiter | None:
@@ -214,7 +216,7 @@ class LockTable:
     def _enqueue(self, owner: str, resource: Resource, mode: LockMode) -> Waiter:
         lock = self._locks[resource]
         if lock.queue is None:
-            lock.queue = []
+            lock.queue = deque()
         waiter = Waiter(owner, resource, mode, is_upgrade=owner in lock.holders)
         place = len(lock.queue)
         if waiter.is_upgrade:
@@ -239,9 +241,9 @@ class LockTable:
 
     def _examine(self, lock: _Lock) -> None:
         """Grant from the front of the queue until one cannot be granted."""
-        queue = lock.queue or []
+        queue = lock.queue or deque()
         while queue and lock.admits(queue[0].owner, queue[0].mode):
-            self._grant(lock, queue.pop(0))
+            self._grant(lock, queue.popleft())
         if not lock.holders:
             del self._locks[lock.resource]
 
@@ -259,7 +261,7 @@ class LockTable:
 
     def _call_back(self) -> None:
         while self._ended:
-            waiter = self._ended.pop(0)
+            waiter = self._ended.popleft()
             if waiter.wake is not None:
                 waiter.wake(waiter)
 

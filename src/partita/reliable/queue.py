@@ -57,7 +57,7 @@ class ReliableQueue(Generic[V]):
         self.collection = collection
         self._values = values
         self._arrivals = Arrivals()
-        self._head = b""
+        self._head = _first_position(collection)
         """No value lies before this position, and none ever will."""
 
     async def enqueue(self, tx: Transaction, value: V, *, timeout: float | None = None) -> None:
@@ -174,10 +174,12 @@ class ReliableQueue(Generic[V]):
     def ended(self, space: Workspace, sequence: int | None) -> None:
         """Nothing is kept between transactions."""
 
-    def watch(self, _sequence: int, _key: bytes, _old: bytes | None, new: bytes | None) -> None:
-        """Hear of a change that was applied: wake who waits for a value."""
+    def watch(self, _sequence: int, key: bytes, _old: bytes | None, new: bytes | None) -> None:
+        """Note a change that was applied: wake who waits for a value, go past one that left."""
         if new is not None:
             self._arrivals.announce()
+        elif key:
+            self._head = key + b"\x00"  # values leave in the order of their positions
 
     @property
     def readable_version(self) -> int:
@@ -191,7 +193,7 @@ class ReliableQueue(Generic[V]):
     def rebind(self, collection: Collection) -> None:
         """Go on with the rows of a full copy."""
         self.collection = collection
-        self._head = b""
+        self._head = _first_position(collection)
         self._arrivals.announce()
 
     # --------------------------------------------------------------------------------------
@@ -231,6 +233,11 @@ class ReliableQueue(Generic[V]):
         stage_all(tx, space, dict.fromkeys(keys))
         del space.enqueued[: len(own)]
         return values
+
+
+def _first_position(collection: Collection) -> bytes:
+    """Return where the first value is or will be: rows are put in the order of their positions."""
+    return next(iter(collection.rows.values), collection.tail.to_bytes(POSITION_BYTES))
 
 
 def stage_all(tx: Transaction, space: Workspace, rows: Mapping[bytes, bytes | None]) -> None:

@@ -1,9 +1,12 @@
 """Everything a replica holds, as bytes: `State.apply(record)` is deterministic and asks nobody.
 
 The newest version of every row lies in a plain dict, its keys in a sorted list. Older versions
-exist only while a snapshot may still ask for them: a write under an open snapshot first puts
-what it replaces into the history of its key. So a state that nobody holds a snapshot of pays
-nothing, and a snapshot costs what is written while it is open.
+exist only while a snapshot may still ask for them: the first write to a key after a snapshot was
+opened puts what it replaces into the history of the key. So a state without snapshots pays
+nothing, and a snapshot costs one version of each key that is written while it is open.
+
+What no snapshot can ask for any more is discarded in the order in which it was replaced, a bounded
+number of entries in one turn of the event loop.
 
 What applying decides depends on the record and the state alone: positions of queues, which
 outcomes have expired, whether a record of an old epoch counts.
@@ -11,9 +14,11 @@ outcomes have expired, whether a record of an old epoch counts.
 
 import hashlib
 import heapq
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from typing import Any, TypeVar
 
 import msgspec
 from sortedcontainers import SortedList
@@ -33,8 +38,15 @@ from partita.reliable.records import (
 )
 
 PRUNE_AT_ONCE = 512
-"""Old versions let go in one step: a long snapshot must not end in a long pause."""
+"""Old versions, old counts and cleared rows that are discarded in one turn of the event loop."""
+PRUNE_WINDOW = PRUNE_AT_ONCE // 2
+"""From one call of the loop to the one in its next turn: a turn overlaps with two such windows."""
 POSITION_BYTES = 8
+
+T = TypeVar("T")
+Past = list[tuple[int, T]]
+"""What was replaced, each with the sequence that replaced it, in ascending order."""
+_DISCARDED: tuple[int, Any] = (-1, None)
 
 Watcher = Callable[[int, bytes, bytes | None, bytes | None], None]
 """Called by apply with (sequence, key, old value, new value); key b"" and no values: cleared."""
@@ -70,8 +82,8 @@ def encode_description(description: Description) -> bytes:
 class Rows:
     """Keys and values of a collection in one generation (a clear starts the next).
 
-    `values` holds the newest version, `history` what newer ones replaced, with the sequence that
-    did. A key is in `keys` exactly while it is in one of the two.
+    `values` holds the newest version, `history` what newer ones replaced, `counts` the number of
+    keys before a record. A key is in `keys` exactly while it is in `values` or `history`.
     """
 
     __slots__ = ("counts", "history", "keys", "values")
@@ -79,22 +91,22 @@ class Rows:
     def __init__(self, pairs: Iterable[tuple[bytes, bytes]] = ()) -> None:
         self.values: dict[bytes, bytes] = dict(pairs)
         self.keys: SortedList[bytes] = SortedList(self.values)
-        self.history: dict[bytes, list[tuple[int, bytes | None]]] = {}
-        self.counts: list[tuple[int, int]] = []
+        self.history: dict[bytes, Past[bytes | None]] = {}
+        self.counts: Past[int] = []
 
     def find(self, key: bytes, sequence: int) -> bytes | None:
         """Return the value as of a sequence."""
-        for replaced_at, value in self.history.get(key, ()):
-            if replaced_at > sequence:
-                return value
+        versions = self.history.get(key)
+        if versions is not None:
+            place = _place_after(versions, sequence)
+            if place < len(versions):
+                return versions[place][1]
         return self.values.get(key)
 
     def count(self, sequence: int) -> int:
         """Return how many keys there were at a sequence."""
-        for changed_at, count in self.counts:
-            if changed_at > sequence:
-                return count
-        return len(self.values)
+        place = _place_after(self.counts, sequence)
+        return self.counts[place][1] if place < len(self.counts) else len(self.values)
 
     def between(
         self, lower: bytes, upper: bytes | None, *, limit: int, reverse: bool = False
@@ -109,8 +121,8 @@ class Rows:
 class Collection:
     """One named dictionary, queue or index.
 
-    `generations` are the rows that clears left to open snapshots, with the sequence of the
-    clear; `tail` is the next position of a queue and never goes back.
+    `generations` are the rows that clears replaced and that are not discarded yet; `tail` is the
+    next position of a queue and never goes back.
     """
 
     __slots__ = (
@@ -128,7 +140,7 @@ class Collection:
         self.id = identifier
         self.description = description
         self.rows = Rows()
-        self.generations: list[tuple[int, Rows]] = []
+        self.generations: Past[Rows] = []
         self.tail = 0
         self.is_dropped = False
         self.ready_since = 0
@@ -137,10 +149,8 @@ class Collection:
 
     def rows_at(self, sequence: int) -> Rows:
         """Return the generation that a snapshot sees."""
-        for cleared_at, rows in self.generations:
-            if cleared_at > sequence:
-                return rows
-        return self.rows
+        place = _place_after(self.generations, sequence)
+        return self.generations[place][1] if place < len(self.generations) else self.rows
 
     def find(self, key: bytes, sequence: int) -> bytes | None:
         return self.rows_at(sequence).find(key, sequence)
@@ -205,9 +215,15 @@ class State:
         self.outcomes: dict[str, KeptOutcome] = {}
         self._expiring: list[tuple[int, str]] = []
         self._snapshots: dict[int, int] = {}
-        self._replaced: deque[tuple[int, Rows, bytes]] = deque()
-        self._counted: deque[tuple[int, Rows]] = deque()
-        self._cleared: deque[tuple[int, Collection]] = deque()
+        """How often each sequence is open, in ascending order: sequences only grow."""
+        self._newest_snapshot = -1
+        self._replaced: deque[tuple[int, Rows | Collection, bytes | None]] = deque()
+        """What is kept for snapshots, by the sequence that replaced it: a version of a key, a
+        count (without a key), or the rows before a clear (a collection)."""
+        self._prune_left = PRUNE_WINDOW
+        self.call_soon: Callable[[Callable[[], None]], object] | None = None
+        """Calls a function in the next turn of the event loop, where pruning then goes on.
+        Without it (nothing else shares the thread) each call to `prune` counts as a turn."""
 
     def apply(self, record: Record, new_hash: bytes) -> bool:
         """Change the state by the next record; False: it came from a deposed primary.
@@ -245,7 +261,7 @@ class State:
                 else:
                     self._apply(operation, sequence)
         self._forget_outcomes()
-        if self._replaced or self._counted or self._cleared:
+        if self._replaced:
             self.prune()
         return True
 
@@ -260,35 +276,62 @@ class State:
     def open_snapshot(self) -> int:
         """Keep what is visible now until `close_snapshot`; return its sequence."""
         self._snapshots[self.sequence] = self._snapshots.get(self.sequence, 0) + 1
+        self._newest_snapshot = self.sequence
         return self.sequence
 
     def close_snapshot(self, sequence: int) -> None:
         left = self._snapshots[sequence] - 1
         if left:
             self._snapshots[sequence] = left
-        else:
-            del self._snapshots[sequence]
-            self.prune()
+            return
+        del self._snapshots[sequence]
+        self._newest_snapshot = next(reversed(self._snapshots), -1)
+        self.prune()
 
-    def prune(self, limit: int = PRUNE_AT_ONCE) -> bool:
-        """Let go of versions that no snapshot sees; True when nothing is left to let go."""
-        oldest = next(iter(self._snapshots), self.sequence)  # sequences only grow
-        while self._counted and self._counted[0][0] <= oldest:
-            del self._counted.popleft()[1].counts[0]
-        while self._cleared and self._cleared[0][0] <= oldest:
-            del self._cleared.popleft()[1].generations[0]
-        while self._replaced and self._replaced[0][0] <= oldest:
-            if not limit:
+    def prune(self) -> bool:
+        """Discard what no snapshot can ask for; return whether nothing of it is left.
+
+        At most PRUNE_AT_ONCE entries go in one turn of the loop, however often this is called in
+        it; the following turns go on by themselves.
+        """
+        oldest = next(iter(self._snapshots), self.sequence)
+        replaced = self._replaced
+        if not replaced or replaced[0][0] > oldest:
+            return True
+        if self.call_soon is None:
+            self._prune_left = PRUNE_AT_ONCE
+        elif self._prune_left == PRUNE_WINDOW:
+            self.call_soon(self._begin_window)
+        while replaced and replaced[0][0] <= oldest:
+            if not self._prune_left:
                 return False
-            limit -= 1
-            _, rows, key = self._replaced.popleft()
-            versions = rows.history[key]
-            del versions[0]
-            if not versions:
-                del rows.history[key]
-                if key not in rows.values:
-                    rows.keys.remove(key)
+            self._prune_left -= 1
+            self._discard_one()
         return True
+
+    def _begin_window(self) -> None:
+        self._prune_left = PRUNE_WINDOW
+        self.prune()
+
+    def _discard_one(self) -> None:
+        """Discard the oldest entry, or one row of it where it is all rows before a clear."""
+        sequence, kept, key = self._replaced[0]
+        if isinstance(kept, Collection):
+            rows = kept.generations[bisect_left(kept.generations, (sequence,))][1]
+            if rows.keys:
+                rows.values.pop(rows.keys.pop(), None)
+                return
+            _discard(kept.generations, sequence)
+        elif key is None:
+            _discard(kept.counts, sequence)
+        else:
+            versions = kept.history[key]
+            _discard(versions, sequence)
+            if not versions:
+                del kept.history[key]
+                if key not in kept.values:
+                    kept.keys.remove(key)
+        self._replaced.popleft()
 
     def digest(self) -> str:
         """Return a hash of everything: equal on all replicas at equal sequence."""
@@ -366,22 +409,24 @@ class State:
             watch(sequence, key, old, None)
 
     def _keep(self, rows: Rows, key: bytes, old: bytes | None, sequence: int) -> None:
-        """Remember what a write replaces, and the count before the record."""
-        versions = rows.history.get(key)
-        if versions is None:
-            rows.history[key] = [(sequence, old)]
-            self._replaced.append((sequence, rows, key))
-        elif versions[-1][0] != sequence:  # only what was there before the record is ever seen
+        """Keep what a write replaces, and the count before the record, for open snapshots.
+
+        What was written after the newest snapshot was opened is seen by none, so that it is not
+        kept: a key that is written often costs one version, not one for each write.
+        """
+        newest = self._newest_snapshot
+        versions = rows.history.setdefault(key, [])
+        if not versions or versions[-1][0] <= newest:
             versions.append((sequence, old))
             self._replaced.append((sequence, rows, key))
-        if not rows.counts or rows.counts[-1][0] != sequence:
+        if not rows.counts or rows.counts[-1][0] <= newest:
             rows.counts.append((sequence, len(rows.values)))
-            self._counted.append((sequence, rows))
+            self._replaced.append((sequence, rows, None))
 
     def _clear(self, collection: Collection, sequence: int) -> None:
-        if self._snapshots:
-            collection.generations.append((sequence, collection.rows))
-            self._cleared.append((sequence, collection))
+        # Without a snapshot too: to free many rows at once would hold the loop.
+        collection.generations.append((sequence, collection.rows))
+        self._replaced.append((sequence, collection, None))
         collection.rows = Rows()
         for watch in collection.watchers:
             watch(sequence, b"", None, None)
@@ -429,6 +474,23 @@ class State:
             kept = self.outcomes.get(name)
             if kept is not None and kept.expires == expires:  # else the key was used again
                 del self.outcomes[name]
+
+
+def _place_after(past: Past[Any], sequence: int) -> int:
+    """Return the place of the first entry that was replaced after a sequence."""
+    return bisect_left(past, (sequence + 1,))
+
+
+def _discard(past: Past[Any], sequence: int) -> None:
+    """Discard the oldest entry, which was replaced at a sequence.
+
+    Discarded entries stay in front until they are half of the list: to move the others for each
+    of them would take quadratic time.
+    """
+    place = bisect_left(past, (sequence,))
+    past[place] = _DISCARDED
+    if 2 * (place + 1) >= len(past):
+        del past[: place + 1]
 
 
 def _decode_description(raw: bytes) -> Description:

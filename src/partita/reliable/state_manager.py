@@ -130,7 +130,9 @@ class StateManager:
         name: str,
         checkpoint_bytes: int = CHECKPOINT_BYTES,
     ) -> None:
+        self._loop = asyncio.get_running_loop()
         self._state = state
+        self._state.call_soon = self._call_soon
         self._log = log
         self._clock = clock
         self._checkpoints = checkpoints
@@ -273,6 +275,7 @@ class StateManager:
     def replace(self, state: State) -> None:
         """Go on with a full copy: open collections follow, open snapshots end."""
         self._state = self._core.state = state
+        self._state.call_soon = self._call_soon
         self.rebind()
         self._tell_applied()
 
@@ -906,7 +909,7 @@ class StateManager:
     async def _keep_house(self) -> None:
         while True:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
-            for chore in (self._checkpoint_if_due, self._build_indexes, self._sweep, self._prune):
+            for chore in (self._checkpoint_if_due, self._build_indexes, self._sweep):
                 try:
                     await chore()
                 except (NotPrimaryError, StateClosedError):
@@ -920,9 +923,9 @@ class StateManager:
         if self._checkpoints.is_due(self._log_bytes, self._checkpoint_bytes):
             await self.checkpoint()
 
-    async def _prune(self) -> None:
-        while not self._state.prune():  # noqa: ASYNC110 - lets others run, does not wait
-            await asyncio.sleep(0)
+    def _call_soon(self, function: Callable[[], None]) -> None:
+        if not self._loop.is_closed():  # a snapshot may be closed after it
+            self._loop.call_soon(function)
 
     async def _build_indexes(self) -> None:
         """Build what was declared while this replica was a secondary, or was marked stale."""

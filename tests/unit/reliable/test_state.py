@@ -1,7 +1,8 @@
 """Collections of a state: created, listed, dropped; and the pure State below them."""
 
+import asyncio
 import dataclasses
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from partita.errors import (
     TransactionUseError,
     UsageError,
 )
-from partita.reliable import ReliableDictionary, Schema, limits
+from partita.reliable import ReliableDictionary, ReliableQueue, Schema, limits
 from partita.reliable.records import (
     FORMAT,
     NO_HASH,
@@ -41,7 +42,14 @@ from partita.reliable.records import (
     Put,
     Record,
 )
-from partita.reliable.state import Description, State, encode_description
+from partita.reliable.state import (
+    PRUNE_AT_ONCE,
+    Collection,
+    Description,
+    Rows,
+    State,
+    encode_description,
+)
 from partita.reliable.state_manager import StateManager
 from unit.reliable.states import Cart, Machine, User, a_state
 
@@ -572,6 +580,223 @@ class TestApply:
         assert collection.find(b"a", again) == b"1"
         one.state.close_snapshot(again)
         assert collection.rows.history == {}
+
+
+class Compared(int):
+    """A sequence that counts what it is compared with."""
+
+    comparisons = 0
+
+    def __add__(self, other: int) -> "Compared":
+        return Compared(int(self) + other)
+
+    def __eq__(self, other: object) -> bool:
+        Compared.comparisons += 1
+        return int(self) == other
+
+    def __lt__(self, other: int) -> bool:
+        Compared.comparisons += 1
+        return int(self) < other
+
+    def __gt__(self, other: int) -> bool:
+        Compared.comparisons += 1
+        return int(self) > other
+
+    __hash__ = int.__hash__
+
+
+def kept(state: State) -> int:
+    """Return how many entries wait to be discarded, with the rows of a clear that is the next."""
+    waiting = len(state._replaced)
+    if waiting and isinstance(cleared := state._replaced[0][1], Collection):
+        waiting += len(cleared.generations[0][1].keys)
+    return waiting
+
+
+async def discarded_a_turn(
+    state: State, beside: Callable[[], object] = lambda: None, *, turns_max: int = 100_000
+) -> list[int]:
+    """Let the loop turn until nothing is kept; return how much each turn discarded."""
+    discarded = []
+    left = kept(state)
+    while left:
+        await asyncio.sleep(0)
+        beside()
+        before, left = left, kept(state)
+        discarded.append(before - left)
+        assert len(discarded) < turns_max
+    return discarded
+
+
+RECORDS = 1_000_000
+HOT = bytes(8)
+
+
+class TestManyRecordsBesideASnapshot:
+    """What a snapshot costs when it is closed does not depend on what happened beside it."""
+
+    def many(self, write: str) -> tuple[State, int]:
+        """Return a state with an open snapshot, and its sequence, beside many records."""
+        one = Applied()
+        state, collection = one.state, one.state.collections[1]
+        keys = [number.to_bytes(8) for number in range(RECORDS)] if write == "many keys" else [HOT]
+        collection.rows = Rows((key, b"0") for key in keys)
+        opened = state.open_snapshot()
+        before = 0
+        for number in range(RECORDS if write != "one key, many snapshots" else RECORDS // 10):
+            state.sequence += 1  # as apply() does it, without the cost of a record
+            state._put(collection, keys[number % len(keys)], b"1", state.sequence)
+            if write == "one key, many snapshots":
+                between = state.open_snapshot()
+                if before:
+                    state.close_snapshot(before)
+                before = between
+        if before:
+            state.close_snapshot(before)
+        return state, opened
+
+    @pytest.mark.parametrize("write", ["one key", "many keys", "one key, many snapshots"])
+    async def test_closing_it_discards_a_bounded_number_of_records_a_turn(self, write: str) -> None:
+        state, opened = self.many(write)
+        collection = state.collections[1]
+        Compared.comparisons = 0
+        newer = state.open_snapshot()
+        for sequence, value in ((opened, b"0"), (newer, b"1")):
+            assert collection.find(HOT, Compared(sequence)) == value
+            assert collection.count(Compared(sequence)) == len(collection.rows.values)
+        state.close_snapshot(newer)
+        assert Compared.comparisons < 400
+
+        state.call_soon = asyncio.get_running_loop().call_soon
+        before = kept(state)
+        state.close_snapshot(opened)
+        discarded = [before - kept(state), *await discarded_a_turn(state)]
+
+        assert max(discarded) <= PRUNE_AT_ONCE
+        assert sum(discarded) == before
+        assert before == {"one key": 2, "many keys": RECORDS + 1}.get(write, RECORDS // 5)
+        rows = collection.rows
+        assert (rows.history, rows.counts) == ({}, [])
+        assert len(rows.keys) == len(rows.values)
+
+    async def test_a_turn_has_one_bound_for_all_who_close_and_write_in_it(self) -> None:
+        one = Applied()
+        state = one.state
+        opened = state.open_snapshot()
+        for number in range(20 * PRUNE_AT_ONCE):
+            one.apply(Put(1, number.to_bytes(4), b"1"))
+        state.call_soon = asyncio.get_running_loop().call_soon
+
+        def beside() -> None:
+            for _ in range(10):
+                state.close_snapshot(state.open_snapshot())
+                state.prune()
+                one.apply(epoch=1)
+
+        before = kept(state)
+        state.close_snapshot(opened)
+        beside()
+        discarded = [before - kept(state), *await discarded_a_turn(state, beside)]
+
+        assert max(discarded) <= PRUNE_AT_ONCE
+
+    @pytest.mark.parametrize("is_snapshot_open", [False, True])
+    @pytest.mark.parametrize("operation", [Clear(1), Drop(1)])
+    async def test_the_rows_of_a_clear_are_discarded_in_turns(
+        self, operation: Operation, is_snapshot_open: bool
+    ) -> None:
+        count = 20 * PRUNE_AT_ONCE
+        one = Applied(*(Put(1, number.to_bytes(4), b"1") for number in range(count)))
+        state, collection = one.state, one.state.collections[1]
+        state.call_soon = asyncio.get_running_loop().call_soon
+        opened = state.open_snapshot()
+        if not is_snapshot_open:
+            state.close_snapshot(opened)
+        one.apply(operation)
+        if is_snapshot_open:
+            assert len(collection.scan(opened, b"", None, limit=count)[0]) == count
+            assert collection.count(opened) == count
+            state.close_snapshot(opened)
+        discarded = await discarded_a_turn(state)
+
+        assert max(discarded) <= PRUNE_AT_ONCE
+        assert sum(discarded) > count - PRUNE_AT_ONCE
+        assert collection.generations == []
+
+    def test_a_key_that_is_written_often_costs_one_version_for_each_snapshot(self) -> None:
+        one = Applied(Put(1, b"a", b"0"))
+        rows = one.state.collections[1].rows
+        opened = []
+        for number in range(4):
+            opened.append(one.state.open_snapshot())
+            for _ in range(10):
+                one.apply(Put(1, b"a", b"%d" % number), Put(1, b"b", b"1"), Delete(1, b"b"))
+
+        assert (len(rows.history[b"a"]), len(rows.history[b"b"]), len(rows.counts)) == (4, 4, 4)
+        assert [rows.find(b"a", at) for at in opened] == [b"0", b"0", b"1", b"2"]
+        assert [rows.count(at) for at in opened] == [1] * 4
+
+    async def test_what_was_committed_beside_a_snapshot_is_discarded_in_turns(
+        self, state: StateManager
+    ) -> None:
+        numbers = await state.dictionary("numbers", key=int, value=int)
+        state._house.cancel()  # type: ignore[union-attr]
+        async with state.snapshot() as snapshot:
+            for first in range(0, 3_000, 100):
+                async with state.transaction() as tx:
+                    for number in range(first, first + 100):
+                        await numbers.set(tx, number, 1)
+            assert await numbers.count(snapshot) == 0
+            before = kept(state.state)
+        discarded = [before - kept(state.state), *await discarded_a_turn(state.state)]
+
+        assert before > 3_000
+        assert max(discarded) <= PRUNE_AT_ONCE
+
+    async def test_a_full_copy_is_pruned_in_turns(self, state: StateManager) -> None:
+        copy = Applied().state
+        state.replace(copy)
+        opened = copy.open_snapshot()
+        collection = copy.collections[1]
+        for number in range(3_000):
+            copy.sequence += 1
+            copy._put(collection, number.to_bytes(4), b"1", copy.sequence)
+        copy.close_snapshot(opened)
+
+        assert kept(copy)
+        assert max(await discarded_a_turn(copy)) <= PRUNE_AT_ONCE
+
+    async def test_a_queue_does_not_walk_over_values_that_left_beside_a_snapshot(
+        self, state: StateManager, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue = await state.queue("queue", value=int)
+        looked, between = 0, Rows.between
+
+        def counted(*arguments: Any, **options: Any) -> list[bytes]:
+            nonlocal looked
+            looked += 1
+            return between(*arguments, **options)
+
+        async with state.snapshot():
+            async with state.transaction() as tx:
+                for number in range(1_000):
+                    await queue.enqueue(tx, number)
+            async with state.transaction() as tx:
+                await queue.dequeue_many(tx, 999)
+            # As on a replica that opens the queue, or becomes primary, after that.
+            opened: ReliableQueue[int] = ReliableQueue(
+                state, queue.collection, values=queue._values
+            )
+            monkeypatch.setattr(Rows, "between", counted)
+            for expected in (999, None):
+                for one in (opened, queue):
+                    async with state.transaction() as tx:
+                        assert await one.peek(tx) == expected
+                async with state.transaction() as tx:
+                    assert await queue.dequeue(tx) == expected
+                opened = ReliableQueue(state, queue.collection, values=queue._values)
+
+        assert looked <= 6
 
 
 async def test_a_handle_of_one_life_is_of_no_use_in_the_next() -> None:
