@@ -78,7 +78,8 @@ def checked_name(name: object) -> str:
 
 def checked_index_name(name: object) -> str:
     """Refuse what find() could not take as a keyword."""
-    if isinstance(name, str) and name.isidentifier() and name not in ("tx", "reverse", "limit"):
+    taken = ("tx", "reverse", "limit", "timeout")
+    if isinstance(name, str) and name.isidentifier() and name not in taken:
         return name
     raise UsageError(
         "InvalidName",

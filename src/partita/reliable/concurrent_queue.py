@@ -157,29 +157,39 @@ class ReliableConcurrentQueue(Generic[V]):
         self._stage_own(tx, space, key, _row(visible, _deliveries(row), row[_HEADER_BYTES:]))
         return True
 
-    async def peek(self, tx: Transaction | Snapshot, default: D | None = None) -> V | D | None:
-        """Return a value that could be taken next, without a lock; `default` if there is none."""
-        async for value in self.items(tx, limit=1):
+    async def peek(
+        self,
+        tx: Transaction | Snapshot,
+        default: D | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> V | D | None:
+        """Return a value that could be taken next, without its lock; `default` if there is none."""
+        async for value in self.items(tx, limit=1, timeout=timeout):
             return value
         return default
 
-    async def count(self, tx: Transaction | Snapshot) -> int:
+    async def count(self, tx: Transaction | Snapshot, *, timeout: float | None = None) -> int:
         """Return the number of committed items, hidden ones too."""
         if isinstance(tx, Snapshot):
             tx.check_collection(self.collection)
             return self.collection.count(tx.sequence)
-        await self._enter(tx, None)
+        await self._enter(tx, timeout)
         return self.collection.count(tx.snapshot.sequence)
 
     async def items(
-        self, tx: Transaction | Snapshot, *, limit: int | None = None
+        self,
+        tx: Transaction | Snapshot,
+        *,
+        limit: int | None = None,
+        timeout: float | None = None,
     ) -> AsyncIterator[V]:
         """Yield committed values that nobody hides, in the order of their commits."""
         left = checked_limit(limit)
         if isinstance(tx, Snapshot):
             view = snapshot_view(tx)
         else:
-            await self._enter(tx, None)
+            await self._enter(tx, timeout)
             view = ReadView(tx.snapshot, tx.check)  # own writes are not seen before the commit
         now, taken = view.snapshot.now, frozenset(self._taken)
         async for rows in scan(view, self.collection, b"", None, reverse=False):

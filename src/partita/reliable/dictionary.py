@@ -6,6 +6,7 @@ snapshot, with the transaction's own writes laid over it. In a snapshot nothing 
 """
 
 import asyncio
+import contextlib
 import enum
 import heapq
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -22,7 +23,7 @@ from partita.errors import (
     UsageError,
 )
 from partita.reliable import enumeration
-from partita.reliable.arguments import checked_limit, checked_ttl
+from partita.reliable.arguments import checked_limit, checked_timeout, checked_ttl
 from partita.reliable.enumeration import ReadView, scan, snapshot_view, transaction_view
 from partita.reliable.indexes import IndexView
 from partita.reliable.key_codec import KeyCodec
@@ -52,7 +53,14 @@ class Missing(enum.Enum):
     MISSING = "MISSING"
 
 
+class NoDefault(enum.Enum):
+    """The type of NO_DEFAULT: a caller gave no default. MISSING is a default like any other."""
+
+    NO_DEFAULT = "NO_DEFAULT"
+
+
 MISSING: Final = Missing.MISSING
+NO_DEFAULT: Final = NoDefault.NO_DEFAULT
 
 
 class Home(Transactions, Protocol):
@@ -118,15 +126,16 @@ class ReliableDictionary(Generic[K, V]):
         self,
         tx: Transaction | Snapshot,
         key: K,
-        default: D | Missing = MISSING,
+        default: D | NoDefault = NO_DEFAULT,
         *,
         lock: LockMode = LockMode.SHARED,
         timeout: float | None = None,
     ) -> V | D:
         """Return the value; `default` for an absent key, or KeyNotFoundError without one.
 
-        Take `lock=LockMode.UPDATE` for what you will write: two transactions that read under
-        shared locks and then both write would block each other.
+        Give MISSING as the default where None may be a value. Take `lock=LockMode.UPDATE` for
+        what you will write: two transactions that read under shared locks and then both write
+        would block each other.
         """
         encoded = self._keys.encode(key)
         if isinstance(tx, Snapshot):
@@ -145,7 +154,7 @@ class ReliableDictionary(Generic[K, V]):
                 stored = self._find_at(tx.snapshot, encoded)
         if stored is not None:
             return self._decode(encoded, stored)
-        if default is MISSING:
+        if default is NO_DEFAULT:
             raise self._not_found(key)
         return default
 
@@ -157,13 +166,27 @@ class ReliableDictionary(Generic[K, V]):
         lock: LockMode = LockMode.SHARED,
         timeout: float | None = None,
     ) -> dict[K, V]:
-        """Return those of the keys that exist. Locks are taken in key order."""
+        """Return those of the keys that exist.
+
+        Locks are taken in key order; `timeout` is for all of them together.
+        """
+        ordered = sorted({self._keys.encode(key): key for key in keys}.items())
         found: dict[K, V] = {}
-        absent = object()
-        for _, key in sorted({self._keys.encode(key): key for key in keys}.items()):
-            value = await self.get(tx, key, absent, lock=lock, timeout=timeout)
-            if value is not absent:
-                found[key] = value  # type: ignore[assignment]
+        if not isinstance(tx, Snapshot):
+            refuse_snapshot(tx)
+            space = tx.space(self, timeout) or await tx.enter(self, timeout)
+            if tx.is_on_primary:
+                for encoded, key in ordered:
+                    await tx.lock(self, encoded, lock, timeout)
+                    stored = self._find(tx, space, encoded)
+                    if stored is not None:
+                        found[key] = self._seen(space, encoded, stored)
+                return found
+        snapshot = tx if isinstance(tx, Snapshot) else tx.snapshot
+        for encoded, key in ordered:
+            stored = self._find_at(snapshot, encoded)
+            if stored is not None:
+                found[key] = self._decode(encoded, stored)
         return found
 
     async def contains(
@@ -287,7 +310,7 @@ class ReliableDictionary(Generic[K, V]):
             stored = self._find(tx, space, encoded)
             if stored is not None:
                 return self._seen(space, encoded, stored)
-        space = await self._write_lock(tx, encoded, timeout)
+        await tx.lock(self, encoded, LockMode.EXCLUSIVE, timeout)
         stored = self._find(tx, space, encoded)
         if stored is not None:
             return self._seen(space, encoded, stored)
@@ -329,7 +352,7 @@ class ReliableDictionary(Generic[K, V]):
         self,
         tx: Transaction,
         key: K,
-        default: D | Missing = MISSING,
+        default: D | NoDefault = NO_DEFAULT,
         *,
         timeout: float | None = None,
     ) -> V | D:
@@ -341,7 +364,7 @@ class ReliableDictionary(Generic[K, V]):
             value = self._decode(encoded, stored)
             self._stage_delete(tx, space, encoded)
             return value
-        if default is MISSING:
+        if default is NO_DEFAULT:
             raise self._not_found(key)
         return default
 
@@ -371,13 +394,14 @@ class ReliableDictionary(Generic[K, V]):
 
     # --- reading many ---------------------------------------------------------------------
 
-    async def count(self, tx: Transaction | Snapshot) -> int:
+    async def count(self, tx: Transaction | Snapshot, *, timeout: float | None = None) -> int:
         """Return the number of keys: kept, not walked. Expired ones count until swept."""
         if isinstance(tx, Snapshot):
             tx.check_collection(self.collection)
             return self.collection.count(tx.sequence)
         refuse_snapshot(tx)
-        return await enumeration.count(tx, tx.space(self) or await tx.enter(self, None))
+        space = tx.space(self, timeout) or await tx.enter(self, timeout)
+        return await enumeration.count(tx, space)
 
     async def items(  # noqa: PLR0913 - by keyword
         self,
@@ -389,15 +413,19 @@ class ReliableDictionary(Generic[K, V]):
         reverse: bool = False,
         limit: int | None = None,
         where: Callable[[K, V], bool] | None = None,
+        timeout: float | None = None,
     ) -> AsyncIterator[tuple[K, V]]:
         """Yield keys and values in key order, from `start` up to but not including `end`.
 
         `prefix` keeps texts and bytes that start with it, tuples whose first places it is;
-        `where` is asked for each pair. In reverse, the order turns, not the range.
+        `where` is asked for each pair. In reverse, the order turns, not the range. What the
+        iterator sees is fixed when it starts; `timeout` is for the lock that it takes then.
         """
         decode_key, left = self._keys.decode, checked_limit(limit)
         read = self._read_committed if isinstance(tx, Snapshot) else partial(self._read, tx)
-        async for rows in self._scan(tx, prefix, start, end, reverse=reverse):
+        bounds = self._bounds(prefix, start, end)
+        view = await self._view(tx, timeout)
+        async for rows in self._scan(view, *bounds, reverse=reverse):
             for encoded, stored in rows:
                 if left == 0:
                     return
@@ -406,7 +434,7 @@ class ReliableDictionary(Generic[K, V]):
                     left -= 1
                     yield key, value
 
-    async def keys(
+    async def keys(  # noqa: PLR0913 - by keyword
         self,
         tx: Transaction | Snapshot,
         *,
@@ -415,10 +443,13 @@ class ReliableDictionary(Generic[K, V]):
         end: K | None = None,
         reverse: bool = False,
         limit: int | None = None,
+        timeout: float | None = None,
     ) -> AsyncIterator[K]:
         """Yield keys alone: no value is decoded."""
         decode_key, left = self._keys.decode, checked_limit(limit)
-        async for rows in self._scan(tx, prefix, start, end, reverse=reverse):
+        bounds = self._bounds(prefix, start, end)
+        view = await self._view(tx, timeout)
+        async for rows in self._scan(view, *bounds, reverse=reverse):
             for encoded, _ in rows:
                 if left == 0:
                     return
@@ -435,10 +466,18 @@ class ReliableDictionary(Generic[K, V]):
         reverse: bool = False,
         limit: int | None = None,
         where: Callable[[K, V], bool] | None = None,
+        timeout: float | None = None,
     ) -> AsyncIterator[V]:
         """Yield values in the order of their keys."""
         async for _, value in self.items(
-            tx, prefix=prefix, start=start, end=end, reverse=reverse, limit=limit, where=where
+            tx,
+            prefix=prefix,
+            start=start,
+            end=end,
+            reverse=reverse,
+            limit=limit,
+            where=where,
+            timeout=timeout,
         ):
             yield value
 
@@ -448,15 +487,21 @@ class ReliableDictionary(Generic[K, V]):
         *,
         reverse: bool = False,
         limit: int | None = None,
+        timeout: float | None = None,
         **index: object,
     ) -> AsyncIterator[tuple[K, V]]:
         """Yield the pairs that an index finds, in key order: `find(snapshot, item="lamp")`."""
         view, wanted = self._index(index)
         if not view.is_ready and isinstance(tx, Snapshot):
-            # A transaction would wait for locks that it holds itself: it looks at every row.
-            await self._state.build_index(self, view)
+            # A transaction would wait for locks that it holds itself: it looks at every row, and
+            # so does a snapshot if the index is not built in time.
+            seconds = None if timeout is None else checked_timeout(timeout)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._state.build_index(self, view)
         left = checked_limit(limit)
-        async for encoded, stored in self._matches(tx, view, wanted, reverse=reverse):
+        seen = await self._view(tx, timeout)
+        async for encoded, stored in self._matches(seen, view, wanted, reverse=reverse):
             if left == 0:
                 return
             left -= 1
@@ -675,20 +720,6 @@ class ReliableDictionary(Generic[K, V]):
             raise MutatedValueError.of(self.name, self._keys.decode(encoded), path)
 
     async def _scan(
-        self,
-        tx: Transaction | Snapshot,
-        prefix: object,
-        start: K | None,
-        end: K | None,
-        *,
-        reverse: bool,
-    ) -> AsyncIterator[list[tuple[bytes, bytes]]]:
-        lower, upper = self._bounds(prefix, start, end)
-        view = await self._view(tx)
-        async for rows in self._scan_view(view, lower, upper, reverse=reverse):
-            yield rows
-
-    async def _scan_view(
         self, view: ReadView, lower: bytes, upper: bytes | None, *, reverse: bool
     ) -> AsyncIterator[list[tuple[bytes, bytes]]]:
         may_expire = self._has_expiries or self._ttl is not None or bool(view.writes)
@@ -698,12 +729,12 @@ class ReliableDictionary(Generic[K, V]):
             else:
                 yield rows
 
-    async def _view(self, tx: Transaction | Snapshot) -> ReadView:
+    async def _view(self, tx: Transaction | Snapshot, timeout: float | None) -> ReadView:
         """Return what an enumeration that starts now sees."""
         if isinstance(tx, Snapshot):
             return snapshot_view(tx)
         refuse_snapshot(tx)
-        return transaction_view(tx, tx.space(self) or await tx.enter(self, None))
+        return transaction_view(tx, tx.space(self, timeout) or await tx.enter(self, timeout))
 
     def _bounds(self, prefix: object, start: K | None, end: K | None) -> tuple[bytes, bytes | None]:
         lower, upper = b"", None
@@ -719,17 +750,16 @@ class ReliableDictionary(Generic[K, V]):
         return lower, upper
 
     async def _matches(
-        self, tx: Transaction | Snapshot, view: IndexView, wanted: object, *, reverse: bool
+        self, seen: ReadView, view: IndexView, wanted: object, *, reverse: bool
     ) -> AsyncIterator[tuple[bytes, bytes]]:
         """Yield what an index finds; where it was built after the snapshot, look at every row."""
-        seen = await self._view(tx)
         if view.covers(seen.snapshot):
             async for encoded in view.find(seen, wanted, reverse=reverse):
                 stored = seen.find(self.collection, encoded)
                 if stored is not None and not _is_expired(stored, seen.snapshot.now):
                     yield encoded, stored
             return
-        async for rows in self._scan_view(seen, b"", None, reverse=reverse):
+        async for rows in self._scan(seen, b"", None, reverse=reverse):
             for encoded, stored in rows:
                 if view.is_match(encoded, stored, wanted):
                     yield encoded, stored
@@ -777,7 +807,7 @@ class ReliableDictionary(Generic[K, V]):
             "KeyNotFound",
             f"{self.name!r} does not hold this key.",
             facts={"collection": self.name, "key": key},
-            hint="Give a default to be told otherwise: get(tx, key, None).",
+            hint="Give a default for absent keys: get(tx, key, None), or MISSING if None is valid.",
         )
 
 

@@ -110,20 +110,24 @@ class ReliableQueue(Generic[V]):
             first = self._first(space, 1)
             stored = [space.find(key) for key in first] or space.enqueued[:1]
             return self._values.decode(stored[0]) if stored and stored[0] else default
-        async for value in self.items(tx, limit=1):
+        async for value in self.items(tx, limit=1, timeout=timeout):
             return value
         return default
 
-    async def count(self, tx: Transaction | Snapshot) -> int:
+    async def count(self, tx: Transaction | Snapshot, *, timeout: float | None = None) -> int:
         """Return the number of values: kept, not walked."""
         if isinstance(tx, Snapshot):
             tx.check_collection(self.collection)
             return self.collection.count(tx.sequence)
-        space = await self._enter(tx, None)
+        space = await self._enter(tx, timeout)
         return await enumeration.count(tx, space) + len(space.enqueued)
 
     async def items(
-        self, tx: Transaction | Snapshot, *, limit: int | None = None
+        self,
+        tx: Transaction | Snapshot,
+        *,
+        limit: int | None = None,
+        timeout: float | None = None,
     ) -> AsyncIterator[V]:
         """Yield the values from first to last, own ones behind the others."""
         left = checked_limit(limit)
@@ -131,7 +135,7 @@ class ReliableQueue(Generic[V]):
         if isinstance(tx, Snapshot):
             view = snapshot_view(tx)
         else:
-            space = await self._enter(tx, None)
+            space = await self._enter(tx, timeout)
             view, enqueued = transaction_view(tx, space), list(space.enqueued)
         async for rows in scan(view, self.collection, b"", None, reverse=False):
             for _, stored in rows:

@@ -692,6 +692,7 @@ class StateManager:
             # entry that is on its way.
             await tx.enter(owner, None)
             for key in keys:
+                tx.space(owner)  # each key is an operation with a time-out of its own
                 await tx.lock(owner, key, LockMode.EXCLUSIVE, None)
             tx.stage_operations(view.entries_of(keys))
 

@@ -37,7 +37,7 @@ from partita.reliable.backup import RestoreContext as AsyncRestoreContext
 from partita.reliable.backup_chain import Backup
 from partita.reliable.concurrent_queue import Delivery
 from partita.reliable.concurrent_queue import ReliableConcurrentQueue as AsyncConcurrentQueue
-from partita.reliable.dictionary import MISSING, Missing
+from partita.reliable.dictionary import NO_DEFAULT, Missing, NoDefault
 from partita.reliable.dictionary import ReliableDictionary as AsyncDictionary
 from partita.reliable.indexes import Index, IndexFunction
 from partita.reliable.locks import LockMode
@@ -619,15 +619,16 @@ class ReliableDictionary(Generic[K, V]):
         self,
         tx: Transaction | Snapshot,
         key: K,
-        default: D | Missing = MISSING,
+        default: D | NoDefault = NO_DEFAULT,
         *,
         lock: LockMode = LockMode.SHARED,
         timeout: float | None = None,
     ) -> V | D:
         """Return the value; `default` for an absent key, or KeyNotFoundError without one.
 
-        Take `lock=LockMode.UPDATE` for what you will write: two transactions that read under
-        shared locks and then both write would block each other.
+        Give MISSING as the default where None may be a value. Take `lock=LockMode.UPDATE` for
+        what you will write: two transactions that read under shared locks and then both write
+        would block each other.
         """
         inner = _inner(tx, self._thread)
         found = tx.perform(self.inner.get(inner, key, default, lock=lock, timeout=timeout))
@@ -641,7 +642,10 @@ class ReliableDictionary(Generic[K, V]):
         lock: LockMode = LockMode.SHARED,
         timeout: float | None = None,
     ) -> dict[K, V]:
-        """Return those of the keys that exist. Locks are taken in key order."""
+        """Return those of the keys that exist.
+
+        Locks are taken in key order; `timeout` is for all of them together.
+        """
         inner = _inner(tx, self._thread)
         return tx.perform(self.inner.get_many(inner, list(keys), lock=lock, timeout=timeout))
 
@@ -759,7 +763,7 @@ class ReliableDictionary(Generic[K, V]):
         self,
         tx: Transaction,
         key: K,
-        default: D | Missing = MISSING,
+        default: D | NoDefault = NO_DEFAULT,
         *,
         timeout: float | None = None,
     ) -> V | D:
@@ -781,10 +785,10 @@ class ReliableDictionary(Generic[K, V]):
 
     # --- reading many ---------------------------------------------------------------------
 
-    def count(self, tx: Transaction | Snapshot) -> int:
+    def count(self, tx: Transaction | Snapshot, *, timeout: float | None = None) -> int:
         """Return the number of keys: kept, not walked. Expired ones count until swept."""
         inner = _inner(tx, self._thread)
-        return tx.perform(self.inner.count(inner))
+        return tx.perform(self.inner.count(inner, timeout=timeout))
 
     def items(  # noqa: PLR0913 - by keyword
         self,
@@ -796,12 +800,14 @@ class ReliableDictionary(Generic[K, V]):
         reverse: bool = False,
         limit: int | None = None,
         where: Callable[[K, V], bool] | None = None,
+        timeout: float | None = None,
     ) -> Iterator[tuple[K, V]]:
         """Yield keys and values in key order, from `start` up to but not including `end`.
 
         `prefix` keeps texts and bytes that start with it, tuples whose first places it is;
         `where` is asked for each pair, in the state's own thread. In reverse, the order turns,
-        not the range. Rows are fetched some hundred ahead of what is yielded.
+        not the range. What the iterator sees is fixed when it starts; `timeout` is for the lock
+        that it takes then. Rows are fetched some hundred ahead of what is yielded.
         """
         rows = self.inner.items(
             _inner(tx, self._thread),
@@ -811,10 +817,11 @@ class ReliableDictionary(Generic[K, V]):
             reverse=reverse,
             limit=limit,
             where=where,
+            timeout=timeout,
         )
         return _pages(self._thread, rows, tx)
 
-    def keys(
+    def keys(  # noqa: PLR0913 - by keyword
         self,
         tx: Transaction | Snapshot,
         *,
@@ -823,11 +830,17 @@ class ReliableDictionary(Generic[K, V]):
         end: K | None = None,
         reverse: bool = False,
         limit: int | None = None,
+        timeout: float | None = None,
     ) -> Iterator[K]:
         """Yield keys alone: no value is decoded."""
-        inner = _inner(tx, self._thread)
         rows = self.inner.keys(
-            inner, prefix=prefix, start=start, end=end, reverse=reverse, limit=limit
+            _inner(tx, self._thread),
+            prefix=prefix,
+            start=start,
+            end=end,
+            reverse=reverse,
+            limit=limit,
+            timeout=timeout,
         )
         return _pages(self._thread, rows, tx)
 
@@ -841,6 +854,7 @@ class ReliableDictionary(Generic[K, V]):
         reverse: bool = False,
         limit: int | None = None,
         where: Callable[[K, V], bool] | None = None,
+        timeout: float | None = None,
     ) -> Iterator[V]:
         """Yield values in the order of their keys."""
         rows = self.inner.values(
@@ -851,6 +865,7 @@ class ReliableDictionary(Generic[K, V]):
             reverse=reverse,
             limit=limit,
             where=where,
+            timeout=timeout,
         )
         return _pages(self._thread, rows, tx)
 
@@ -860,10 +875,12 @@ class ReliableDictionary(Generic[K, V]):
         *,
         reverse: bool = False,
         limit: int | None = None,
+        timeout: float | None = None,
         **index: object,
     ) -> Iterator[tuple[K, V]]:
         """Yield the pairs that an index finds, in key order: `find(snapshot, item="lamp")`."""
-        rows = self.inner.find(_inner(tx, self._thread), reverse=reverse, limit=limit, **index)
+        inner = _inner(tx, self._thread)
+        rows = self.inner.find(inner, reverse=reverse, limit=limit, timeout=timeout, **index)
         return _pages(self._thread, rows, tx)
 
     def changes(self, *, since: int = 0, wait: float | None = None) -> "ChangeFeed[K, V]":
@@ -921,14 +938,21 @@ class ReliableQueue(Generic[V]):
         inner = _inner(tx, self._thread)
         return tx.perform(self._inner.peek(inner, default, lock=lock, timeout=timeout))
 
-    def count(self, tx: Transaction | Snapshot) -> int:
+    def count(self, tx: Transaction | Snapshot, *, timeout: float | None = None) -> int:
         """Return the number of values: kept, not walked."""
         inner = _inner(tx, self._thread)
-        return tx.perform(self._inner.count(inner))
+        return tx.perform(self._inner.count(inner, timeout=timeout))
 
-    def items(self, tx: Transaction | Snapshot, *, limit: int | None = None) -> Iterator[V]:
+    def items(
+        self,
+        tx: Transaction | Snapshot,
+        *,
+        limit: int | None = None,
+        timeout: float | None = None,
+    ) -> Iterator[V]:
         """Yield the values from first to last, own ones behind the others."""
-        return _pages(self._thread, self._inner.items(_inner(tx, self._thread), limit=limit), tx)
+        rows = self._inner.items(_inner(tx, self._thread), limit=limit, timeout=timeout)
+        return _pages(self._thread, rows, tx)
 
     def clear(self, tx: Transaction | None = None, *, timeout: float | None = None) -> None:
         """Remove everything, in a given transaction or in its own."""
@@ -1013,19 +1037,32 @@ class ReliableConcurrentQueue(Generic[V]):
         """Return how often aborted transactions put an item back, in this process."""
         return self._thread.call(lambda: self._inner.returned(delivery_position))
 
-    def peek(self, tx: Transaction | Snapshot, default: D | None = None) -> V | D | None:
-        """Return a value that could be taken next, without a lock; `default` if there is none."""
+    def peek(
+        self,
+        tx: Transaction | Snapshot,
+        default: D | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> V | D | None:
+        """Return a value that could be taken next, without its lock; `default` if there is none."""
         inner = _inner(tx, self._thread)
-        return tx.perform(self._inner.peek(inner, default))
+        return tx.perform(self._inner.peek(inner, default, timeout=timeout))
 
-    def count(self, tx: Transaction | Snapshot) -> int:
+    def count(self, tx: Transaction | Snapshot, *, timeout: float | None = None) -> int:
         """Return the number of committed items, hidden ones too."""
         inner = _inner(tx, self._thread)
-        return tx.perform(self._inner.count(inner))
+        return tx.perform(self._inner.count(inner, timeout=timeout))
 
-    def items(self, tx: Transaction | Snapshot, *, limit: int | None = None) -> Iterator[V]:
+    def items(
+        self,
+        tx: Transaction | Snapshot,
+        *,
+        limit: int | None = None,
+        timeout: float | None = None,
+    ) -> Iterator[V]:
         """Yield committed values that nobody hides, in the order of their commits."""
-        return _pages(self._thread, self._inner.items(_inner(tx, self._thread), limit=limit), tx)
+        rows = self._inner.items(_inner(tx, self._thread), limit=limit, timeout=timeout)
+        return _pages(self._thread, rows, tx)
 
     def clear(self, tx: Transaction | None = None, *, timeout: float | None = None) -> None:
         """Remove everything, in a given transaction or in its own."""

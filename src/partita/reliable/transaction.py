@@ -217,7 +217,7 @@ class Transaction:
         self._count = 0
         self._ended_by: PartitaError | None = None
         self._spent = 0.0
-        """Seconds that the operation has waited for the lock of its collection."""
+        """Seconds that the operation has waited for locks: they share one time-out."""
         self._done: asyncio.Future[int] | None = None
         self.id = core.new_id()
         self.status = Status.ACTIVE
@@ -266,7 +266,7 @@ class Transaction:
         self._writable()
 
     def space(self, owner: Owner, timeout: float | None = None) -> Workspace | None:
-        """Return what was done to a collection so far; None before `enter`."""
+        """Begin an operation: return what was done to a collection so far; None before `enter`."""
         self.check()
         if timeout is not None:
             checked_timeout(timeout)
@@ -281,9 +281,7 @@ class Transaction:
     ) -> Workspace:
         """Begin to use a collection: nobody may clear or drop it until the end."""
         if self.is_on_primary:
-            started = self._core.clock.monotonic()
             await self.lock(owner, None, mode, timeout)
-            self._spent = self._core.clock.monotonic() - started
         if not self._holds(owner):
             raise self._foreign(owner)
         space = self._spaces[owner.collection.id] = Workspace(owner)
@@ -292,7 +290,7 @@ class Transaction:
     async def lock(
         self, owner: Owner, key: bytes | None, mode: LockMode, timeout: float | None
     ) -> None:
-        """Take a lock, waiting for it at most `timeout` (the transaction's own if None)."""
+        """Take a lock within `timeout` (the transaction's own if None) for the whole operation."""
         if timeout is not None:
             checked_timeout(timeout)
         waiter = self.acquire(owner, key, mode, timeout)
@@ -323,19 +321,20 @@ class Transaction:
         try:
             if not holder:
                 seconds = self._timeout if timeout is None else timeout
-                seconds = max(seconds - self._spent, 0.0)  # both locks have one budget
+                seconds = max(seconds - self._spent, 0.0)
                 woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                 waiter.wake = lambda _: _wake(woken)
                 await self.pause(woken, seconds)
         finally:
             holder = waiter.deadlock_with or locks.oldest_holder(waiter.resource, self.id)
             locks.give_up(waiter)
+            self._spent += clock.monotonic() - started
         if waiter.granted:
             return
-        waited = clock.monotonic() - started
         if not waiter.deadlock_with:
-            raise self._timed_out(owner, waiter.resource[1], holder, waited)
-        raise DeadlockError.of(holder, owner.name, _told_key(owner, waiter.resource[1]), waited)
+            raise self._timed_out(owner, waiter.resource[1], holder, self._spent)
+        key = _told_key(owner, waiter.resource[1])
+        raise DeadlockError.of(holder, owner.name, key, self._spent)
 
     async def pause(self, woken: "asyncio.Future[None]", seconds: float) -> None:
         """Wait for a future, a time, or the end of the transaction; then it must still be open."""

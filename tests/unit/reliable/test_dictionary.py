@@ -64,6 +64,27 @@ class TestGet:
             assert await users.get(tx, "eve", None) is None
             assert await users.get(tx, "eve", default=3) == 3
 
+    async def test_missing_tells_an_absent_key_from_a_stored_none(
+        self, state: StateManager
+    ) -> None:
+        nullable: Any = str | None
+        notes = await state.dictionary("notes", key=str, value=nullable)
+        async with state.transaction() as tx:
+            await notes.set(tx, "empty", None)
+            assert await notes.get(tx, "empty", MISSING) is None
+            assert await notes.get(tx, "absent", MISSING) is MISSING
+            assert await notes.get(tx, "absent", default=MISSING) is MISSING
+        async with state.snapshot() as snapshot:
+            assert await notes.get(snapshot, "empty", MISSING) is None
+            assert await notes.get(snapshot, "absent", MISSING) is MISSING
+            with pytest.raises(KeyNotFoundError):
+                await notes.get(snapshot, "absent")
+        async with state.transaction() as tx:
+            assert await notes.pop(tx, "empty", MISSING) is None
+            assert await notes.pop(tx, "empty", MISSING) is MISSING
+            with pytest.raises(KeyNotFoundError):
+                await notes.pop(tx, "empty")
+
     async def test_own_writes_and_deletes_are_read(self, state: StateManager, users: Users) -> None:
         async with state.transaction() as tx:
             await users.set(tx, "ada", EVE)

@@ -3,11 +3,13 @@ import random
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from partita.errors import PartitaError, UsageError
 from partita.reliable import Index, ReliableDictionary, limits
 from partita.reliable.state_manager import StateManager
+from partita.simulation.loop import running_loop
 from unit.reliable.states import Machine, User, a_state, simulate
 
 Users = ReliableDictionary[str, User]
@@ -303,7 +305,7 @@ class TestBuilding:
         assert state.sequence == before
         assert [one.indexes for one in state.collections()] == [("age", "tag")]
 
-    @pytest.mark.parametrize("name", ["", "two words", "reverse", "limit", "tx", 7])
+    @pytest.mark.parametrize("name", ["", "two words", "reverse", "limit", "timeout", "tx", 7])
     async def test_an_index_is_named_like_a_keyword(self, state: StateManager, name: Any) -> None:
         with pytest.raises(UsageError) as refused:
             await state.dictionary("users", key=str, value=User, indexes={name: by_age})
@@ -323,6 +325,21 @@ class TestBuilding:
 
             assert await found(before, users, age=30) == ["ada"]
             assert await found_now(state, users, age=30) == ["ada", "bob"]
+
+    @pytest.mark.parametrize("timeout", [0, 1.5])
+    def test_a_find_in_a_snapshot_does_not_wait_longer_for_its_index(self, timeout: float) -> None:
+        async def scenario(state: StateManager) -> tuple[list[str], float]:
+            users = await open_users(state)
+            index = users.indexes["age"].collection
+            stale = msgspec.structs.replace(index.description, is_ready=False)
+            index.description = stale  # as a writer leaves it that does not know the index
+            async with state.transaction() as holder, state.snapshot() as snapshot:
+                await users.get(holder, "ada")  # whoever builds the index waits for it
+                started = running_loop().time()
+                names = await found(snapshot, users, age=30, timeout=timeout)
+                return names, running_loop().time() - started
+
+        assert simulate(scenario) == (["ada", "eve"], timeout)
 
     @pytest.mark.parametrize("seed", range(3))
     def test_an_index_is_built_beside_writers(self, seed: int) -> None:

@@ -2,6 +2,7 @@ import asyncio
 import functools
 import random
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from partita.errors import (
     LockTimeoutError,
     MutatedValueError,
 )
-from partita.reliable import LockMode, ReliableQueue, limits
+from partita.reliable import MISSING, LockMode, ReliableQueue, limits
 from partita.reliable.enumeration import SCAN_ROWS
 from partita.reliable.state_manager import StateManager
 from partita.simulation.loop import running_loop
@@ -270,6 +271,27 @@ class TestPeek:
             assert await queue.peek(tx) == 1
         async with state.snapshot() as snapshot:
             assert await queue.peek(snapshot) == 1
+
+    async def test_missing_tells_an_empty_queue_from_a_stored_none(
+        self, state: StateManager
+    ) -> None:
+        nullable: Any = str | None
+        queue = await state.queue("notes", value=nullable)
+        jobs = await state.concurrent_queue("jobs", value=nullable)
+        async with state.transaction() as tx:
+            await queue.enqueue(tx, None)
+            await jobs.enqueue(tx, None)
+        async with state.snapshot() as snapshot:
+            assert await queue.peek(snapshot, MISSING) is None
+            assert await jobs.peek(snapshot, MISSING) is None
+        async with state.transaction() as tx:
+            assert await queue.peek(tx, MISSING) is None
+            assert await queue.dequeue(tx, MISSING) is None
+            assert await jobs.dequeue(tx, MISSING) is None
+            assert await queue.peek(tx, MISSING) is MISSING
+            assert await queue.dequeue(tx, MISSING) is MISSING
+            assert await jobs.dequeue(tx, MISSING) is MISSING
+            assert await jobs.peek(tx, MISSING) is MISSING
 
     async def test_many_may_peek_and_nobody_dequeues_meanwhile(
         self, state: StateManager, queue: Numbers

@@ -28,7 +28,7 @@ from partita.errors import (
     TransactionUseError,
     UsageError,
 )
-from partita.reliable import LockMode, Schema
+from partita.reliable import MISSING, LockMode, Schema
 from partita.reliable.sync import (
     ReliableConcurrentQueue,
     ReliableDictionary,
@@ -386,6 +386,45 @@ class TestIteration:
             for number, _ in numbers.items(tx):
                 numbers.delete(tx, number)
             assert numbers.count(tx) == 0
+
+    def test_reads_take_missing_as_a_default_and_a_time_out(self, state: StateManager) -> None:
+        nullable: Any = str | None
+        notes = state.dictionary(
+            "notes", key=str, value=nullable, indexes={"text": lambda text: text}
+        )
+        queue = state.queue("queue", value=int)
+        jobs = state.concurrent_queue("jobs", value=int)
+        with state.transaction() as tx:
+            notes.set(tx, "empty", None)
+            assert notes.get(tx, "empty", MISSING) is None
+            assert notes.get(tx, "absent", MISSING) is MISSING
+            assert notes.pop(tx, "empty", MISSING) is None
+            assert notes.pop(tx, "empty", MISSING) is MISSING
+            assert queue.dequeue(tx, MISSING) is MISSING
+            assert queue.peek(tx, MISSING) is MISSING
+            assert jobs.dequeue(tx, MISSING) is MISSING
+            assert jobs.peek(tx, MISSING) is MISSING
+
+        clearer = state.transaction()
+        for collection in (notes, queue, jobs):
+            collection.clear(clearer)
+        with state.transaction() as tx:
+            for use in (
+                lambda: notes.count(tx, timeout=0),
+                lambda: notes.get_many(tx, ["a"], timeout=0),
+                lambda: next(notes.items(tx, timeout=0)),
+                lambda: next(notes.keys(tx, timeout=0)),
+                lambda: next(notes.values(tx, timeout=0)),
+                lambda: next(notes.find(tx, text="x", timeout=0)),
+                lambda: queue.count(tx, timeout=0),
+                lambda: next(queue.items(tx, timeout=0)),
+                lambda: jobs.count(tx, timeout=0),
+                lambda: jobs.peek(tx, timeout=0),
+                lambda: next(jobs.items(tx, timeout=0)),
+            ):
+                with pytest.raises(LockTimeoutError):
+                    use()
+        clearer.abort()
 
     def test_a_loop_that_moves_keys_ahead_meets_each_row_once(self, state: StateManager) -> None:
         numbers = state.dictionary(

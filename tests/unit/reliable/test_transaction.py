@@ -319,6 +319,13 @@ class TestMisuse:
                 queue.enqueue(tx, 1, timeout=timeout),
                 queue.dequeue(tx, timeout=timeout),
                 queue.dequeue(tx, wait=timeout),
+                numbers.get_many(tx, ["a"], timeout=timeout),
+                numbers.count(tx, timeout=timeout),
+                anext(numbers.items(tx, timeout=timeout)),
+                anext(numbers.keys(tx, timeout=timeout)),
+                anext(numbers.values(tx, timeout=timeout)),
+                queue.count(tx, timeout=timeout),
+                anext(queue.items(tx, timeout=timeout)),
             ):
                 with pytest.raises(UsageError) as refused:
                     await use
@@ -420,6 +427,115 @@ class TestLocks:
             return await reader
 
         assert simulate(scenario) == 4.0
+
+    @pytest.mark.parametrize("whose", ["call", "transaction"])
+    def test_all_keys_of_get_many_share_one_time_out(self, whose: str) -> None:
+        async def scenario(state: StateManager) -> tuple[float, float, object]:
+            numbers = await open_numbers(state)
+            holders = {key: state.transaction() for key in "abcd"}
+            for key, holder in holders.items():
+                await numbers.set(holder, key, 5)
+
+            async def read() -> tuple[float, float, object]:
+                timeout, own = (2.5, 4.0) if whose == "call" else (None, 2.5)
+                async with state.transaction(timeout=own) as tx:
+                    started = running_loop().time()
+                    with pytest.raises(LockTimeoutError) as refused:
+                        await numbers.get_many(tx, "dcba", timeout=timeout)
+                    spent = running_loop().time() - started
+                    await numbers.get(tx, "a", timeout=0)  # what was locked stays locked
+                    return spent, refused.value.waited, refused.value.key
+
+            reader = asyncio.create_task(read())
+            for key in "ab":
+                await asyncio.sleep(1)
+                await holders[key].commit()
+            return await reader
+
+        assert simulate(scenario) == (2.5, 2.5, "c")
+
+    def test_get_many_waits_for_each_key_while_there_is_time(self) -> None:
+        async def scenario(state: StateManager) -> dict[str, int]:
+            numbers = await open_numbers(state)
+            holders = {key: state.transaction() for key in "ab"}
+            for key, holder in holders.items():
+                await numbers.set(holder, key, 5)
+
+            async def read() -> dict[str, int]:
+                async with state.transaction() as tx:
+                    return await numbers.get_many(tx, "abx", timeout=3)
+
+            reader = asyncio.create_task(read())
+            for key in "ab":
+                await asyncio.sleep(1)
+                await holders[key].commit()
+            return await reader
+
+        assert simulate(scenario) == {"a": 5, "b": 5}
+
+    def test_both_locks_of_get_or_add_share_one_time_out(self) -> None:
+        async def scenario(state: StateManager) -> float:
+            numbers = await open_numbers(state)
+            is_over = asyncio.Event()
+
+            async def read() -> float:
+                async with state.transaction() as tx:
+                    with pytest.raises(LockTimeoutError):
+                        await numbers.get_or_add(tx, "a", 7)
+                is_over.set()
+                return running_loop().time()
+
+            async def stay() -> None:
+                async with state.transaction() as tx:
+                    await numbers.get(tx, "a", None)
+                    await is_over.wait()
+
+            async with state.transaction() as deleter:
+                await numbers.delete(deleter, "a")
+                reader = asyncio.create_task(read())
+                await asyncio.sleep(1)
+                other = asyncio.create_task(stay())
+                await asyncio.sleep(2)
+            await other
+            return await reader
+
+        assert simulate(scenario) == 4.0
+
+    @pytest.mark.parametrize("given", [0, 0.75])
+    def test_enumerations_and_counts_wait_no_longer_than_they_are_told(self, given: float) -> None:
+        async def scenario(state: StateManager) -> list[float]:
+            numbers = await state.dictionary(
+                "numbers", key=str, value=int, indexes={"parity": lambda number: number % 2}
+            )
+            queue = await state.queue("queue", value=int)
+            jobs = await state.concurrent_queue("jobs", value=int)
+            clearer, tx = state.transaction(), state.transaction()
+            for collection in (numbers, queue, jobs):
+                await collection.clear(clearer)
+            waited = []
+            for use in (
+                numbers.count(tx, timeout=given),
+                numbers.get_many(tx, ["a", "b"], timeout=given),
+                anext(numbers.items(tx, timeout=given)),
+                anext(numbers.keys(tx, timeout=given)),
+                anext(numbers.values(tx, timeout=given)),
+                anext(numbers.find(tx, parity=0, timeout=given)),
+                queue.count(tx, timeout=given),
+                queue.peek(tx, timeout=given),
+                anext(queue.items(tx, timeout=given)),
+                jobs.count(tx, timeout=given),
+                jobs.peek(tx, timeout=given),
+                anext(jobs.items(tx, timeout=given)),
+            ):
+                with pytest.raises(LockTimeoutError) as refused:
+                    await use
+                assert refused.value.holder == clearer.id
+                waited.append(refused.value.waited)
+            await tx.abort()
+            await clearer.abort()
+            return waited
+
+        assert simulate(scenario) == [given] * 12
 
     async def test_no_time_means_an_answer_at_once(
         self, state: StateManager, numbers: Numbers
