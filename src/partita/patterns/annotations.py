@@ -4,16 +4,32 @@ import types
 import typing
 from typing import Annotated, Any, Union, get_args, get_origin
 
+from partita.patterns.values import Int32
+
 
 def plain(annotation: object) -> Any:
     """Take off what does not change how a value is stored: Annotated, NewType, aliases."""
     while True:
         if get_origin(annotation) is Annotated:
-            annotation = get_args(annotation)[0]
+            annotation = narrowed(get_args(annotation)[0], annotation.__metadata__)
         elif (meant := meaning_of(annotation)) is not annotation:
             annotation = meant
         else:
             return annotation
+
+
+def narrowed(annotation: object, metadata: tuple[Any, ...]) -> Any:
+    """Return the type that `Annotated[annotation, *metadata]` is stored as.
+
+    >>> narrowed(int | None, (Int32,))
+    partita.patterns.values.Int32 | None
+    """
+    if Int32 not in metadata:
+        return annotation
+    if get_origin(annotation) in (Union, types.UnionType):
+        members = tuple(narrowed(member, (Int32,)) for member in get_args(annotation))
+        return Union[members]  # noqa: UP007 - members at run time
+    return Int32 if plain(annotation) is int else annotation
 
 
 def meaning_of(annotation: object) -> Any:

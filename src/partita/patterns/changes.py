@@ -72,9 +72,11 @@ from partita.patterns.rows import (
     deal,
     encode,
     encode_field,
+    narrower_types,
     peek,
     to_rows,
     type_of,
+    with_types,
 )
 from partita.patterns.values import Row, RowKey, Value
 
@@ -100,6 +102,8 @@ class Change(msgspec.Struct):
     """Properties beyond the type's fields to write besides those that are kept."""
     sealed: frozenset[str] = frozenset()
     """Of these, the ones that were sealed where they come from."""
+    number_types: dict[str, str] = {}
+    """Number types to keep besides those that are stored (see `rows.narrower_types`)."""
     derived: dict[str, Any] = {}
     """Derived fields whose values are known, from whoever looked them up."""
 
@@ -332,7 +336,9 @@ def _prepare(context: Context, draft: Draft, each: _Prepared, stamp: int) -> Ste
         yield from _derive_own(context, draft, each, stamp)
         each.after = Version(change.key, each.values, each.references, _generation(before, stamp))
         _check_public(context, model, each.after)
-        each.properties = {**change.extra, **encode(model, each.values, each.references)}
+        kept = {**change.number_types, **({} if before is None else before.number_types)}
+        encoded = encode(model, each.values, each.references, kept)
+        each.properties = {**change.extra, **encoded}
     elif derived.own_fields(model):
         yield from _guard(draft, change.key, each.number, stamp)
 
@@ -455,6 +461,7 @@ def _merged(change: Change, each: _Prepared, system: Mapping[str, Value]) -> Row
         if set(was) - set(now):
             return None
         properties.update(now)
+    properties = with_types(properties, before.number_types)
     return Row(change.key, {**properties, **system}, before.etags[0])
 
 
@@ -800,6 +807,7 @@ def _written(draft: Draft, each: _Prepared, etags: Mapping[RowKey, str], write_i
         timestamp=None,
         system=system,
         sealed=change.sealed | (frozenset() if before is None else before.sealed),
+        number_types=narrower_types(model, each.properties),
         parts={place: dealt[place] for place in range(1, rows)},
     )
     assert PARTS in system or rows == 1

@@ -128,7 +128,7 @@ def derive(
     was, now = matches(dependent, owner, before), matches(dependent, owner, after)
     if isinstance(dependent.marker, CountOf):
         count = current if isinstance(current, int) else 0
-        return count + int(now) - int(was)
+        return dependent.field.codec.encode(count + int(now) - int(was))
     if now:
         assert after is not None
         return dependent.field.codec.encode(after.values[dependent.marker.field])

@@ -112,6 +112,10 @@ class EntityType(Generic[T]):
         """The fields of both keys, in their order there."""
         return tuple(dict.fromkeys(self.partition.fields + self.row.fields))
 
+    def field_of(self, stored_name: str) -> Field | None:
+        """Return the field that a property belongs to; None if the type does not know it."""
+        return self._by_property.get(stored_name)
+
     @property
     def is_wide(self) -> bool:
         """Whether an entity takes several rows."""

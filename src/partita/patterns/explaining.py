@@ -1,6 +1,6 @@
 """A plan in words, and what would make it cheaper.
 
-    TABLE SCAN   staff   residual Age gt 40L   REFUSED
+    TABLE SCAN   staff   residual Age gt 40   REFUSED
     help: give dept=... (range over 'emp_'), or give dept=... and add
           index(Employee, row="age_{age:08d}_{id:06d}") (range)
 

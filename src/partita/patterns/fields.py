@@ -9,10 +9,17 @@ import msgspec
 
 from partita.blobs.names import check_container_name
 from partita.errors import DefinitionError, PartitaError
-from partita.patterns.annotations import admits_none, meaning_of
+from partita.patterns.annotations import (
+    admits_none,
+    meaning_of,
+    narrowed,
+    plain,
+    union_members,
+)
 from partita.patterns.classes import ClassField
 from partita.patterns.codecs import Codec, codec_for
 from partita.patterns.markers import BlobMark, CopiedFrom, CountOf, EncryptedMark, Named, Series
+from partita.patterns.values import Int32
 from partita.tables import edm
 from partita.tables.entity import check_property_name
 
@@ -116,7 +123,14 @@ def _peel(annotation: Any, where: str) -> tuple[Any, list[_Marker]]:
     """Take our markers off, also from inside `| None`; they may stand nowhere deeper."""
     if get_origin(annotation) is Annotated:
         inner, marks = _peel(get_args(annotation)[0], where)
-        return inner, _markers_in(annotation.__metadata__, where) + marks
+        metadata = annotation.__metadata__
+        if Int32 in metadata and not any(
+            plain(each) in (int, Int32) for each in union_members(inner)
+        ):
+            raise refused(
+                where, "Int32 declares how an int is stored.", "Annotate it Annotated[int, Int32]."
+            )
+        return narrowed(inner, metadata), _markers_in(metadata, where) + marks
     if (meant := meaning_of(annotation)) is not annotation:
         return _peel(meant, where)
     if get_origin(annotation) in (Union, types.UnionType):

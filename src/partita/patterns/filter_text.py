@@ -3,12 +3,16 @@
 Both mean what the service means. A comparison with an absent property is false, whatever its
 operator; a property is less than every literal whose type does not fit its own; an Int32 literal
 fits Int64 and Double properties, an Int64 literal Double ones, and nothing else is widened.
+
+Numbers are compared by value, whichever number type a property has: another program may have
+stored an Int32 where this one stores an Int64 or a Double.
 """
 
+import math
 import operator
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeGuard
 from uuid import UUID
 
 from partita.errors import LimitExceededError
@@ -27,7 +31,7 @@ from partita.patterns.columns import (
 )
 from partita.patterns.fields import Field
 from partita.patterns.intervals import comparable
-from partita.patterns.values import Value
+from partita.patterns.values import Int32, Value
 from partita.tables import edm, limits
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -76,7 +80,59 @@ def grouped(condition: Condition) -> str:
 
 
 def _comparison(field: Field, comparison: Operator, stored: Value) -> str:
+    if _is_number(stored):
+        return _number_text(field.property, comparison, stored)
     return f"{field.property} {comparison} {literal(stored)}"
+
+
+def _is_number(stored: object) -> TypeGuard[int | float]:
+    return isinstance(stored, int | float) and not isinstance(stored, bool)
+
+
+def _number_text(name: str, comparison: Operator, value: float) -> str:
+    """Compare a property of any number type with a value.
+
+    The literal has the narrowest type that holds the value, because the service widens it to the
+    type of the property. A property of a narrower type than the literal counts as less than the
+    literal, so that an order comparison needs a bound in each narrower type.
+    """
+    main = _narrowest(value)
+    text = f"{name} {comparison} {literal(main)}"
+    bounds = [] if comparison in ("eq", "ne") else _bounds_below(value, edm_of(main))
+    if not bounds:
+        return text
+    is_upper = comparison in ("lt", "le")
+    bounding, joining = ("lt", " and ") if is_upper else ("ge", " or ")
+    texts = [text, *(f"{name} {bounding} {literal(bound)}" for bound in bounds)]
+    return f"({joining.join(dict.fromkeys(texts))})"
+
+
+def _narrowest(value: float) -> int | float:
+    """Return a number as the narrowest type of the service that holds it."""
+    if isinstance(value, int) or value.is_integer():
+        if edm.INT32_MIN <= value <= edm.INT32_MAX:
+            return Int32(value)
+        if edm.INT64_MIN <= value <= edm.INT64_MAX:
+            return int(value)
+    return float(value)
+
+
+def _bounds_below(value: float, kind: str) -> list[int]:
+    """Return the least number not below a value in each type narrower than the literal's.
+
+    A type whose numbers are all below the value needs none.
+    """
+    narrower = [] if kind == edm.INT32 else [(edm.INT32_MIN, edm.INT32_MAX)]
+    if kind == edm.DOUBLE:
+        narrower.append((edm.INT64_MIN, edm.INT64_MAX))
+    found: list[int] = []
+    for lowest, highest in narrower:
+        if value <= highest:
+            least = lowest if value < lowest else math.ceil(value)
+            bound = _narrowest(least)
+            assert isinstance(bound, int)
+            found.append(bound)
+    return found
 
 
 def literal(stored: Value) -> str:
@@ -163,13 +219,6 @@ _TESTS: dict[str, Callable[[Any, Any], bool]] = {
     "ge": operator.ge,
 }
 _TRUE_ON_MISMATCH = frozenset({"ne", "lt", "le"})
-_WIDENED = {
-    (edm.INT32, edm.INT64): int,
-    (edm.INT32, edm.DOUBLE): float,
-    (edm.INT64, edm.DOUBLE): float,
-}
-"""How a literal of the first type is compared with a property of the second."""
-
 _Leaf = Callable[[Field, Operator, Any, Value], bool]
 """Decides on one comparison, given the value and its stored form."""
 
@@ -250,14 +299,11 @@ def _compare_values(comparison: Operator, held: Any, given: Any) -> bool:
 def _compare_stored(comparison: Operator, held: Value | None, given: Value) -> bool:
     if held is None:
         return False
-    types = edm_of(given), edm_of(held)
-    if types[0] == types[1]:
-        if types[0] == edm.DATETIME:
-            assert isinstance(held, datetime)
-            assert isinstance(given, datetime)
-            return _TESTS[comparison](ticks(held), ticks(given))
-        return _TESTS[comparison](held, given)
-    widen: Callable[[Any], Any] | None = _WIDENED.get(types)
-    if widen is None:
+    if _is_number(held) and _is_number(given):
+        # The service widens a whole literal to a Double property, which may round it.
+        return _TESTS[comparison](held, float(given) if isinstance(held, float) else given)
+    if edm_of(held) != edm_of(given):
         return comparison in _TRUE_ON_MISMATCH
-    return _TESTS[comparison](held, widen(given))
+    if isinstance(held, datetime) and isinstance(given, datetime):
+        return _TESTS[comparison](ticks(held), ticks(given))
+    return _TESTS[comparison](held, given)

@@ -266,6 +266,7 @@ def _write_target(
         values,
         extra={**unmarked(stored.origin.extra), MOVED_FROM: mark},
         sealed=stored.origin.sealed,
+        number_types=stored.origin.number_types,
     )
     [written] = yield from write(context, [change])
     return written.origin

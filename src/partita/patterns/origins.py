@@ -36,6 +36,8 @@ class Origin(msgspec.Struct):
     """Our own properties of the first row."""
     sealed: frozenset[str] = frozenset()
     """Properties that were sealed when they were read."""
+    number_types: dict[str, str] = msgspec.field(default_factory=dict)
+    """Number properties that are stored in a narrower type than their field is declared with."""
     parts: dict[int, dict[str, Value]] = msgspec.field(default_factory=dict)
     """Properties of the further rows, by their place, to see which of them change."""
 

@@ -19,6 +19,7 @@ from partita.errors import (
     UnknownTypeError,
 )
 from partita.patterns import encryption
+from partita.patterns.codecs import edm_of
 from partita.patterns.keyring import Keyring
 from partita.patterns.large import BlobReference
 from partita.patterns.layout import (
@@ -35,9 +36,12 @@ from partita.patterns.layout import (
 from partita.patterns.model import EntityType, Field, Origin
 from partita.patterns.origins import snapshot
 from partita.patterns.values import Int32, Row, RowKey, Value, measure
-from partita.tables import limits
+from partita.tables import edm, limits
 
 SYSTEM = frozenset({GENERATION, PARTS, STAMP, WRITE, VERSION})
+_NARROWER = {edm.INT64: {edm.INT32}, edm.DOUBLE: {edm.INT32, edm.INT64}}
+"""By the type of a field, the other number types that its values are read from."""
+_DECLARED: Mapping[str, str] = {}
 COPY_MARK = "@"
 """Stands between the type and the index in the type of a copy."""
 
@@ -74,13 +78,46 @@ class Stored(msgspec.Struct):
 
 
 def encode(
-    model: EntityType[Any], values: Mapping[str, Any], references: References
+    model: EntityType[Any],
+    values: Mapping[str, Any],
+    references: References,
+    number_types: Mapping[str, str] = _DECLARED,
 ) -> dict[str, Value]:
-    """Return the properties of all fields that are not part of the keys."""
+    """Return the properties of all fields that are not part of the keys.
+
+    `number_types` are those that were stored before (see `narrower_types`).
+    """
     properties: dict[str, Value] = {}
     for field in model.fields.values():
         if not field.is_key:
             properties.update(encode_field(field, values[field.name], references))
+    return with_types(properties, number_types)
+
+
+def narrower_types(model: EntityType[Any], properties: Mapping[str, Value]) -> dict[str, str]:
+    """Return the number types of properties that are narrower than those of their fields.
+
+    Other programs store small numbers as Int32, and whole ones that are read as float so.
+    """
+    found: dict[str, str] = {}
+    for name, value in properties.items():
+        if isinstance(value, int) and (field := model.field_of(name)) is not None:
+            kind = edm_of(value)
+            if kind in _NARROWER.get(field.codec.edm, ()):
+                found[name] = kind
+    return found
+
+
+def with_types(properties: dict[str, Value], number_types: Mapping[str, str]) -> dict[str, Value]:
+    """Return properties with numbers in the types they were stored with, where these hold them."""
+    for name, kind in number_types.items():
+        value = properties.get(name)
+        if not isinstance(value, int | float) or value != value // 1:
+            continue
+        if kind == edm.INT32 and edm.INT32_MIN <= value <= edm.INT32_MAX:
+            properties[name] = Int32(value)
+        elif kind == edm.INT64 and edm.INT64_MIN <= value <= edm.INT64_MAX:
+            properties[name] = int(value)
     return properties
 
 
@@ -349,6 +386,7 @@ def _read(model: EntityType[Any], rows: Sequence[Row], given: Mapping[str, Any])
         version=version,
         timestamp=first.timestamp,
         system={name: value for name, value in first.properties.items() if name in SYSTEM},
+        number_types=narrower_types(model, known),
         parts={
             place: {
                 name: value

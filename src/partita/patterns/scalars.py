@@ -69,7 +69,12 @@ _int64 = partial(_whole, edm.INT64_MIN, edm.INT64_MAX)
 
 
 def _int32(value: Any) -> Int32:
-    return Int32(_whole(edm.INT32_MIN, edm.INT32_MAX, value))
+    try:
+        return Int32(_whole(edm.INT32_MIN, edm.INT32_MAX, value))
+    except UnfitError as error:
+        if error.code == "PropertyOutOfRange":
+            error.hint = "Annotate the field as int, which is stored in 64 bits."
+        raise
 
 
 def _double(value: Any) -> float:

@@ -55,7 +55,8 @@ def measure(stored: object) -> int:
 def _rows_of(model: EntityType[Any], entity: object) -> list[Row]:
     told, before = model.values(entity), model.origin(entity)
     key = model.key(told)
-    first, *rest = deal(model, encode(model, told, _references(model, key, told)), before)
+    kept = {} if before is None else before.number_types
+    first, *rest = deal(model, encode(model, told, _references(model, key, told), kept), before)
     ours = marks_of(model)
     if model.type_property is not None:
         ours[WRITE] = note_write(_SOME_WRITE, {} if before is None else before.system)

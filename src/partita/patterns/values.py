@@ -11,7 +11,10 @@ import msgspec
 
 
 class Int32(int):
-    """A number stored as Edm.Int32; every other int is stored as Edm.Int64."""
+    """A number stored as Edm.Int32; every other int is stored as Edm.Int64.
+
+    `Annotated[int, Int32]` declares a field of this type that type checkers see as an int.
+    """
 
     __slots__ = ()
 

@@ -37,7 +37,7 @@ from partita.patterns.origins import are_same, snapshot
 from partita.patterns.outbox import entry_removal
 from partita.patterns.projections import refuse_partial
 from partita.patterns.reading import find, find_any, locate
-from partita.patterns.rows import encode_slot, slot_name
+from partita.patterns.rows import encode_slot, narrower_types, slot_name, with_types
 from partita.patterns.values import Row, RowKey, Value
 
 T = TypeVar("T")
@@ -218,6 +218,7 @@ def upsert_of(
     if is_followed_by_nothing(own) and not (merge and _is_merge_vague(own, values)):
         change = Change(own, None, values, entity, is_merge=merge, is_blind=True)
         change.extra, change.sealed = extra, sealed
+        change.number_types = {} if origin is None else origin.number_types
         return change
     key = own.key(values)
     stored = yield from load_at_rest(context, own, key)
@@ -481,7 +482,9 @@ def _merge_sum(
             current = field.codec.encode(field.default())
         value = by if current is None else field.codec.decode(current) + by
         noted = note_write(write_id, row.properties)
-        properties: dict[str, Value] = {name: encode_slot(field, value), WRITE: noted}
+        added: dict[str, Value] = {name: encode_slot(field, value)}
+        kept = narrower_types(model, row.properties)
+        properties = {**with_types(added, kept), WRITE: noted}
         operation = RowOperation(Verb.MERGE, Row(key, properties), row.etag)
         try:
             yield from ask(WriteRows(model.table, (operation,)))
@@ -595,6 +598,7 @@ def move(context: Context, model: EntityType[T], entity: T, changes: Mapping[str
         arriving = Change(own, None, own.values(moved), moved)
         left = origin if leaving.before is None else leaving.before
         arriving.extra, arriving.sealed = unmarked(left.extra), left.sealed
+        arriving.number_types = left.number_types
         written = yield from write(context, [leaving, arriving])
         return remember(moved, written[1])
     if set(changes) - set(own.key_fields) or not _is_as_stored(own, entity, origin):

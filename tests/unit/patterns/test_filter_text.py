@@ -1,7 +1,8 @@
 import datetime as dt
 import enum
 import math
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -104,7 +105,7 @@ class TestText:
     @pytest.mark.parametrize(
         ("condition", "text"),
         [
-            (c.long > 40, "Long gt 40L"),
+            (c.long > 40, "Long gt 40"),
             (c.short != Int32(1), "Short ne 1"),
             (c.amount == Decimal("9.50"), "Amount eq '9.5'"),
             (c.grade == Grade.SENIOR, "Grade eq 's'"),
@@ -114,26 +115,61 @@ class TestText:
             (c.text.startswith(""), "Text ge ''"),
             (c.text.startswith("\U0010ffff"), "Text ge '\U0010ffff'"),
             (c.flag.is_absent(), "not (Flag eq false or Flag ne false)"),
-            (c.long.between(1, 2), "Long ge 1L and Long le 2L"),
-            (~(c.long == 1), "not (Long eq 1L)"),
+            (c.long.between(1, 2), "Long ge 1 and Long le 2"),
+            (~(c.long == 1), "not (Long eq 1)"),
             (
                 (c.long > 1) & ((c.text == "a") | (c.text == "b")),
-                "Long gt 1L and (Text eq 'a' or Text eq 'b')",
+                "Long gt 1 and (Text eq 'a' or Text eq 'b')",
             ),
             (
                 (c.long > 1) & c.text.in_(["a", "b"]) & c.flag.is_present(),
-                "Long gt 1L and (Text eq 'a' or Text eq 'b') and (Flag eq false or Flag ne false)",
+                "Long gt 1 and (Text eq 'a' or Text eq 'b') and (Flag eq false or Flag ne false)",
             ),
             (
                 (c.long > 1) | ((c.text == "a") & (c.flag == True)),  # noqa: E712
-                "Long gt 1L or Text eq 'a' and Flag eq true",
+                "Long gt 1 or Text eq 'a' and Flag eq true",
             ),
-            (~((c.long > 1) & (c.text == "a")), "not (Long gt 1L and Text eq 'a')"),
+            (~((c.long > 1) & (c.text == "a")), "not (Long gt 1 and Text eq 'a')"),
             (ALWAYS, "true"),
             (NEVER, "false"),
         ],
     )
     def test_conditions_are_written_with_the_parentheses_they_need(
+        self, condition: Condition, text: str
+    ) -> None:
+        assert to_text(condition) == text
+
+    @pytest.mark.parametrize(
+        ("condition", "text"),
+        [
+            (c.long == 5, "Long eq 5"),
+            (c.long != -(2**31), "Long ne -2147483648"),
+            (c.long.in_([1, 2**31]), "Long eq 1 or Long eq 2147483648L"),
+            (c.long < 2**31, "Long lt 2147483648L"),
+            (c.long >= 2**31, "Long ge 2147483648L"),
+            (c.long <= -(2**40), "(Long le -1099511627776L and Long lt -2147483648)"),
+            (c.long > -(2**40), "(Long gt -1099511627776L or Long ge -2147483648)"),
+            (c.ratio >= 4.0, "Ratio ge 4"),
+            (c.ratio < 2.0**40, "Ratio lt 1099511627776L"),
+            (c.ratio == 1.5, "Ratio eq 1.5"),
+            (c.ratio < 1.5, "(Ratio lt 1.5 and Ratio lt 2)"),
+            (c.ratio >= -1.5, "(Ratio ge -1.5 or Ratio ge -1)"),
+            (
+                c.ratio < -(2.0**31) - 0.5,
+                "(Ratio lt -2147483648.5 and Ratio lt -2147483648)",
+            ),
+            (
+                c.ratio > -(2.0**40) - 0.5,
+                "(Ratio gt -1099511627776.5 or Ratio ge -2147483648 or Ratio ge -1099511627776L)",
+            ),
+            (c.ratio < math.inf, "Ratio lt INF"),
+            (
+                c.ratio > -math.inf,
+                "(Ratio gt -INF or Ratio ge -2147483648 or Ratio ge -9223372036854775808L)",
+            ),
+        ],
+    )
+    def test_a_number_is_compared_with_properties_of_every_number_type(
         self, condition: Condition, text: str
     ) -> None:
         assert to_text(condition) == text
@@ -176,10 +212,13 @@ class TestTruth:
             )
         ] == [False, True, True, True, False, False]
 
-    def test_a_long_literal_does_not_fit_a_short_property(self) -> None:
-        assert not evaluate(c.long == 1, {"Long": Int32(1)})
+    def test_a_number_is_compared_by_value_whatever_its_type(self) -> None:
+        assert evaluate(c.long == 1, {"Long": Int32(1)})
+        assert not evaluate(c.long < 1, {"Long": Int32(1)})
         assert evaluate(c.short == Int32(1), {"Short": 1})
         assert evaluate(c.long == 1, {"Long": 1.0})
+        assert evaluate(c.ratio > 1.5, {"Ratio": Int32(2)})
+        assert not evaluate(c.ratio < 1.5, {"Ratio": 2})
 
     def test_the_seventh_digit_counts(self) -> None:
         assert evaluate(c.moment > MOMENT, {"Moment": SEVEN_DIGITS})
@@ -339,6 +378,39 @@ def test_the_evaluator_decides_as_the_filter_of_the_service(
     assert tree is not None
 
     assert evaluate(condition, row) == filters.compile_filter(tree)(members(row))
+
+
+EDGES = [
+    sign * edge + step
+    for sign in (1, -1)
+    for edge in (1, 2**31, 2**32, 2**53, 2**63 - 1)
+    for step in (-1, 0, 1)
+]
+integers = st.sampled_from([each for each in EDGES if -(2**63) <= each < 2**63]) | VALUES["long"]
+floats = (
+    integers.map(float)
+    | st.sampled_from([-2.5, -0.5, 1.5, 2.0**31 - 0.5, -(2.0**31) - 0.5])
+    | doubles
+)
+
+
+@settings(max_examples=600, deadline=None)
+@given(
+    st.tuples(st.just("long"), integers, integers) | st.tuples(st.just("ratio"), floats, integers),
+    st.sampled_from([operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge]),
+)
+def test_the_service_compares_whole_properties_by_their_value(
+    compared: tuple[str, int | float, int], test: Callable[[Any, Any], Any]
+) -> None:
+    name, value, held = compared
+    condition = test(getattr(c, name), value)
+    tree = filters.parse(to_text(condition))
+    assert tree is not None
+    stored: list[Value] = [held, Int32(held)] if -(2**31) <= held < 2**31 else [held]
+
+    for each in stored:
+        is_selected = filters.compile_filter(tree)(members({model.fields[name].property: each}))
+        assert is_selected == test(held, value)
 
 
 @pytest.fixture(scope="module")
