@@ -51,7 +51,7 @@ class TestTheClassesOfQueries:
             ({"dept": "Sales", "id": at_least(11)}, None, "range", ["00011", "00012"]),
             ({"dept": "Sales", "id": between(10, 11)}, None, "range", ["00010", "00011"]),
             ({"dept": "Sales", "id": less_than(12)}, c.age > 40, "range", ["00011"]),
-            ({"dept": "Sales"}, c.last == "Smith", "partition", ["00011"]),
+            ({"dept": "Sales"}, c.last == "Smith", "range", ["00011"]),
             ({}, c.last == "Jones", "table", ["00012"]),
             ({"dept": starting_with("M")}, c.age > 40, "multi-partition", ["00002"]),
         ],
@@ -118,4 +118,4 @@ class TestExplaining:
             "TABLE SCAN   Employees   residual Email eq 'junc@contoso.com'   REFUSED"
         )
         assert "read .via(by_email)" in told
-        assert "give dept=... (partition scan)" in told
+        assert "give dept=... (range)" in told

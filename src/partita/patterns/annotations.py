@@ -11,7 +11,8 @@ def plain(annotation: object) -> Any:
     """Take off what does not change how a value is stored: Annotated, NewType, aliases."""
     while True:
         if get_origin(annotation) is Annotated:
-            annotation = narrowed(get_args(annotation)[0], annotation.__metadata__)
+            inner, *metadata = get_args(annotation)
+            annotation = narrowed(inner, tuple(metadata))
         elif (meant := meaning_of(annotation)) is not annotation:
             annotation = meant
         else:

@@ -15,7 +15,7 @@ import hashlib
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -25,7 +25,7 @@ from partita.patterns.calls import Continuation, GetRow, Parallel, QueryRows, St
 from partita.patterns.columns import fields_in
 from partita.patterns.context import Context
 from partita.patterns.explaining import explain
-from partita.patterns.filter_text import evaluate_values
+from partita.patterns.filter_text import evaluate, evaluate_values
 from partita.patterns.foreign_json import decode
 from partita.patterns.indexes import AnyIndex, Index, ListIndex, Storage
 from partita.patterns.key_text import just_above
@@ -35,6 +35,7 @@ from partita.patterns.model import EntityType, Origin
 from partita.patterns.origins import snapshot
 from partita.patterns.plans import PointRead, QueryKind, QueryPlan, RangeRead, Read, ScanRead
 from partita.patterns.projections import Partial
+from partita.patterns.raw import to_raw
 from partita.patterns.reading import find, to_entity
 from partita.patterns.rows import Stored, from_rows, read_copy, read_some
 from partita.patterns.settling import read_list_blob
@@ -46,6 +47,10 @@ READ_AHEAD = 4
 _FORMAT = 1
 _FORMAT_CUT = 2
 """Of a page that was cut. Who knows only the first would go on at the start of the query."""
+
+
+Misfits = Literal["raise", "skip", "raw"]
+"""What becomes of a stored entity whose keys do not fit the templates of the type."""
 
 
 class Position(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -96,6 +101,7 @@ class Ask(msgspec.Struct, frozen=True):
     """Read each entity itself that an index names, and leave out what has changed since."""
     make: Callable[[dict[str, Any]], Any] | None = None
     """Makes the objects of a projection."""
+    misfits: Misfits = "raise"
 
     @property
     def model(self) -> EntityType[Any]:
@@ -107,6 +113,7 @@ def mark_of(query: Ask) -> str:
     told = [query.plan.table, query.plan.filter]
     told += [request.bounds_text() for request in query.plan.requests]
     told += [",".join(query.selected or ()), repr(query.plan.client)]
+    told += [] if query.misfits == "raise" else [query.misfits]
     return hashlib.blake2b("\0".join(told).encode(), digest_size=8).hexdigest()
 
 
@@ -374,6 +381,33 @@ def _entities(context: Context, query: Ask, rows: Sequence[Row]) -> Steps[dict[R
         return (yield from _from_copies(context, query, via, rows))
     if isinstance(via, ListIndex):
         return (yield from _members(context, query, via, rows))
+    fitting = rows if query.misfits == "raise" else [row for row in rows if _fits(query, row)]
+    entities = yield from _typed(context, query, fitting)
+    if query.misfits != "raw" or len(fitting) == len(rows):
+        return entities
+    typed = {row.key for row in fitting}
+    raws = {
+        row.key: to_raw(row) for row in rows if row.key not in typed and _is_raw_wanted(query, row)
+    }
+    found = entities | raws
+    return {row.key: found[row.key] for row in rows if row.key in found}
+
+
+def _fits(query: Ask, row: Row) -> bool:
+    """Return whether the keys of a row are those of the type, or of one below it."""
+    return any(
+        each.partition.matches(row.key.partition) and each.row.matches(row.key.row)
+        for each in query.model.family()
+    )
+
+
+def _is_raw_wanted(query: Ask, row: Row) -> bool:
+    client = query.plan.client
+    return client is None or evaluate(client, row.properties)
+
+
+def _typed(context: Context, query: Ask, rows: Sequence[Row]) -> Steps[dict[RowKey, Any]]:
+    is_wide = any(each.is_wide for each in query.model.family())
     is_parted = any(PARTS in row.properties for row in rows)
     if query.selected is not None:
         if not is_parted:

@@ -81,7 +81,8 @@ def describe_kind(plan: QueryPlan) -> str:
     """Say the class of a plan, and over what it ranges if that is no more than a prefix."""
     words = _TITLES[plan.kind].lower()
     row = plan.asked.templates[0][1]
-    if plan.kind is QueryKind.RANGE and not set(plan.bound) & set(row.fields):
+    is_prefix = row.literal_prefix and not set(plan.bound) & set(row.fields)
+    if plan.kind is QueryKind.RANGE and is_prefix:
         return f"{words} over {row.literal_prefix!r}"
     return words
 

@@ -86,6 +86,11 @@ class Asked(msgspec.Struct, frozen=True):
         return list(pairs.values()) or [(self.model.partition, self.model.row)]
 
     @property
+    def is_untyped(self) -> bool:
+        """Whether only the keys tell the type's entities from others in the table."""
+        return self.via is None and self.model.type_property is None
+
+    @property
     def keys(self) -> frozenset[str]:
         """The fields that are in the keys of everything that may answer."""
         found = [{*partition.fields, *row.fields} for partition, row in self.templates]
@@ -295,7 +300,7 @@ def _find(
     of_keys: list[Condition],
 ) -> _Found:
     partition, row = templates
-    rows = row.bounds(branch.limits)
+    rows = row.bounds(branch.limits, is_tight=asked.is_untyped)
     known = branch.values(partition.fields)
     if rows.is_empty:
         return _Found(())
@@ -304,7 +309,7 @@ def _find(
     elif _is_spread(partition, branch):
         partitions = partition.spread_values(branch.limits)
     else:
-        return _find_open(partition, row, branch)
+        return _find_open(asked, templates, branch)
     in_partition = frozenset(part.field for part in partition.parts() if part.is_full)
     said = in_partition
     row_values = branch.values(row.fields)
@@ -326,8 +331,10 @@ def _find(
     )
 
 
-def _find_open(partition: KeyTemplate, row: KeyTemplate, branch: Branch) -> _Found:
-    partitions, rows = partition.bounds(branch.limits), row.bounds(branch.limits)
+def _find_open(asked: Asked, templates: tuple[KeyTemplate, KeyTemplate], branch: Branch) -> _Found:
+    partitions, rows = (
+        template.bounds(branch.limits, is_tight=asked.is_untyped) for template in templates
+    )
     if partitions.is_empty:
         return _Found(())
     said = (partitions.expressed | rows.expressed) - branch.blurred
@@ -338,7 +345,7 @@ def _find_open(partition: KeyTemplate, row: KeyTemplate, branch: Branch) -> _Fou
         is_open=True,
         partition_upper=partitions.upper,
     )
-    bound = _bound((partition, row), branch, partitions.expressed)
+    bound = _bound(templates, branch, partitions.expressed)
     return _Found((spot,), said, bound=bound)
 
 

@@ -12,6 +12,7 @@ import msgspec
 
 from partita.clock import Clock
 from partita.errors import (
+    InvalidKeyError,
     InvalidPropertyError,
     LimitExceededError,
     NewerVersionError,
@@ -342,10 +343,19 @@ def from_rows(model: EntityType[Any], rows: Sequence[Row], sealing: Sealing) -> 
     opened = [open_row(row, model, sealing) for row in rows]
     _check_stamps(model, opened)
     key = opened[0].key
-    given = {**model.partition.parse(key.partition), **model.row.parse(key.row)}
+    given = _fields_in(model, key)
     stored = _read(model, opened, given)
     stored.origin.sealed = frozenset().union(*(_sealed_in(row.properties) for row in rows))
     return stored
+
+
+def _fields_in(model: EntityType[Any], key: RowKey) -> dict[str, Any]:
+    """Return the fields that the keys of an entity hold."""
+    try:
+        return {**model.partition.parse(key.partition), **model.row.parse(key.row)}
+    except InvalidKeyError as error:
+        error.facts |= {"partition_key": key.partition, "row_key": key.row}
+        raise
 
 
 def _sealed_in(properties: Mapping[str, Value]) -> frozenset[str]:
@@ -459,7 +469,7 @@ def peek(model: EntityType[Any], row: Row, sealing: Sealing) -> dict[str, Any]:
     model = type_of(model, row)
     opened = open_row(row, model, sealing)
     key = opened.key
-    given = {**model.partition.parse(key.partition), **model.row.parse(key.row)}
+    given = _fields_in(model, key)
     version = _version_in(opened.properties, key)
     left = dict(_properties_now(model, opened.properties, given, version, key))
     for field in model.fields.values():
@@ -475,7 +485,7 @@ def read_some(
     model = type_of(model, row)
     opened = open_row(row, model, sealing, is_projection=True)
     key = opened.key
-    values = {**model.partition.parse(key.partition), **model.row.parse(key.row)}
+    values = _fields_in(model, key)
     version = _version_in(opened.properties, key)
     fields = [field for field in map(model.fields.__getitem__, names) if not field.is_key]
     if fields:  # else nothing depends on what version it is of

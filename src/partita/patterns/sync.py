@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from datetime import date, datetime, timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, Literal, TypeVar, get_args, overload
 
 import msgspec
 
@@ -33,6 +33,7 @@ from partita.patterns.context import Context, Options
 from partita.patterns.eventual_transactions import EventualTransaction, start_message
 from partita.patterns.executing import (
     Ask,
+    Misfits,
     Position,
     check_allowed,
     print_continuation,
@@ -702,6 +703,7 @@ class Query(Generic[T]):
         make: Callable[[dict[str, Any]], Any] | None = None,
         count_max: int | None = None,
         verify: bool = False,
+        misfits: Misfits = "raise",
     ) -> None:
         self._db = db
         self._model = model
@@ -713,6 +715,7 @@ class Query(Generic[T]):
         self._make = make
         self._count_max = count_max
         self._verify = verify
+        self._misfits = misfits
         self.cost = Cost()
         """What this query has cost so far."""
 
@@ -725,6 +728,7 @@ class Query(Generic[T]):
             "make": self._make,
             "count_max": self._count_max,
             "verify": self._verify,
+            "misfits": self._misfits,
         }
         return Query(self._db, self._model, self._given, **{**kept, **changes})
 
@@ -757,6 +761,24 @@ class Query(Generic[T]):
         """Say that reading a whole table is meant."""
         query: Query[T] = self._with(is_scan_allowed=True)
         return query
+
+    @overload
+    def misfits(self, policy: Literal["raise", "skip"], /) -> "Query[T]": ...
+    @overload
+    def misfits(self, policy: Literal["raw"], /) -> "Query[T | RawEntity]": ...
+    def misfits(self, policy: Misfits, /) -> Any:
+        """Choose what becomes of stored entities whose keys do not fit the type's templates.
+
+        "raise" is the default: InvalidKeyError, code KeyNotOfTemplate. "skip" leaves them out;
+        "raw" returns each as a RawEntity, in its place in the order of keys.
+        """
+        if policy not in get_args(Misfits):
+            raise UsageError(
+                "UnknownOption",
+                f"misfits() does not take {policy!r}.",
+                hint='Say misfits("raise"), misfits("skip") or misfits("raw").',
+            )
+        return self._with(misfits=policy)
 
     @overload
     def select(self, fields: type[S], /) -> "Query[S]": ...
@@ -792,7 +814,7 @@ class Query(Generic[T]):
         is_warned = plan.is_refused and self._db.context.options.scans == "warn"
         if is_warned and not self._is_scan_allowed:
             warn_of_scan(self.explain())
-        return Ask(plan, self._may_scan, self._selected, self._verify, self._make)
+        return Ask(plan, self._may_scan, self._selected, self._verify, self._make, self._misfits)
 
     def page(self, *, size: int = 100, continuation: str | None = None) -> Page[T]:
         """Return up to `size` entities, and where the next page starts."""

@@ -194,9 +194,10 @@ class KeyTemplate(msgspec.Struct, frozen=True, eq=False):
                 pass  # because digits need not be a date, nor escapes UTF-8
         raise InvalidKeyError(
             "KeyNotOfTemplate",
-            f"The {self.role} key is none of {self.owner}: the template is {self.text!r}.",
+            f"The {self.role} key is not one of {self.owner}: the template is {self.text!r}.",
             facts={"owner": self.owner, "template": self.text},
-            hint="Another type, or another version of this one, may have written it.",
+            hint="Another type, or another version of this one, may have written it: say "
+            'misfits("skip") or misfits("raw") on the query, or read it with raw().',
         )
 
     def matches(self, key: str) -> bool:
@@ -206,12 +207,13 @@ class KeyTemplate(msgspec.Struct, frozen=True, eq=False):
             return False
         return True
 
-    def bounds(self, given: Mapping[str, Any]) -> Bounds:
+    def bounds(self, given: Mapping[str, Any], *, is_tight: bool = False) -> Bounds:
         """Return the least range that holds the keys of entities that satisfy the conditions.
 
         A condition is a value or an Interval. Fields are used from the left, as long as they
         are given as values, and then one interval. Further rows of wide entities (`~1` behind
-        the key) are inside with their entity.
+        the key) are inside with their entity. `is_tight` leaves out keys that no value of the
+        first field without a condition can have, such as those that have no digits there.
         """
         prefix, said = "", set[str]()
         for piece in self.pieces:
@@ -219,6 +221,9 @@ class KeyTemplate(msgspec.Struct, frozen=True, eq=False):
                 prefix += piece
                 continue
             condition = given.get(piece.field, _NOT_GIVEN)
+            if condition is _NOT_GIVEN and is_tight:
+                any_value = self._open(prefix, piece, Interval(), said)
+                return msgspec.structs.replace(any_value, expressed=frozenset(said))
             if condition is _NOT_GIVEN or isinstance(condition, Interval):
                 return self._open(prefix, piece, condition, said)
             prefix += piece.encode(self._value(given, piece.field))

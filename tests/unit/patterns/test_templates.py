@@ -625,6 +625,30 @@ def test_a_key_of_another_template_is_told() -> None:
 # Bounds
 
 
+@pytest.mark.parametrize(
+    ("text", "annotation", "known", "bounds"),
+    [
+        ("{x:05d}", int, {}, ("00000", "9999:")),
+        ("emp_{x:02d}", int, {}, ("emp_00", "emp_9:")),
+        ("{x:asc}", date, {}, ("00000000", "99991232")),
+        ("{x}", Literal["car", "van"], {}, ("car", "vao")),
+        ("{x}", str, {}, ("", None)),
+        ("{x:esc}_{y:02d}", str, {}, ("", None)),
+        ("{x:esc}_{y:02d}", str, {"x": "a"}, ("a_00", "a_9:")),
+    ],
+)
+def test_tight_bounds_leave_out_what_no_value_is_written_as(
+    text: str, annotation: object, known: dict[str, Any], bounds: tuple[str, str | None]
+) -> None:
+    annotations = {"x": annotation} | ({"y": int} if "{y" in text else {})
+    template = a_template(text, **annotations)
+
+    found = template.bounds(known, is_tight=True)
+
+    assert (found.lower, found.upper) == bounds
+    assert found.expressed == frozenset(known)
+
+
 def test_bounds_of_a_range_hold_what_lies_behind_its_last_key() -> None:
     template = a_template("emp_{id:06d}", id=int)
 
