@@ -27,7 +27,7 @@ from partita.patterns.context import Context
 from partita.patterns.explaining import explain
 from partita.patterns.filter_text import evaluate, evaluate_values
 from partita.patterns.foreign_json import decode
-from partita.patterns.indexes import AnyIndex, Index, ListIndex, Storage
+from partita.patterns.indexes import AnyIndex, Index, ListIndex, Storage, list_of
 from partita.patterns.key_text import just_above
 from partita.patterns.layout import HIDDEN_MARK, PARTS, STAMP, VERSION, place_of
 from partita.patterns.lifecycle import require_readable
@@ -574,11 +574,19 @@ def _read_lists(
         ],
         position,
     )
+    is_told = _do_lists_tell(query, via)
     taken, found = 0, list[Any]()
     while taken < len(members) and (size is None or len(found) < size):
-        count = len(members) if size is None else max(size - len(found), context.options.parallel)
-        chunk = members[taken : taken + count]
-        for entity in (yield from _each_member(context, query, [one.key for one in chunk])):
+        chunk = members[taken:]
+        if size is not None and not is_told:
+            # Where members were left out, more may be: then as many as are read at once.
+            count = size - len(found)
+            chunk = chunk[: max(count, context.options.parallel) if taken else count]
+        if is_told:
+            answers = [_told(query, via, one.listed_in, one.key) for one in chunk]
+        else:
+            answers = yield from _each_member(context, query, [one.key for one in chunk])
+        for entity in answers:
             taken += 1
             found += [] if entity is None else [entity]
             if size is not None and len(found) == size:
@@ -644,10 +652,42 @@ def _listed(
 def _members(
     context: Context, query: Ask, via: AnyIndex, rows: Sequence[Row]
 ) -> Steps[dict[RowKey, Any]]:
-    """Read the entities that rows of an index name; what has moved away since is left out."""
+    """Read the entities that rows of an index name; what has moved away since is left out.
+
+    Where the rows of a list index say all that is asked, no entity is read.
+    """
     members = [copies.member_of(row, is_local=via.is_local) for row in rows]
-    found = yield from _each_member(context, query, members)
+    if isinstance(via, ListIndex) and _do_lists_tell(query, via, rows):
+        lists = [RowKey(row.key.partition, list_of(row.key.row)) for row in rows]
+        found = [_told(query, via, *pair) for pair in zip(lists, members, strict=True)]
+    else:
+        found = yield from _each_member(context, query, members)
     return {row.key: entity for row, entity in zip(rows, found, strict=True) if entity is not None}
+
+
+def _do_lists_tell(query: Ask, via: ListIndex[Any], rows: Sequence[Row] | None = None) -> bool:
+    """Return whether a list index says all that is asked: fields of its keys and of the members'.
+
+    Of an entity that an older version has written, only the entity itself tells the fields; a
+    list of many members does not say which versions have written them.
+    """
+    owner = via.owner
+    if query.selected is None or query.is_verified or query.model is not owner or owner.children:
+        return False
+    if rows is None and owner.upcasters:
+        return False
+    if any(row.properties.get(VERSION, 1) != owner.version for row in rows or ()):
+        return False
+    parts = (*via.partition.parts(), *via.row.parts())
+    return _needed(query) <= {*owner.key_fields, *(part.field for part in parts if part.is_full)}
+
+
+def _told(query: Ask, via: ListIndex[Any], listed_in: RowKey, member: RowKey) -> Any:
+    """Return what the query wants of a member, by the keys alone; None if it does not want it."""
+    values: dict[str, Any] = {}
+    for keyed, key in ((via, listed_in), (via.owner, member)):
+        values |= keyed.partition.parse(key.partition) | keyed.row.parse(key.row)
+    return _partial(query, values) if _holds(query, values) else None
 
 
 def _each_member(context: Context, query: Ask, members: Sequence[RowKey]) -> Steps[list[Any]]:

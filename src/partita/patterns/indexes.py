@@ -171,6 +171,15 @@ def member_row(key: RowKey, member: RowKey, *, is_local: bool) -> RowKey:
     return RowKey(key.partition, f"{key.row}{PART_MARK}{behind}")
 
 
+def list_of(row_key: str) -> str:
+    """Return the row key of the list that a member's row belongs to.
+
+    >>> list_of("last_Jones~emp_000001")
+    'last_Jones'
+    """
+    return row_key.partition(PART_MARK)[0]
+
+
 def index(  # noqa: PLR0913 - keyword-only, each with a plain default
     cls: type[T],
     *,

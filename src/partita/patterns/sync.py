@@ -852,10 +852,11 @@ class Query(Generic[T]):
         return found[0] if found else None
 
     def count(self) -> int:
-        """Count the entities by reading their keys."""
-        query: Query[Any] = self
-        if self._via is None:
-            query = self._with(selected=self._model.key_fields[:1], make=None)
+        """Count the entities by reading their keys: those of the index, where one is asked.
+
+        An index is believed unless it is asked with `verify=True`.
+        """
+        query: Query[Any] = self._with(selected=self._model.key_fields[:1], make=None)
         return len([None for _ in query])
 
     def delete(
