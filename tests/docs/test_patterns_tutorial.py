@@ -78,4 +78,6 @@ def test_the_typed_entities_of_the_readme_go_as_it_says(tmp_path: Path) -> None:
 def test_the_example_of_patterns_runs(tmp_path: Path) -> None:
     program = (PROJECT / "examples" / "patterns.py").read_text("utf-8")
 
-    assert run_code(program, tmp_path).startswith("TABLE SCAN   staff   residual Age gt 40")
+    assert run_code(program, tmp_path).startswith(
+        "TABLE SCAN   staff   residual (EntityType eq 'Employee' and "
+    )

@@ -98,7 +98,7 @@ class TestHowKeysImpactQueryPerformance:
         employees = db.table(Employee)
         query = employees.partition(dept="Sales").where(employees.c.last == "Smith")
 
-        assert "residual Last eq 'Smith'" in query.explain()
+        assert "residual EntityType eq 'Employee' and Last eq 'Smith'" in query.explain()
         assert [each.id for each in await query.list()] == [9, 322]
 
     async def test_a_table_scan_is_refused_and_the_index_that_helps_is_named(

@@ -45,11 +45,11 @@ CLERKS: dict[str, dict[str, Value]] = {
 OFFICE: dict[str, Value] = {"EmployeeCount": Int32(2)}
 
 
-async def guide(db: Database, **others: dict[str, Value]) -> Table[Clerk]:
+async def guide(db: Database, others: dict[str, dict[str, Value]] | None = None) -> Table[Clerk]:
     """Return the clerks of the guide's first table: a department and its employees together."""
     clerks, _ = db.table(Clerk), db.table(Office)
     await db.create_tables()
-    rows = {**CLERKS, "Department": OFFICE, **others}
+    rows = {**CLERKS, "Department": OFFICE, **(others or {})}
     for row_key, properties in rows.items():
         await db.raw("guide").save(RawEntity("Sales", row_key, dict(properties)))
     return clerks
@@ -90,7 +90,7 @@ async def test_the_request_is_narrowed_by_what_the_template_proves(any_db: Datab
 
 
 async def test_a_row_that_does_not_fit_is_refused_with_the_policies(any_db: Database) -> None:
-    clerks = await guide(any_db, **{"00001_2024": {"Rating": 3}})
+    clerks = await guide(any_db, {"00001_2024": {"Rating": 3}})
 
     with pytest.raises(InvalidKeyError) as caught:
         await clerks.partition(dept="Sales").all().list()
@@ -107,7 +107,7 @@ async def test_a_row_that_does_not_fit_is_refused_with_the_policies(any_db: Data
 async def test_the_caller_chooses_what_becomes_of_rows_that_do_not_fit(
     any_db: Database, policy: Any, expected: list[str]
 ) -> None:
-    clerks = await guide(any_db, **{"00001_2024": {"Rating": 3}})
+    clerks = await guide(any_db, {"00001_2024": {"Rating": 3}})
     query = clerks.partition(dept="Sales").all().misfits(policy)
 
     assert names(await query.list()) == expected
@@ -125,7 +125,7 @@ async def test_the_caller_chooses_what_becomes_of_rows_that_do_not_fit(
 
 
 async def test_raw_rows_come_as_they_are_stored(any_db: Database) -> None:
-    clerks = await guide(any_db, **{"00001_2024": {"Rating": Int32(3), "Age": Int32(50)}})
+    clerks = await guide(any_db, {"00001_2024": {"Rating": Int32(3), "Age": Int32(50)}})
     query = clerks.partition(dept="Sales").where(clerks.c.age > 40).misfits("raw")
 
     raws = [each for each in await query.list() if isinstance(each, RawEntity)]
@@ -137,7 +137,7 @@ async def test_raw_rows_come_as_they_are_stored(any_db: Database) -> None:
 
 
 async def test_skipped_rows_are_not_deleted(any_db: Database) -> None:
-    clerks = await guide(any_db, **{"00001_2024": {"Rating": 3}})
+    clerks = await guide(any_db, {"00001_2024": {"Rating": 3}})
 
     outcome = await clerks.partition(dept="Sales").all().misfits("skip").delete()
 

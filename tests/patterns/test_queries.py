@@ -533,6 +533,61 @@ async def test_the_cost_of_a_query_is_on_it(any_db: Database, people: Table[Pers
     assert query.cost.bytes > 0
 
 
+async def test_explain_shows_the_type_the_limit_and_the_latest(any_db: Database) -> None:
+    notes, expenses = any_db.table(Note), any_db.table(Expense)
+    tables = notes.partition(topic="tables")
+
+    assert tables.all().limit(3).explain() == (
+        "PARTITION SCAN   notes   PartitionKey eq 'tables'"
+        "   residual EntityType eq 'Note'   limit 3"
+    )
+    assert tables.where(notes.c.stars > 2).limit(3).explain().splitlines()[0] == (
+        "PARTITION SCAN   notes   PartitionKey eq 'tables'"
+        "   residual EntityType eq 'Note' and Stars gt 2   limit 3"
+    )
+    assert expenses.partition(employee=7).latest(10).explain() == (
+        "PARTITION SCAN   expenses   PartitionKey eq '000007'"
+        "   residual EntityType eq 'Expense'   latest 10"
+    )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        (True, "a value of type bool"),
+        (None, "a value of type NoneType"),
+        ("Age gt 40", "a value of type str"),
+        (lambda each: each.age > 40, "a function"),
+    ],
+)
+async def test_where_takes_conditions_alone(db: Database, wrong: Any, what: str) -> None:
+    notes = db.table(Note)
+    tables = notes.partition(topic="tables")
+
+    for ask in (
+        notes.where,
+        tables.where,
+        tables.all().where,
+        tables.where(notes.c.stars > 1).where,
+    ):
+        with pytest.raises(UsageError) as caught:
+            ask(wrong)
+        assert caught.value.code == "NotACondition"
+        assert what in caught.value.message
+        assert "where(table.c.age > 40)" in caught.value.hint
+
+
+async def test_a_column_alone_is_not_a_condition(db: Database) -> None:
+    notes = db.table(Note)
+    column: Any = notes.c.stars
+
+    with pytest.raises(UsageError) as caught:
+        notes.where(column)
+
+    assert caught.value.code == "NotACondition"
+    assert "<field stars>" in caught.value.message
+
+
 async def test_an_entity_that_a_query_found_can_be_saved(people: Table[Person]) -> None:
     [found] = await people.partition(dept="Sales").where(people.c.age == 23).list()
 

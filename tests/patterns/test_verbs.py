@@ -432,6 +432,18 @@ async def test_patch_of_a_type_that_a_resolver_encrypts_leaks_nothing(
     assert "22222" not in stored
 
 
+async def test_a_move_by_an_unknown_field_is_refused_with_the_fields(db: Database) -> None:
+    notes = db.table(Note)
+    saved = await notes.save(note(1))
+
+    with pytest.raises(UsageError) as caught:
+        await notes.move(saved, nonsense=1)
+
+    assert caught.value.code == "UnknownField"
+    assert "'nonsense'" in caught.value.message
+    assert caught.value.hint == "It has topic, number, text, stars."
+
+
 async def test_patch_of_an_unknown_field_or_of_a_new_object_is_refused(
     notes: Table[Note],
 ) -> None:
@@ -498,6 +510,23 @@ async def test_upserts_at_once_leave_one_of_them_whole(any_db: Database) -> None
     assert found.email == f"{found.age}@contoso.com"
     copies = await employees.via(by_email).range(dept="Sales").list()
     assert [copy.email for copy in copies] == [found.email]
+
+
+async def test_an_upsert_of_a_plain_type_is_one_request_whatever_its_fields(
+    any_db: Database,
+) -> None:
+    notes, employees = any_db.table(Note), any_db.table(Employee)
+    costs: list[int] = []
+
+    for stars in (None, 3):
+        with any_db.measuring() as cost:
+            await notes.upsert(note(1, stars=stars))
+        costs.append(cost.requests)
+    with any_db.measuring() as followed:
+        await employees.upsert(person(1))
+
+    assert costs == [1, 1]
+    assert followed.requests > 1
 
 
 async def test_upsert_respects_unique_indexes(employees: Table[Employee]) -> None:

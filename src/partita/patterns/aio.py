@@ -29,7 +29,7 @@ from partita.patterns import (
 from partita.patterns.aio_port import AsyncPort, run
 from partita.patterns.balance import Balance, count_partitions
 from partita.patterns.calls import Continuation, Cost, CreateQueue, PutMessage, Steps, ask
-from partita.patterns.columns import Columns, Condition
+from partita.patterns.columns import Columns, Condition, checked_condition
 from partita.patterns.connecting import Where, credential_of, open_async
 from partita.patterns.context import Context, Options
 from partita.patterns.eventual_transactions import EventualTransaction, start_message
@@ -609,7 +609,7 @@ class Table(Generic[T]):
 
     def where(self, condition: Condition) -> "Query[T]":
         """Return the query for a condition; `explain()` tells how it would be read."""
-        return Query(self._db, self._model, {}, condition)
+        return Query(self._db, self._model, {}, checked_condition(condition))
 
     def all(self) -> "Query[T]":
         """Return the query for every entity: a table scan, which must be allowed."""
@@ -671,7 +671,7 @@ class Partition(Generic[T]):
         return self._query({**given, last: starting_with(given[last])})
 
     def where(self, condition: Condition) -> "Query[T]":
-        return self._query({}, condition)
+        return self._query({}, checked_condition(condition))
 
     def all(self) -> "Query[T]":
         return self._query({})
@@ -683,7 +683,8 @@ class Partition(Generic[T]):
         """
         self._db.context.capabilities.require_ordered("latest()")
         verbs.check_newest_first(self._model)
-        return self._query({}).limit(count)
+        query: Query[T] = Query(self._db, self._model, self._given, None, is_latest=True)
+        return query.limit(count)
 
     async def page(self, *, size: int = 100, continuation: str | None = None) -> Page[T]:
         return await self._query({}).page(size=size, continuation=continuation)
@@ -715,6 +716,7 @@ class Query(Generic[T]):
         count_max: int | None = None,
         verify: bool = False,
         misfits: Misfits = "raise",
+        is_latest: bool = False,
     ) -> None:
         self._db = db
         self._model = model
@@ -727,6 +729,7 @@ class Query(Generic[T]):
         self._count_max = count_max
         self._verify = verify
         self._misfits = misfits
+        self._is_latest = is_latest
         self.cost = Cost()
         """What this query has cost so far."""
 
@@ -740,6 +743,7 @@ class Query(Generic[T]):
             "count_max": self._count_max,
             "verify": self._verify,
             "misfits": self._misfits,
+            "is_latest": self._is_latest,
         }
         return Query(self._db, self._model, self._given, **{**kept, **changes})
 
@@ -750,13 +754,19 @@ class Query(Generic[T]):
 
     def explain(self) -> str:
         """Say how the query is read, and what would be better."""
-        return explain(self.plan, is_allowed=self._may_scan)
+        return explain(
+            self.plan,
+            is_allowed=self._may_scan,
+            limit=self._count_max,
+            is_latest=self._is_latest,
+        )
 
     @property
     def _may_scan(self) -> bool:
         return self._is_scan_allowed or self._db.context.options.scans != "refuse"
 
     def where(self, condition: Condition) -> "Query[T]":
+        condition = checked_condition(condition)
         joined = condition if self._condition is None else self._condition & condition
         query: Query[T] = self._with(condition=joined)
         return query

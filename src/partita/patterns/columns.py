@@ -174,6 +174,23 @@ def _shown(condition: Condition) -> str:  # noqa: PLR0911 - one honest switch
             raise AssertionError(condition)
 
 
+def checked_condition(given: object) -> Condition:
+    """Return what was given to where(), or raise if it is not a condition."""
+    if isinstance(given, Condition):
+        return given
+    if isinstance(given, Column):
+        what, hint = f"the field {given!r}", "Compare the field with a value."
+    elif callable(given):
+        what, hint = "a function", "Decide in Python on the entities that the query returns."
+    else:
+        what, hint = f"a value of type {type(given).__name__}", "Leave out where() to read all."
+    raise UsageError(
+        "NotACondition",
+        f"where() takes a condition on the columns of a table; {what} was given.",
+        hint=f"Write where(table.c.age > 40). {hint}",
+    )
+
+
 def _checked(other: object) -> Condition:
     if not isinstance(other, Condition):
         message = (

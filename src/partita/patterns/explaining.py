@@ -1,6 +1,6 @@
 """A plan in words, and what would make it cheaper.
 
-    TABLE SCAN   staff   residual Age gt 40   REFUSED
+    TABLE SCAN   staff   residual EntityType eq 'Employee' and Age gt 40   REFUSED
     help: give dept=... (range over 'emp_'), or give dept=... and add
           index(Employee, row="age_{age:08d}_{id:06d}") (range)
 
@@ -56,22 +56,31 @@ class Advice(msgspec.Struct, frozen=True):
         return f"{self.text} ({describe_kind(self.plan)})"
 
 
-def explain(plan: QueryPlan, *, is_allowed: bool = False) -> str:
-    """Say how a query is read, whether it is refused, and what would help."""
-    lines = [headline(plan, is_allowed=is_allowed)]
+def explain(
+    plan: QueryPlan, *, is_allowed: bool = False, limit: int | None = None, is_latest: bool = False
+) -> str:
+    """Say how a query is read, whether it is refused, and what would help.
+
+    `limit` is how many entities are asked for; `is_latest` says that they are the newest ones.
+    """
+    lines = [headline(plan, is_allowed=is_allowed, limit=limit, is_latest=is_latest)]
     lines += [f"help: {', or '.join(map(str, advice))}"] if (advice := advise(plan)) else []
     return "\n".join(lines)
 
 
-def headline(plan: QueryPlan, *, is_allowed: bool = False) -> str:
+def headline(
+    plan: QueryPlan, *, is_allowed: bool = False, limit: int | None = None, is_latest: bool = False
+) -> str:
     """Say in one line how a query is read."""
     via = plan.asked.via
     parts = [_TITLES[plan.kind], plan.table, "" if via is None else f"via {via.name}"]
     parts.append(_place(plan))
-    if plan.served is not None:
-        parts.append(f"residual {_cut(to_text(plan.served))}")
+    if plan.filter:
+        parts.append(f"residual {_cut(plan.filter)}")
     if plan.client is not None and plan.client != plan.served:
         parts.append(f"then {_cut(to_text(plan.client))}")
+    if limit is not None:
+        parts.append(f"{'latest' if is_latest else 'limit'} {limit}")
     if plan.is_refused:
         parts.append("ALLOWED" if is_allowed else "REFUSED")
     return "   ".join(filter(None, parts))

@@ -102,6 +102,16 @@ def _wrong_spec(field: str, spec: str, kind: str, *rest: str) -> UnfitPartError:
     )
 
 
+def _not_descending(field: str) -> UnfitPartError:
+    return UnfitPartError(
+        "TemplateSpec",
+        f"The number {field!r} cannot be written in descending order: only a datetime or a date "
+        "can.",
+        hint=f"Keep an int field that falls as {field!r} rises, such as 99999999 - {field}, and "
+        "write that one in the key, with :08d.",
+    )
+
+
 def _text(field: str, spec: str, _: type, place: Place) -> KeyPart:
     if spec == "esc":
         return Escaped(field, place.following[:1])
@@ -116,6 +126,8 @@ def _int(field: str, spec: str, kind: type, place: Place) -> KeyPart:
         return key_codes.padded_int(field, _digits(field, padded[1]), kind)
     if spec == "" and place.role == "partition":
         return PlainInt(field, kind)
+    if spec == "desc":
+        raise _not_descending(field)
     raise UnfitPartError(
         "TemplateSpec",
         f"The number {field!r} would not sort: as text, 10 lies before 9.",
@@ -124,6 +136,8 @@ def _int(field: str, spec: str, kind: type, place: Place) -> KeyPart:
 
 
 def _decimal(field: str, spec: str, _: type, _place: Place) -> KeyPart:
+    if spec == "desc":
+        raise _not_descending(field)
     shape = re.fullmatch(r"D([1-9][0-9]{0,5})\.([0-9]{1,6})", spec)
     if not shape or int(shape[2]) > int(shape[1]):
         raise UnfitPartError(

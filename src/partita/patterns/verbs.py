@@ -284,14 +284,7 @@ def patch_of(model: EntityType[Any], entity: Any, changes: Mapping[str, Any]) ->
             hint="Load it first, or use upsert(..., merge=True).",
         )
     for name in changes:
-        field = own.fields.get(name)
-        if field is None:
-            raise UsageError(
-                "UnknownField",
-                f"{own.name} has no field {name!r}.",
-                hint=f"It has {', '.join(own.fields)}.",
-            )
-        if field.is_encrypted:
+        if _check_known(own, name).is_encrypted:
             raise UsageError(
                 "EncryptedMerge",
                 f"{name!r} is encrypted: the sealed fields of an entity are written together.",
@@ -300,6 +293,18 @@ def patch_of(model: EntityType[Any], entity: Any, changes: Mapping[str, Any]) ->
     change = change_of(model, _evolved(entity, changes))
     change.is_merge = True
     return change
+
+
+def _check_known(model: EntityType[Any], name: str) -> Field:
+    field = model.fields.get(name)
+    if field is None:
+        raise UsageError(
+            "UnknownField",
+            f"{model.name} has no field {name!r}.",
+            facts={"type": model.name, "field": name},
+            hint=f"It has {', '.join(model.fields)}.",
+        )
+    return field
 
 
 def _evolved(entity: T, changes: Mapping[str, Any]) -> T:
@@ -584,6 +589,8 @@ def move(context: Context, model: EntityType[T], entity: T, changes: Mapping[str
         raise UsageError(
             "NotLoaded", f"This {own.name} was neither loaded nor saved.", hint="Load it first."
         )
+    for name in changes:
+        _check_known(own, name)
     moved = own.rebuild(entity, changes)
     target = own.key(own.values(moved))
     if target == origin.key:

@@ -278,7 +278,10 @@ def test_a_lock_that_is_no_lock_is_refused(shop: str, tmp_path: Path, capsys: Ca
 def test_explain_refuses_a_table_scan_and_says_what_helps(shop: str, capsys: Capture) -> None:
     out = run(capsys, "explain", f"{shop}:Employee", "age > 40", status=1)
 
-    assert out.startswith("TABLE SCAN   staff   residual Age gt 40   REFUSED\nhelp: give dept=...")
+    assert out.startswith(
+        "TABLE SCAN   staff   residual EntityType eq 'Employee' and Age gt 40   REFUSED\n"
+        "help: give dept=..."
+    )
     assert "index(Employee, row=" in out
 
 

@@ -56,7 +56,7 @@ clients, k = entity_type(Client), Columns(entity_type(Client))
 class TestHeadlines:
     def test_a_refused_scan_and_what_would_help(self) -> None:
         assert explain(plan_query(employees, {}, c.age > 40)) == (
-            "TABLE SCAN   staff   residual Age gt 40   REFUSED\n"
+            "TABLE SCAN   staff   residual EntityType eq 'Employee' and Age gt 40   REFUSED\n"
             "help: give dept=... (range over 'emp_'), or give dept=... and add "
             'index(Employee, row="age_{age:08d}_{id:06d}") (range)'
         )
@@ -84,7 +84,7 @@ class TestHeadlines:
                 None,
                 (
                     "RANGE   staff   PartitionKey eq 'Sales' and RowKey ge 'emp_000001'"
-                    " and RowKey lt 'emp_000003'"
+                    " and RowKey lt 'emp_000003'   residual EntityType eq 'Employee'"
                 ),
             ),
             (
@@ -92,16 +92,20 @@ class TestHeadlines:
                 c.id.between(1, 2) | c.id.between(5, 6),
                 (
                     "RANGE   staff   PartitionKey eq 'Sales' and RowKey ge 'emp_000001'"
-                    " and RowKey lt 'emp_000003' and 1 more"
+                    " and RowKey lt 'emp_000003' and 1 more   residual EntityType eq 'Employee'"
                 ),
             ),
-            ({}, c.dept.in_(["a", "b"]), "FAN-IN   staff   2 partitions"),
+            (
+                {},
+                c.dept.in_(["a", "b"]),
+                "FAN-IN   staff   2 partitions   residual EntityType eq 'Employee'",
+            ),
             (
                 {"dept": starting_with("S")},
                 None,
                 (
                     "MULTI-PARTITION SCAN   staff   PartitionKey ge 'S' and PartitionKey lt 'T'"
-                    "   REFUSED"
+                    "   residual EntityType eq 'Employee'   REFUSED"
                 ),
             ),
         ],
@@ -113,13 +117,26 @@ class TestHeadlines:
 
     def test_a_partition_scan_is_called_so(self) -> None:
         assert headline(plan_query(clients, {"country": "NL"}, k.age > 3)) == (
-            "PARTITION SCAN   clients   PartitionKey eq 'NL'   residual Age gt 3"
+            "PARTITION SCAN   clients   PartitionKey eq 'NL'"
+            "   residual EntityType eq 'Client' and Age gt 3"
         )
 
     def test_an_index_is_named(self) -> None:
         line = headline(plan_query(clients, {"email": "x"}, via=by_email))
 
         assert line.startswith("PARTITION SCAN   clientsbyemail   via ")
+        assert line.endswith(f"residual EntityType eq 'Client@{by_email.name}'")
+
+    def test_a_limit_is_shown(self) -> None:
+        made = plan_query(clients, {"country": "NL"})
+
+        assert headline(made, limit=3).endswith("residual EntityType eq 'Client'   limit 3")
+        assert headline(made, limit=3, is_latest=True).endswith("   latest 3")
+        assert (
+            explain(plan_query(clients, {}), limit=0)
+            .splitlines()[0]
+            .endswith("   limit 0   REFUSED")
+        )
 
     def test_what_is_long_is_cut(self) -> None:
         line = headline(plan_query(employees, {"dept": "Sales"}, c.last.in_(["x" * 50] * 50)))

@@ -614,6 +614,19 @@ def test_a_value_of_another_type_is_refused(text: str, annotation: object, value
     assert "'x'" in error.message
 
 
+@pytest.mark.parametrize("annotation", [int, Int32, Decimal])
+def test_a_number_in_descending_order_is_refused_without_the_opposite_order(
+    annotation: object,
+) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        a_template("{x:desc}", x=annotation)
+
+    assert caught.value.code == "TemplateSpec"
+    assert "descending order" in caught.value.message
+    assert "99999999 - x" in caught.value.hint
+    assert "{x" not in caught.value.hint
+
+
 def test_a_key_of_another_template_is_told() -> None:
     error = refusal_of(a_template("emp_{id:06d}", id=int).parse, "dept")
 
@@ -640,8 +653,7 @@ def test_a_key_of_another_template_is_told() -> None:
 def test_tight_bounds_leave_out_what_no_value_is_written_as(
     text: str, annotation: object, known: dict[str, Any], bounds: tuple[str, str | None]
 ) -> None:
-    annotations = {"x": annotation} | ({"y": int} if "{y" in text else {})
-    template = a_template(text, **annotations)
+    template = a_template(text, "row", x=annotation, y=int)
 
     found = template.bounds(known, is_tight=True)
 
@@ -940,7 +952,7 @@ REFUSED: list[tuple[str, dict[str, object], str, str]] = [
     ("emp_{id:d}", {"id": int}, "TemplateSpec", "Write 'emp_{id:08d}'."),
     ("{id:6d}", {"id": int}, "TemplateSpec", "{id:08d}"),
     ("{id:00d}", {"id": int}, "TemplateSpec", "{id:08d}"),
-    ("{id:desc}", {"id": int}, "TemplateSpec", "{id:08d}"),
+    ("{id:desc}", {"id": int}, "TemplateSpec", "99999999 - id"),
     ("{at}", {"at": datetime}, "TemplateSpec", "{at:desc} or {at:asc}"),
     ("{day}", {"day": date}, "TemplateSpec", "{day:asc} or {day:desc}"),
     ("{name:desc}", {"name": str}, "TemplateSpec", "{name} or {name:esc}"),
