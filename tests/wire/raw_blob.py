@@ -29,7 +29,7 @@ class RawBlobClient(RawQueueClient):
         whole = f"/{self.account}{target}"
         fields = {"Host": self.host, "x-ms-version": VERSION, "x-ms-date": formatdate(usegmt=True)}
         fields |= headers
-        fields["Authorization"] = self._authorization(method, whole, fields)
+        fields["Authorization"] = self.authorization(method, whole, fields)
         head = f"{method} {whole} HTTP/1.1\r\n{hostile.as_lines(fields)}\r\n"
         port = urlsplit(self.root).port
         patience = hostile.PATIENCE_SECONDS

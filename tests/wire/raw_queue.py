@@ -68,7 +68,7 @@ class RawQueueClient:
         merged = {**given, **(headers or {})}
         fields = {name: value for name, value in merged.items() if value is not None}
         if is_signed:
-            fields["Authorization"] = self._authorization(method, whole, fields)
+            fields["Authorization"] = self.authorization(method, whole, fields)
         if content or method in ("POST", "PUT"):
             fields["Content-Length"] = str(len(content))
         connection = http.client.HTTPConnection(self.host, timeout=PATIENCE_SECONDS)
@@ -87,7 +87,8 @@ class RawQueueClient:
     def put(self, queue: str, text: str = "x", query: str = "") -> QueueAnswer:
         return self.send("POST", f"/{queue}/messages{query}", MESSAGE.format(text))
 
-    def _authorization(self, method: str, whole: str, fields: Mapping[str, str]) -> str:
+    def authorization(self, method: str, whole: str, fields: Mapping[str, str]) -> str:
+        """Return the Authorization header of a request with these headers."""
         named = {name.lower(): value.strip() for name, value in fields.items()}
         path, _, query = whole.partition("?")
         comp = re.search(r"(?:^|&)comp=([^&]*)", query)

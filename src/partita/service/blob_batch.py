@@ -33,7 +33,8 @@ async def answer_batch(
     return Response(
         202,
         [("Content-Type", f"multipart/mixed; boundary={boundary}")],
-        printed + f"--{boundary}--\r\n".encode(),
+        # Nothing follows the closing delimiter: the C++ SDK refuses a line end after it.
+        printed + f"--{boundary}--".encode(),
     )
 
 
