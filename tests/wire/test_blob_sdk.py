@@ -303,6 +303,14 @@ def test_etags_guard_against_lost_updates(container: ContainerClient) -> None:
     assert client.download_blob().readall() == b"2"
 
 
+def test_a_condition_without_a_value_sets_none(container: ContainerClient) -> None:
+    client = container.get_blob_client("b")
+    empty = {"If-Match": "", "x-ms-lease-id": "", "x-ms-if-tags": ""}
+    client.upload_blob(b"1", overwrite=True, headers=empty)
+    client.upload_blob(b"2", overwrite=True, headers=empty)
+    assert client.download_blob(headers=empty).readall() == b"2"
+
+
 def test_a_lease_keeps_others_from_writing(container: ContainerClient) -> None:
     client = container.get_blob_client("b")
     client.upload_blob(b"1")

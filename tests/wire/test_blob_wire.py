@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from wire.live import LiveServer
-from wire.raw_blob import BLOCK, RawBlobClient
+from wire.raw_blob import APPEND, BLOCK, PAGE, RawBlobClient
 from wire.raw_queue import VERSION
 
 PATIENCE_SECONDS = 60
@@ -80,3 +80,130 @@ def test_a_batch_answer_ends_with_its_closing_delimiter(
     assert b"HTTP/1.1 202 Accepted\r\n" in answered
     assert answered.endswith(b"\r\n--" + named[1] + b"--")
     assert f"Content-Length: {len(answered)}\r\n".encode() in head + b"\r\n"
+
+
+# Conditions
+
+
+CONDITIONS = (
+    "If-Match",
+    "If-None-Match",
+    "If-Modified-Since",
+    "If-Unmodified-Since",
+    "x-ms-if-tags",
+    "x-ms-lease-id",
+)
+
+
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_an_empty_condition_is_no_condition(
+    blobs: RawBlobClient, container: str, name: str
+) -> None:
+    put(blobs, container)
+    target = f"/{container}/b"
+
+    written = blobs.send("PUT", target, b"again", BLOCK | {name: ""})
+    read = blobs.send("GET", target, headers={name: ""})
+    deleted = blobs.send("DELETE", target, headers={name: ""})
+
+    assert (written.told, read.told, read.body, deleted.told) == ("201", "200", b"again", "202")
+
+
+@pytest.mark.parametrize("name", ["If-Modified-Since", "If-Unmodified-Since", "x-ms-lease-id"])
+def test_an_empty_condition_on_a_container_is_no_condition(
+    blobs: RawBlobClient, container: str, name: str
+) -> None:
+    target = f"/{container}?restype=container"
+
+    described = blobs.send("PUT", f"{target}&comp=metadata", headers={name: ""})
+    deleted = blobs.send("DELETE", target, headers={name: ""})
+
+    assert (described.told, deleted.told) == ("200", "202")
+
+
+@pytest.mark.parametrize(
+    "name", ["match", "none-match", "modified-since", "unmodified-since", "tags"]
+)
+def test_an_empty_condition_on_a_source_is_no_condition(
+    blobs: RawBlobClient, container: str, name: str
+) -> None:
+    put(blobs, container)
+    headers = {
+        "x-ms-copy-source": f"{blobs.root}/{container}/b",
+        f"x-ms-source-if-{name}": "",
+        "x-ms-source-lease-id": "",
+    }
+
+    copied = blobs.send("PUT", f"/{container}/copy", headers=headers)
+
+    assert copied.told == "202"
+
+
+@pytest.mark.parametrize(
+    "name", ["le", "lt", "eq"], ids=lambda name: f"x-ms-if-sequence-number-{name}"
+)
+def test_an_empty_condition_on_the_sequence_number_is_no_condition(
+    blobs: RawBlobClient, container: str, name: str
+) -> None:
+    created = PAGE | {"x-ms-blob-content-length": "512"}
+    assert blobs.send("PUT", f"/{container}/p", headers=created).status == 201
+    pages = {"x-ms-range": "bytes=0-511", "x-ms-page-write": "clear"}
+
+    cleared = blobs.send(
+        "PUT",
+        f"/{container}/p?comp=page",
+        headers=pages | {f"x-ms-if-sequence-number-{name}": ""},
+    )
+
+    assert cleared.told == "201"
+
+
+@pytest.mark.parametrize("name", ["x-ms-blob-condition-appendpos", "x-ms-blob-condition-maxsize"])
+def test_an_empty_condition_on_an_append_is_no_condition(
+    blobs: RawBlobClient, container: str, name: str
+) -> None:
+    assert blobs.send("PUT", f"/{container}/a", headers=APPEND).status == 201
+
+    appended = blobs.send("PUT", f"/{container}/a?comp=appendblock", b"x", {name: ""})
+
+    assert appended.told == "201"
+
+
+def test_an_empty_lease_id_does_not_open_a_lease(blobs: RawBlobClient, container: str) -> None:
+    put(blobs, container)
+    lease = {"x-ms-lease-action": "acquire", "x-ms-lease-duration": "-1"}
+    assert blobs.send("PUT", f"/{container}/b?comp=lease", headers=lease).status == 201
+
+    written = blobs.send("PUT", f"/{container}/b", b"x", BLOCK | {"x-ms-lease-id": ""})
+    renewed = blobs.send(
+        "PUT",
+        f"/{container}/b?comp=lease",
+        headers={"x-ms-lease-action": "renew", "x-ms-lease-id": ""},
+    )
+
+    assert written.told == "412 LeaseIdMissing"
+    assert renewed.told == "400 MissingRequiredHeader"
+
+
+def test_a_quoted_etag_without_text_is_a_condition(blobs: RawBlobClient, container: str) -> None:
+    put(blobs, container)
+
+    answer = blobs.send("PUT", f"/{container}/b", b"x", BLOCK | {"If-Match": '""'})
+
+    assert answer.told == "412 ConditionNotMet"
+
+
+def test_an_empty_condition_in_a_part_of_a_batch_is_no_condition(
+    blobs: RawBlobClient, container: str
+) -> None:
+    put(blobs, container)
+    conditions = {"If-Match": "", "x-ms-lease-id": "", "x-ms-if-tags": ""}
+    body = a_delete(blobs, f"/{container}/b", 0, **conditions) + "--x--\r\n"
+
+    answer = blobs.send(
+        "POST", "/?comp=batch", body, {"Content-Type": "multipart/mixed; boundary=x"}
+    )
+
+    assert answer.status == 202
+    assert b"HTTP/1.1 202 Accepted" in answer.body
+    assert blobs.send("GET", f"/{container}/b").status == 404

@@ -53,3 +53,16 @@ def test_a_client_of_a_closed_account_says_so() -> None:
         queues.create_queue("work")
     with pytest.raises(UsageError, match="AccountClosed"):
         blobs.create_container("photos")
+
+
+def test_a_condition_without_a_value_sets_none() -> None:
+    empty = {"If-Match": "", "x-ms-lease-id": ""}
+    with partita.open_account(None) as account:
+        blob = account.blobs.create_container("photos").get_blob_client("1.png")
+        blob.upload_blob(b"old", headers=empty)
+        blob.upload_blob(b"new", overwrite=True, headers=empty)
+        staff = account.tables.create_table("Staff")
+        staff.upsert_entity({"PartitionKey": "p", "RowKey": "1"}, headers={"If-Match": ""})
+
+        assert blob.download_blob().readall() == b"new"
+        assert staff.get_entity("p", "1")["RowKey"] == "1"

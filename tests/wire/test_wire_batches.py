@@ -155,6 +155,19 @@ def test_a_content_id_is_echoed_where_it_belongs_to_the_request(raw: RawClient, 
     assert [b"Content-ID: 7\r\n" in part for part in parts_of(answer)] == [True, False]
 
 
+def test_a_part_with_an_empty_if_match_is_unconditional(raw: RawClient, table: str) -> None:
+    kind = "Content-Type: application/json"
+    address = f"{raw.root}/{table}{KEYS}"
+
+    upsert = send_batch(raw, a_part(f"PUT {address}", kind, "If-Match:", body='{"A":1}'))
+    delete = send_batch(raw, a_part(f"DELETE {address}", "If-Match: "))
+
+    assert b"HTTP/1.1 204" in parts_of(upsert)[0]
+    assert b"HTTP/1.1 400" in parts_of(delete)[0]
+    assert b"MissingRequiredHeader" in parts_of(delete)[0]
+    assert raw.send("GET", f"/{table}{KEYS}").json["A"] == 1
+
+
 @pytest.mark.parametrize("verb", ["MERGE {}", "POST {}"])
 def test_merge_has_both_spellings_in_a_batch(raw: RawClient, table: str, verb: str) -> None:
     insert(raw, table, Kept=1)

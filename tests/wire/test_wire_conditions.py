@@ -147,7 +147,7 @@ def test_a_delete_needs_a_condition(
     assert raw.send("GET", f"/{table}{KEYS}").status == (200 if survives else 404)
 
 
-@pytest.mark.parametrize("etag", ["Malformed", '""W/"', 'W/"a", W/"b"', "", "W/unquoted"])
+@pytest.mark.parametrize("etag", ["Malformed", '""W/"', 'W/"a", W/"b"', "W/unquoted"])
 @pytest.mark.parametrize("method", ["PUT", "MERGE", "DELETE"])
 def test_a_malformed_etag_is_refused(raw: RawClient, table: str, method: str, etag: str) -> None:
     insert(raw, table)
@@ -156,6 +156,26 @@ def test_a_malformed_etag_is_refused(raw: RawClient, table: str, method: str, et
 
     assert (answer.status, answer.code) == (400, "InvalidInput")
     assert answer.first_line.startswith(f"The etag value '{etag}' specified in one of the")
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "MERGE"])
+def test_a_write_with_an_empty_if_match_is_unconditional(
+    raw: RawClient, table: str, method: str
+) -> None:
+    for name in ("If-Match", "If-None-Match"):
+        body = f'{{"Written":"{name}"}}'
+        answer = raw.send(method, f"/{table}{KEYS}", body, JSON | {name: ""})
+        assert answer.status == 204
+        assert raw.send("GET", f"/{table}{KEYS}").json["Written"] == name
+
+
+def test_a_delete_with_an_empty_if_match_lacks_its_condition(raw: RawClient, table: str) -> None:
+    insert(raw, table)
+
+    answer = raw.send("DELETE", f"/{table}{KEYS}", headers={"If-Match": ""})
+
+    assert (answer.status, answer.code) == (400, "MissingRequiredHeader")
+    assert raw.send("GET", f"/{table}{KEYS}").status == 200
 
 
 @pytest.mark.parametrize("etag", ['"strong"', 'W/"else"', "W/\"datetime'never'\""])

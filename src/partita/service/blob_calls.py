@@ -90,7 +90,7 @@ _NOT_BUILT = (
 def refuse_unbuilt(request: Request) -> None:
     """Refuse a request that asks for a feature that is not here."""
     for name in _NOT_BUILT:
-        if name in request.headers:
+        if request.given(name) is not None:
             raise not_implemented("A header asks for what is not supported: " + name)
 
 
@@ -259,7 +259,7 @@ async def set_blob_properties(asked: BlobAsked) -> Response:
 
 
 def _sequence_action(request: Request) -> SequenceAction | None:
-    text = request.headers.get("x-ms-sequence-number-action")
+    text = request.given("x-ms-sequence-number-action")
     if text is None:
         return None
     actions: tuple[SequenceAction, ...] = get_args(SequenceAction)
@@ -280,7 +280,7 @@ async def delete_blob(asked: BlobAsked) -> Response:
 
 
 def _delete_snapshots(asked: BlobAsked) -> DeleteSnapshots | None:
-    text = asked.request.headers.get("x-ms-delete-snapshots")
+    text = asked.request.given("x-ms-delete-snapshots")
     if text is None:
         return None
     if asked.name.snapshot is not None:

@@ -5,7 +5,6 @@ Nothing is guessed: a header that is there and cannot be read is refused by its 
 
 import binascii
 import re
-from collections.abc import Mapping
 from urllib.parse import parse_qsl
 
 from partita.blobs import limits
@@ -80,8 +79,8 @@ def required(request: Request, name: str) -> str:
 
 
 def number_of(request: Request, name: str) -> int | None:
-    """Return the whole number that a header holds; None without the header."""
-    text = request.headers.get(name)
+    """Return the whole number that a header holds; None if it is absent or empty."""
+    text = request.given(name)
     if text is None:
         return None
     if not _NUMBER.fullmatch(text):
@@ -90,8 +89,8 @@ def number_of(request: Request, name: str) -> int | None:
 
 
 def flag_of(request: Request, name: str) -> bool | None:
-    """Return what a header says that is true or false; None without the header."""
-    text = request.headers.get(name)
+    """Return what a header says that is true or false; None if it is absent or empty."""
+    text = request.given(name)
     if text is None:
         return None
     if text.lower() not in ("true", "false"):
@@ -104,7 +103,7 @@ def lease_id_of(request: Request, name: str = "x-ms-lease-id") -> str | None:
 
 
 def _guid(request: Request, name: str) -> str | None:
-    text = request.headers.get(name)
+    text = request.given(name)
     if text is None:
         return None
     if not _GUID.fullmatch(text):
@@ -116,21 +115,20 @@ def _guid(request: Request, name: str) -> str | None:
 
 
 def conditions_of(request: Request, front: str = "") -> Conditions:
-    """Return the conditional headers.
+    """Return the conditional headers; those that are sent empty set no condition.
 
     `front` is `x-ms-source-` for those of a copy's source, and `x-ms-blob-` for those of tags.
     """
-    headers = request.headers
-    if _CONDITION_NAMES.isdisjoint(headers):
+    if _CONDITION_NAMES.isdisjoint(request.headers):
         return ANY
     return Conditions(
-        if_match=_etags(headers.get(f"{front}if-match")),
-        if_none_match=_etags(headers.get(f"{front}if-none-match")),
-        if_modified_since=_date(headers, f"{front}if-modified-since"),
-        if_unmodified_since=_date(headers, f"{front}if-unmodified-since"),
-        if_tags=headers.get(f"{front if front == SOURCE else 'x-ms-'}if-tags"),
-        if_tier_modified_since=_date(headers, "x-ms-access-tier-if-modified-since"),
-        if_tier_unmodified_since=_date(headers, "x-ms-access-tier-if-unmodified-since"),
+        if_match=_etags(request.given(f"{front}if-match")),
+        if_none_match=_etags(request.given(f"{front}if-none-match")),
+        if_modified_since=_date(request, f"{front}if-modified-since"),
+        if_unmodified_since=_date(request, f"{front}if-unmodified-since"),
+        if_tags=request.given(f"{front if front == SOURCE else 'x-ms-'}if-tags"),
+        if_tier_modified_since=_date(request, "x-ms-access-tier-if-modified-since"),
+        if_tier_unmodified_since=_date(request, "x-ms-access-tier-if-unmodified-since"),
     )
 
 
@@ -140,8 +138,8 @@ def _etags(text: str | None) -> tuple[str, ...]:
     return tuple(etag.strip().strip('"') for etag in text.split(","))
 
 
-def _date(headers: Mapping[str, str], name: str) -> int | None:
-    text = headers.get(name)
+def _date(request: Request, name: str) -> int | None:
+    text = request.given(name)
     if text is None:
         return None
     ticks = parse_http_date(text)
@@ -199,7 +197,7 @@ def properties_of(request: Request, headers: Headers) -> Properties:
         headers=headers,
         metadata=metadata_of(request),
         tags=tags_of(request),
-        tier=request.headers.get("x-ms-access-tier"),
+        tier=request.given("x-ms-access-tier"),
     )
 
 
@@ -277,7 +275,7 @@ def base64(digest: bytes) -> str:
 
 def rehydrate_priority_of(request: Request) -> str | None:
     """Return how soon an archived blob should be back."""
-    text = request.headers.get("x-ms-rehydrate-priority")
+    text = request.given("x-ms-rehydrate-priority")
     if text is None:
         return None
     for priority in REHYDRATE_PRIORITIES:

@@ -46,7 +46,7 @@ from partita.service.xml_text import XML_BYTES_MAX
 DEFAULT_VERSION = "2021-08-06"
 """The API version of requests that name none, as anonymous readers do."""
 
-_TAG_HEADERS = frozenset({"x-ms-tags", "x-ms-if-tags"})
+_TAG_HEADERS = ("x-ms-tags", "x-ms-if-tags")
 """They write tags or tell of them, whatever the operation."""
 
 Perform = Callable[[BlobAsked], Awaitable[Response]]
@@ -171,7 +171,7 @@ class BlobService:
                 by_key_only=operation.by_key_only,
             )
         )
-        if asked.blob and not _TAG_HEADERS.isdisjoint(asked.request.headers):
+        if asked.blob and any(map(asked.request.given, _TAG_HEADERS)):
             grant.check(Need(OBJECT, TAGS, scope))
 
     # Calls that look further

@@ -76,6 +76,10 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     spelled: Mapping[str, str] = NOTHING_SPELLED
     """Lower-case name → name as sent, of each x-ms-meta-* header: metadata keep their case."""
 
+    def given(self, name: str) -> str | None:
+        """Find the value of a header; a header that is sent empty counts as absent."""
+        return self.headers.get(name) or None
+
 
 class Response(msgspec.Struct, frozen=True, gc=False):
     """One HTTP answer. Content-Length, Connection and framing are added by whoever sends it.

@@ -216,7 +216,9 @@ def _signed_headers(headers: Mapping[str, str], *, is_ordinal: bool) -> str:
     names = [name for name in headers if name.startswith("x-ms-")]
     names.sort(key=None if is_ordinal else _collation)
     lines = [f"{name}:{headers[name]}\n" for name in names]
-    if "" in headers.values() and headers.get("x-ms-version", "") < _EMPTY_HEADERS_VERSION:
+    # The parts of a batch name no version: theirs is that of the batch, which is newer.
+    version = headers.get("x-ms-version", _EMPTY_HEADERS_VERSION)
+    if "" in headers.values() and version < _EMPTY_HEADERS_VERSION:
         lines = [line for line in lines if not line.endswith(":\n")]
     return "".join(lines)
 

@@ -381,10 +381,9 @@ def _method_of(request: Request) -> str:
 
 def condition_of(request: Request) -> str | None:
     """Return the etag that a write is conditional on; None: no condition at all."""
-    headers = request.headers
-    if "if-none-match" in headers:
+    if request.given("if-none-match") is not None:
         raise InvalidRequestError("InvalidInput", "One of the request inputs is not valid.")
-    given = headers.get("if-match")
+    given = request.given("if-match")
     if given is None or given == ANY_ETAG:
         return given
     etag = given.strip()

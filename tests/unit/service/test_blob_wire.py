@@ -394,3 +394,14 @@ def test_each_condition_on_a_source_is_seen_by_its_own_name(name: str) -> None:
 
     assert conditions_of(request, "x-ms-source-") != conditions_of(Request("PUT", "/"))
     assert conditions_of(request) == conditions_of(Request("PUT", "/"))
+
+
+@pytest.mark.parametrize("front", ["", "x-ms-source-", "x-ms-blob-"])
+@pytest.mark.parametrize(
+    "name", ["match", "none-match", "modified-since", "unmodified-since", "tags"]
+)
+def test_an_empty_condition_sets_none(front: str, name: str) -> None:
+    bare = Request("PUT", "/")
+    for header in (f"{front}if-{name}", f"x-ms-if-{name}", f"x-ms-access-tier-if-{name}"):
+        request = Request("PUT", "/", headers={header: ""})
+        assert conditions_of(request, front) == conditions_of(bare, front)

@@ -104,6 +104,13 @@ test("a condition keeps an older version from being written over", async () => {
   await assert.rejects(late, { statusCode: 412, code: "ConditionNotMet" });
 });
 
+test("an empty etag sets no condition", async () => {
+  const blob = (await aContainer()).getBlockBlobClient("b");
+  await blob.upload("1", 1, { conditions: { ifMatch: "" } });
+  await blob.upload("2", 1, { conditions: { ifMatch: "" } });
+  assert.equal(await textOf(blob), "2");
+});
+
 test("a lease is held by one", async () => {
   const blob = (await aContainer()).getBlockBlobClient("b");
   await blob.upload("1", 1);
