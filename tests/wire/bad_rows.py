@@ -521,7 +521,12 @@ GROUPS = [
         ),
         INPUT,
     ),
-    Row(31, "empty", batched(), INPUT),
+    Row(
+        31,
+        "no change set",
+        enveloped("multipart/mixed; boundary=batch_b", b"--batch_b--\r\n"),
+        INPUT,
+    ),
     Row(
         31,
         "another account",

@@ -284,6 +284,17 @@ def test_a_key_with_a_slash_in_a_batch_names_its_operation(raw: RawClient, table
     assert b'"1:Bad Request - Error in query syntax.' in answer.body
 
 
+@pytest.mark.parametrize("blank", ["", "--changeset_c\r\n\r\n"])
+def test_an_empty_change_set_is_answered_by_an_empty_one(raw: RawClient, blank: str) -> None:
+    answer = send_batch(raw, blank)
+
+    batch, changeset = boundary_of(answer), changeset_of(answer)
+    assert answer.body.decode() == (
+        f"--{batch}\r\nContent-Type: multipart/mixed; boundary={changeset}\r\n\r\n"
+        f"--{changeset}--\r\n--{batch}--\r\n"
+    )
+
+
 def test_the_secondary_takes_no_batch(raw: RawClient) -> None:
     headers = {"Content-Type": "multipart/mixed; boundary=batch_b"}
 

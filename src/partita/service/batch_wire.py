@@ -34,7 +34,7 @@ class BatchRequest(msgspec.Struct, frozen=True):
     """The requests inside a batch, in order."""
 
     parts: list[Request]
-    """At most one more than a group may have: enough for the rules of groups to refuse it."""
+    """None for an empty change set; at most one more than a group may have, which refuses it."""
     is_query: bool
     """One GET that stands alone, outside any change set."""
 
@@ -73,7 +73,7 @@ def read_batch(body: bytes, content_type: str, root_path: str = "") -> BatchRequ
             requests = [_read_query(content, root_path)]
         else:
             requests = _read_change_set(content, part_type, root_path)
-    if not requests:
+    if requests is None:
         raise _malformed("The batch is empty.")
     return BatchRequest(requests, is_query)
 
@@ -106,7 +106,13 @@ def _read_query(content: bytes, root_path: str) -> Request:
 
 def _read_change_set(content: bytes, content_type: str, root_path: str) -> list[Request]:
     requests: list[Request] = []
+    is_blank = False
     for part in _split_parts(content, _boundary_of(content_type)):
+        if is_blank:
+            raise _malformed("A part of the change set is blank.")
+        if not requests and not part.strip():
+            is_blank = True  # MIME libraries print a multipart without parts as one blank part
+            continue
         head, request_bytes = _cut_head(part)
         if _part_type(head) != _REQUEST_TYPE:
             raise _malformed("A change set holds requests: parts of type application/http.")

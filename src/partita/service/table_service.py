@@ -164,6 +164,8 @@ class TableService:
         if batch.is_query:
             part = await self._answer_query(batch.parts[0], asked)
             return self._multipart([part], None)
+        if not batch.parts:
+            return self._multipart([], self._clock.new_id())
         try:
             calls = self._decode_changes(batch.parts, target, asked.grant)
             outcome = await account.tables.run(

@@ -263,7 +263,8 @@ def test_the_longest_boundary_is_accepted() -> None:
         b"--batch_B--\r\n",
         b"--batch_B\r\n\r\n--batch_B--\r\n",
         b"--batch_B\r\n--batch_B--\r\n",
-        a_batch(),
+        a_batch("\r\n--changeset_C\r\n\r\n" * 2),
+        a_batch("--changeset_C\r\n\r\n", CHANGE),
         b"--transaction_1\r\n" + a_batch(CHANGE),
         b"x--batch_B\r\n" + a_batch(CHANGE),
         (a_change_set(CHANGE) + a_change_set(CHANGE) + "--batch_B--\r\n").encode(),
@@ -282,6 +283,11 @@ def test_the_longest_boundary_is_accepted() -> None:
 )
 def test_a_malformed_envelope_is_refused(body: bytes) -> None:
     assert refusal(body) == REFUSED
+
+
+@pytest.mark.parametrize("blank", ["", "--changeset_C\r\n\r\n", "--changeset_C\r\n"])
+def test_a_change_set_without_parts_is_read_as_empty(blank: str) -> None:
+    assert read_batch(a_batch(blank), TYPE) == BatchRequest([], is_query=False)
 
 
 @pytest.mark.parametrize(

@@ -424,3 +424,26 @@ async def test_properties_of_all_services_outlive_the_process(tmp_path: Path) ->
     for letter, days in (("b", 1), ("q", 2), ("t", 3)):
         assert door.account.properties_of(letter).delete_retention.days == days
     await door.account.close()
+
+
+# Batches
+
+
+async def test_an_empty_change_set_changes_nothing_and_is_answered(door: Door) -> None:
+    body = b"--b\r\nContent-Type: multipart/mixed; boundary=c\r\n\r\n--c--\r\n--b--\r\n"
+
+    response = await door.ask(
+        "tables",
+        "POST",
+        f"/{ACCOUNT}/$batch",
+        body=body,
+        content_type="multipart/mixed; boundary=b",
+    )
+
+    assert response.status == 202
+    assert re.fullmatch(
+        rf"--batchresponse_{GUID}\r\n"
+        rf"Content-Type: multipart/mixed; boundary=changesetresponse_{GUID}\r\n\r\n"
+        rf"--changesetresponse_{GUID}--\r\n--batchresponse_{GUID}--\r\n",
+        response.body.decode(),
+    )
