@@ -239,11 +239,11 @@ class QueueNotFoundError(ConflictError):
 
 
 class MessageNotFoundError(ConflictError):
-    """The message was deleted, or it expired."""
+    """No message has this identifier and receipt: deleted, expired, or claimed again since."""
 
 
-class ReceiptMismatchError(ConflictError):
-    """The message was claimed or changed since this receipt was handed out."""
+class ReceiptMismatchError(MessageNotFoundError):
+    """The message exists, but this is not the receipt of its last claim or change."""
 
 
 class KeyExistsError(ConflictError):

@@ -1,5 +1,6 @@
 """The official Python queue SDK, both halves, against a live server."""
 
+import base64
 import uuid
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -186,7 +187,7 @@ async def test_the_receipt_of_an_older_dequeue_deletes_nothing(queue: Any) -> No
 
     with pytest.raises(HttpResponseError) as raised:
         await queue.delete_message(first.id, first.pop_receipt)
-    assert code_of(raised) == (400, "PopReceiptMismatch")
+    assert code_of(raised) == (404, "MessageNotFound")
     await queue.delete_message(second)
 
 
@@ -276,10 +277,30 @@ async def test_numbers_out_of_range_are_refused(queue: Any) -> None:
 async def test_a_malformed_receipt_is_refused(queue: Any) -> None:
     sent = await queue.send_message("x")
 
-    with pytest.raises(HttpResponseError) as raised:
-        await queue.delete_message(sent.id, "nonsense")
+    for change in (queue.delete_message, queue.update_message):
+        with pytest.raises(HttpResponseError) as raised:
+            await change(sent.id, "nonsense")
+        assert code_of(raised) == (400, "InvalidQueryParameterValue")
 
-    assert code_of(raised) == (400, "InvalidQueryParameterValue")
+
+@pytest.mark.parametrize("size", [20, 24, 30], ids="{} bytes".format)
+async def test_an_invented_receipt_finds_no_message(queue: Any, size: int) -> None:
+    sent = await queue.send_message("x")
+
+    for change in (queue.delete_message, queue.update_message):
+        with pytest.raises(ResourceNotFoundError) as raised:
+            await change(sent.id, base64.b64encode(bytes(size)).decode())
+        assert code_of(raised) == (404, "MessageNotFound")
+    assert (await queue.receive_message()).content == "x"
+
+
+async def test_the_receipt_of_another_message_finds_no_message(queue: Any) -> None:
+    first, second = await queue.send_message("1"), await queue.send_message("2")
+
+    for change in (queue.delete_message, queue.update_message):
+        with pytest.raises(ResourceNotFoundError) as raised:
+            await change(first.id, second.pop_receipt)
+        assert code_of(raised) == (404, "MessageNotFound")
 
 
 # Who may

@@ -157,5 +157,5 @@ class QueueEngine:
                     ("Reason", "Invalid pop receipt format"),
                 ]
             },
-            hint="A receipt is handed out by put, get and update; send it as it came.",
+            hint="Send the receipt that put, get or update answered, percent-encoded.",
         )

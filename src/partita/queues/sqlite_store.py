@@ -352,10 +352,10 @@ class SqliteQueueStore:
             )
         if not hmac.compare_digest(rows[0].receipt, receipt):
             raise ReceiptMismatchError(
-                "PopReceiptMismatch",
-                "The specified pop receipt did not match the pop receipt for a dequeued message.",
+                "MessageNotFound",
+                "The specified message does not exist.",
                 facts={"queue": name, "message": print_id(place)},
-                hint="The message was got or updated since: that receipt counts.",
+                hint="The message was received or updated since: use the receipt of that answer.",
             )
         return rows[0]
 

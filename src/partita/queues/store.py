@@ -28,8 +28,8 @@ class QueueStore(Protocol):
     """Where queues and their messages are kept.
 
     What names a queue raises QueueNotFoundError if there is none; what names a message raises
-    MessageNotFoundError if it is gone or expired, and ReceiptMismatchError if the receipt is not
-    that of its last claim or change.
+    MessageNotFoundError if it is deleted or expired, and ReceiptMismatchError, which is one of
+    those, if the receipt is not that of its last claim or change.
     """
 
     async def create_queue(self, name: str, metadata: Mapping[str, str]) -> bool:

@@ -102,7 +102,6 @@ STATUS: dict[str, int] = {
     "OperationTimedOut": 408,
     "OutOfRangeInput": 400,
     "OutOfRangeQueryParameterValue": 400,
-    "PopReceiptMismatch": 400,
     "PropertiesNeedValue": 400,
     "PropertyNameInvalid": 400,
     "PropertyNameTooLong": 400,

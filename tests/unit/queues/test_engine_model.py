@@ -139,7 +139,7 @@ class QueueMachine(RuleBasedStateMachine):
         if message not in self.queues[name]:
             raise RefusedError("MessageNotFound")
         if receipt != message.receipt:
-            raise RefusedError("PopReceiptMismatch")
+            raise RefusedError("MessageNotFound")
         return message
 
     def agree(self, work: Coroutine[Any, Any, T], expected: RefusedError | None) -> T | None:

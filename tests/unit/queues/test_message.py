@@ -68,6 +68,11 @@ def test_other_texts_are_no_receipts(text: str) -> None:
     assert find_receipt(text) is None
 
 
+@pytest.mark.parametrize("size", [20, 24, 30])
+def test_receipts_of_azure_are_well_formed_too(size: int) -> None:
+    assert find_receipt(print_receipt(bytes(size))) == bytes(size)
+
+
 def test_a_lifetime_ends_in_the_year_9999_at_the_latest() -> None:
     assert expiry_of(5, 2) == 5 + 2 * TICKS_A_SECOND
     assert expiry_of(5, None) == limits.NEVER

@@ -10,7 +10,7 @@ import pytest
 
 from partita.clock import ManualClock
 from partita.database import Database
-from partita.errors import MessageNotFoundError, PartitaError
+from partita.errors import MessageNotFoundError, PartitaError, ReceiptMismatchError
 from partita.queues import sqlite_store
 from partita.queues.engine import QueueEngine
 from partita.queues.sqlite_store import SqliteQueueStore
@@ -43,7 +43,7 @@ async def test_a_clock_set_back_across_a_restart_shows_nothing_early_and_loses_n
         clock.advance(2 * 10 + 2)
         [again] = await queues.get("work", hidden_seconds=1)
         assert again.dequeue_count == 2
-        with pytest.raises(PartitaError, match="PopReceiptMismatch"):
+        with pytest.raises(ReceiptMismatchError, match="MessageNotFound"):
             await queues.delete("work", renewed.id, renewed.receipt)
         clock.advance(2 * 60 + 2)
         assert await queues.get("work") == []

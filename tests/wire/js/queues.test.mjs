@@ -125,7 +125,7 @@ test("a message is updated, with a text and without", async () => {
   let [message] = (await queue.receiveMessages()).receivedMessageItems;
   let updated = await queue.updateMessage(message.messageId, message.popReceipt, "new", 0);
   await refuses(
-    queue.deleteMessage(message.messageId, message.popReceipt), 400, "PopReceiptMismatch",
+    queue.deleteMessage(message.messageId, message.popReceipt), 404, "MessageNotFound",
   );
   updated = await queue.updateMessage(message.messageId, updated.popReceipt, undefined, 0);
   assert.ok(updated.nextVisibleOn instanceof Date);
