@@ -107,6 +107,34 @@ def test_an_insert_in_a_batch_is_echoed_unless_told_otherwise(raw: RawClient, ta
     )
 
 
+@pytest.mark.parametrize("condition", [["If-Match: *"], []], ids=["update", "upsert"])
+@pytest.mark.parametrize("verb", ["PUT", "MERGE", "PATCH"])
+def test_a_part_that_prefers_content_is_answered_with_the_entity(
+    raw: RawClient, table: str, verb: str, condition: list[str]
+) -> None:
+    insert(raw, table)
+
+    answer = send_batch(
+        raw,
+        a_part(
+            f"{verb} {raw.root}/{table}{KEYS}",
+            "Content-Type: application/json",
+            "Accept: application/json;odata=minimalmetadata",
+            "Prefer: return-content",
+            *condition,
+            body='{"A":1}',
+        ),
+    )
+
+    shown = raw.send("GET", f"/{table}{KEYS}")
+    (part,) = parts_of(answer)
+    assert part.decode() == (
+        f"\r\n{PART}HTTP/1.1 200 OK\r\n{FRONT}Content-Type: {MINIMAL}\r\n"
+        "Preference-Applied: return-content\r\nDataServiceVersion: 3.0;\r\n"
+        f"ETag: {shown['ETag']}\r\n\r\n{shown.body.decode()}\r\n"
+    )
+
+
 def test_a_failed_batch_answers_with_its_one_failure(raw: RawClient, table: str) -> None:
     insert(raw, table, RowKey="b")
 

@@ -2,9 +2,12 @@
 
 import json
 import re
+from urllib.parse import urlsplit
 
 import pytest
 
+from wire.hostile import Service
+from wire.live import LiveServer
 from wire.raw import GUID, JSON, KEYS, MINIMAL, RawClient, accepting, insert
 
 LEVELS = ("nometadata", "minimalmetadata", "fullmetadata")
@@ -343,6 +346,82 @@ def test_a_preference_is_followed_and_said_so(
     assert answer["Location"] == f"{raw.root}/{table}{KEYS}"
     again = raw.send("POST", f"/{table}", '{"PartitionKey":"p","RowKey":"r"}', headers)
     assert (again.status, again["Preference-Applied"]) == (409, preference)
+
+
+WRITES_OF_ONE_ENTITY = {
+    "update": ("PUT", {"If-Match": "*"}, {"Added"}),
+    "merge": ("MERGE", {"If-Match": "*"}, {"Kept", "Added"}),
+    "merge by PATCH": ("PATCH", {"If-Match": "*"}, {"Kept", "Added"}),
+    "merge by a tunnel": ("POST", {"If-Match": "*", "X-HTTP-Method": "MERGE"}, {"Kept", "Added"}),
+    "insert or replace": ("PUT", {}, {"Added"}),
+    "insert or merge": ("MERGE", {}, {"Kept", "Added"}),
+}
+
+
+@pytest.mark.parametrize("write", WRITES_OF_ONE_ENTITY)
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_write_that_prefers_content_is_answered_with_the_entity(
+    raw: RawClient, table: str, write: str, level: str
+) -> None:
+    insert(raw, table, Kept=1)
+    method, condition, names = WRITES_OF_ONE_ENTITY[write]
+    headers = accepting(level) | condition | {"Prefer": "return-content"}
+
+    answer = raw.send(method, f"/{table}{KEYS}", '{"Added":2}', headers)
+
+    shown = raw.send("GET", f"/{table}{KEYS}", headers=accepting(level))
+    assert (answer.status, answer.body) == (200, shown.body)
+    assert answer["Content-Type"] == shown["Content-Type"]
+    assert (answer["ETag"], answer["Preference-Applied"]) == (shown["ETag"], "return-content")
+    assert not {"Location", "DataServiceId"} & set(answer.names)
+    assert {"Kept", "Added"} & answer.json.keys() == names
+
+
+def test_an_upsert_that_inserts_is_answered_with_the_entity_too(raw: RawClient, table: str) -> None:
+    headers = JSON | {"Prefer": "return-content"}
+
+    answer = raw.send("PUT", f"/{table}{KEYS}", '{"A":1}', headers)
+
+    assert (answer.status, answer.json["A"]) == (200, 1)
+
+
+@pytest.mark.parametrize("write", WRITES_OF_ONE_ENTITY)
+def test_a_write_that_prefers_no_content_is_told_so(raw: RawClient, table: str, write: str) -> None:
+    insert(raw, table, Kept=1)
+    method, condition, _ = WRITES_OF_ONE_ENTITY[write]
+
+    answer = raw.send(
+        method, f"/{table}{KEYS}", "{}", JSON | condition | {"Prefer": "return-no-content"}
+    )
+
+    assert (answer.status, answer.body) == (204, b"")
+    assert answer["Preference-Applied"] == "return-no-content"
+    assert "DataServiceId" not in answer.names
+
+
+def test_a_failed_update_says_that_its_preference_was_seen(raw: RawClient, table: str) -> None:
+    headers = JSON | {"If-Match": "*", "Prefer": "return-content"}
+
+    answer = raw.send("PUT", f"/{table}{KEYS}", "{}", headers)
+
+    assert (answer.status, answer.code) == (404, "ResourceNotFound")
+    assert answer["Preference-Applied"] == "return-content"
+
+
+def test_a_token_that_may_not_read_gets_no_entity_from_a_merge(
+    server: LiveServer, raw: RawClient, table: str
+) -> None:
+    insert(raw, table, Secret=1)
+    hostile = Service(urlsplit(server.endpoint).port or 0)
+    headers = JSON | {"If-Match": "*", "Prefer": "return-content"}
+
+    def merge(letters: str) -> tuple[int, bool]:
+        token = hostile.table_sas(table, sp=letters)
+        answer = raw.send("MERGE", f"/{table}{KEYS}?{token}", "{}", headers, is_signed=False)
+        return answer.status, b"Secret" in answer.body
+
+    assert merge("u") == (204, False)
+    assert merge("ru") == (200, True)
 
 
 # Pages

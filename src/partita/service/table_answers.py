@@ -7,6 +7,7 @@ from partita.service.error_wire import encode_json, message_of
 from partita.service.render import Level, View
 from partita.service.request import Response
 from partita.service.table_wire import (
+    CONTENT,
     NO_CONTENT,
     Change,
     CreateTable,
@@ -51,19 +52,27 @@ def change_answer(entity: Entity | None, call: Change, root: str, account: str) 
     """Answer one write; `entity` is what it left, None after a delete."""
     if entity is None:
         return Response(204)
+    is_insert = isinstance(call.operation, Insert)
     headers: Headers = [("ETag", entity.etag)]
-    if not isinstance(call.operation, Insert):
-        return Response(204, headers)
-    location = entity_url(root, call.table, entity.key)
-    headers.append(("Location", location))
+    location = entity_url(root, call.table, entity.key) if is_insert else ""
+    if is_insert:
+        headers.append(("Location", location))
     if call.preference is not None:
         headers.append(("Preference-Applied", call.preference))
-    if call.preference == NO_CONTENT:
-        headers.append(("DataServiceId", location))
+    if not _is_echoed(call):
+        if is_insert:
+            headers.append(("DataServiceId", location))
         return Response(204, headers)
     headers.append(("Content-Type", call.level.content_type))
     view = View(root, account, call.table, call.level)
-    return Response(201, headers, render.one_entity(entity, view))
+    return Response(201 if is_insert else 200, headers, render.one_entity(entity, view))
+
+
+def _is_echoed(call: Change) -> bool:
+    """Return whether the answer shows the entity: an insert's does unless told otherwise."""
+    if isinstance(call.operation, Insert):
+        return call.preference != NO_CONTENT
+    return call.preference == CONTENT
 
 
 def table_answer(table: Table, call: GetTable, root: str, account: str) -> Response:
@@ -99,13 +108,14 @@ def part_of_change(entity: Entity | None, call: Change, root: str, account: str)
     is_insert = isinstance(call.operation, Insert)
     headers = list(_BATCH_FRONT)
     body = b""
-    if is_insert and call.preference != NO_CONTENT:
+    if _is_echoed(call):
         assert entity is not None
         headers.append(("Content-Type", call.level.content_type))
         body = render.one_entity(entity, View(root, account, call.table, call.level))
     if call.preference is not None:
         headers.append(("Preference-Applied", call.preference))
-    headers.append(("DataServiceVersion", "3.0;" if is_insert else "1.0;"))
+    is_new = is_insert or call.preference is not None
+    headers.append(("DataServiceVersion", "3.0;" if is_new else "1.0;"))
     if call.content_id is not None:
         headers.append(("Content-ID", call.content_id))
     if is_insert:
@@ -115,7 +125,8 @@ def part_of_change(entity: Entity | None, call: Change, root: str, account: str)
             headers.append(("DataServiceId", location))
     if entity is not None:
         headers.append(("ETag", entity.etag))
-    return Response(201 if body else 204, headers, body)
+    echoed = 201 if is_insert else 200
+    return Response(echoed if body else 204, headers, body)
 
 
 def part_of_query(answer: Response) -> Response:

@@ -29,8 +29,9 @@ from partita.service.error_wire import encode_json, encode_xml, status_of
 from partita.service.front import Asked, read_only
 from partita.service.render import Level
 from partita.service.request import Request, Response
-from partita.service.sas import Grant, Sas
+from partita.service.sas import READ, Grant, Sas
 from partita.service.table_wire import (
+    CONTENT,
     WRITES,
     Call,
     Change,
@@ -54,10 +55,13 @@ from partita.service.table_wire import (
 )
 from partita.tables import limits, plan
 from partita.tables.group import EntityGroup
+from partita.tables.operations import Insert
 
 DEFAULT_VERSION = "2019-02-02"
 """The API version of requests that name none: what the current Python SDK sends."""
 _XML = ("Content-Type", "application/xml")
+_PREFERRING = frozenset({"POST", "PUT", "PATCH", "MERGE"})
+"""Methods whose answers can show the entity, or leave it out."""
 
 
 class TableService:
@@ -100,6 +104,8 @@ class TableService:
             raise read_only()
         if not grant.everything:
             check_needs(call, grant)
+            if isinstance(call, Change):
+                call = _as_granted(call, grant)
         return await self._perform(call, asked)
 
     async def _perform(  # noqa: PLR0911, PLR0912 - one honest switch over the calls
@@ -207,7 +213,7 @@ class TableService:
             except PartitaError as error:
                 error.facts["index"] = index
                 raise
-            calls.append(call)
+            calls.append(_as_granted(call, grant))
         return calls
 
     def _decode_part(self, part: Request, target: Target, known: dict[str, Resource]) -> Call:
@@ -252,7 +258,7 @@ class TableService:
         if _wants_xml(request):
             return encode_xml(error, message, extra=extra)
         preference = preference_of(request)
-        if preference is not None and request.method == "POST":
+        if preference is not None and request.method in _PREFERRING:
             extra.append(("Preference-Applied", preference))
         return encode_json(error, message, _error_content_type(error, request), extra=extra)
 
@@ -280,6 +286,18 @@ def check_needs(call: Call, grant: Grant) -> None:
     if not grant.everything:
         for need in call.needs():
             grant.check(need)
+
+
+def _as_granted(call: Change, grant: Grant) -> Change:
+    """Return the write, without an echo of the entity where the token may not read it.
+
+    The answer to a merge shows properties that the request did not send; an insert has none.
+    """
+    if grant.everything or READ[0] in grant.permissions or call.preference != CONTENT:
+        return call
+    if isinstance(call.operation, Insert):
+        return call
+    return msgspec.structs.replace(call, preference=None)
 
 
 def _bad_batch(hint: str) -> InvalidRequestError:

@@ -272,7 +272,7 @@ def _decode_entity(
         )
     else:
         operation = InsertOrMerge(key, properties) if etag is None else Merge(key, properties, etag)
-    return Change(table, operation, level, content_id=content_id_of(request))
+    return Change(table, operation, level, preference_of(request), content_id_of(request))
 
 
 def _decode_entity_set(
