@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import pytest
 
 from partita.blobs import limits
+from partita.blobs.checksums import sums_of
 from partita.blobs.engine import BlobEngine
 from partita.blobs.model import (
     Blob,
@@ -296,6 +297,16 @@ class BlobStoreConformance(ABC):
         opened = await self.engine.open_blob(blob("a"), first=10, last=70000, wants_md5=True)
 
         assert opened.md5 == hashlib.md5(LONG[10:70001]).digest()
+        assert b"".join([part async for part in opened.content]) == LONG[10:70001]
+        await opened.content.close()
+
+    async def test_the_crc64_of_a_short_range_is_given_on_demand(self) -> None:
+        await self.engine.put_blob(blob("a"), LONG)
+
+        opened = await self.engine.open_blob(blob("a"), first=10, last=70000, wants_crc64=True)
+
+        assert opened.md5 is None
+        assert opened.crc64 == sums_of(LONG[10:70001], wants_md5=False).crc64
         assert b"".join([part async for part in opened.content]) == LONG[10:70001]
         await opened.content.close()
 

@@ -10,7 +10,7 @@ import pytest
 
 from wire.live import LiveServer
 from wire.raw_blob import APPEND, BLOCK, PAGE, RawBlobClient
-from wire.raw_queue import VERSION
+from wire.raw_queue import VERSION, QueueAnswer
 
 PATIENCE_SECONDS = 60
 
@@ -207,3 +207,84 @@ def test_an_empty_condition_in_a_part_of_a_batch_is_no_condition(
     assert answer.status == 202
     assert b"HTTP/1.1 202 Accepted" in answer.body
     assert blobs.send("GET", f"/{container}/b").status == 404
+
+
+# Checksums of ranges
+
+MD5 = "x-ms-range-get-content-md5"
+CRC64 = "x-ms-range-get-content-crc64"
+FOUR_MIB = 4 * 1024 * 1024
+
+
+def checksums_of(answer: QueueAnswer) -> dict[str, str]:
+    names = ("content-md5", "x-ms-content-crc64")
+    return {name.lower(): value for name, value in answer.fields if name.lower() in names}
+
+
+@pytest.mark.parametrize("header", ["Range", "x-ms-range"])
+def test_a_range_is_answered_with_the_checksum_that_is_asked_for(
+    blobs: RawBlobClient, container: str, header: str
+) -> None:
+    put(blobs, container, content=b"<hello world>")
+    ranged = {header: "bytes=1-11"}
+
+    plain = blobs.send("GET", f"/{container}/b", headers=ranged)
+    md5 = blobs.send("GET", f"/{container}/b", headers=ranged | {MD5: "true"})
+    crc64 = blobs.send("GET", f"/{container}/b", headers=ranged | {CRC64: "true"})
+    neither = blobs.send("GET", f"/{container}/b", headers=ranged | {CRC64: "false"})
+
+    assert {answer.body for answer in (plain, md5, crc64, neither)} == {b"hello world"}
+    assert {answer.status for answer in (plain, md5, crc64, neither)} == {206}
+    assert checksums_of(plain) == checksums_of(neither) == {}
+    assert checksums_of(md5) == {"content-md5": "XrY7u+Ae7tCTyyK7j1rNww=="}
+    assert checksums_of(crc64) == {"x-ms-content-crc64": "vo7q9sPVKY0="}
+
+
+@pytest.mark.parametrize("name", [MD5, CRC64])
+@pytest.mark.parametrize(
+    "ranged", [{}, {"Range": ""}, {"Range": "bytes=-5"}, {"Range": "lines=0-1"}]
+)
+def test_a_checksum_needs_a_range(
+    blobs: RawBlobClient, container: str, name: str, ranged: dict[str, str]
+) -> None:
+    put(blobs, container)
+
+    answer = blobs.send("GET", f"/{container}/b", headers=ranged | {name: "true"})
+
+    assert answer.told == "400 InvalidHeaderValue"
+    assert answer.elements() == {"HeaderName": name, "HeaderValue": "true"}
+
+
+@pytest.mark.parametrize(("md5", "crc64"), [("true", "true"), ("true", "false"), ("false", "true")])
+def test_a_range_has_one_checksum(
+    blobs: RawBlobClient, container: str, md5: str, crc64: str
+) -> None:
+    put(blobs, container)
+    headers = {"Range": "bytes=0-4", MD5: md5, CRC64: crc64}
+
+    answer = blobs.send("GET", f"/{container}/b", headers=headers)
+
+    assert answer.told == "400 InvalidHeaderValue"
+
+
+@pytest.mark.parametrize("name", [MD5, CRC64])
+def test_a_checksum_is_of_four_mebibytes_at_most(
+    blobs: RawBlobClient, container: str, name: str
+) -> None:
+    put(blobs, container, content=bytes(FOUR_MIB + 1))
+
+    def told(given: str) -> str:
+        headers = {"x-ms-range": given, name: "true"}
+        return blobs.send("GET", f"/{container}/b", headers=headers).told
+
+    assert told(f"bytes=0-{FOUR_MIB - 1}") == told("bytes=1-") == "206"
+    assert told(f"bytes=0-{FOUR_MIB}") == told("bytes=0-") == "400 OutOfRangeInput"
+
+
+@pytest.mark.parametrize("name", [MD5, CRC64])
+def test_a_checksum_is_true_or_false(blobs: RawBlobClient, container: str, name: str) -> None:
+    put(blobs, container)
+
+    answer = blobs.send("GET", f"/{container}/b", headers={"Range": "bytes=0-4", name: "1"})
+
+    assert answer.told == "400 InvalidHeaderValue"

@@ -111,20 +111,22 @@ class BlobEngine(ContainerEngine, BlockEngine, PageEngine, CopyEngine):
                 put_new(tx, place, name, tx.add_content(receipt.received), facts)
         return Written(facts.changed_at, sums.md5, sums.crc64)
 
-    async def open_blob(
+    async def open_blob(  # noqa: PLR0913 - what a reader may ask for, each by its name
         self,
         name: BlobName,
         *,
         first: int | None = None,
         last: int | None = None,
         wants_md5: bool = False,
+        wants_crc64: bool = False,
         lease_id: str | None = None,
         conditions: Conditions = ANY,
     ) -> Opened:
         """Open a blob, or bytes `first` to `last` (inclusive) of it, for reading.
 
         A `last` beyond the end is clipped; a `first` beyond it is InvalidRange, with the length
-        in `facts["length"]`. Close what comes back.
+        in `facts["length"]`. A checksum is of RANGE_MD5_BYTES_MAX bytes at most. Close what comes
+        back.
         """
         terms = self.terms(lease_id, conditions)
         snapshot = snapshot_ticks(name.snapshot)
@@ -139,8 +141,9 @@ class BlobEngine(ContainerEngine, BlockEngine, PageEngine, CopyEngine):
             judging.judge_read_of(row, terms)
             judging.refuse_archived(row, terms.now)
             start, end = _clipped(first, last, row.facts.length)
-            if wants_md5 and end - start > limits.RANGE_MD5_BYTES_MAX:
-                raise _too_long_for_md5()
+            has_sums = wants_md5 or wants_crc64
+            if has_sums and end - start > limits.RANGE_MD5_BYTES_MAX:
+                raise too_long_for_checksum()
             if inline is not None and pieces is None:
                 content: Download = BytesDownload(verified(inline)[start:end])
             else:
@@ -148,19 +151,20 @@ class BlobEngine(ContainerEngine, BlockEngine, PageEngine, CopyEngine):
         finally:
             if pieces is not None:
                 self.store.claims.unpin(row.content)
-        md5 = None
-        if wants_md5:
-            content, md5 = await self._with_md5(content)
+        sums = UNDECLARED
+        if has_sums:
+            content, sums = await self._with_sums(content, wants_md5=wants_md5)
         blob = blob_of(row.name, row.snapshot, row.facts, terms.now)
-        return Opened(blob, content, start, end - 1, row.facts.length, md5)
+        crc64 = sums.crc64 if wants_crc64 else None
+        return Opened(blob, content, start, end - 1, row.facts.length, sums.md5, crc64)
 
-    async def _with_md5(self, content: Download) -> tuple[Download, bytes | None]:
+    async def _with_sums(self, content: Download, *, wants_md5: bool) -> tuple[Download, Declared]:
         try:
             whole = b"".join([part async for part in content])
         finally:
             await content.close()
-        sums = await self.store.threads.run(partial(checksums.sums_of, wants_md5=True), whole)
-        return BytesDownload(whole), sums.md5
+        sums = partial(checksums.sums_of, wants_md5=wants_md5)
+        return BytesDownload(whole), await self.store.threads.run(sums, whole)
 
     async def get_blob(
         self, name: BlobName, *, lease_id: str | None = None, conditions: Conditions = ANY
@@ -326,9 +330,10 @@ def _clipped(first: int | None, last: int | None, length: int) -> tuple[int, int
     return first, length if last is None else min(last + 1, length)
 
 
-def _too_long_for_md5() -> LimitExceededError:
+def too_long_for_checksum() -> LimitExceededError:
+    """Return the refusal of a checksum of too long a range."""
     return LimitExceededError(
         "OutOfRangeInput",
-        "The MD5 of a range is given for at most 4 MiB.",
-        hint="Ask for shorter ranges.",
+        "One of the request inputs is out of range.",
+        hint=f"Ask for the checksum of at most {limits.RANGE_MD5_BYTES_MAX} bytes.",
     )

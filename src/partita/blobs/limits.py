@@ -38,7 +38,7 @@ LEASE_INFINITE = -1
 LEASE_BREAK_SECONDS_MAX = 60
 
 RANGE_MD5_BYTES_MAX = 4 * MIB
-"""The longest range whose MD5 a download computes."""
+"""The longest range whose MD5 or CRC64 a download computes."""
 
 INLINE_BYTES_MAX = 64 * KIB
 """Content up to this size lies in the database, longer content in a file; one chunk at most."""

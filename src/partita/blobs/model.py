@@ -300,6 +300,7 @@ class Opened(msgspec.Struct, frozen=True):
     total: int
     md5: bytes | None = None
     """Of the range, when it was asked for."""
+    crc64: bytes | None = None
 
 
 class Listing(msgspec.Struct, frozen=True):

@@ -56,7 +56,7 @@ def written_lines(written: Written, *, is_encrypted: bool = True) -> Lines:
 
 
 def checksum_lines(md5: bytes | None, crc64: bytes | None) -> Lines:
-    """Return the checksums of a body: always the CRC, and the MD5 if it was asked for."""
+    """Return the checksums that were computed: of a body, or of the range that was asked for."""
     lines = [] if md5 is None else [("Content-MD5", base64(md5))]
     return lines if crc64 is None else [*lines, ("x-ms-content-crc64", base64(crc64))]
 
@@ -70,8 +70,7 @@ def download_lines(opened: Opened, overrides: Overrides, *, is_range: bool) -> L
         lines.append(("Content-Range", f"bytes {opened.first}-{opened.last}/{opened.total}"))
         if stored_md5 is not None:
             lines.append(("x-ms-blob-content-md5", base64(stored_md5)))
-        if opened.md5 is not None:
-            lines.append(("Content-MD5", base64(opened.md5)))
+        lines += checksum_lines(opened.md5, opened.crc64)
     elif stored_md5 is not None:
         lines.append(("Content-MD5", base64(stored_md5)))
     return lines

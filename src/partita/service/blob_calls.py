@@ -6,6 +6,7 @@ from typing import get_args
 from partita.blobs import limits
 from partita.blobs.checksums import sums_of, verify
 from partita.blobs.downloading import BytesDownload
+from partita.blobs.engine import too_long_for_checksum
 from partita.blobs.model import (
     Appended,
     Conditions,
@@ -16,7 +17,7 @@ from partita.blobs.model import (
     SequenceAction,
     Written,
 )
-from partita.errors import ConflictError, InvalidRequestError
+from partita.errors import ConflictError
 from partita.service.blob_answers import (
     ENCRYPTED,
     Lines,
@@ -74,6 +75,9 @@ BLOCK_BYTES_MAX = (("2019-12-12", limits.BLOCK_BYTES_MAX), ("2016-05-31", 100 * 
 BLOCK_BYTES_MAX_OLD = 4 * MIB
 APPEND_BYTES_MAX = (("2022-11-02", limits.APPEND_BYTES_MAX),)
 APPEND_BYTES_MAX_OLD = 4 * MIB
+
+RANGE_MD5 = "x-ms-range-get-content-md5"
+RANGE_CRC64 = "x-ms-range-get-content-crc64"
 
 _PAGE_MARKER = re.compile(rf"\d{{1,{NUMBER_DIGITS_MAX}}}", re.ASCII)
 _NOT_BUILT = (
@@ -163,18 +167,13 @@ async def _create_page_blob(asked: BlobAsked) -> Written:
 async def get_blob(asked: BlobAsked) -> Response:
     request = asked.request
     wanted = range_of(request.headers)
-    wants_md5 = flag_of(request, "x-ms-range-get-content-md5") is True
-    if wants_md5 and wanted is not None and (wanted.length or 0) > limits.RANGE_MD5_BYTES_MAX:
-        raise InvalidRequestError(
-            "OutOfRangeInput",
-            "One of the request inputs is out of range.",
-            hint=f"An MD5 is made for at most {limits.RANGE_MD5_BYTES_MAX} bytes.",
-        )
+    wants_md5, wants_crc64 = _checksums_of_range(request, wanted)
     opened = await asked.front.account.blobs.open_blob(
         asked.name,
         first=None if wanted is None else wanted.first,
         last=None if wanted is None else wanted.last,
-        wants_md5=wants_md5 and wanted is not None,
+        wants_md5=wants_md5,
+        wants_crc64=wants_crc64,
         lease_id=lease_id_of(request),
         conditions=conditions_of(request),
     )
@@ -184,6 +183,26 @@ async def get_blob(asked: BlobAsked) -> Response:
     if isinstance(content, BytesDownload):
         return Response(status, lines, content.content)
     return Response(status, lines, download=content)
+
+
+def _checksums_of_range(request: Request, wanted: ByteRange | None) -> tuple[bool, bool]:
+    """Return whether MD5 and CRC64 of the range are asked for: at most one of them is.
+
+    A header that says false counts as present, as the reference of the service has it.
+    """
+    present = [name for name in (RANGE_MD5, RANGE_CRC64) if request.given(name) is not None]
+    if not present:
+        return False, False
+    wants_md5, wants_crc64 = flag_of(request, RANGE_MD5), flag_of(request, RANGE_CRC64)
+    if wanted is None:
+        hint = "Send Range or x-ms-range: bytes=first-last."
+        raise invalid_header(present[0], request.headers[present[0]], hint)
+    if len(present) > 1:
+        hint = f"Send {RANGE_MD5} or {RANGE_CRC64}, not both."
+        raise invalid_header(RANGE_CRC64, request.headers[RANGE_CRC64], hint)
+    if (wants_md5 or wants_crc64) and (wanted.length or 0) > limits.RANGE_MD5_BYTES_MAX:
+        raise too_long_for_checksum()
+    return wants_md5 is True, wants_crc64 is True
 
 
 async def get_blob_properties(asked: BlobAsked) -> Response:

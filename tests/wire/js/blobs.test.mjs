@@ -104,6 +104,15 @@ test("a condition keeps an older version from being written over", async () => {
   await assert.rejects(late, { statusCode: 412, code: "ConditionNotMet" });
 });
 
+test("a range comes with the checksum that is asked for", async () => {
+  const blob = (await aContainer()).getBlockBlobClient("b");
+  await blob.upload("<hello world>", 13);
+  const checked = await blob.download(1, 11, { rangeGetContentCrc64: true });
+  assert.equal(Buffer.from(checked.contentCrc64).toString("base64"), "vo7q9sPVKY0=");
+  const both = { rangeGetContentMD5: true, rangeGetContentCrc64: true };
+  await assert.rejects(blob.download(1, 11, both), { statusCode: 400 });
+});
+
 test("an empty etag sets no condition", async () => {
   const blob = (await aContainer()).getBlockBlobClient("b");
   await blob.upload("1", 1, { conditions: { ifMatch: "" } });
