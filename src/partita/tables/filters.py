@@ -97,6 +97,15 @@ def _syntax_error(text: str, position: int) -> FilterSyntaxError:
     )
 
 
+def _not_int32(text: str, position: int, digits: str) -> FilterSyntaxError:
+    shown = digits[: limits.NUMBER_DIGITS_MAX]
+    return FilterSyntaxError(
+        "InvalidInput",
+        f"Unrecognized 'Edm.Int32' literal '{shown}' at '{position}' in '{printable(text)}'.",
+        hint=f"Write {shown}L: a whole number without L is an Int32.",
+    )
+
+
 def _not_valid(hint: str) -> FilterSyntaxError:
     return FilterSyntaxError("InvalidInput", "One of the request inputs is not valid.", hint=hint)
 
@@ -237,8 +246,12 @@ def _number(text: str, start: int) -> _Token:
         literal, end = _whole(digits, is_long=True), end + 1
     elif suffix in ("D", "d"):
         literal, end = _double(digits), end + 1
+    elif is_whole:
+        literal = _whole(digits, is_long=False)
+        if literal is None:
+            raise _not_int32(text, start, digits)
     else:
-        literal = _whole(digits, is_long=False) if is_whole else _double(digits)
+        literal = _double(digits)
     if literal is None:
         raise _syntax_error(text, end)
     return _Token("operand", end, literal)
@@ -256,12 +269,9 @@ def _whole(digits: str, *, is_long: bool) -> Literal | None:
     if len(digits) > limits.NUMBER_DIGITS_MAX:
         return None
     value = int(digits)
-    # Clients leave the L out between 2^31 and 2^32: what does not fit Int32 is an Int64.
-    if not is_long and edm.INT32_MIN <= value <= edm.INT32_MAX:
-        return Literal(edm.INT32, value)
-    if edm.INT64_MIN <= value <= edm.INT64_MAX:
-        return Literal(edm.INT64, value)
-    return None
+    if is_long:
+        return Literal(edm.INT64, value) if edm.INT64_MIN <= value <= edm.INT64_MAX else None
+    return Literal(edm.INT32, value) if edm.INT32_MIN <= value <= edm.INT32_MAX else None
 
 
 def _double(digits: str) -> Literal | None:

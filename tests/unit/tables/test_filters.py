@@ -155,9 +155,10 @@ def test_fifty_one_and_three_thousand_comparisons_are_allowed() -> None:
         ("-2147483648", edm.INT32, -(2**31)),
         ("42L", edm.INT64, 42),
         ("-42l", edm.INT64, -42),
-        ("2147483648", edm.INT64, 2**31),
-        ("4294967295", edm.INT64, 2**32 - 1),
-        ("-9223372036854775808", edm.INT64, -(2**63)),
+        ("2147483647", edm.INT32, 2**31 - 1),
+        ("2147483648L", edm.INT64, 2**31),
+        ("4294967295L", edm.INT64, 2**32 - 1),
+        ("-9223372036854775808L", edm.INT64, -(2**63)),
         ("4.1", edm.DOUBLE, 4.1),
         ("1.0", edm.DOUBLE, 1.0),
         ("1e3", edm.DOUBLE, 1000.0),
@@ -197,10 +198,26 @@ def test_nan_is_a_double() -> None:
 
 
 @pytest.mark.parametrize(
+    "text", ["2147483648", "-2147483649", "4294967295", "4294967296", str(2**63), "1" * 65]
+)
+def test_a_whole_number_beyond_int32_needs_its_suffix(text: str) -> None:
+    shown = text[:64]
+    for written, place in ((f"A eq {text}", 5), (f"{text} lt A", 0)):
+        with pytest.raises(FilterSyntaxError) as caught:
+            parse(written)
+
+        assert caught.value.code == "InvalidInput"
+        assert caught.value.message == (
+            f"Unrecognized 'Edm.Int32' literal '{shown}' at '{place}' in '{written}'."
+        )
+        assert f"{shown}L" in caught.value.hint
+
+
+@pytest.mark.parametrize(
     "text",
     [
-        "9223372036854775808",
-        "1" * 65,
+        "9223372036854775808L",
+        "1" * 65 + "L",
         "1e400",
         "datetime'yesterday'",
         "datetime'0001-01-01T00:00:00+14:00'",
