@@ -33,12 +33,15 @@ class PartitaError(Exception):
         *,
         facts: Mapping[str, object] | None = None,
         hint: str = "",
+        setting: str = "",
     ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.facts: dict[str, object] = dict(facts or {})
         self.hint = hint
+        self.setting = setting
+        """The setting of the server, the account or the client that cures it, if there is one."""
 
     def __str__(self) -> str:
         facts = ", ".join(f"{name}={value!r}" for name, value in self.facts.items())

@@ -116,8 +116,12 @@ def test_the_message_is_the_service_s_and_the_hint_ours(staff: TableClient) -> N
 
     body = answer.json()["odata.error"]
     assert body["code"] == "ServerBusy"
-    assert body["message"]["value"].startswith("The server is busy.\nRequestId:")
-    assert "spread the keys" in answer.headers["x-partita-hint"]
+    message, hint, request_id, _ = body["message"]["value"].split("\n")
+    assert message == "The server is busy."
+    assert hint == answer.headers["x-partita-hint"]
+    assert "spread the keys" in hint
+    assert "--enforce-targets" in hint
+    assert request_id.startswith("RequestId:")
 
 
 def test_every_kind_of_request_is_refused_until_time_has_passed(

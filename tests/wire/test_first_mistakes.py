@@ -2,14 +2,28 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
 from azure.core.exceptions import HttpResponseError
+from azure.data.tables import (
+    AccountSasPermissions,
+    ResourceTypes,
+    TableServiceClient,
+    generate_account_sas,
+)
+from azure.storage.blob import BlobServiceClient
+from azure.storage.queue import QueueServiceClient
 
 import partita
 from partita.errors import ConfigurationError, StoreLockedError, UsageError
-from wire.live import ANY_PORTS
+from partita.service.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
+from partita.service.services import TABLES
+from wire.conftest import StartServer
+from wire.live import ANY_PORTS, LiveServer
 
 
 def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path) -> None:
@@ -74,6 +88,64 @@ def test_a_refusal_carries_its_hint_in_a_header() -> None:
 
     headers = getattr(caught.value.response, "headers", {})
     assert "a property on one side" in headers["x-partita-hint"]
+
+
+STRANGE_HOST = {"Host": "storage.test"}
+
+
+def refused_by_tables(server: LiveServer) -> str:
+    client = TableServiceClient.from_connection_string(server.connection_string)
+    with client, pytest.raises(HttpResponseError) as caught:
+        list(client.list_tables(headers=STRANGE_HOST))
+    return str(caught.value)
+
+
+def refused_by_queues(server: LiveServer) -> str:
+    client = QueueServiceClient.from_connection_string(server.connection_string)
+    with client, pytest.raises(HttpResponseError) as caught:
+        client.create_queue("work", headers=STRANGE_HOST)
+    return str(caught.value)
+
+
+def refused_by_blobs(server: LiveServer) -> str:
+    client = BlobServiceClient.from_connection_string(server.connection_string)
+    with client, pytest.raises(HttpResponseError) as caught:
+        client.create_container("photos", headers=STRANGE_HOST)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("refused_by", [refused_by_tables, refused_by_queues, refused_by_blobs])
+def test_a_host_that_is_not_allowed_is_told_in_the_error_of_the_sdk(
+    server: LiveServer, refused_by: Callable[[LiveServer], str]
+) -> None:
+    shown = refused_by(server)
+
+    assert "InvalidHeaderValue" in shown
+    assert "Host 'storage.test' is not allowed" in shown
+    assert "--allowed-host storage.test" in shown
+
+
+def test_an_allowed_host_is_served(start_server: StartServer) -> None:
+    server = start_server("--allowed-host", "storage.test")
+
+    with TableServiceClient.from_connection_string(server.connection_string) as client:
+        assert list(client.list_tables(headers=STRANGE_HOST)) == []
+
+
+def test_a_token_for_https_only_is_told_how_to_get_it() -> None:
+    token = generate_account_sas(
+        AzureNamedKeyCredential(DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY),
+        ResourceTypes(service=True, object=True),
+        AccountSasPermissions(list=True),
+        datetime.now(UTC) + timedelta(hours=1),
+        protocol="https",
+    )
+    with partita.open_account(None) as account:
+        arguments = account.client_arguments(TABLES) | {"credential": AzureSasCredential(token)}
+        with TableServiceClient(**arguments) as client, pytest.raises(HttpResponseError) as caught:
+            list(client.list_tables())
+
+    assert "--tls-cert" in str(caught.value)
 
 
 def test_an_unknown_durability_lists_the_known_ones() -> None:

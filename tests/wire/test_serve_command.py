@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -138,3 +139,21 @@ def test_the_request_log_has_one_line_a_request_and_no_signature(tmp_path: Path)
 
     assert len([line for line in log if " POST /devstoreaccount1/Tables 201 " in line]) == 1
     assert not any("sig=" in line or "SharedKey" in line for line in log)
+
+
+def test_the_log_names_the_setting_that_cures_a_refusal(tmp_path: Path) -> None:
+    with a_server(tmp_path, "--no-request-log") as (process, start):
+        request = urllib.request.Request(
+            f"{start['table_endpoint']}/Tables", headers={"Host": "storage.test"}
+        )
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request)
+        with refused.value as answer:
+            assert answer.code == 400
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        assert process.stderr is not None
+        log = process.stderr.read()
+
+    assert "WARNING" in log
+    assert "--allowed-host storage.test" in log

@@ -11,6 +11,7 @@ from partita.service.shared_key import authentication_failed
 CHALLENGE_VERSION_MIN = "2020-12-06"
 """The first API version whose clients read a challenge."""
 
+_SETTING = "credential"
 _HINT = "Bearer tokens are not accepted: use an account key or a SAS."
 
 
@@ -20,7 +21,7 @@ def challenge(request: Request, tenant: str = "common") -> NotAuthorizedError:
     Where the facts hold `www_authenticate` the answer is a 401 with that header.
     """
     if request.headers.get("x-ms-version", "") < CHALLENGE_VERSION_MIN:
-        return authentication_failed(hint=_HINT)
+        return authentication_failed(hint=_HINT, setting=_SETTING)
     return NotAuthorizedError(
         "InvalidAuthenticationInfo",
         "Server failed to authenticate the request. Please refer to the information in the"
@@ -28,7 +29,8 @@ def challenge(request: Request, tenant: str = "common") -> NotAuthorizedError:
         facts={
             "www_authenticate": "Bearer"
             f" authorization_uri=https://login.microsoftonline.com/{tenant}/oauth2/authorize"
-            " resource_id=https://storage.azure.com"
+            " resource_id=https://storage.azure.com",
         },
         hint=_HINT,
+        setting=_SETTING,
     )

@@ -271,7 +271,8 @@ async def _refuse_delegation(_asked: BlobAsked) -> Response:
         "AuthenticationFailed",
         "Server failed to authenticate the request. Make sure the value of Authorization header"
         " is formed correctly including the signature.",
-        hint="A user delegation key needs a bearer token, which this server does not take.",
+        hint="User delegation keys are not supported: make the SAS with an account key.",
+        setting="credential",
     )
 
 

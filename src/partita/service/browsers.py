@@ -8,6 +8,7 @@ from collections.abc import Container, Sequence
 from functools import lru_cache
 
 from partita.errors import InvalidRequestError, NotAuthorizedError
+from partita.service import cors
 from partita.service.cors import CorsRule, find_rule
 from partita.service.request import Request
 
@@ -31,11 +32,15 @@ def guard(request: Request, rules: Sequence[CorsRule], allowed_hosts: Container[
     """
     headers = request.headers
     host = headers.get("host", "")
-    if not _is_loopback(host) and _name_of(host) not in allowed_hosts:
+    name = _name_of(host)
+    if not _is_loopback(host) and name not in allowed_hosts:
         raise InvalidRequestError(
             "InvalidHeaderValue",
             "The value for one of the HTTP headers is not in the correct format.",
-            hint=f"Host {host!r} is not allowed for the development account: use --allowed-host.",
+            facts={"elements": [("HeaderName", "Host"), ("HeaderValue", host)]},
+            hint=f"Host {name!r} is not allowed for the development account: start the server"
+            f" with --allowed-host {name}, or serve an account with a key of its own.",
+            setting="--allowed-host",
         )
     if "origin" in headers or "cross-site" in headers.get("sec-fetch-site", ""):
         _check_origin(request, rules)
@@ -60,5 +65,7 @@ def _check_origin(request: Request, rules: Sequence[CorsRule]) -> None:
         raise NotAuthorizedError(
             "CorsPreflightFailure" if request.method == "OPTIONS" else "AuthorizationFailure",
             "This request is not authorized to perform this operation.",
-            hint="A browser's request to the development account needs a matching CORS rule.",
+            hint="A browser's request to the development account needs a CORS rule for its origin"
+            " and method: add one to the properties of the service.",
+            setting=cors.SETTING,
         )

@@ -288,6 +288,7 @@ async def _check_source(
             " www-authenticate header.",
             facts={"status": 401 if sas is None else 403, "source": _source_code(sas, error)},
             hint="Add a SAS of the source to x-ms-copy-source, or make its container public.",
+            setting="public access",
         ) from error
 
 

@@ -11,6 +11,9 @@ import msgspec
 from partita.errors import InvalidRequestError, NotAuthorizedError
 from partita.service.request import Request, Response
 
+SETTING = "CORS rules"
+"""The setting that cures what is refused here: it is one of the service properties."""
+
 
 class CorsRule(msgspec.Struct, frozen=True, gc=False):
     """Which origins may use which methods and headers. `*` stands for all."""
@@ -49,6 +52,9 @@ def preflight(rules: Sequence[CorsRule], request: Request) -> Response:
             "CorsPreflightFailure",
             "CORS not enabled or no matching rule found for this request.",
             facts={"origin": origin, "method": method},
+            hint="Add a CORS rule for this origin, method and headers to the properties of the"
+            " service.",
+            setting=SETTING,
         )
     headers = [
         ("Access-Control-Allow-Origin", origin),

@@ -134,6 +134,8 @@ STATUS: dict[str, int] = {
     "XMethodNotUsingPost": 400,
 }
 
+ACCOUNT_SETTING = "--account"
+
 _OF_READS = frozenset({"CannotVerifyCopySource", "ConditionNotMet"})
 """Codes that, of a read that found what the client has already, mean "not modified"."""
 _BOM = "\ufeff"
@@ -152,9 +154,21 @@ def status_of(error: PartitaError) -> int:
 
 
 def message_of(error: PartitaError, request_id: str, now: int, *, index: int | None) -> str:
-    """Return the message as clients parse it: `index:` first where a group failed."""
+    """Return the message as clients parse it: `index:` first where a group failed.
+
+    Where a setting cures the error, the hint is its second line: no SDK shows a header.
+    """
     prefix = "" if index is None else f"{index}:"
-    return f"{prefix}{error.message}\nRequestId:{request_id}\nTime:{_seven_digits(now)}"
+    hint = f"\n{error.hint}" if is_told(error) else ""
+    return f"{prefix}{error.message}{hint}\nRequestId:{request_id}\nTime:{_seven_digits(now)}"
+
+
+def is_told(error: PartitaError) -> bool:
+    """Return whether the hint is told in the message: where a setting cures the error.
+
+    Which accounts are served is for the log only.
+    """
+    return error.setting not in ("", ACCOUNT_SETTING)
 
 
 def _seven_digits(ticks: int) -> str:

@@ -18,7 +18,7 @@ from partita.policies import Policy
 from partita.service import bearer, browsers, cors, shared_key
 from partita.service.account import Account, Accounts
 from partita.service.address import Target, locate, parse_query
-from partita.service.error_wire import message_of
+from partita.service.error_wire import ACCOUNT_SETTING, is_told, message_of
 from partita.service.policy import parse_time
 from partita.service.request import Request, Response
 from partita.service.sas import (
@@ -43,6 +43,11 @@ logger = logging.getLogger("partita.service")
 
 VERSION_DAYS_AHEAD_MAX = 5 * 366
 """A version further ahead than this is a mistake; nearer ones are served as the newest we know."""
+
+NAME_CHARACTERS_SHOWN = 64
+"""Of an account name that a client made up, in the log."""
+WARNING_SECONDS = 60
+"""How often the log warns of refusals that the same setting would cure."""
 
 _NO_PROPERTIES = ServiceProperties()
 _VERSION = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
@@ -116,11 +121,13 @@ class Front:
         self._bounds_versions = service.letter != "t"
         """Clients of tables ask for any version; those of the others want to hear of a mistake."""
         self._request_ids = _RequestIds(clock)
+        self._warn_again_at: dict[str, float] = {}
+        """By setting: until then refusals that it would cure are logged without a warning."""
 
     async def respond(self, request: Request) -> Response:
         """Answer one request; whatever is wrong with it is an answer too."""
         service, request_id = self.service, self._request_ids.take()
-        now, properties = self._clock.ticks(), _NO_PROPERTIES
+        now, properties, unserved = self._clock.ticks(), _NO_PROPERTIES, ""
         version = request.headers.get("x-ms-version")
         today = now // TICKS_A_DAY if self._bounds_versions else None
         is_versioned = version is not None and is_served(version, today)
@@ -131,6 +138,7 @@ class Front:
             target = locate(request.scheme, host, request.path, self.accounts, service.name)
             account = self.accounts.find(target.account)
             properties = account.properties_of(service.letter)
+            unserved = "" if account.name else target.account
             if account.is_guarded:
                 browsers.guard(request, properties.cors, self._allowed_hosts)
             if not is_versioned:
@@ -149,7 +157,7 @@ class Front:
                     Asked(request, target, account, pairs, grant, request_id, version, now)
                 )
         except PartitaError as error:
-            response = self._refuse(error, request, request_id)
+            response = self._refuse(error, request, request_id, unserved)
         headers = response.headers
         headers += (
             ("x-ms-request-id", request_id),
@@ -198,7 +206,12 @@ class Front:
             scheme=request.scheme,
         )
 
-    def _refuse(self, error: PartitaError, request: Request, request_id: str) -> Response:
+    def _refuse(
+        self, error: PartitaError, request: Request, request_id: str, unserved: str
+    ) -> Response:
+        """Return the answer; `unserved` is the name that was addressed, if no account has it."""
+        if unserved and error.code == "AuthenticationFailed" and not error.setting:
+            error = _not_served(unserved)
         message = message_of(error, request_id, self._clock.ticks(), index=None)
         extra: list[tuple[str, str]] = []
         challenge = error.facts.get("www_authenticate")
@@ -206,12 +219,22 @@ class Front:
             extra.append(("WWW-Authenticate", challenge))
         if error.code in ("ServerBusy", "StoreFull"):
             extra.append(("Retry-After", str(error.facts.get("retry_after", 1))))
-        if isinstance(error, NotAuthorizedError):
-            # A stranger must not learn from the answer which part was wrong.
-            logger.info("%s refused: %s %s", request_id, error.code, error.hint)
-        elif error.hint:
+        self._log(error, request_id)
+        # A stranger must not learn from the answer which part of the credentials was wrong.
+        if error.hint and (is_told(error) or not isinstance(error, NotAuthorizedError)):
             extra.append(("x-partita-hint", error.hint))
         return self.service.refuse(error, message, request, extra)
+
+    def _log(self, error: PartitaError, request_id: str) -> None:
+        """Log who is not let in, and warn of what a setting would cure, but not all the time."""
+        setting = error.setting
+        if not setting and not isinstance(error, NotAuthorizedError):
+            return
+        level, now = logging.INFO, self._clock.monotonic()
+        if setting and now >= self._warn_again_at.get(setting, now):
+            self._warn_again_at[setting] = now + WARNING_SECONDS
+            level = logging.WARNING
+        logger.log(level, "%s refused: %s %s", request_id, error.code, error.hint)
 
 
 class _RequestIds:
@@ -243,7 +266,9 @@ def _check_unversioned(request: Request) -> None:
         "InvalidHeaderValue",
         "The value for one of the HTTP headers is not in the correct format.",
         facts={"elements": [("HeaderName", "x-ms-version"), ("HeaderValue", named)]},
-        hint="x-ms-version is a date such as 2019-02-02.",
+        hint="x-ms-version is a date such as 2019-02-02, at most five years ahead: set the"
+        " api_version of the client.",
+        setting="api_version",
     )
 
 
@@ -254,6 +279,15 @@ def is_served(version: str, today: int | None) -> bool:
         return False
     return (
         today is None or version <= edm.text_of((today + VERSION_DAYS_AHEAD_MAX) * TICKS_A_DAY)[:10]
+    )
+
+
+def _not_served(account: str) -> NotAuthorizedError:
+    """Return what a wrong signature is answered with, and what is wrong for the log."""
+    return shared_key.authentication_failed(
+        hint=f"No account {account[:NAME_CHARACTERS_SHOWN]!r} is served: start the server with"
+        f" {ACCOUNT_SETTING}, or correct the account name of the client.",
+        setting=ACCOUNT_SETTING,
     )
 
 

@@ -253,7 +253,8 @@ def _decode_service(method: str, options: Mapping[str, str]) -> QueueCall:
                 "AuthenticationFailed",
                 "Server failed to authenticate the request. Make sure the value of Authorization"
                 " header is formed correctly including the signature.",
-                hint="Only a bearer token may ask for a user delegation key, and none is accepted.",
+                hint="User delegation keys are not supported: make the SAS with an account key.",
+                setting="credential",
             )
         case (("properties" | "stats" | "userdelegationkey"), _):
             raise unsupported_verb()

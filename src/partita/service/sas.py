@@ -505,7 +505,12 @@ def evaluate(  # noqa: PLR0913 - the facts of a request, each by its name
     """
     _check_window(sas.start, sas.expiry, now)
     if sas.protocols == "https" and scheme != "https":
-        raise _forbidden("Protocol")
+        raise _forbidden(
+            "Protocol",
+            hint="The SAS is for https only: start the server with --tls-cert and --tls-key, or"
+            " make the SAS for https and http.",
+            setting="--tls-cert",
+        )
     if sas.ip_range and not _is_within(peer, sas.ip_range):
         raise _forbidden("SourceIP")
     text = string_to_sign(sas, service=service, account=account)
@@ -590,13 +595,17 @@ def no_credentials() -> NotAuthorizedError:
         "Server failed to authenticate the request. Please refer to the information"
         " in the www-authenticate header.",
         hint="Sign the request with an account key, or use a SAS.",
+        setting="credential",
     )
 
 
-def _forbidden(reason: str) -> NotAuthorizedError:
+def _forbidden(reason: str, *, hint: str = "", setting: str = "") -> NotAuthorizedError:
     code, using = _REFUSALS[reason]
     return NotAuthorizedError(
-        code, f"This request is not authorized to perform this operation{using}."
+        code,
+        f"This request is not authorized to perform this operation{using}.",
+        hint=hint,
+        setting=setting,
     )
 
 

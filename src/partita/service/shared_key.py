@@ -247,13 +247,14 @@ def _signed_query(query: str) -> str:
     return "".join(f"\n{name}:{','.join(sorted(values[name]))}" for name in sorted(values))
 
 
-def authentication_failed(*, hint: str) -> NotAuthorizedError:
+def authentication_failed(*, hint: str, setting: str = "") -> NotAuthorizedError:
     """Return the refusal of whoever did not prove to be the account: one text for all reasons."""
     return NotAuthorizedError(
         "AuthenticationFailed",
         "Server failed to authenticate the request. Make sure the value of Authorization header"
         " is formed correctly including the signature.",
         hint=hint,
+        setting=setting,
     )
 
 

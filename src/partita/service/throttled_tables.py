@@ -27,6 +27,9 @@ from partita.tables.paging import KeyRange, Page
 from partita.tables.plan import Plan, plan
 from partita.tables.store import TableStore
 
+_SETTING = "--enforce-targets"
+_OPT_OUT = f" Without {_SETTING} the server has no such limit."
+
 
 class ThrottledTables(TableEngine):
     """A TableEngine that refuses with ServerBusy (503) what is above a target."""
@@ -96,12 +99,14 @@ def _busy(excess: Excess) -> StoreBusyError:
             "The server is busy.",
             facts=facts,
             hint=f"Above {PARTITION_ENTITIES_A_SECOND} entities of 1 KiB a second in one partition:"
-            " spread the keys over several, or slow down.",
+            f" spread the keys over several, or slow down.{_OPT_OUT}",
+            setting=_SETTING,
         )
     return StoreBusyError(
         "ServerBusy",
         "Operations per second is over the account limit.",
         facts=facts,
         hint=f"Above {ACCOUNT_ENTITIES_A_SECOND} entities of 1 KiB a second in one account:"
-        " slow down, or share them among several accounts.",
+        f" slow down, or share them among several accounts.{_OPT_OUT}",
+        setting=_SETTING,
     )

@@ -1,9 +1,12 @@
 """The one way in of the three services, on an account in memory and a clock that stands still."""
 
 import base64
+import json
+import logging
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -12,7 +15,7 @@ from partita.clock import ManualClock
 from partita.service.account import DEVELOPMENT_ACCOUNT as ACCOUNT
 from partita.service.account import DEVELOPMENT_KEY, Account, Accounts
 from partita.service.cors import CorsRule
-from partita.service.front import Front
+from partita.service.front import WARNING_SECONDS, Front
 from partita.service.http_wire import http_date
 from partita.service.request import Request, Response
 from partita.service.services import KINDS
@@ -447,3 +450,119 @@ async def test_an_empty_change_set_changes_nothing_and_is_answered(door: Door) -
         rf"--changesetresponse_{GUID}--\r\n--batchresponse_{GUID}--\r\n",
         response.body.decode(),
     )
+
+
+# Refusals that a setting cures
+
+
+HTTPS_ONLY = "sv=2026-10-06&ss=bqt&srt=sco&sp=rl&se=2030-01-01&spr=https&sig=AAAA"
+CURABLE: dict[str, tuple[dict[str, Any], str]] = {
+    "host": ({"host": "storage.test:80"}, "--allowed-host storage.test"),
+    "origin": ({"origin": "https://app.test"}, "CORS rule"),
+    "preflight": (
+        {"method": "OPTIONS", "origin": "https://app.test", "access_control_request_method": "GET"},
+        "CORS rule",
+    ),
+    "https only": ({"query": f"comp=list&{HTTPS_ONLY}", "is_signed": False}, "--tls-cert"),
+    "bearer token": ({"authorization": "Bearer a.b", "is_signed": False}, "account key or a SAS"),
+    "old bearer token": (
+        {"authorization": "Bearer a.b", "is_signed": False, "x_ms_version": "2019-07-07"},
+        "account key or a SAS",
+    ),
+}
+
+
+def message_lines(response: Response) -> list[str]:
+    if response.body.startswith(b"{"):
+        text = json.loads(response.body)["odata.error"]["message"]["value"]
+    else:
+        root = ElementTree.fromstring(response.body.decode("utf-8-sig"))
+        text = next(child.text for child in root if child.tag.lower().endswith("message"))
+    return str(text).split("\n")
+
+
+@pytest.mark.parametrize("refusal", CURABLE)
+@pytest.mark.parametrize("service", SERVICES)
+async def test_a_refusal_that_a_setting_cures_tells_its_hint(
+    door: Door, service: str, refusal: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked, cure = CURABLE[refusal]
+
+    with caplog.at_level(logging.WARNING, "partita.service"):
+        response = await door.ask(service, **asked)
+
+    assert 400 <= response.status < 404
+    message, hint, request_id, time = message_lines(response)
+    assert message.endswith(".")
+    assert cure in hint
+    assert hint == response.header("x-partita-hint")
+    assert (request_id[:10], time[:5]) == ("RequestId:", "Time:")
+    (logged,) = caplog.records
+    assert hint in logged.getMessage()
+    assert str(response.header("x-ms-request-id")) in logged.getMessage()
+
+
+@pytest.mark.parametrize("service", ["queues", "tables"])
+async def test_a_request_without_credentials_is_told_what_to_bring(
+    door: Door, service: str
+) -> None:
+    response = await door.ask(service, is_signed=False)
+
+    assert message_lines(response)[1] == "Sign the request with an account key, or use a SAS."
+
+
+@pytest.mark.parametrize("service", COMPANIONS)
+async def test_a_version_that_is_not_served_is_told_which_are(door: Door, service: str) -> None:
+    response = await door.ask(service, x_ms_version="2099-11-05")
+
+    assert "api_version" in message_lines(response)[1]
+
+
+async def test_a_source_that_may_not_be_read_is_told_how_it_may(door: Door) -> None:
+    await door.ask("blobs", "PUT", f"/{ACCOUNT}/photos", "restype=container")
+    source = f"http://{HOSTS['blobs']}/{ACCOUNT}/photos/1.png"
+
+    response = await door.ask(
+        "blobs",
+        "PUT",
+        f"/{ACCOUNT}/photos/2.png",
+        x_ms_copy_source=source,
+        x_ms_requires_sync="true",
+    )
+
+    assert code_of(response) == "CannotVerifyCopySource"
+    assert "make its container public" in message_lines(response)[1]
+
+
+async def test_the_log_warns_of_the_same_setting_once_a_minute(
+    door: Door, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "partita.service"):
+        await door.ask("tables", host="storage.test")
+        await door.ask("tables", host="other.test")
+        await door.ask("tables", origin="https://app.test")
+        door.clock.advance(WARNING_SECONDS)
+        await door.ask("tables", host="storage.test")
+
+    levels = [record.levelno for record in caplog.records]
+    assert levels == [logging.WARNING, logging.INFO, logging.WARNING, logging.WARNING]
+
+
+@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize("is_token", [False, True], ids=["signature", "token"])
+async def test_an_account_that_is_not_served_is_named_in_the_log_only(
+    door: Door, service: str, caplog: pytest.LogCaptureFixture, *, is_token: bool
+) -> None:
+    sas = "sv=2026-10-06&ss=bqt&srt=sco&sp=rl&se=2030-01-01&sig=AAAA"
+    query = {"query": f"comp=list&{sas}", "is_signed": False} if is_token else {}
+
+    with caplog.at_level(logging.WARNING, "partita.service"):
+        unknown = await door.ask(service, path="/nobodyhome/", **query)
+    wrong = await door.ask(service, authorization=f"SharedKey {ACCOUNT}:AAAA", is_signed=False)
+
+    (logged,) = caplog.records
+    assert "'nobodyhome'" in logged.getMessage()
+    assert "--account" in logged.getMessage()
+    assert unknown.header("x-partita-hint") is None
+    assert message_lines(unknown)[0] == message_lines(wrong)[0]
+    assert len(message_lines(unknown)) == len(message_lines(wrong)) == 3
