@@ -34,7 +34,8 @@ D = TypeVar("D")
 STALE_MIN = 1_024
 """Places of items that are gone are kept up to so many, and twice as many as there are items."""
 _VISIBLE_BYTES = 8
-_HEADER_BYTES = 12
+HEADER_BYTES = 12
+"""What lies before the stored value in a row."""
 
 
 class Delivery(msgspec.Struct, Generic[V], frozen=True):
@@ -97,7 +98,7 @@ class ReliableConcurrentQueue(Generic[V]):
         space, keys = await self._acquire(tx, count, wait, timeout)
         with self._giving_back(keys):
             rows = [self.collection.rows.values[key] for key in keys]
-            values = [self._values.decode(row[_HEADER_BYTES:]) for row in rows]
+            values = [self._values.decode(row[HEADER_BYTES:]) for row in rows]
             stage_all(tx, space, dict.fromkeys(keys))
         return values
 
@@ -122,7 +123,7 @@ class ReliableConcurrentQueue(Generic[V]):
         with self._giving_back(keys):
             for key in keys:
                 row = self.collection.rows.values[key]
-                number, stored = _deliveries(row) + 1, row[_HEADER_BYTES:]
+                number, stored = _deliveries(row) + 1, row[HEADER_BYTES:]
                 rows[key] = _row(visible, number, stored)
                 value = self._values.decode(stored)
                 deliveries.append(Delivery(value, int.from_bytes(key), number, visible))
@@ -154,7 +155,7 @@ class ReliableConcurrentQueue(Generic[V]):
         if key is None or row is None:
             return False
         visible = tx.now + round(seconds * TICKS_A_SECOND)
-        self._stage_own(tx, space, key, _row(visible, _deliveries(row), row[_HEADER_BYTES:]))
+        self._stage_own(tx, space, key, _row(visible, _deliveries(row), row[HEADER_BYTES:]))
         return True
 
     async def peek(
@@ -198,7 +199,7 @@ class ReliableConcurrentQueue(Generic[V]):
                     return
                 if _visible(row) <= now and key not in taken:
                     left -= 1
-                    yield self._values.decode(row[_HEADER_BYTES:])
+                    yield self._values.decode(row[HEADER_BYTES:])
 
     def returned(self, delivery_position: int) -> int:
         """Return how often aborted transactions put an item back, in this process."""
@@ -255,13 +256,9 @@ class ReliableConcurrentQueue(Generic[V]):
             self._returned.clear()
 
     @property
-    def readable_version(self) -> int:
-        """The newest schema version that this code can read."""
-        return self._values.version
-
-    def declare(self, *, values: ValueCodec[V]) -> None:
-        """Take the types of a later opening: it is the same queue."""
-        self._values = values
+    def codec(self) -> ValueCodec[V]:
+        """What reads and writes the values."""
+        return self._values
 
     def rebind(self, collection: Collection) -> None:
         """Go on with the rows of a full copy."""
@@ -390,4 +387,4 @@ def _visible(row: bytes) -> int:
 
 
 def _deliveries(row: bytes) -> int:
-    return int.from_bytes(row[_VISIBLE_BYTES:_HEADER_BYTES])
+    return int.from_bytes(row[_VISIBLE_BYTES:HEADER_BYTES])

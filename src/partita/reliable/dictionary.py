@@ -600,16 +600,9 @@ class ReliableDictionary(Generic[K, V]):
         return count
 
     @property
-    def readable_version(self) -> int:
-        """The newest schema version that this code can read."""
-        return self._values.version
-
-    def declare(self, *, values: ValueCodec[V], ttl: float | None, is_copied: bool) -> None:
-        """Take the types of a later opening: it is the same dictionary."""
-        self._values = values
-        self._ttl = checked_ttl(ttl)
-        self._is_copied = is_copied
-        self._cache.clear()
+    def codec(self) -> ValueCodec[V]:
+        """What reads and writes the values."""
+        return self._values
 
     def rebind(self, collection: Collection) -> None:
         """Go on with the rows of a full copy."""

@@ -243,7 +243,7 @@ def fingerprint(root: inspect.Type) -> str:
         node = plain(node)
         match node:
             case inspect.UnionType(members):
-                return "|".join(map(text, sorted(members, key=_union_order)))
+                return "|".join(map(text, sorted(members, key=union_order)))
             case inspect.EnumType(cls):
                 return f"enum({','.join(sorted(repr(member.value) for member in cls))})"
             case inspect.LiteralType(values):
@@ -259,7 +259,8 @@ def fingerprint(root: inspect.Type) -> str:
     return hashlib.blake2b(text(root).encode(), digest_size=16).hexdigest()
 
 
-def _union_order(node: inspect.Type) -> tuple[str, str]:
+def union_order(node: inspect.Type) -> tuple[str, str]:
+    """Sort the members of a union, whose order means nothing."""
     return str(getattr(plain(node), "tag", "")), type_text(node)
 
 

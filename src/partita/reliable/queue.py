@@ -186,13 +186,9 @@ class ReliableQueue(Generic[V]):
             self._head = key + b"\x00"  # values leave in the order of their positions
 
     @property
-    def readable_version(self) -> int:
-        """The newest schema version that this code can read."""
-        return self._values.version
-
-    def declare(self, *, values: ValueCodec[V]) -> None:
-        """Take the types of a later opening: it is the same queue."""
-        self._values = values
+    def codec(self) -> ValueCodec[V]:
+        """What reads and writes the values."""
+        return self._values
 
     def rebind(self, collection: Collection) -> None:
         """Go on with the rows of a full copy."""

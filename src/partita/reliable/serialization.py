@@ -24,6 +24,7 @@ from partita.reliable.frozen_types import (
     type_node,
     type_text,
 )
+from partita.reliable.layout import layout_of
 from partita.reliable.schema import VERSION_MAX, Schema, Step, Steps, downcast, upcast
 from partita.reliable.value_shape import Outline, encode_plain, merge_into
 
@@ -71,6 +72,7 @@ class ValueCodec(Generic[V]):
         check_storable(node)
         self.type_name = type_text(node)
         self.fingerprint = fingerprint(node)
+        self.layout = layout_of(node)
         self.schema = schema
         self.version = schema.version
         self._outline = Outline(node)
@@ -115,6 +117,19 @@ class ValueCodec(Generic[V]):
             return self._decode_payload(stored[10:])
         version, payload = _opened(stored)
         return self._decode_payload(self._steps.up(payload, version))
+
+    def can_read(self, stored: bytes) -> bool:
+        """Return whether stored bytes are a value of this type; one of its fields is enough."""
+        try:
+            version, payload = _opened(stored)
+            payload = self._steps.up(payload, version)
+            self._decode_payload(payload)
+        except PartitaError:
+            return False
+        fields, names = _plain.decode(payload), self.layout[0].names
+        return not (isinstance(fields, dict) and fields and names) or not fields.keys().isdisjoint(
+            names
+        )
 
     def mutated_path(self, value: V, stored: bytes) -> str | None:
         """Return where a value differs from the bytes it was stored as or read from.

@@ -24,6 +24,7 @@ import msgspec
 from sortedcontainers import SortedList
 
 from partita.errors import ChainBrokenError, DamageError
+from partita.reliable.layout import Layout
 from partita.reliable.records import (
     NO_HASH,
     Alter,
@@ -68,6 +69,8 @@ class Description(msgspec.Struct, frozen=True, omit_defaults=True):
     index_version: int = 0
     is_ready: bool = True
     """Of an index: whether it holds every row. Writers that do not know its function clear it."""
+    layouts: dict[int, Layout] = {}
+    """What values of a schema version consist of: the written version, and newer ones."""
 
 
 _description_decoder = msgspec.msgpack.Decoder(Description)

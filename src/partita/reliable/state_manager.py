@@ -7,6 +7,7 @@ state always may; `replica` decides for a replicated one) and told by `promote` 
 
 import asyncio
 import contextlib
+import functools
 import logging
 import typing
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -44,6 +45,8 @@ from partita.reliable.backup import Backup, Backups, Folder
 from partita.reliable.checkpoint import Checkpoints
 from partita.reliable.committer import ENTRY_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, Committer
 from partita.reliable.concurrent_queue import ReliableConcurrentQueue
+from partita.reliable.declarations import Declaration, refuse_other
+from partita.reliable.describing import described
 from partita.reliable.dictionary import ReliableDictionary
 from partita.reliable.indexes import Index, IndexFunction, IndexView
 from partita.reliable.key_codec import key_codec
@@ -142,6 +145,10 @@ class StateManager:
         room = log.record_bytes_max - RECORD_OVERHEAD_BYTES - ENTRY_OVERHEAD_BYTES
         self._core.entry_bytes_max = min(limits.TRANSACTION_BYTES_MAX, room)
         self._opened: dict[str, Collections] = {}
+        self._declared: dict[str, Declaration] = {}
+        """How the open collections were opened."""
+        self._compared: dict[str, Description] = {}
+        """Descriptions that say already what this code writes."""
         self._opening = asyncio.Lock()
         self._building = asyncio.Lock()
         self._checkpointing = asyncio.Lock()
@@ -344,24 +351,34 @@ class StateManager:
         functions marked with `@upcast` (and `@downcast`) that turn older versions into newer.
         """
         keys = key_codec(key)
-        values = self._codec(value, version, upcasts, mutable, preserve_unknown=preserve_unknown)
-        is_copied = mutable == "copy"
-        checked_ttl(ttl)  # before anything is created
-        declared = _declared_all(indexes)
+        declared = Declaration(
+            value,
+            _schema(version),
+            tuple(upcasts),
+            mutable,
+            key,
+            preserve_unknown,
+            checked_ttl(ttl),
+            _declared_all(indexes),
+        )
+        values: ValueCodec[V] = self._codec(declared)
         async with self._opening:
-            collection = await self._collection(
-                Description(name, "dictionary", keys.name), values, _schema(version)
-            )
-            opened = self._opened.get(name)
-            if not isinstance(opened, ReliableDictionary) or opened.collection is not collection:
+            wanted = Description(name, "dictionary", keys.name)
+            collection = await self._collection(wanted, values, declared)
+            opened = self._opened_as(collection)
+            if opened is None:
                 opened = ReliableDictionary(
-                    self, collection, keys=keys, values=values, ttl=ttl, is_copied=is_copied
+                    self,
+                    collection,
+                    keys=keys,
+                    values=values,
+                    ttl=declared.ttl,
+                    is_copied=mutable == "copy",
                 )
-                self._adopt(name, opened)
+                self._adopt(opened, declared)
+                await self._open_indexes(opened, declared)
             else:
-                opened.declare(values=values, ttl=ttl, is_copied=is_copied)
-            for index_name, index in declared.items():
-                await self._open_index(opened, index_name, index)
+                await self._build_indexes_of(opened)
         return typing.cast("ReliableDictionary[K, V]", opened)
 
     async def queue(
@@ -374,17 +391,14 @@ class StateManager:
         mutable: Literal["refuse", "copy"] = "refuse",
     ) -> ReliableQueue[V]:
         """Open a queue with strict order, creating it if it is new."""
-        values = self._codec(value, version, upcasts, mutable)
+        declared = Declaration(value, _schema(version), tuple(upcasts), mutable)
+        values: ValueCodec[V] = self._codec(declared)
         async with self._opening:
-            collection = await self._collection(
-                Description(name, "queue"), values, _schema(version)
-            )
-            opened = self._opened.get(name)
-            if not isinstance(opened, ReliableQueue) or opened.collection is not collection:
+            collection = await self._collection(Description(name, "queue"), values, declared)
+            opened = self._opened_as(collection)
+            if opened is None:
                 opened = ReliableQueue(self, collection, values=values)
-                self._adopt(name, opened)
-            else:
-                opened.declare(values=values)
+                self._adopt(opened, declared)
         return typing.cast("ReliableQueue[V]", opened)
 
     async def concurrent_queue(
@@ -397,20 +411,16 @@ class StateManager:
         mutable: Literal["refuse", "copy"] = "refuse",
     ) -> ReliableConcurrentQueue[V]:
         """Open a queue for many consumers at once, creating it if it is new."""
-        values = self._codec(value, version, upcasts, mutable)
+        declared = Declaration(value, _schema(version), tuple(upcasts), mutable)
+        values: ValueCodec[V] = self._codec(declared)
         async with self._opening:
             collection = await self._collection(
-                Description(name, "concurrent_queue"), values, _schema(version)
+                Description(name, "concurrent_queue"), values, declared
             )
-            opened = self._opened.get(name)
-            if (
-                not isinstance(opened, ReliableConcurrentQueue)
-                or opened.collection is not collection
-            ):
+            opened = self._opened_as(collection)
+            if opened is None:
                 opened = ReliableConcurrentQueue(self, collection, values=values)
-                self._adopt(name, opened)
-            else:
-                opened.declare(values=values)
+                self._adopt(opened, declared)
         return typing.cast("ReliableConcurrentQueue[V]", opened)
 
     def collections(self) -> list[Opened]:
@@ -470,7 +480,7 @@ class StateManager:
                 hint="Open it with the code that reads the new version first.",
             )
         async with self._opening:
-            await self._write_version(collection, opened.readable_version, version)
+            await self._write_version(collection, opened.codec.version, version)
 
     async def rewrite(self, collection: ReliableDictionary[Any, Any], *, batch: int = 500) -> int:
         """Convert all rows of older versions now, in small transactions; return how many."""
@@ -724,7 +734,7 @@ class StateManager:
 
     def readable_versions(self) -> dict[str, int]:
         """Return the newest schema version of each open collection that this code can read."""
-        return {name: opened.readable_version for name, opened in sorted(self._opened.items())}
+        return {name: opened.codec.version for name, opened in sorted(self._opened.items())}
 
     # --------------------------------------------------------------------------------------
 
@@ -755,39 +765,33 @@ class StateManager:
                 await tx.commit()
             return Committed(value, tx.commit_sequence)
 
-    def _codec(
-        self,
-        value: type[V],
-        version: int | Schema,
-        upcasts: Sequence[Callable[..., Any]],
-        mutable: Literal["refuse", "copy"],
-        *,
-        preserve_unknown: bool = True,
-    ) -> ValueCodec[V]:
+    def _codec(self, declared: Declaration) -> ValueCodec[Any]:
         self._core.check_open()
         return ValueCodec(
-            value,
-            schema=_schema(version),
-            steps=upcasts,
-            mutable=mutable,
-            preserve_unknown=preserve_unknown,
+            declared.value,
+            schema=declared.schema,
+            steps=declared.upcasts,
+            mutable=typing.cast("Literal['refuse', 'copy']", declared.mutable),
+            preserve_unknown=declared.preserve_unknown,
         )
 
     async def _collection(
-        self, wanted: Description, values: ValueCodec[Any], schema: Schema
+        self, wanted: Description, values: ValueCodec[Any], declared: Declaration
     ) -> Collection:
         """Find or create a collection; `wanted` has name, kind and key."""
         name = checked_name(wanted.name)
         collection = self._state.find(name) or await self._created_elsewhere(name)
-        version = schema.version if schema.write is None else schema.write
+        schema = declared.schema
         if collection is None:
-            description = msgspec.structs.replace(
-                wanted,
-                value=values.type_name,
-                fingerprint=values.fingerprint,
-                written_version=version,
+            collection = await self._create(
+                msgspec.structs.replace(
+                    wanted,
+                    value=values.type_name,
+                    fingerprint=values.fingerprint,
+                    written_version=schema.written,
+                    layouts={schema.version: values.layout},
+                )
             )
-            return await self._create(description)
         found = collection.description
         if (found.kind, found.key) != (wanted.kind, wanted.key):
             raise CollectionMismatchError(
@@ -796,6 +800,8 @@ class StateManager:
                 facts={"collection": name},
                 hint="Open it as it was created, or choose another name.",
             )
+        if self._opened_as(collection) is not None:
+            refuse_other(name, self._declared[name], declared)
         if found.written_version > values.version:
             raise SchemaError(
                 "SchemaTooNew",
@@ -804,9 +810,41 @@ class StateManager:
                 facts={"collection": name, "version": found.written_version},
                 hint="Deploy the code that reads the new version on every replica.",
             )
-        if schema.write is None and found.written_version < version and self.is_primary:
-            await self._write_version(collection, values.version, version)
+        described(collection, values)  # refuses a type that does not fit, also on a secondary
+        if schema.write is None and found.written_version < schema.version and self.is_primary:
+            await self._write_version(collection, values.version, schema.version)
+        await self._describe_values(collection, values)
         return collection
+
+    async def _describe_values(self, collection: Collection, values: ValueCodec[Any]) -> None:
+        """Say in the log what this code writes, where it is more than what is said there."""
+        if self.is_primary and described(collection, values) != collection.description:
+
+            def alter() -> Operation:
+                return Alter(collection.id, encode_description(described(collection, values)))
+
+            await self._describe(_Named(collection), alter)
+
+    async def _describe_all(self) -> None:
+        """Describe the values of what was opened while this replica was a secondary."""
+        for name, opened in list(self._opened.items()):
+            collection = opened.collection
+            if (
+                not self.is_primary
+                or collection.is_dropped
+                or self._compared.get(name) is collection.description
+            ):
+                continue
+            try:
+                await self._describe_values(collection, opened.codec)
+            except SchemaError as error:
+                logger.warning("this code writes what other code cannot read: %s", error)
+            self._compared[name] = collection.description
+
+    def _opened_as(self, collection: Collection) -> Any:
+        """Return the open collection, None if it is not open."""
+        opened = self._opened.get(collection.description.name)
+        return opened if opened is not None and opened.collection is collection else None
 
     async def _write_version(self, collection: Collection, readable: int, version: int) -> None:
         description = collection.description
@@ -826,23 +864,27 @@ class StateManager:
         alter = Alter(collection.id, encode_description(promoted))
         await self._describe(_Named(collection), lambda: alter)
 
-    async def _open_index(
-        self, owner: ReliableDictionary[Any, Any], name: str, index: Index
+    async def _open_indexes(
+        self, owner: ReliableDictionary[Any, Any], declared: Declaration
     ) -> None:
-        full_name = f"{owner.name}\x00{name}"
-        view = IndexView(name, index, owner, lambda: self._state.find(full_name))
-        before = owner.indexes.get(name)
-        owner.indexes[name] = view
-        if view.is_ready:
-            return
+        for name, index in declared.indexes.items():
+            locate = functools.partial(self._find, f"{owner.name}\x00{name}")
+            owner.indexes[name] = IndexView(name, index, owner, locate)
         try:
-            await self.build_index(owner, view)
-        except UsageError:
-            # A function that fails would refuse everyone's writes from here on.
-            del owner.indexes[name]
-            if before is not None:
-                owner.indexes[name] = before
+            await self._build_indexes_of(owner)
+        except BaseException:
+            # Nobody was given it yet; the next opening may declare other indexes.
+            owner.collection.watchers.remove(owner.watch)
+            del self._opened[owner.name]
             raise
+
+    async def _build_indexes_of(self, owner: ReliableDictionary[Any, Any]) -> None:
+        for view in list(owner.indexes.values()):
+            if self.is_primary and not view.is_ready:
+                await self.build_index(owner, view)
+
+    def _find(self, name: str) -> Collection | None:
+        return self._state.find(name)
 
     async def _created_elsewhere(self, name: str) -> Collection | None:
         """Wait on a secondary until the primary has created a collection, or we are primary."""
@@ -884,9 +926,10 @@ class StateManager:
             await tx.enter(owner, None)
             tx.stage_operations([describe()])
 
-    def _adopt(self, name: str, opened: Collections) -> None:
+    def _adopt(self, opened: Collections, declared: Declaration) -> None:
         opened.collection.watchers.append(opened.watch)
-        self._opened[name] = opened
+        self._opened[opened.name] = opened
+        self._declared[opened.name] = declared
 
     def _stopped(self, error: PartitaError) -> None:
         """The committer can go no further: neither can we."""
@@ -910,7 +953,12 @@ class StateManager:
     async def _keep_house(self) -> None:
         while True:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
-            for chore in (self._checkpoint_if_due, self._build_indexes, self._sweep):
+            for chore in (
+                self._checkpoint_if_due,
+                self._describe_all,
+                self._build_indexes,
+                self._sweep,
+            ):
                 try:
                     await chore()
                 except (NotPrimaryError, StateClosedError):
@@ -932,9 +980,7 @@ class StateManager:
         """Build what was declared while this replica was a secondary, or was marked stale."""
         for opened in list(self._opened.values()):
             if isinstance(opened, ReliableDictionary) and not opened.collection.is_dropped:
-                for view in list(opened.indexes.values()):
-                    if self.is_primary and not view.is_ready:
-                        await self.build_index(opened, view)
+                await self._build_indexes_of(opened)
 
     async def _sweep(self) -> None:
         """Remove rows whose time is over, some at a time."""

@@ -166,13 +166,14 @@ class TestSizes:
                 assert await tagged.delete(tx, 0)
 
     async def test_an_index_with_many_entries_is_built_in_smaller_steps(self) -> None:
-        async with a_state() as state:
-            await state.dictionary("tagged", key=int, value=int)
+        machine = Machine()
+        async with machine.open() as state:
             tagged = await state.dictionary("tagged", key=int, value=int)
             async with state.transaction() as tx:
                 for key in range(400):
                     await tagged.set(tx, key, key)
 
+        async with machine.open() as state:
             tagged = await state.dictionary(
                 "tagged",
                 key=int,
@@ -328,8 +329,10 @@ class NoteWithColour(msgspec.Struct, frozen=True):
 class TestOpeningAgain:
     @pytest.mark.parametrize("kind", ["queue", "concurrent_queue"])
     async def test_a_queue_takes_the_types_of_a_later_opening(self, kind: str) -> None:
-        async with a_state() as state:
+        machine = Machine()
+        async with machine.open() as state:
             await getattr(state, kind)("notes", value=Note)
+        async with machine.open() as state:
             notes = await getattr(state, kind)("notes", value=NoteWithColour, version=2)
 
             async with state.transaction() as tx:
@@ -338,16 +341,19 @@ class TestOpeningAgain:
                 assert await notes.dequeue(tx) == NoteWithColour("a", "red")
 
     async def test_an_index_that_cannot_be_built_stays_in_nobodys_way(self) -> None:
-        async with a_state() as state:
+        machine = Machine()
+        async with machine.open() as state:
             users = await state.dictionary("users", key=str, value=User)
             async with state.transaction() as tx:
                 await users.set(tx, "ada", User("ada@example.org"))
 
+        async with machine.open() as state:
             with pytest.raises(UsageError, match="failed"):
                 await state.dictionary(
                     "users", key=str, value=User, indexes={"bad": lambda user: user.absent}
                 )
 
+            users = await state.dictionary("users", key=str, value=User)
             async with state.transaction() as tx:
                 await users.set(tx, "eve", User("eve@example.org"))
 
