@@ -13,21 +13,44 @@ joined. Every key is drawn as a tag byte and what follows it:
     date      1c | ordinal day, 4 bytes
     datetime  20 | microseconds since 1970 UTC, as int
     tuple     24 | its keys | 00
+    float     28 | IEEE 754 double: sign bit inverted, or all bits below zero
+    timedelta 2c | microseconds, as int
+    time      30 | microseconds since midnight, as int
+    datetime  34 | without a time zone: microseconds since 1970 on its own clock, as int
+
+Aware datetimes sort by the moment and before all naive ones. A time has no time zone. A float is a
+number or an infinity; -0.0 is written as 0.0, to which it is equal.
 """
 
+import struct
 import sys
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from uuid import UUID
 
 from partita.errors import DamageError, InvalidKeyError
 
-Key = bool | int | Decimal | str | bytes | UUID | date | datetime | tuple["Key", ...]
+Key = (
+    bool
+    | int
+    | float
+    | Decimal
+    | str
+    | bytes
+    | UUID
+    | date
+    | datetime
+    | time
+    | timedelta
+    | tuple["Key", ...]
+)
 
 _BOOL, _INT, _DECIMAL, _STR, _BYTES, _UUID, _DATE, _DATETIME, _TUPLE = range(0x04, 0x28, 4)
+_FLOAT, _TIMEDELTA, _TIME, _NAIVE = range(0x28, 0x38, 4)
 _END = b"\x00"
 _TEXT_END = b"\x00\x00"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NAIVE_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - without a zone on purpose
 _MICROSECOND = timedelta(microseconds=1)
 _INVERTED = bytes(255 - byte for byte in range(256))
 _SHORT_MAX = 0x7E
@@ -39,10 +62,11 @@ DOTNET_TICKS_MAX = 3_155_378_975_999_999_999
 """DateTime.MaxValue.Ticks."""
 
 
-def encode_key(value: Key) -> bytes:  # noqa: PLR0911 - one honest switch
+def encode_key(value: Key) -> bytes:  # noqa: PLR0911, PLR0912 - one switch
     """Return bytes that sort as the value does.
 
-    Datetimes must be aware, decimals finite; equal values have equal bytes (1.0 and 1.00 too).
+    Decimals must be finite, floats not NaN, times without a time zone; equal values of one type
+    have equal bytes (the decimals 1.0 and 1.00, the floats 0.0 and -0.0).
     """
     match value:
         case bool():
@@ -54,13 +78,19 @@ def encode_key(value: Key) -> bytes:  # noqa: PLR0911 - one honest switch
         case bytes():
             return bytes((_BYTES,)) + _encode_text(value)
         case datetime():
-            return bytes((_DATETIME,)) + _encode_int(_microseconds(value))
+            return _encode_datetime(value)
         case date():
             return bytes((_DATE,)) + value.toordinal().to_bytes(4)
         case UUID():
             return bytes((_UUID,)) + value.bytes
         case Decimal():
             return bytes((_DECIMAL,)) + _encode_decimal(value)
+        case float():
+            return bytes((_FLOAT,)) + _encode_float(value)
+        case timedelta():
+            return bytes((_TIMEDELTA,)) + _encode_int(value // _MICROSECOND)
+        case time():
+            return bytes((_TIME,)) + _encode_int(_since_midnight(value) // _MICROSECOND)
         case tuple():
             return bytes((_TUPLE,)) + b"".join(map(encode_key, value)) + _END
         case _:
@@ -132,10 +162,41 @@ def _utf8(text: str) -> bytes:
         raise _unsupported("A key cannot hold half of a surrogate pair.") from error
 
 
-def _microseconds(moment: datetime) -> int:
+def _encode_datetime(moment: datetime) -> bytes:
     if moment.utcoffset() is None:
-        raise _unsupported("A key needs a datetime with a time zone.")
-    return (moment - _EPOCH) // _MICROSECOND
+        local = moment.replace(tzinfo=None) - _NAIVE_EPOCH
+        return bytes((_NAIVE,)) + _encode_int(local // _MICROSECOND)
+    return bytes((_DATETIME,)) + _encode_int((moment - _EPOCH) // _MICROSECOND)
+
+
+def _since_midnight(clock: time) -> timedelta:
+    if clock.tzinfo is not None:
+        raise _unsupported(
+            "A key cannot hold a time with a time zone.",
+            "Give a time without tzinfo, or a datetime.",
+        )
+    return datetime.combine(_NAIVE_EPOCH, clock) - _NAIVE_EPOCH
+
+
+def _encode_float(number: float) -> bytes:
+    if number != number:  # noqa: PLR0124 - NaN
+        raise _unsupported(
+            "A key cannot hold a float that is not a number.",
+            "Give a number or an infinity, and keep NaN in the value.",
+        )
+    raw = struct.pack(">d", number + 0.0)  # the sum of -0.0 and 0.0 is 0.0
+    if raw[0] & 0x80:
+        return raw.translate(_INVERTED)
+    return bytes((raw[0] | 0x80,)) + raw[1:]
+
+
+def _decode_float(raw: bytes) -> float:
+    plain = bytes((raw[0] & 0x7F,)) + raw[1:] if raw[0] & 0x80 else raw.translate(_INVERTED)
+    try:
+        number: float = struct.unpack(">d", plain)[0]
+    except struct.error as error:
+        raise _malformed() from error
+    return number
 
 
 def _encode_decimal(number: Decimal) -> bytes:
@@ -175,8 +236,24 @@ def _decode(encoded: bytes, start: int) -> tuple[Key, int]:  # noqa: PLR0911 - t
             return _EPOCH + microseconds * _MICROSECOND, end
         case 0x24:
             return _decode_tuple(encoded, start)
+        case 0x28:
+            return _decode_float(encoded[start : start + 8]), start + 8
+        case 0x2C | 0x30 | 0x34:
+            microseconds, end = _decode_int(encoded, start)
+            return _of_microseconds(tag, microseconds * _MICROSECOND), end
         case _:
             raise _malformed()
+
+
+def _of_microseconds(tag: int, since: timedelta) -> Key:
+    if tag == _TIMEDELTA:
+        return since
+    moment = _NAIVE_EPOCH + since
+    if tag == _NAIVE:
+        return moment
+    if moment.date() != _NAIVE_EPOCH.date():
+        raise _malformed()
+    return moment.time()
 
 
 def _decode_int(encoded: bytes, start: int) -> tuple[int, int]:
@@ -220,8 +297,8 @@ def _decode_tuple(encoded: bytes, start: int) -> tuple[tuple[Key, ...], int]:
     return tuple(values), start + 1
 
 
-def _unsupported(message: str) -> InvalidKeyError:
-    return InvalidKeyError("InvalidInput", message)
+def _unsupported(message: str, hint: str = "") -> InvalidKeyError:
+    return InvalidKeyError("InvalidInput", message, hint=hint)
 
 
 def _malformed() -> DamageError:

@@ -1,4 +1,4 @@
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from uuid import UUID
 
@@ -26,6 +26,10 @@ TYPES: list[st.SearchStrategy[Key]] = [
     st.uuids(),
     st.dates(),
     MOMENTS,
+    st.floats(allow_nan=False),
+    st.timedeltas(),
+    st.times(),
+    st.datetimes(),
     st.tuples(TEXTS, INTEGERS),
     st.lists(INTEGERS, max_size=3).map(tuple),
     st.lists(TEXTS, max_size=3).map(tuple),
@@ -89,6 +93,12 @@ def test_a_nested_tuple_ends_before_what_follows_it() -> None:
         (datetime(1970, 1, 1, tzinfo=UTC), "2080"),
         (Decimal("1.50"), "0cc080313500"),
         ((True,), "24040100"),
+        (1.5, "28bff8000000000000"),
+        (-1.5, "284007ffffffffffff"),
+        (-0.0, "288000000000000000"),
+        (timedelta(seconds=1), "2c830f4240"),
+        (time(0, 0, 1), "30830f4240"),
+        (datetime(1970, 1, 1, 0, 0, 1), "34830f4240"),  # noqa: DTZ001 - the naive one is the point
     ],
 )
 def test_the_stored_form_does_not_change(value: Key, encoded: str) -> None:
@@ -99,10 +109,10 @@ def test_the_stored_form_does_not_change(value: Key, encoded: str) -> None:
     "value",
     [
         None,
-        1.5,
+        float("nan"),
         Decimal("NaN"),
         Decimal("Infinity"),
-        datetime(2024, 1, 1),  # noqa: DTZ001 - the naive one is the point
+        time(1, tzinfo=UTC),
         "\ud800",
         ("a", None),
         [1],

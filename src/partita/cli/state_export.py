@@ -4,8 +4,8 @@
 
 Values are as they are stored, in the schema version that `version` says; structs are objects.
 What JSON has not is an object with one name that begins with "$": $bytes (base64), $datetime,
-$date, $uuid, $decimal, $float (nan, inf, -inf), $ext (a code and base64), and $map, a list of
-pairs, for a map with a key that is no text or begins with "$" itself.
+$date, $time, $seconds (of a timedelta), $uuid, $decimal, $float (nan, inf, -inf), $ext (a code and
+base64), and $map, a list of pairs, for a map with a key that is no text or begins with "$" itself.
 """
 
 import base64
@@ -13,7 +13,7 @@ import json
 import math
 import struct
 from collections.abc import Iterator, Sequence
-from datetime import date, datetime
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from uuid import UUID
 
@@ -92,7 +92,7 @@ def _value(stored: bytes) -> dict[str, object]:
     return {"value": plain_value(_decode(stored[start:])), "version": stored_version(stored)}
 
 
-def plain_key(key: object) -> object:
+def plain_key(key: object) -> object:  # noqa: PLR0911 - one switch
     """Return a key as JSON has it; tuples are lists."""
     match key:
         case bool() | int() | str():
@@ -105,6 +105,11 @@ def plain_key(key: object) -> object:
             return {"$uuid": str(key)}
         case date() if not isinstance(key, datetime):
             return {"$date": key.isoformat()}
+        case time():
+            return {"$time": key.isoformat()}
+        case timedelta():
+            microseconds = key // timedelta(microseconds=1)
+            return {"$seconds": format(Decimal(microseconds).scaleb(-6).normalize(), "f")}
         case _:
             return plain_value(key)
 

@@ -100,6 +100,8 @@ class ReliableConcurrentQueue(Generic[V]):
             rows = [self.collection.rows.values[key] for key in keys]
             values = [self._values.decode(row[HEADER_BYTES:]) for row in rows]
             stage_all(tx, space, dict.fromkeys(keys))
+        for key in keys:  # a taken value belongs to its consumer
+            space.handed_out.pop(key, None)
         return values
 
     async def receive(
@@ -187,10 +189,11 @@ class ReliableConcurrentQueue(Generic[V]):
     ) -> AsyncIterator[V]:
         """Yield committed values that nobody hides, in the order of their commits."""
         left = checked_limit(limit)
+        space = None
         if isinstance(tx, Snapshot):
             view = snapshot_view(tx)
         else:
-            await self._enter(tx, timeout)
+            space = await self._enter(tx, timeout)
             view = ReadView(tx.snapshot, tx.check)  # own writes are not seen before the commit
         now, taken = view.snapshot.now, frozenset(self._taken)
         async for rows in scan(view, self.collection, b"", None, reverse=False):
@@ -199,7 +202,11 @@ class ReliableConcurrentQueue(Generic[V]):
                     return
                 if _visible(row) <= now and key not in taken:
                     left -= 1
-                    yield self._values.decode(row[HEADER_BYTES:])
+                    stored = row[HEADER_BYTES:]
+                    value = self._values.decode(stored)
+                    if space is not None and self._values.is_copied and isinstance(tx, Transaction):
+                        tx.hand_out(space, key, stored, value)
+                    yield value
 
     def returned(self, delivery_position: int) -> int:
         """Return how often aborted transactions put an item back, in this process."""
@@ -226,9 +233,16 @@ class ReliableConcurrentQueue(Generic[V]):
 
     def check_mutation(self, space: Workspace) -> None:
         for place, (stored, value) in space.seen.items():
-            path = self._values.mutated_path(value, stored)  # type: ignore[arg-type]
-            if path is not None:
-                raise MutatedValueError.of(self.name, int.from_bytes(place), path)
+            self.check_same(place, value, stored)
+        for place, copies in space.handed_out.items():
+            for stored, value in copies:
+                self.check_same(place, value, stored)
+
+    def check_same(self, key: bytes, value: object, stored: bytes) -> None:
+        """Raise MutatedValueError when a value is not what its bytes say."""
+        path = self._values.mutated_path(value, stored)  # type: ignore[arg-type]
+        if path is not None:
+            raise MutatedValueError.of(self.name, int.from_bytes(key), path)
 
     def more_operations(self, _space: Workspace) -> list[Operation]:
         return []

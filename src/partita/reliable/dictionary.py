@@ -529,12 +529,20 @@ class ReliableDictionary(Generic[K, V]):
         for encoded, given in space.given.items():
             stored = space.writes.get(encoded)
             if stored is not None:
-                self._check_same(encoded, given, stored)
+                self.check_same(encoded, given, stored)
         for encoded, (stored, value) in space.seen.items():
-            self._check_same(encoded, value, stored)
-        for encoded, copies in space.copies.items():
-            for stored, value in copies:
-                self._check_same(encoded, value, stored)
+            self.check_same(encoded, value, stored)
+        for read in (space.copies, space.handed_out):
+            for encoded, copies in read.items():
+                for stored, value in copies:
+                    self.check_same(encoded, value, stored)
+
+    def check_same(self, encoded: bytes, value: object, stored: bytes) -> None:
+        """Raise MutatedValueError when a value is not what its bytes say."""
+        path = self._values.mutated_path(value, stored)  # type: ignore[arg-type]
+        if path is not None:
+            self._cache.pop(encoded, None)
+            raise MutatedValueError.of(self.name, self._keys.decode(encoded), path)
 
     def more_operations(self, space: Workspace) -> list[Operation]:
         """Return the changes of the indexes, and mark those whose function is not known here."""
@@ -639,6 +647,10 @@ class ReliableDictionary(Generic[K, V]):
             space = tx.space(self)
             if space is not None and encoded in space.writes:
                 return self._seen(space, encoded, stored)
+            if space is not None and self._is_copied:
+                value = self._values.decode(stored)
+                tx.hand_out(space, encoded, stored, value)
+                return value
         return self._read_committed(encoded, stored)
 
     def _read_committed(self, encoded: bytes, stored: bytes) -> V:
@@ -699,18 +711,14 @@ class ReliableDictionary(Generic[K, V]):
         space.given[encoded] = value
         space.seen.pop(encoded, None)
         space.copies.pop(encoded, None)
+        space.handed_out.pop(encoded, None)
 
     def _stage_delete(self, tx: Transaction, space: Workspace, encoded: bytes) -> None:
         tx.stage(space, encoded, None)
         space.given.pop(encoded, None)
         space.seen.pop(encoded, None)
         space.copies.pop(encoded, None)
-
-    def _check_same(self, encoded: bytes, value: object, stored: bytes) -> None:
-        path = self._values.mutated_path(value, stored)  # type: ignore[arg-type]
-        if path is not None:
-            self._cache.pop(encoded, None)
-            raise MutatedValueError.of(self.name, self._keys.decode(encoded), path)
+        space.handed_out.pop(encoded, None)
 
     async def _scan(
         self, view: ReadView, lower: bytes, upper: bytes | None, *, reverse: bool

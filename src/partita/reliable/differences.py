@@ -4,11 +4,10 @@ Slow and exact: types count, so that a list is not a tuple and a set no frozense
 is not a number equals itself.
 """
 
-import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 
-import msgspec
+from partita.reliable.foreign_types import field_names
 
 
 def differences(given: object, stored: object) -> Iterator[str]:
@@ -46,21 +45,18 @@ _MISSING = object()
 
 def _inner(given: object, stored: object) -> Iterator[tuple[str, object, object]] | None:
     """Return the steps into two values of one class, None if they have no inside."""
-    if isinstance(given, msgspec.Struct):
-        return _attributes(given.__struct_fields__, given, stored)
-    if dataclasses.is_dataclass(given):
-        return _attributes([field.name for field in dataclasses.fields(given)], given, stored)
-    if isinstance(given, tuple) and hasattr(given, "_fields"):
-        return _attributes(given._fields, given, stored)
+    names = field_names(given)
+    if names is not None:
+        return _attributes(names, given, stored)
     if isinstance(given, tuple | list) and isinstance(stored, tuple | list):
         return _elements(given, stored)
-    if isinstance(given, dict) and isinstance(stored, dict):
+    if isinstance(given, Mapping) and isinstance(stored, Mapping):
         return _values(given, stored)
     return None
 
 
 def _attributes(
-    names: "tuple[str, ...] | list[str]", given: object, stored: object
+    names: Iterable[str], given: object, stored: object
 ) -> Iterator[tuple[str, object, object]]:
     for name in names:
         yield f".{name}", getattr(given, name, _MISSING), getattr(stored, name, _MISSING)
@@ -78,7 +74,7 @@ def _elements(
 
 
 def _values(
-    given: dict[object, object], stored: dict[object, object]
+    given: Mapping[object, object], stored: Mapping[object, object]
 ) -> Iterator[tuple[str, object, object]]:
     for key in {**given, **stored}:
         yield f"[{key!r}]", given.get(key, _MISSING), stored.get(key, _MISSING)

@@ -12,6 +12,13 @@ import msgspec
 from msgspec import inspect
 
 from partita.errors import MutableTypeError, SchemaError
+from partita.reliable.foreign_types import (
+    FrozenMapType,
+    how_to_freeze,
+    is_attrs,
+    is_frozen,
+    resolve,
+)
 
 Classlike = inspect.StructType | inspect.DataclassType | inspect.TypedDictType
 """What is written as a map of its fields."""
@@ -48,14 +55,17 @@ def type_node(declared: object) -> inspect.Type:
     """Return msgspec's description of a declared type, or say why there is none."""
     try:
         msgspec.msgpack.Decoder(declared)  # some unions are refused only here
-        return plain(inspect.type_info(declared))
+        node = inspect.type_info(declared)
+        if any(isinstance(inner, inspect.CustomType) for _, inner in places(node)):
+            node = resolve(node, declared)
+        return plain(node)
     except (TypeError, NameError) as error:
         raise SchemaError(
             "UnsupportedType",
             f"{_declared_text(declared)} cannot be stored: {error}.",
             facts={"type": _declared_text(declared)},
-            hint="Use frozen msgspec Structs with a tag= where a union holds several, frozen "
-            "dataclasses, named tuples, scalars, tuples and frozensets.",
+            hint="Use frozen msgspec Structs with a tag= where a union holds several, other frozen "
+            "classes alone or with None, named tuples, scalars, tuples and frozensets.",
         ) from error
 
 
@@ -82,8 +92,9 @@ def type_text(node: inspect.Type) -> str:  # noqa: PLR0911 - one honest switch
             return _GENERICS[type(items)].format(type_text(item))
         case inspect.TupleType(items):
             return f"tuple[{', '.join(map(type_text, items)) or '()'}]"
-        case inspect.DictType(key, value):
-            return f"dict[{type_text(key)}, {type_text(value)}]"
+        case inspect.DictType(key, value) as pairs:
+            name = pairs.cls.__name__ if isinstance(pairs, FrozenMapType) else "dict"
+            return f"{name}[{type_text(key)}, {type_text(value)}]"
         case inspect.UnionType(members):
             return " | ".join(map(type_text, members))
         case inspect.LiteralType(values):
@@ -157,38 +168,60 @@ def check_frozen(value_type: object) -> None:
             "MutableType",
             f"{where} cannot be held: {reason}.",
             facts={"path": where},
-            hint=f"{remedy}, or {_COPY} when the collection is opened.",
+            hint=f"{remedy}."
+            if isinstance(node, inspect.CustomType)
+            else f"{remedy}, or {_COPY} when the collection is opened.",
         )
+
+
+_FROZEN_CLASSES = "Use a frozen Struct, dataclass, attrs class or pydantic model"
 
 
 def _mutable(node: inspect.Type) -> tuple[str, str] | None:  # noqa: PLR0911 - one honest switch
     match node:
-        case inspect.ListType(item):
-            return "a list can be changed in place", f"Use tuple[{type_text(item)}, ...]"
-        case inspect.SetType(item):
-            return "a set can be changed in place", f"Use frozenset[{type_text(item)}]"
-        case inspect.DictType(key, value):
-            pairs = f"tuple[tuple[{type_text(key)}, {type_text(value)}], ...]"
-            return "a dict can be changed in place", f"Use {pairs}, or a frozen Struct"
+        case inspect.ListType():
+            return "a list can be changed in place", f"Use {_frozen_text(node)}"
+        case inspect.SetType():
+            return "a set can be changed in place", f"Use {_frozen_text(node)}"
+        case FrozenMapType():
+            return None
+        case inspect.DictType():
+            remedy = f"Use {_frozen_text(node)}, an immutable mapping, or a frozen Struct"
+            return "a dict can be changed in place", remedy
         case inspect.TypedDictType():
             return "a TypedDict is a dict and can be changed in place", "Use a frozen Struct"
         case inspect.ByteArrayType() | inspect.MemoryViewType():
             return "its bytes can be changed in place", "Use bytes"
-        case inspect.StructType() if not class_of(node).__struct_config__.frozen:
-            return "the Struct is not frozen", "Declare it with frozen=True"
-        case inspect.DataclassType() if not _is_frozen_dataclass(class_of(node)):
-            return "the dataclass is not frozen", "Declare it with @dataclass(frozen=True)"
+        case inspect.StructType() | inspect.DataclassType() if not is_frozen(class_of(node)):
+            kind, remedy = how_to_freeze(class_of(node))
+            return f"the {kind} is not frozen", remedy
         case inspect.AnyType():
             return "nothing says whether its values can be changed", "Name the type"
         case inspect.CustomType() | inspect.RawType() | inspect.ExtType():
-            return "nothing says how its values are written or frozen", "Use a frozen Struct"
+            return "nothing says how its values are written or frozen", _FROZEN_CLASSES
         case _:
             return None
 
 
-def _is_frozen_dataclass(cls: type) -> bool:
-    parameters = getattr(cls, "__dataclass_params__", None)
-    return parameters is not None and bool(parameters.frozen)
+def _frozen_text(node: inspect.Type) -> str:  # noqa: PLR0911 - one switch
+    """Write the type that holds the same values and cannot be changed in place."""
+    match plain(node):
+        case inspect.ListType(item) | inspect.VarTupleType(item):
+            return f"tuple[{_frozen_text(item)}, ...]"
+        case inspect.SetType(item) | inspect.FrozenSetType(item):
+            return f"frozenset[{_frozen_text(item)}]"
+        case inspect.TupleType(items):
+            return f"tuple[{', '.join(map(_frozen_text, items)) or '()'}]"
+        case FrozenMapType():
+            return type_text(node)
+        case inspect.DictType(key, value):
+            return f"tuple[tuple[{_frozen_text(key)}, {_frozen_text(value)}], ...]"
+        case inspect.ByteArrayType() | inspect.MemoryViewType():
+            return "bytes"
+        case inspect.UnionType(members):
+            return " | ".join(map(_frozen_text, members))
+        case other:
+            return type_text(other)
 
 
 def check_storable(root: inspect.Type) -> None:
@@ -196,13 +229,20 @@ def check_storable(root: inspect.Type) -> None:
     for path, node in places(root):
         reason, remedy = "", ""
         if isinstance(node, inspect.CustomType):
-            reason, remedy = "nothing says how its values are written", "Use a frozen Struct"
+            reason, remedy = "nothing says how its values are written", _FROZEN_CLASSES
         elif isinstance(node, inspect.StructType) and node.array_like:
             reason = "an array has no field names, so no field could ever be added or dropped"
             remedy = "Remove array_like=True"
         elif isinstance(node, inspect.StructType) and node.forbid_unknown_fields:
             reason = "this code could not read a row to which newer code added a field"
             remedy = "Remove forbid_unknown_fields=True"
+        elif isinstance(node, inspect.DataclassType) and is_attrs(class_of(node)):
+            private = [field.name for field in node.fields if field.name.startswith("_")]
+            if private:
+                reason = (
+                    f"a field whose name begins with an underscore is not written: {private[0]}"
+                )
+                remedy = f"Rename it to {private[0].lstrip('_')}"
         if reason:
             where = at(root, path, node)
             raise SchemaError(
@@ -214,8 +254,8 @@ def check_storable(root: inspect.Type) -> None:
 
 
 def has_lookalikes(root: inspect.Type) -> bool:
-    """Say whether a frozen type in the graph equals a mutable one: frozenset, bytes."""
-    lookalikes = inspect.FrozenSetType | inspect.BytesType
+    """Return whether a frozen type in the graph equals a mutable one: frozenset, bytes, mapping."""
+    lookalikes = inspect.FrozenSetType | inspect.BytesType | FrozenMapType
     return any(isinstance(node, lookalikes) for _, node in places(root))
 
 

@@ -5,19 +5,25 @@ tuples are written as the tuple of their fields in declared order; a key of anot
 the declared one is refused, since it would be another key.
 """
 
-import dataclasses
 from collections.abc import Callable
-from datetime import date, datetime
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Generic, TypeVar, cast
 from uuid import UUID
 
-import msgspec
 from msgspec import inspect
 
 from partita.errors import DamageError, InvalidKeyError, LimitExceededError, SchemaError
 from partita.keys import Key, decode_key, encode_key
 from partita.reliable import limits
+from partita.reliable.foreign_types import (
+    FrozenMapType,
+    field_names,
+    is_frozen,
+    is_frozen_mapping,
+    maker,
+    unmade_fields,
+)
 from partita.reliable.frozen_types import class_of, plain, type_node, type_text
 
 K = TypeVar("K")
@@ -197,6 +203,41 @@ class _Integer(_Scalar):
         return cast("int", _read_all(self, encoded))
 
 
+class _Float(_Scalar):
+    """Floats; an int is taken where it is the same number, as it is equal and has the same hash."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(float, path)
+
+    def write(self, key: Any) -> bytes:
+        if isinstance(key, int) and not isinstance(key, bool):
+            try:
+                key = float(key) if float(key) == key else key
+            except OverflowError:
+                raise self.wrong(key) from None
+        return super().write(key)
+
+
+class _Moment(_Scalar):
+    """Datetimes: aware ones, naive ones, or both where the type does not say."""
+
+    def __init__(self, tz: bool | None, path: str) -> None:  # noqa: FBT001 - as msgspec has it
+        super().__init__(datetime, path)
+        self.tz = tz
+
+    def write(self, key: Any) -> bytes:
+        if isinstance(key, datetime) and self.tz not in (None, key.utcoffset() is not None):
+            has, needs = ("no", "one") if self.tz else ("a", "none")
+            raise InvalidKeyError(
+                "WrongKeyType",
+                f"The datetime has {has} time zone; the keys are declared with {needs}.",
+                facts={"expected": self.name, "given": "datetime"},
+                hint="Give datetimes as the key type declares them: Meta(tz=True) or "
+                "Meta(tz=False).",
+            )
+        return super().write(key)
+
+
 class _Uuid(_Scalar):
     def __init__(self, path: str) -> None:
         super().__init__(UUID, path)
@@ -264,11 +305,12 @@ class _Places(_Form):
 
 
 class _Fields(_Places):
-    """Frozen Structs, frozen dataclasses and named tuples."""
+    """Named tuples and frozen classes."""
 
     def __init__(self, kind: type, names: list[str], forms: list[_Form], path: str) -> None:
         super().__init__(forms, path, kind)
         self.names = names
+        self._make = maker(kind)
 
     def values(self, key: Any) -> tuple[Any, ...]:
         if type(key) is not self.kind:
@@ -276,7 +318,7 @@ class _Fields(_Places):
         return tuple(getattr(key, name) for name in self.names)
 
     def make(self, values: list[Any]) -> Any:
-        return self.kind(**dict(zip(self.names, values, strict=True)))
+        return self._make(dict(zip(self.names, values, strict=True)))
 
     def wrong(self, key: object) -> InvalidKeyError:
         error = super().wrong(key)
@@ -305,11 +347,31 @@ class _Sequence(_Form):
         return tuple(map(self.item.read, key))
 
 
+class _Pairs(_Form):
+    """Immutable mappings, written as the tuple of their pairs in the order of the keys."""
+
+    def __init__(self, kind: Any, key: _Form, value: _Form, path: str) -> None:
+        super().__init__(f"map[{key.name},{value.name}]", path)
+        self.kind = kind
+        self.pair = _Places([key, value], path)
+
+    def write(self, key: Any) -> bytes:
+        if not isinstance(key, self.kind):
+            raise self.wrong(key)
+        return _TUPLE + b"".join(sorted(map(self.pair.write, key.items()))) + b"\0"
+
+    def read(self, key: Key) -> Any:
+        if not isinstance(key, tuple):
+            raise _damaged(self.name)
+        return self.kind(dict(map(self.pair.read, key)))
+
+
 _SCALAR_TYPES: dict[type[inspect.Type], type] = {
     inspect.BoolType: bool,
     inspect.DateType: date,
-    inspect.DateTimeType: datetime,
     inspect.DecimalType: Decimal,
+    inspect.TimeType: time,
+    inspect.TimeDeltaType: timedelta,
 }
 
 
@@ -332,6 +394,17 @@ def _form(  # noqa: PLR0911 - one honest switch
             return _Integer(path)
         case inspect.UUIDType():
             return _Uuid(path)
+        case inspect.FloatType():
+            return _Float(path)
+        case inspect.DateTimeType(tz):
+            return _Moment(tz, path)
+        case FrozenMapType(key, value):
+            return _Pairs(
+                node.cls,
+                _form(key, f"{path}[key]", f"{declared}[key]", above),
+                _form(value, f"{path}[...]", f"{declared}[...]", above),
+                path,
+            )
         case inspect.TupleType(items):
             return _Places(
                 [
@@ -359,21 +432,15 @@ def _fields_form(
     kind = class_of(node)
     if node.cls in above:
         raise _refused(declared, kind.__name__, "a key cannot hold itself")
-    if not _is_frozen(kind):
+    if not is_frozen(kind):
         raise _refused(declared, kind.__name__, "it is not frozen")
+    if unmade := unmade_fields(kind):
+        raise _refused(declared, kind.__name__, f"its constructor does not take {unmade[0]}")
     forms = [
         _form(field.type, f"{path}.{field.name}", f"{declared}.{field.name}", (*above, node.cls))
         for field in node.fields
     ]
     return _Fields(kind, [field.name for field in node.fields], forms, path)
-
-
-def _is_frozen(kind: type) -> bool:
-    if issubclass(kind, tuple):
-        return True
-    if issubclass(kind, msgspec.Struct):
-        return kind.__struct_config__.frozen
-    return dataclasses.is_dataclass(kind) and bool(cast("Any", kind).__dataclass_params__.frozen)
 
 
 def encode_index_key(value: object) -> bytes:
@@ -387,18 +454,19 @@ def encode_index_key(value: object) -> bytes:
 def _index_key(value: object) -> Key:
     if isinstance(value, tuple):
         return tuple(map(_index_key, value))
-    if isinstance(value, msgspec.Struct) or dataclasses.is_dataclass(value):
-        if not _is_frozen(type(value)):
-            raise _unfit_for_index(value, "is not frozen")
-        names = (
-            value.__struct_fields__
-            if isinstance(value, msgspec.Struct)
-            else [field.name for field in dataclasses.fields(value)]
-        )
-        return tuple(_index_key(getattr(value, name)) for name in names)
-    if isinstance(value, bool | int | Decimal | str | bytes | UUID | date):
+    if isinstance(value, bool | int | float | Decimal | str | bytes | UUID | date):
         return value
-    raise _unfit_for_index(value, "cannot be a key")
+    if isinstance(value, time | timedelta):
+        return value
+    if is_frozen_mapping(type(value)):
+        pairs = [(_index_key(key), _index_key(item)) for key, item in value.items()]  # type: ignore[attr-defined]
+        return tuple(sorted(pairs, key=encode_key))
+    names = field_names(value)
+    if names is None:
+        raise _unfit_for_index(value, "cannot be a key")
+    if not is_frozen(type(value)):
+        raise _unfit_for_index(value, "is not frozen")
+    return tuple(_index_key(getattr(value, name)) for name in names)
 
 
 def _unfit_for_index(value: object, reason: str) -> InvalidKeyError:
@@ -406,8 +474,8 @@ def _unfit_for_index(value: object, reason: str) -> InvalidKeyError:
         "WrongKeyType",
         f"An index function gave a value of type {type(value).__name__}, which {reason}.",
         facts={"given": type(value).__name__},
-        hint="Give bool, int, Decimal, str, bytes, UUID, date, aware datetime, or tuples or frozen "
-        "Structs of those; of an Enum give its value.",
+        hint="Give bool, int, float, Decimal, str, bytes, UUID, date, datetime, time, timedelta, "
+        "or tuples, immutable mappings or frozen classes of those; of an Enum give its value.",
     )
 
 
@@ -447,8 +515,8 @@ def _refused(declared: str, kind: str, reason: str) -> SchemaError:
         "UnsupportedKeyType",
         f"{where} cannot be a key: {reason}.",
         facts={"path": where},
-        hint="Use bool, int, str, bytes, UUID, date, datetime or Decimal, or tuples, named tuples, "
-        "frozen Structs or frozen dataclasses of those.",
+        hint="Use bool, int, float, str, bytes, UUID, date, datetime, time, timedelta or Decimal, "
+        "or tuples, named tuples, immutable mappings or frozen classes of those.",
     )
 
 

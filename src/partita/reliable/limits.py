@@ -21,3 +21,5 @@ OUTCOME_SECONDS_KEPT = 24 * 3600.0
 """How long an idempotency key and its result are remembered."""
 TTL_SECONDS_MAX = 100 * 365 * 24 * 3600.0
 """The longest time to live of a value."""
+HANDED_OUT_MAX = 1_024
+"""Keys whose values a transaction handed out by enumerations and checks when it commits."""

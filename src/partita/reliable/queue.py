@@ -107,9 +107,11 @@ class ReliableQueue(Generic[V]):
         if isinstance(tx, Transaction) and tx.is_on_primary:
             space = await self._enter(tx, timeout)
             await tx.lock(self, HEAD, lock, timeout)
-            first = self._first(space, 1)
-            stored = [space.find(key) for key in first] or space.enqueued[:1]
-            return self._values.decode(stored[0]) if stored and stored[0] else default
+            for key in self._first(space, 1):
+                return self._read(tx, space, key, self.collection.rows.values[key])
+            for own in space.enqueued[:1]:
+                return self._read(tx, space, _own_place(0), own)
+            return default
         async for value in self.items(tx, limit=1, timeout=timeout):
             return value
         return default
@@ -132,22 +134,23 @@ class ReliableQueue(Generic[V]):
         """Yield the values from first to last, own ones behind the others."""
         left = checked_limit(limit)
         enqueued: list[bytes] = []
+        space = None
         if isinstance(tx, Snapshot):
             view = snapshot_view(tx)
         else:
             space = await self._enter(tx, timeout)
             view, enqueued = transaction_view(tx, space), list(space.enqueued)
         async for rows in scan(view, self.collection, b"", None, reverse=False):
-            for _, stored in rows:
+            for key, stored in rows:
                 if left == 0:
                     return
                 left -= 1
-                yield self._values.decode(stored)
-        for stored in enqueued:
+                yield self._read(tx, space, key, stored)
+        for index, stored in enumerate(enqueued):
             if left == 0:
                 return
             left -= 1
-            yield self._values.decode(stored)
+            yield self._read(tx, space, _own_place(index), stored)
 
     async def clear(self, tx: Transaction | None = None, *, timeout: float | None = None) -> None:
         """Remove everything, in a given transaction or in its own."""
@@ -168,9 +171,16 @@ class ReliableQueue(Generic[V]):
 
     def check_mutation(self, space: Workspace) -> None:
         for place, (stored, value) in space.seen.items():
-            path = self._values.mutated_path(value, stored)  # type: ignore[arg-type]
-            if path is not None:
-                raise MutatedValueError.of(self.name, int.from_bytes(place), path)
+            self.check_same(place, value, stored)
+        for place, copies in space.handed_out.items():
+            for stored, value in copies:
+                self.check_same(place, value, stored)
+
+    def check_same(self, key: bytes, value: object, stored: bytes) -> None:
+        """Raise MutatedValueError when a value is not what its bytes say."""
+        path = self._values.mutated_path(value, stored)  # type: ignore[arg-type]
+        if path is not None:
+            raise MutatedValueError.of(self.name, int.from_bytes(key[-POSITION_BYTES:]), path)
 
     def more_operations(self, _space: Workspace) -> list[Operation]:
         return []
@@ -232,7 +242,22 @@ class ReliableQueue(Generic[V]):
         values = [self._values.decode(one) for one in (*stored, *own)]
         stage_all(tx, space, dict.fromkeys(keys))
         del space.enqueued[: len(own)]
+        for key in keys:  # a taken value belongs to its consumer
+            space.handed_out.pop(key, None)
         return values
+
+    def _read(
+        self, tx: Transaction | Snapshot, space: Workspace | None, place: bytes, stored: bytes
+    ) -> V:
+        value = self._values.decode(stored)
+        if space is not None and self._values.is_copied and isinstance(tx, Transaction):
+            tx.hand_out(space, place, stored, value)
+        return value
+
+
+def _own_place(index: int) -> bytes:
+    """Return where a transaction's own value lies that has no position yet."""
+    return b"own" + index.to_bytes(POSITION_BYTES)
 
 
 def _first_position(collection: Collection) -> bytes:

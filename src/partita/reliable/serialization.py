@@ -16,6 +16,7 @@ import msgspec
 from partita.errors import DamageError, LimitExceededError, PartitaError, SchemaError
 from partita.reliable import limits
 from partita.reliable.differences import differences, first_difference
+from partita.reliable.foreign_types import read, written
 from partita.reliable.frozen_types import (
     check_frozen,
     check_storable,
@@ -43,8 +44,8 @@ __all__ = [
 V = TypeVar("V")
 
 _HAS_EXPIRY = 0x8000
-_ordered = msgspec.msgpack.Encoder(order="deterministic")
-_unordered = msgspec.msgpack.Encoder()
+_ordered = msgspec.msgpack.Encoder(order="deterministic", enc_hook=written)
+_unordered = msgspec.msgpack.Encoder(enc_hook=written)
 _plain = msgspec.msgpack.Decoder()
 
 
@@ -70,6 +71,8 @@ class ValueCodec(Generic[V]):
             check_frozen(value_type)
         node = type_node(value_type)
         check_storable(node)
+        self.is_copied = mutable == "copy"
+        """Whether each read gives another object, which can be changed in place."""
         self.type_name = type_text(node)
         self.fingerprint = fingerprint(node)
         self.layout = layout_of(node)
@@ -78,7 +81,9 @@ class ValueCodec(Generic[V]):
         self._outline = Outline(node)
         self._preserves = preserve_unknown and self._outline.has_fields
         self._has_lookalikes = mutable == "refuse" and has_lookalikes(node)
-        self._decoder: msgspec.msgpack.Decoder[V] = msgspec.msgpack.Decoder(value_type)
+        self._decoder: msgspec.msgpack.Decoder[V] = msgspec.msgpack.Decoder(
+            value_type, dec_hook=read
+        )
         self._steps = Steps(schema, steps)
         self._header = schema.version.to_bytes(2)
         self._header_with_expiry = (_HAS_EXPIRY | schema.version).to_bytes(2)
@@ -321,7 +326,7 @@ def encode_result(value: object, result_type: object = Any) -> bytes:
 def decode_result(raw: bytes, result_type: object = Any) -> Any:
     """Return a kept result as the type that the function declares (Any: as plain values)."""
     try:
-        return msgspec.msgpack.decode(raw, type=result_type)
+        return msgspec.msgpack.decode(raw, type=result_type, dec_hook=read)
     except (msgspec.ValidationError, TypeError) as error:
         raise SchemaError(
             "ResultMismatch",

@@ -1008,6 +1008,9 @@ class _Named:
     def check_mutation(self, space: Workspace) -> None:
         """Nothing was read or written through it."""
 
+    def check_same(self, key: bytes, value: object, stored: bytes) -> None:
+        """Nothing was read or written through it."""
+
     def more_operations(self, _space: Workspace) -> list[Operation]:
         return []
 

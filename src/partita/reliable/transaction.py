@@ -7,6 +7,7 @@ transaction belongs to the task that opened it: two at once would see each other
 
 import asyncio
 import enum
+import functools
 import logging
 from collections.abc import Callable
 from types import TracebackType
@@ -78,6 +79,10 @@ class Owner(Protocol):
         """Raise MutatedValueError when a value was changed behind our back."""
         ...
 
+    def check_same(self, key: bytes, value: object, stored: bytes) -> None:
+        """Raise MutatedValueError when a value is not what its bytes say."""
+        ...
+
     def more_operations(self, space: "Workspace") -> list[Operation]:
         """Return what a commit must write beside the rows (indexes)."""
         ...
@@ -98,7 +103,7 @@ class Workspace:
 
     `writes` holds the newest bytes by key (None: deleted), `given` the objects they were made
     of, `seen` the objects that were read, with the bytes they stand for (`copies` where each read
-    gives another object).
+    gives another object, `handed_out` those of enumerations).
     """
 
     __slots__ = (
@@ -106,6 +111,7 @@ class Workspace:
         "copies",
         "enqueued",
         "given",
+        "handed_out",
         "is_cleared",
         "owner",
         "seen",
@@ -119,6 +125,7 @@ class Workspace:
         self.given: dict[bytes, object] = {}
         self.seen: dict[bytes, tuple[bytes, object]] = {}
         self.copies: dict[bytes, list[tuple[bytes, object]]] = {}
+        self.handed_out: dict[bytes, list[tuple[bytes, object]]] = {}
         self.enqueued: list[bytes] = []
         self.is_cleared = False
 
@@ -134,6 +141,7 @@ class Workspace:
         self.given.clear()
         self.seen.clear()
         self.copies.clear()
+        self.handed_out.clear()
         self.enqueued.clear()
 
     def operations(self) -> list[Operation]:
@@ -348,6 +356,22 @@ class Transaction:
         if self.status is not Status.ACTIVE:
             raise self._not_active()
 
+    def hand_out(self, space: Workspace, key: bytes, stored: bytes, value: object) -> None:
+        """Note an object that an enumeration gives out and its holder could change.
+
+        Beyond the limit the oldest is checked now: neither memory nor the commit grows with what
+        was enumerated.
+        """
+        if not self.is_on_primary or not self.checks_mutation:
+            return
+        handed_out = space.handed_out
+        handed_out.setdefault(key, []).append((stored, value))
+        if len(handed_out) > limits.HANDED_OUT_MAX:
+            oldest = next(iter(handed_out))
+            for before, given in handed_out[oldest]:
+                space.owner.check_same(oldest, given, before)
+            del handed_out[oldest]
+
     def stage(self, space: Workspace, key: bytes, value: bytes | None) -> None:
         """Note a write; a transaction that grows beyond its limits is refused here."""
         self._writable()
@@ -479,8 +503,13 @@ class Transaction:
             )
         return committer
 
+    @functools.cached_property
+    def checks_mutation(self) -> bool:
+        """Whether values are checked in this transaction; asked once, since samples are counted."""
+        return self._core.checks_mutation()
+
     def _entry(self) -> tuple[Entry, int]:
-        if self._core.checks_mutation():
+        if self.checks_mutation:
             for space in self._spaces.values():
                 space.owner.check_mutation(space)
         operations: list[Operation] = []

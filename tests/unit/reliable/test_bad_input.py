@@ -110,7 +110,7 @@ ROWS: dict[str, Callable[[World], Awaitable[Any]]] = {
     "a snapshot for a write": lambda w: w.users.set(w.snapshot, "ada", ADA),
     # types
     "a value type that is none": lambda w: w.state.dictionary("new", key=str, value=7),
-    "a key type that is none": lambda w: w.state.dictionary("new", key=float, value=int),
+    "a key type that is none": lambda w: w.state.dictionary("new", key=complex, value=int),
     "a key type that is a list": lambda w: w.state.dictionary("new", key=list[str], value=int),
     "a version that is none": lambda w: w.state.queue("new", value=int, version=0),
     "a version that is a text": lambda w: w.state.queue("new", value=int, version="1"),

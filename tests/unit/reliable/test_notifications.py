@@ -522,7 +522,8 @@ async def test_a_value_that_cannot_be_read_is_not_skipped(state: StateManager) -
     numbers: ReliableDictionary[str, Any] = await state.dictionary("names", key=str, value=int)
     async with state.transaction() as tx:
         space = await tx.enter(numbers, None)
-        tx.stage(space, encode_key("ada"), ValueCodec(str).encode("text", version=1))
+        texts: ValueCodec[str] = ValueCodec(str)
+        tx.stage(space, encode_key("ada"), texts.encode("text", version=1))
     async with state.transaction() as tx:
         await numbers.set(tx, "bob", 1)
 

@@ -70,7 +70,7 @@ def test_what_is_no_request_is_refused() -> None:
 
 def test_a_key_that_cannot_be_encoded_or_is_too_long_is_refused() -> None:
     with pytest.raises(InvalidKeyError):
-        partition_of(1.5, 8)  # type: ignore[arg-type]
+        partition_of(float("nan"), 8)
     with pytest.raises(LimitExceededError):
         partition_of("x" * 5_000, 8)
 

@@ -184,7 +184,7 @@ def test_a_tuple_of_another_length_is_refused(key: tuple[object, ...]) -> None:
 
 @pytest.mark.parametrize(
     ("key_type", "key"),
-    [(str, "\ud800"), (datetime, datetime(2024, 1, 1)), (Decimal, Decimal("NaN"))],  # noqa: DTZ001
+    [(str, "\ud800"), (float, float("nan")), (Decimal, Decimal("NaN"))],
 )
 def test_keys_without_an_order_are_refused(key_type: object, key: object) -> None:
     with pytest.raises(InvalidKeyError):
@@ -237,7 +237,7 @@ class Colour(enum.Enum):
 @pytest.mark.parametrize(
     ("key_type", "path"),
     [
-        (float, "float"),
+        (complex, "complex"),
         (list[str], "list[str]"),
         (str | None, "str | None"),
         (int | str, "int | str"),
@@ -245,7 +245,7 @@ class Colour(enum.Enum):
         (Any, "Any"),
         (Colour, "Colour"),
         (frozenset[str], "frozenset[str]"),
-        (tuple[str, float], "tuple[str, float][1]: float"),
+        (tuple[str, complex], "tuple[str, complex][1]: complex"),
         (tuple[tuple[int, list[int]], ...], "tuple[tuple[int, list[int]], ...][...][1]: list[int]"),
         (Loose, "Loose"),
         (LooseDay, "LooseDay"),
@@ -365,7 +365,7 @@ def test_an_index_key_is_written_as_a_key(value: object, fields: Key) -> None:
     assert encode_index_key(value) == encode_key(fields)
 
 
-@pytest.mark.parametrize("value", [None, 1.5, ["a"], Colour.RED, Loose("a"), LooseDay, object()])
+@pytest.mark.parametrize("value", [None, 1.5j, ["a"], Colour.RED, Loose("a"), LooseDay, object()])
 def test_what_cannot_be_a_key_cannot_be_an_index_key(value: object) -> None:
     with pytest.raises(InvalidKeyError) as error:
         encode_index_key(value)

@@ -198,7 +198,10 @@ def test_mutable_types_are_refused_with_their_path(
     assert error.value.facts == {"path": path}
     assert error.value.message.startswith(f"{path} cannot be held: ")
     assert remedy in error.value.hint
-    assert 'mutable="copy"' in error.value.hint
+    is_class_without_a_form = "how its values are written" in error.value.message
+    assert ('mutable="copy"' in error.value.hint) == (
+        not is_class_without_a_form or value_type is msgspec.Raw
+    )
 
 
 @pytest.mark.parametrize("value_type", [Cart, Basket, list[int], dict[int, Cart], Row, Any])
