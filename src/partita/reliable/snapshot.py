@@ -1,9 +1,11 @@
 """A consistent read view over all collections: no locks, never in anyone's way."""
 
+from asyncio import _get_running_loop
 from types import TracebackType
 from typing import Self
 
 from partita.errors import CollectionNotFoundError, NotReadableError, TransactionUseError
+from partita.reliable.lost import end_lost, origin
 from partita.reliable.state import Collection, State
 
 
@@ -15,10 +17,17 @@ class Snapshot:
 
     def __init__(self, state: State, now: int) -> None:
         self._state = state
-        self._is_open = True
         self.now = now
         """Wall clock in ticks: what expires by it is not seen."""
+        self.origin = origin()
+        self._loop = _get_running_loop()
         self.sequence = state.open_snapshot()
+        self._is_open = True
+
+    def __del__(self) -> None:
+        if getattr(self, "_is_open", False) and self._loop is not None:
+            what = f"A snapshot of sequence {self.sequence}"
+            end_lost(self._loop, self.origin, what, self.close, self)
 
     def check(self) -> None:
         """Refuse reads after the end."""

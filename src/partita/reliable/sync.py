@@ -42,6 +42,7 @@ from partita.reliable.dictionary import ReliableDictionary as AsyncDictionary
 from partita.reliable.indexes import Index, IndexFunction
 from partita.reliable.locks import LockMode
 from partita.reliable.loop_thread import Ask, LoopThread, refuse_running_loop
+from partita.reliable.lost import origin
 from partita.reliable.notifications import Change
 from partita.reliable.notifications import ChangeFeed as AsyncChangeFeed
 from partita.reliable.opening import Durability
@@ -295,11 +296,15 @@ class StateManager:
     def transaction(self, *, timeout: float = limits.LOCK_TIMEOUT_SECONDS) -> "Transaction":
         """Begin a transaction; `timeout` is how long each operation waits for its lock."""
         begin = functools.partial(self._inner.shared_transaction, timeout=timeout)
-        return Transaction(self._thread, self._thread.call(begin))
+        inner = self._thread.call(begin)
+        inner.origin = origin()  # the thread of the loop does not know it
+        return Transaction(self._thread, inner)
 
     def snapshot(self) -> "Snapshot":
         """Open a lock-free read view, consistent over all collections."""
-        return Snapshot(self._thread, self._thread.call(self._inner.snapshot))
+        inner = self._thread.call(self._inner.snapshot)
+        inner.origin = origin()
+        return Snapshot(self._thread, inner)
 
     def read_at_least(self, sequence: int, *, timeout: float = 10.0) -> None:
         """Wait until this replica has applied a sequence: read your writes on a secondary."""

@@ -7,8 +7,8 @@ transaction belongs to the task that opened it: two at once would see each other
 
 import asyncio
 import enum
-import functools
 import logging
+import weakref
 from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol, Self
@@ -32,6 +32,7 @@ from partita.reliable import limits
 from partita.reliable.arguments import checked_timeout
 from partita.reliable.committer import Committer
 from partita.reliable.locks import LockMode, LockTable, Waiter
+from partita.reliable.lost import end_lost, origin
 from partita.reliable.records import (
     Alter,
     Clear,
@@ -171,7 +172,8 @@ class Core:
         self.committer: Committer | None = None
         self.role_error: PartitaError | None = None
         self.checks_mutation: Callable[[], bool] = lambda: True
-        self.active: dict[str, Transaction] = {}
+        self.active: dict[str, weakref.ref[Transaction]] = {}
+        """Open transactions; one that nobody holds any more is aborted and leaves."""
         self.entry_bytes_max = limits.TRANSACTION_BYTES_MAX
         """What a transaction may take of a record; less where the log takes less."""
         self._name = name
@@ -199,8 +201,10 @@ class Core:
         if not isinstance(self.role_error, StateClosedError):  # closed stays closed
             self.role_error = error
         self.committer = None
-        for tx in list(self.active.values()):
-            tx.end_by_system(error)
+        for held in list(self.active.values()):
+            tx = held()
+            if tx is not None:
+                tx.end_by_system(error)
 
 
 class Transaction:
@@ -211,6 +215,7 @@ class Transaction:
     """
 
     def __init__(self, core: Core, *, timeout: float, is_shared: bool = False) -> None:
+        core.check_open()
         self._core = core
         self._timeout = checked_timeout(timeout)
         self._loop = asyncio.get_running_loop()  # asked once: it is a system call
@@ -227,14 +232,19 @@ class Transaction:
         self._spent = 0.0
         """Seconds that the operation has waited for locks: they share one time-out."""
         self._done: asyncio.Future[int] | None = None
+        self._checks_mutation: bool | None = None
         self.id = core.new_id()
-        self.status = Status.ACTIVE
+        self.origin = origin()
         self.commit_sequence: int | None = None
         self.keeps_outcome = False
         """While a function runs under an idempotency key: its outcome belongs to the commit."""
         self.is_on_primary = core.role_error is None
-        core.check_open()
-        core.active[self.id] = self
+        core.active[self.id] = weakref.ref(self)
+        self.status = Status.ACTIVE
+
+    def __del__(self) -> None:
+        if getattr(self, "status", None) is Status.ACTIVE:
+            end_lost(self._loop, self.origin, f"Transaction {self.id}", self._end_lost, self)
 
     # --- what collections use -------------------------------------------------------------
 
@@ -503,10 +513,12 @@ class Transaction:
             )
         return committer
 
-    @functools.cached_property
+    @property
     def checks_mutation(self) -> bool:
         """Whether values are checked in this transaction; asked once, since samples are counted."""
-        return self._core.checks_mutation()
+        if self._checks_mutation is None:
+            self._checks_mutation = self._core.checks_mutation()
+        return self._checks_mutation
 
     def _entry(self) -> tuple[Entry, int]:
         if self.checks_mutation:
@@ -534,6 +546,10 @@ class Transaction:
             raise _too_large(self.id, f"{limits.TRANSACTION_OPERATIONS_MAX} times")
         if self._bytes > limits.TRANSACTION_BYTES_MAX:
             raise _too_large(self.id, f"{limits.TRANSACTION_BYTES_MAX} bytes")
+
+    def _end_lost(self) -> None:
+        if self.status is Status.ACTIVE:
+            self._end(Status.ABORTED)
 
     def _end(self, status: Status) -> None:
         self.status = status

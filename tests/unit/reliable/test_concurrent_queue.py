@@ -128,7 +128,8 @@ class TestDequeue:
             jobs = await open_jobs(state, 1, 2, 3)
             async with state.transaction() as tx:
                 await jobs.dequeue(tx)
-            await jobs.dequeue(state.transaction())  # never committed
+            never_committed = state.transaction()
+            await jobs.dequeue(never_committed)
         async with machine.open() as state:
             jobs = await open_jobs(state)
             assert await take_all(state, jobs) == [2, 3]

@@ -423,7 +423,8 @@ class TestOnDisk:
             users = await state.dictionary("users", key=str, value=User)
             async with state.transaction() as tx:
                 await users.set(tx, "ada", User("a@x"))
-            await users.set(state.transaction(), "never", User("n@x"))
+            open_still = state.transaction()
+            await users.set(open_still, "never", User("n@x"))
         async with partita.open_state(str(tmp_path)) as state:
             users = await state.dictionary("users", key=str, value=User)
             async with state.snapshot() as snapshot:

@@ -1,7 +1,10 @@
 import asyncio
+import gc
 import logging
-from collections.abc import AsyncIterator
-from typing import Any
+import warnings
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
@@ -13,13 +16,14 @@ from partita.errors import (
     TransactionUseError,
     UsageError,
 )
-from partita.reliable import LockMode, ReliableDictionary, ReliableQueue, Transaction
+from partita.reliable import LockMode, ReliableDictionary, ReliableQueue, Transaction, sync
 from partita.reliable.state_manager import StateManager
 from partita.reliable.transaction import Status
 from partita.simulation.loop import running_loop
 from unit.reliable.states import Machine, User, a_state, key_locks_of, settle, simulate
 
 Numbers = ReliableDictionary[str, int]
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -164,9 +168,11 @@ class TestEnds:
             assert (await queue.peek(tx), await jobs.dequeue(tx)) == (1, 1)
 
     async def test_identifiers_differ(self, state: StateManager) -> None:
-        ids = {state.transaction().id for _ in range(10)}
+        opened = [state.transaction() for _ in range(10)]
 
-        assert len(ids) == 10
+        assert len({tx.id for tx in opened}) == 10
+        for tx in opened:
+            await tx.abort()
 
     async def test_commits_in_one_group_share_a_record_and_keep_their_order(
         self, state: StateManager, numbers: Numbers
@@ -424,7 +430,9 @@ class TestLocks:
             reader = asyncio.create_task(read())
             await asyncio.sleep(3)
             await clearer.commit()
-            return await reader
+            read_at = await reader
+            await holder.abort()
+            return read_at
 
         assert simulate(scenario) == 4.0
 
@@ -832,3 +840,129 @@ class TestTheSystemEndsTransactions:
             await settle()
         with pytest.raises(StateClosedError):
             await task
+
+
+def collected(work: Callable[[], T]) -> T:
+    """Return what a function returns, after all that it lost was collected."""
+    value = work()
+    gc.collect()
+    return value
+
+
+class TestNeverEnded:
+    """A transaction that its program lost sight of: it is aborted, with a warning."""
+
+    async def lose(self, state: StateManager, counts: ReliableDictionary[int, int]) -> str:
+        tx = state.transaction()
+        await counts.set(tx, 1, 10)
+        return tx.id
+
+    async def test_its_locks_are_released_with_a_warning_that_names_it(self) -> None:
+        async with a_state() as state:
+            counts = await state.dictionary("counts", key=int, value=int)
+            with pytest.warns(ResourceWarning) as warned:
+                lost = await self.lose(state, counts)
+            await settle()
+
+            assert f"Transaction {lost}, opened at {__file__}:" in str(warned[0].message)
+            async with state.transaction() as tx:
+                assert await counts.get(tx, 1, None, lock=LockMode.EXCLUSIVE, timeout=0) is None
+
+    async def test_what_it_took_from_a_queue_comes_back(self) -> None:
+        async with a_state() as state:
+            jobs = await state.concurrent_queue("jobs", value=int)
+            async with state.transaction() as tx:
+                await jobs.enqueue(tx, 7)
+
+            async def lose() -> None:
+                assert await jobs.dequeue(state.transaction()) == 7
+
+            with pytest.warns(ResourceWarning):
+                await lose()
+            await settle()
+
+            async with state.transaction() as tx:
+                assert await jobs.dequeue(tx) == 7
+
+    async def test_it_keeps_no_old_versions(self) -> None:
+        async with a_state() as state:
+            counts = await state.dictionary("counts", key=int, value=int)
+
+            async def lose() -> None:
+                assert await counts.count(state.transaction()) == 0
+
+            with pytest.warns(ResourceWarning):
+                await lose()
+            await settle()
+            async with state.transaction() as tx:
+                await counts.set(tx, 1, 1)
+
+            assert not counts.collection.rows.history
+
+    async def test_one_that_has_ended_or_that_the_state_has_ended_is_let_go_in_silence(
+        self,
+    ) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            async with a_state() as state:
+                counts = await state.dictionary("counts", key=int, value=int)
+                for end in ("commit", "abort"):
+                    tx = state.transaction()
+                    await counts.set(tx, 1, 1)
+                    await getattr(tx, end)()
+                tx = state.transaction()
+                await counts.set(tx, 1, 2)
+            del tx
+            gc.collect()
+
+    async def test_a_refused_one_is_let_go_in_silence(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            async with a_state() as state:
+                with pytest.raises(UsageError):
+                    state.transaction(timeout=-1)
+            with pytest.raises(StateClosedError):
+                state.transaction()
+            gc.collect()
+
+    def test_a_lost_transaction_of_the_synchronous_face_is_ended_from_its_loop(
+        self, tmp_path: Path
+    ) -> None:
+        with sync.open_state(tmp_path / "state") as state:
+            counts = state.dictionary("counts", key=int, value=int)
+
+            def lose() -> str:
+                tx = state.transaction()
+                counts.set(tx, 1, 10)
+                return tx.id
+
+            with pytest.warns(ResourceWarning) as warned:
+                lost = collected(lose)
+
+            assert f"Transaction {lost}, opened at {__file__}:" in str(warned[0].message)
+            with state.transaction() as tx:  # behind the release in the line of the loop
+                assert counts.get(tx, 1, None, lock=LockMode.EXCLUSIVE, timeout=0) is None
+
+    async def test_a_lost_snapshot_keeps_no_old_versions(self) -> None:
+        async with a_state() as state:
+            counts = await state.dictionary("counts", key=int, value=int)
+            with pytest.warns(ResourceWarning, match="snapshot of sequence"):
+                assert await counts.count(state.snapshot()) == 0
+            await settle()
+            async with state.transaction() as tx:
+                await counts.set(tx, 1, 1)
+
+            assert not counts.collection.rows.history
+
+    def test_a_lost_snapshot_of_the_synchronous_face_is_closed_from_its_loop(
+        self, tmp_path: Path
+    ) -> None:
+        with sync.open_state(tmp_path / "state") as state:
+            counts = state.dictionary("counts", key=int, value=int)
+            with pytest.warns(ResourceWarning) as warned:
+                assert collected(lambda: counts.count(state.snapshot())) == 0
+
+            assert f"opened at {__file__}:" in str(warned[0].message)
+            with state.transaction() as tx:
+                counts.set(tx, 1, 1)
+            assert not counts.inner.collection.rows.history
