@@ -5,6 +5,8 @@ inserts it into the archive (4), deletes it from the current ones (5), deletes t
 Whatever is stopped after any of them, everybody ends in exactly one of the two tables.
 """
 
+import asyncio
+import contextlib
 import json
 import sqlite3
 from collections.abc import Iterator
@@ -16,10 +18,19 @@ import pytest
 import partita
 from partita.clock import ManualClock, SystemClock
 from partita.errors import DefinitionError, UnavailableError, UsageError
-from partita.patterns import connect, entity, eventual, idempotent, reading, verbs, worker
+from partita.patterns import (
+    connect,
+    entity,
+    eventual,
+    idempotent,
+    reading,
+    sync,
+    verbs,
+    worker,
+)
 from partita.patterns.calls import DeleteMessage, PutMessage, Steps, ask
 from partita.patterns.context import Context
-from partita.patterns.eventual_transactions import start_message
+from partita.patterns.eventual_transactions import EventualTransaction, start_message
 from partita.patterns.faults import SHORT_RETRIES
 from partita.patterns.groups import Collected
 from partita.patterns.model import entity_type
@@ -95,12 +106,12 @@ def request(world: FakeWorld, context: Context) -> None:
 def retire(world: FakeWorld, context: Context) -> Report:
     """Do all six steps."""
     request(world, context)
-    return work(world, context)
+    return work(world, context, count=1)
 
 
-def work(world: FakeWorld, context: Context) -> Report:
+def work(world: FakeWorld, context: Context, count: int = 16) -> Report:
     report = Report()
-    world.run(worker.work(context, QUEUE, report))
+    world.run(worker.work(context, QUEUE, report, count))
     return report
 
 
@@ -378,3 +389,116 @@ async def test_poison_is_put_aside_after_its_deliveries_with_the_reason(
         assert "search is down" in told["reason"]
         assert await staff.get_or_none(**KEY) is not None
         places.search.close()
+
+
+# ---------------------------------------------------------------------------------------------
+# Steps that fail beside steps that do not
+
+
+@idempotent
+def stumble(_db: Any, _arguments: dict[str, Any]) -> None:
+    raise ZeroDivisionError
+
+
+class Ran:
+    """Counts what a good step was given."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def transaction(self) -> EventualTransaction:
+        @idempotent
+        def note(_db: Any, arguments: dict[str, Any]) -> None:
+            self.numbers.append(arguments["number"])
+
+        return eventual("note", note)
+
+
+stumbling = eventual("stumbling", stumble)
+
+
+async def test_a_good_step_beside_failing_ones_is_always_run(
+    account: LocalAccount, clock: ManualClock
+) -> None:
+    ran = Ran()
+    async with connect(account, clock=clock, deliveries_max=3) as db:
+        for number in range(20):
+            for _ in range(2):
+                await db.start(stumbling)
+            await db.start(ran.transaction(), number=number)
+        for do in (db.work_once, db.work_once, db.drain, db.drain, db.drain, db.drain):
+            with contextlib.suppress(ZeroDivisionError):
+                await do()
+            clock.advance(31)
+
+        assert sorted(ran.numbers) == list(range(20))
+        texts = [one.text for _ in range(2) for one in await poison_of(db)]
+        assert len(texts) == 40
+        assert {json.loads(text)["reason"] for text in texts} == {"ZeroDivisionError: "}
+
+
+async def poison_of(db: Any) -> Any:
+    return await db.run(worker.receive(db.context, POISON, 32))
+
+
+def test_a_good_step_beside_failing_ones_is_always_run_without_a_loop(
+    account: LocalAccount, clock: ManualClock
+) -> None:
+    ran = Ran()
+    with sync.connect(account, clock=clock, deliveries_max=3) as db:
+        for number in range(20):
+            for _ in range(2):
+                db.start(stumbling)
+            db.start(ran.transaction(), number=number)
+        for do in (db.work_once, db.work_once, db.drain, db.drain, db.drain, db.drain):
+            with contextlib.suppress(ZeroDivisionError):
+                do()
+            clock.advance(31)
+
+        assert sorted(ran.numbers) == list(range(20))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_work_that_was_not_tried_when_the_program_is_stopped_is_not_counted(
+    account: LocalAccount, clock: ManualClock, error: type[BaseException]
+) -> None:
+    ran = Ran()
+
+    @idempotent
+    def stop(_db: Any, _arguments: dict[str, Any]) -> None:
+        raise error
+
+    with sync.connect(account, clock=clock, deliveries_max=2) as db:
+        db.start(eventual("stop", stop))
+        for number in range(5):
+            db.start(ran.transaction(), number=number)
+        with pytest.raises(error):
+            db.work_once()
+        taken = db.run(worker.receive(db.context, QUEUE, 32))
+
+    assert [message.dequeue_count for message in taken] == [1] * 5
+
+
+async def test_work_that_was_not_tried_when_the_worker_is_cancelled_is_not_counted(
+    account: LocalAccount, clock: ManualClock
+) -> None:
+    ran = Ran()
+    waiting = asyncio.Event()
+
+    @idempotent
+    async def wait(_db: Any, _arguments: dict[str, Any]) -> None:
+        waiting.set()
+        await asyncio.Event().wait()
+
+    async with connect(account, clock=clock, deliveries_max=2) as db:
+        await db.start(eventual("wait", wait))
+        for number in range(5):
+            await db.start(ran.transaction(), number=number)
+        working = asyncio.ensure_future(db.work_once())
+        await waiting.wait()
+        working.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+        taken = await db.run(worker.receive(db.context, QUEUE, 32))
+
+    assert [message.dequeue_count for message in taken] == [1] * 5

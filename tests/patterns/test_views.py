@@ -29,6 +29,7 @@ from partita.patterns import (
 )
 from partita.patterns.calls import Invoke, Steps, ask
 from partita.patterns.context import Context
+from partita.patterns.groups import Collected
 from partita.patterns.model import entity_type
 from partita.patterns.values import RowKey
 from partita.patterns.worker import Report
@@ -247,6 +248,42 @@ def test_a_view_that_fails_is_called_again() -> None:
     world.run(worker.work(context, queue, report))
 
     check(world, "after the second call")
+
+
+@entity(table="parcels", partition="{shop}", row="{number:04d}")
+class Parcel:
+    shop: str
+    number: int
+
+
+shown: list[int] = []
+
+
+@view(Parcel)
+def jam(_db: Any, key: dict[str, Any], _parcel: Parcel | None) -> None:
+    if key["number"] == 1:
+        raise KeyError("shelf")
+
+
+@view(Parcel)
+def post(_db: Any, key: dict[str, Any], _parcel: Parcel | None) -> None:
+    shown.append(key["number"])
+
+
+def test_a_view_that_fails_keeps_no_other_view_of_the_group_from_being_called() -> None:
+    shown.clear()
+    world, model = FakeWorld(), entity_type(Parcel)
+    context = begin(world, models=(model,))
+    group = Collected(context, model, "a")
+    for number in (1, 2):
+        group.save(Parcel(shop="a", number=number))
+    world.run(group.commit())
+
+    with pytest.raises(KeyError, match="shelf"):
+        world.run(worker.work(context, context.options.queues[0], Report()))
+
+    assert shown == [1, 2]
+    assert len(outbox_rows(world)) == 1
 
 
 def test_a_replay_that_is_stopped_can_be_made_again() -> None:

@@ -23,7 +23,14 @@ from partita.patterns import (
     view,
     worker,
 )
-from partita.patterns.calls import QueryRows, RenewMessage, Steps
+from partita.patterns.calls import (
+    DeleteMessage,
+    Invoke,
+    PutMessage,
+    QueryRows,
+    RenewMessage,
+    Steps,
+)
 from partita.patterns.context import Context, OutboxReference
 from partita.patterns.layout import SWEPT_KEY
 from partita.patterns.model import entity_type
@@ -379,9 +386,10 @@ def slow_work() -> tuple[FakeWorld, list[int]]:
 def test_a_worker_that_dies_leaves_its_messages_to_others() -> None:
     world = changed()
     context = begin(world)
-    world.fail(4, Fault.CRASH_BEFORE)
+    messages = world.run(worker.receive(context, QUEUE, 16))
+    world.fail(3, Fault.CRASH_BEFORE)
     with pytest.raises(Crashed):
-        work(world, context)
+        world.run(worker.do_messages(context, QUEUE, messages, Report()))
     world.restart()
     assert work(world, begin(world)).is_idle
 
@@ -409,7 +417,7 @@ broken = eventual("broken", idempotent(blow_up))
 
 def knowing(world: FakeWorld, **options: Any) -> Context:
     context = begin(world, **options)
-    for transaction in (failing, broken):
+    for transaction in (failing, broken, good):
         context.transactions[transaction.name] = transaction
     return context
 
@@ -463,6 +471,95 @@ def test_an_error_of_the_users_code_is_raised_until_it_counts_as_poison() -> Non
 
     assert report.poisoned == 1
     assert "ValueError: not a number" in json.loads(texts(world, POISON)[0])["reason"]
+
+
+calls: list[str] = []
+good = eventual("good", idempotent(lambda _db, arguments: calls.append(arguments["id"])))
+
+
+@pytest.mark.parametrize("failing_name", ["failing", "broken"])
+@pytest.mark.parametrize("do", [worker.work_queues, worker.drain])
+def test_a_good_message_beside_failing_ones_is_done_at_once(do: Any, failing_name: str) -> None:
+    calls.clear()
+    world = company(queues=("one", "two"))
+    context = knowing(world, deliveries_max=3, queues=("one", "two"))
+    for queue in ("one", "two"):
+        for _ in range(3):
+            put_text(world, queue, start_text(failing_name, {}))
+        put_text(world, queue, start_text("good", {"id": queue}))
+    report = Report()
+
+    arguments = (("one", "two"), report) if do is worker.work_queues else (report,)
+    try:
+        world.run(do(context, *arguments))
+    except ValueError as error:
+        outcome: Exception | None = error
+    else:
+        outcome = None
+
+    assert calls == ["one", "two"]
+    assert (report.transactions, report.failures, report.poisoned) == (2, 6, 0)
+    assert isinstance(outcome, ValueError) == (failing_name == "broken")
+
+
+def test_each_message_is_poison_by_its_own_deliveries() -> None:
+    world = company()
+    context = knowing(world, deliveries_max=3)
+    put_text(world, QUEUE, start_text("broken", {"id": 1}))
+    for number in (2, 3):
+        with pytest.raises(ValueError, match="not a number"):
+            work(world, context)
+        put_text(world, QUEUE, start_text("broken", {"id": number}))
+        world.clock.advance(31)
+
+    with pytest.raises(ValueError, match="not a number"):
+        work(world, context)
+
+    assert [json.loads(text)["deliveries"] for text in texts(world, POISON)] == [3]
+    assert [message.dequeue_count for message in world.queues[QUEUE]] == [2, 1]
+
+
+def test_a_message_that_was_not_tried_when_its_worker_died_has_no_delivery_counted() -> None:
+    calls.clear()
+    world = company()
+    context = knowing(world, deliveries_max=2)
+    put_text(world, QUEUE, start_text("failing", {}))
+    put_text(world, QUEUE, start_text("good", {"id": "good"}))
+    for _ in range(2):
+        world.fail_when(lambda call: isinstance(call, Invoke), Fault.CRASH_BEFORE)
+        with pytest.raises(Crashed):
+            work(world, context, count=2)
+        world.queues[QUEUE].sort(key=lambda message: "good" in message.text)
+        world.clock.advance(31)
+        assert [message.dequeue_count for message in world.queues[QUEUE]][1] == 0
+
+    report = work(world, context)
+
+    assert calls == ["good"]
+    assert (report.transactions, report.poisoned) == (1, 1)
+    assert "DeliveriesExceeded" in json.loads(texts(world, POISON)[0])["reason"]
+
+
+def test_a_service_that_refuses_one_outcome_keeps_no_other_message_from_being_done() -> None:
+    calls.clear()
+    world = company()
+    context = knowing(world, deliveries_max=1)
+    put_text(world, QUEUE, start_text("failing", {}))
+    for name in ("a", "b"):
+        put_text(world, QUEUE, start_text("good", {"id": name}))
+    refused = iter([True, True])
+
+    def refuse(call: Any) -> PartitaError | None:
+        is_meant = isinstance(call, PutMessage | DeleteMessage) and next(refused, False)
+        return UnavailableError("OperationTimedOut", "No queue today.") if is_meant else None
+
+    world.refuse = refuse
+    messages = world.run(worker.receive(context, QUEUE, 16))
+    report = Report()
+    world.run(worker.do_messages(context, QUEUE, messages, report))
+
+    assert calls == ["a", "b"]
+    assert (report.transactions, report.poisoned, len(texts(world))) == (2, 0, 2)
 
 
 @pytest.mark.parametrize(

@@ -186,15 +186,8 @@ class Worker:
 
     async def _do(self, queue: str, message: Message) -> None:
         report = Report()
-        try:
-            await self._session.run(
-                worker.do_messages(self._session.context, queue, [message], report)
-            )
-        except Exception as error:  # noqa: BLE001 - of the application's functions, or the service
-            if not report.troubles:
-                report.failures += 1
-                trouble = Trouble(queue, message.text, message.dequeue_count, False, error)  # noqa: FBT003
-                report.troubles.append(trouble)
+        steps = worker.do_messages(self._session.context, queue, [message], report)
+        await self._session.run(steps)
         self._add(report)
 
     def _sweep_if_due(self) -> None:

@@ -293,7 +293,8 @@ class Database:
     async def drain(self, *, sweep: bool = True) -> Report:
         """Do everything that waits to be done: outbox entries and messages.
 
-        The sweep reads all tables for entries whose hints were lost.
+        The sweep reads all tables for entries whose hints were lost. What fails does not prevent
+        the rest from being done; the first error is raised at the end.
         """
         report = Report()
         await self.run(worker.drain(self.context, report, with_sweep=sweep))
@@ -314,10 +315,14 @@ class Database:
         return await self.run(worker.forget(self.context, names))
 
     async def work_once(self, queue: str | None = None) -> Report:
-        """Take waiting messages once, of one queue or of all, and do them."""
+        """Take waiting messages once, of one queue or of all, and do them.
+
+        A message that fails does not prevent the others from being done: it is in the report, and
+        is tried again when its claim ends. An error of your own functions is raised at the end.
+        """
         report = Report()
-        for name in self.context.options.queues if queue is None else (queue,):
-            await self.run(worker.work(self.context, name, report))
+        queues = self.context.options.queues if queue is None else (queue,)
+        await self.run(worker.work_queues(self.context, queues, report))
         return report
 
     async def rebuild(self, index: AnyIndex, *, progress: Callable[[int], object] = _ignore) -> int:

@@ -6,7 +6,7 @@ under the etag that was read, then look whether the entity is still the same. Tw
 both write under one etag; and who wrote what is out of date by then sees it and starts again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 from urllib.parse import quote, unquote
@@ -68,32 +68,53 @@ def model_of(context: Context, name: str) -> EntityType[Any]:
     return model
 
 
+def do_each(parts: Iterable[Steps[None]]) -> Steps[None]:
+    """Do every part, also after one has failed; raise the first error at the end."""
+    errors: list[Exception] = []
+    for part in parts:
+        try:
+            yield from part
+        except Exception as error:  # noqa: BLE001 - users' functions raise anything
+            errors.append(error)
+    if errors:
+        raise errors[0]
+
+
 def settle(context: Context, touched: Touched) -> Steps[None]:
-    """Bring everything up to date that follows one entity, as far as this program knows it."""
-    model = model_of(context, touched.type)
+    """Bring everything up to date that follows one entity, as far as this program knows it.
+
+    A follower that fails does not prevent the others from being brought up to date.
+    """
+    yield from do_each(_followers_of(context, model_of(context, touched.type), touched))
+
+
+def _followers_of(
+    context: Context, model: EntityType[Any], touched: Touched
+) -> Iterator[Steps[None]]:
     for index in context.live_indexes(model):
         if index.name in touched.indexes:
             keys = [RowKey(*key) for key in touched.indexes[index.name]]
-            yield from settle_index(context, model, index, touched.key, keys)
-    yield from _settle_owners(context, model, touched)
-    for name in touched.views:
-        for view in model.all_views():
-            if view.name == name:
-                yield from show(context, model, view, touched.key)
-    if touched.blobs:
-        yield from _remove_blobs(context, model, touched)
-
-
-def _settle_owners(context: Context, model: EntityType[Any], touched: Touched) -> Steps[None]:
+            yield settle_index(context, model, index, touched.key, keys)
     for name, partition, lower, upper in touched.owners:
         for dependent in model.watchers():
             if dependent.name == name:
-                keys = yield from keys_between(dependent.owner, partition, lower, upper)
-                for key in keys:
-                    yield from settle_owner(context, dependent, key)
+                yield _settle_owners(context, dependent, partition, lower, upper)
     for name in touched.derived:
         for dependent in derived.dependents_of(model, name):
-            yield from settle_owner(context, dependent, touched.key)
+            yield settle_owner(context, dependent, touched.key)
+    for name in touched.views:
+        for view in model.all_views():
+            if view.name == name:
+                yield show(context, model, view, touched.key)
+    if touched.blobs:
+        yield _remove_blobs(context, model, touched)
+
+
+def _settle_owners(
+    context: Context, dependent: Dependent, partition: str, lower: str, upper: str | None
+) -> Steps[None]:
+    keys = yield from keys_between(dependent.owner, partition, lower, upper)
+    yield from do_each(settle_owner(context, dependent, key) for key in keys)
 
 
 def show(context: Context, model: EntityType[Any], view: Any, key: RowKey) -> Steps[None]:

@@ -2,10 +2,14 @@
 
 A message is deleted only after its work is done, and renewed while it goes on; work that keeps
 failing goes to the poison queue with the reason. Everything it does may be done twice.
+
+Each message has its own outcome. `work` claims a message only when it is about to be tried, so
+that the delivery count of a message is the number of times that it was tried, also when the
+process ends.
 """
 
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -47,7 +51,7 @@ from partita.patterns.eventual_transactions import EventualTransaction, Started,
 from partita.patterns.foreign_json import decode
 from partita.patterns.layout import SWEPT_KEY
 from partita.patterns.moving import finish_move
-from partita.patterns.settling import settle
+from partita.patterns.settling import do_each, settle
 from partita.patterns.unknowns import left_to_others, unknown_of
 from partita.patterns.values import Row
 from partita.queues.limits import MESSAGE_BYTES_MAX
@@ -55,7 +59,7 @@ from partita.queues.limits import MESSAGE_BYTES_MAX
 RENEWAL_LOOK_SECONDS = 0.01
 """How often who has done a message looks whether its renewal was answered."""
 RECEIVED_MAX = 16
-"""Messages that one worker claims at once."""
+"""Messages of one queue that `work` takes, one after the other."""
 HINT_SECONDS_MAX = 3600.0
 """The longest time after which the hint of an entry comes back that was left to others."""
 REASON_CHARACTERS_MAX = 2048
@@ -117,14 +121,7 @@ def do_entry(context: Context, reference: OutboxReference) -> Steps[bool]:
     whole = outbox.read_entry(row)
     unknown = yield from unknown_of(context, outbox.names_in(whole))
     entry = outbox.without(whole, unknown) if unknown else whole
-    for touched in entry.touched:
-        yield from settle(context, touched)
-    for move in entry.moves:
-        with contextlib.suppress(EntityExistsError, UniqueViolationError):
-            # Its target is taken: the entity stays where it was, without a mark.
-            yield from finish_move(context, move, reference)
-    for step in entry.started:
-        yield from do_transaction(context, Started(step.transaction, step.arguments))
+    yield from do_each(_parts_of(context, reference, entry))
     if unknown:
         if not entry.is_empty:  # else there is nothing that need not be done again
             yield from outbox.entry_shortening(reference.table, row, outbox.only(whole, unknown))
@@ -132,6 +129,23 @@ def do_entry(context: Context, reference: OutboxReference) -> Steps[bool]:
     yield from outbox.entry_removal(reference)
     context.forget(reference)
     return True
+
+
+def _parts_of(
+    context: Context, reference: OutboxReference, entry: outbox.Entry
+) -> Iterator[Steps[None]]:
+    for touched in entry.touched:
+        yield settle(context, touched)
+    for move in entry.moves:
+        yield _move(context, move, reference)
+    for step in entry.started:
+        yield do_transaction(context, Started(step.transaction, step.arguments))
+
+
+def _move(context: Context, move: outbox.Move, reference: OutboxReference) -> Steps[None]:
+    with contextlib.suppress(EntityExistsError, UniqueViolationError):
+        # Its target is taken: the entity stays where it was, without a mark.
+        yield from finish_move(context, move, reference)
 
 
 def do_transaction(context: Context, started: Started) -> Steps[None]:
@@ -158,10 +172,39 @@ def _arguments_of(started: Started) -> dict[str, Any]:
 
 
 def work(context: Context, queue: str, report: Report, count: int = RECEIVED_MAX) -> Steps[int]:
-    """Take messages of one queue once, and do them; return how many there were."""
-    messages = yield from receive(context, queue, count)
-    yield from do_messages(context, queue, messages, report)
-    return len(messages)
+    """Take and do up to `count` messages of one queue; return how many there were.
+
+    An error that is not one of Partita is raised after the last of them.
+    """
+    start = len(report.troubles)
+    taken = yield from _take(context, queue, report, count)
+    _raise_foreign(report, start)
+    return taken
+
+
+def work_queues(context: Context, queues: Sequence[str], report: Report) -> Steps[None]:
+    """Take and do messages of several queues, as `work` does of one."""
+    start = len(report.troubles)
+    for queue in queues:
+        yield from _take(context, queue, report, RECEIVED_MAX)
+    _raise_foreign(report, start)
+
+
+def _take(context: Context, queue: str, report: Report, count: int) -> Steps[int]:
+    """Claim messages one at a time, and do each before the next is claimed."""
+    for taken in range(count):
+        messages = yield from receive(context, queue, 1)
+        if not messages:
+            return taken
+        yield from do_messages(context, queue, messages, report)
+    return count
+
+
+def _raise_foreign(report: Report, start: int) -> None:
+    """Raise the first error of the application's own functions that is to be tried again."""
+    for trouble in report.troubles[start:]:
+        if not trouble.is_poison and not isinstance(trouble.error, PartitaError):
+            raise trouble.error
 
 
 def receive(context: Context, queue: str, count: int) -> Steps[tuple[Message, ...]]:
@@ -176,7 +219,10 @@ def receive(context: Context, queue: str, count: int) -> Steps[tuple[Message, ..
 def do_messages(
     context: Context, queue: str, messages: Sequence[Message], report: Report
 ) -> Steps[None]:
-    """Do claimed messages in turn; the claims of those that wait are renewed as well."""
+    """Do claimed messages in turn, and note in the report those that fail.
+
+    The claims of those that wait are renewed as well.
+    """
     claims = _Claims({message.id: message for message in messages})
     if claims.held:
         doing = _do_held(context, queue, claims, report)
@@ -201,23 +247,45 @@ def _do_held(context: Context, queue: str, claims: _Claims, report: Report) -> S
         if message is None:
             continue  # because its claim was lost while it waited: another worker has it
         try:
-            _check_deliveries(context, message)
-            yield from _do_text(context, queue, message, report)
-        except Exception as error:
-            is_last = message.dequeue_count >= context.options.deliveries_max
-            trouble = Trouble(queue, message.text, message.dequeue_count, is_last, error)
-            _note(report, trouble)
-            if not is_last and isinstance(error, PartitaError):
-                held.pop(name, None)
-                continue  # because it is seen again when its claim ends
-            if not is_last:
-                raise
-            yield from _poison(context, message, trouble.reason)
-            report.poisoned += 1
+            if (yield from _is_finished(context, queue, message, report)):
+                yield from _delete(queue, message, claims)
+        except Exception as error:  # noqa: BLE001 - neither put aside nor deleted: it comes back
+            _note(report, _trouble_of(queue, message, error))
         held.pop(name, None)
-        while name in claims.renewing:
-            yield from ask(Sleep(RENEWAL_LOOK_SECONDS))
-        yield from ask(DeleteMessage(queue, claims.renewed.get(name, message)))
+
+
+def _is_finished(context: Context, queue: str, message: Message, report: Report) -> Steps[bool]:
+    """Do one message. False: it failed, and is seen again when its claim ends."""
+    try:
+        _check_deliveries(context, message)
+        yield from _do_text(context, queue, message, report)
+    except Exception as error:  # noqa: BLE001 - users' functions raise anything
+        is_last = message.dequeue_count >= context.options.deliveries_max
+        trouble = _trouble_of(queue, message, error, is_poison=is_last)
+        _note(report, trouble)
+        if not is_last:
+            return False
+        yield from _poison(context, message, trouble.reason)
+        report.poisoned += 1
+    return True
+
+
+def _delete(queue: str, message: Message, claims: _Claims) -> Steps[None]:
+    claims.held.pop(message.id, None)
+    while message.id in claims.renewing:
+        yield from ask(Sleep(RENEWAL_LOOK_SECONDS))
+    yield from ask(DeleteMessage(queue, claims.renewed.get(message.id, message)))
+
+
+def _trouble_of(
+    queue: str,
+    message: Message,
+    error: Exception,
+    *,
+    is_poison: bool = False,
+    is_left: bool = False,
+) -> Trouble:
+    return Trouble(queue, message.text, message.dequeue_count, is_poison, error, is_left)
 
 
 def _note(report: Report, trouble: Trouble) -> None:
@@ -257,17 +325,7 @@ def _do_text(context: Context, queue: str, message: Message, report: Report) -> 
     except _LEFT as error:
         # Before the message goes. Its deliveries are not counted: it is no poison to others.
         yield from ask(PutMessage(queue, message.text, _hint_delay(context, reference)))
-        _note(
-            report,
-            Trouble(
-                queue,
-                message.text,
-                message.dequeue_count,
-                is_poison=False,
-                error=error,
-                is_left=True,
-            ),
-        )
+        _note(report, _trouble_of(queue, message, error, is_left=True))
 
 
 def _hint_delay(context: Context, reference: OutboxReference) -> float:
@@ -414,8 +472,7 @@ def sweep(
         if unless_within and (yield from _is_swept(table, before, unless_within)):
             continue
         entries = yield from find_entries(table, before=before)
-        # Users' functions raise anything.
-        failed = yield from _do_all(context, entries, report, Exception)
+        failed = yield from _do_all(context, entries, report)
         if unless_within and not failed:
             yield from _note_sweep(table, before)
 
@@ -443,8 +500,10 @@ def _note_sweep(table: str, before: int) -> Steps[None]:
 def drain(context: Context, report: Report, *, with_sweep: bool = True) -> Steps[None]:
     """Do everything that is to be done now: own entries, messages, and what a sweep finds.
 
-    An entry that fails keeps no other from being done; the first such error is raised at last.
+    Entries and messages that fail do not prevent the others from being done. At the end the
+    first error of an entry is raised, or of a message if it is not an error of Partita.
     """
+    start = len(report.troubles)
     failed: dict[OutboxReference, Exception] = {}
     while True:
         done = report.entries + report.transactions
@@ -452,7 +511,7 @@ def drain(context: Context, report: Report, *, with_sweep: bool = True) -> Steps
         failed |= yield from _do_all(context, entries, report)
         if context.capabilities.has_queues:
             for queue in context.options.queues:
-                while (yield from work(context, queue, report)):
+                while (yield from _take(context, queue, report, RECEIVED_MAX)):
                     pass
         if with_sweep:
             for table in outbox_tables(context):
@@ -463,13 +522,11 @@ def drain(context: Context, report: Report, *, with_sweep: bool = True) -> Steps
             break
     for error in failed.values():
         raise error
+    _raise_foreign(report, start)
 
 
 def _do_all(
-    context: Context,
-    entries: Sequence[OutboxReference],
-    report: Report,
-    caught: type[Exception] = PartitaError,
+    context: Context, entries: Sequence[OutboxReference], report: Report
 ) -> Steps[dict[OutboxReference, Exception]]:
     """Do entries, and return those that failed."""
     failed: dict[OutboxReference, Exception] = {}
@@ -477,7 +534,7 @@ def _do_all(
         try:
             if (yield from do_entry(context, reference)):
                 report.entries += 1
-        except caught as error:
+        except Exception as error:  # noqa: BLE001 - users' functions raise anything
             failed[reference] = error
             told, is_left = outbox.hint(reference), isinstance(error, _LEFT)
             _note(report, Trouble("", told, 0, is_poison=False, error=error, is_left=is_left))
