@@ -377,14 +377,14 @@ class Copied:
 copied_by_name = index(Copied, row="name_{name:esc}_{id:04d}", copy=["hours"])
 
 
-async def test_upsert_with_merge_replaces_a_series(db: Database) -> None:
+async def test_upsert_with_merge_keeps_the_slots_that_it_does_not_name(db: Database) -> None:
     meters = db.table(Meter)
     await db.create_tables()
     await meters.save(Meter(site="s", id=1, hours={1: 1, 2: 2}))
 
     await meters.upsert(Meter(site="s", id=1, hours={2: 5}), merge=True)
 
-    assert (await meters.get(site="s", id=1)).hours == {2: 5}
+    assert (await meters.get(site="s", id=1)).hours == {1: 1, 2: 5}
 
 
 async def test_increment_of_a_series_is_shown_to_views(db: Database) -> None:

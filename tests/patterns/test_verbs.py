@@ -491,12 +491,14 @@ async def test_upsert_replaces_unknown_properties_and_merge_keeps_them(
     assert "Color" not in replaced
 
 
-async def test_a_field_that_is_none_is_none_after_an_upsert_with_merge(notes: Table[Note]) -> None:
+async def test_a_field_that_was_not_set_stays_after_an_upsert_with_merge(
+    notes: Table[Note],
+) -> None:
     await notes.save(note(1, stars=4))
 
-    await notes.upsert(note(1, text="no stars"), merge=True)
+    await notes.upsert(note(1, text="still four stars"), merge=True)
 
-    assert await notes.get(topic="tables", number=1) == note(1, text="no stars")
+    assert await notes.get(topic="tables", number=1) == note(1, text="still four stars", stars=4)
 
 
 async def test_upserts_at_once_leave_one_of_them_whole(any_db: Database) -> None:

@@ -4,7 +4,15 @@
 long because it is one noun, a database, and because two faces of one file stay one.
 """
 
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import date, datetime, timedelta
@@ -514,8 +522,14 @@ class Table(Generic[T]):
         """
         return await self._db.run(verbs.save(self._db.context, self._model, entity, force=force))
 
-    async def upsert(self, entity: T, *, merge: bool = False) -> T:
-        """Write an entity whatever is stored; with `merge` keep properties it does not know."""
+    async def upsert(self, entity: T, *, merge: bool | Collection[str] = False) -> T:
+        """Write an entity whatever is stored; with `merge` write some fields and keep the rest.
+
+        `merge=True` writes the fields that you set: of an object that was loaded, those that
+        changed; of a new one, those that are neither None nor at their default (a pydantic model
+        tells which were given). `merge=["text", "stars"]` writes these fields whatever they hold.
+        Slots of a series that the object does not have are kept.
+        """
         return await self._db.run(verbs.upsert(self._db.context, self._model, entity, merge=merge))
 
     async def patch(self, entity: T, /, *, force: bool = False, **changes: Any) -> T:
@@ -1019,8 +1033,8 @@ class Group:
         else:
             self._open().save(entity)
 
-    def upsert(self, entity: Any, *, merge: bool = False) -> None:
-        """Write an entity whatever is stored; `merge` keeps properties it does not know."""
+    def upsert(self, entity: Any, *, merge: bool | Collection[str] = False) -> None:
+        """Write an entity whatever is stored; `merge` as `upsert` of the table has it."""
         self._open().upsert(entity, merge=merge)
 
     def patch(self, entity: Any, /, **changes: Any) -> None:

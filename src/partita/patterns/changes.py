@@ -94,8 +94,12 @@ class Change(msgspec.Struct):
     """The caller's object, for what is told of it."""
     is_merge: bool = False
     """Send only what changed, where that says the same."""
+    given: dict[str, Any] | None = None
+    """What the caller set, if the rest of the object says nothing about what is stored."""
     is_blind: bool = False
     """Write whatever is stored: only for types that nothing follows."""
+    must_exist: bool = False
+    """A blind merge of fields that do not make an entity by themselves."""
     reindexed: AnyIndex | None = None
     """An index to bring the entity into, whatever is there."""
     extra: dict[str, Value] = {}
@@ -337,7 +341,10 @@ def _prepare(context: Context, draft: Draft, each: _Prepared, stamp: int) -> Ste
         each.after = Version(change.key, each.values, each.references, _generation(before, stamp))
         _check_public(context, model, each.after)
         kept = {**change.number_types, **({} if before is None else before.number_types)}
-        encoded = encode(model, each.values, each.references, kept)
+        written = each.values
+        if change.is_blind and change.given is not None:
+            written = snapshot(change.given)
+        encoded = encode(model, written, each.references, kept)
         each.properties = {**change.extra, **encoded}
     elif derived.own_fields(model):
         yield from _guard(draft, change.key, each.number, stamp)
@@ -434,13 +441,18 @@ def _put_entity(context: Context, draft: Draft, each: _Prepared, write_id: str, 
     )
     for row in each.written:
         if change.is_blind:
-            verb = Verb.UPSERT_MERGE if change.is_merge else Verb.UPSERT_REPLACE
-            operation = RowOperation(verb, row)
+            operation = RowOperation(_blind_verb(change), row)
         elif row.etag:
             operation = RowOperation(Verb.REPLACE, row, row.etag)
         else:
             operation = RowOperation(Verb.INSERT, row)
         draft.put(operation, Reason.ENTITY, each.number)
+
+
+def _blind_verb(change: Change) -> Verb:
+    if not change.is_merge:
+        return Verb.UPSERT_REPLACE
+    return Verb.MERGE if change.must_exist else Verb.UPSERT_MERGE
 
 
 def _merged(change: Change, each: _Prepared, system: Mapping[str, Value]) -> Row | None:
@@ -781,27 +793,30 @@ def _written(draft: Draft, each: _Prepared, etags: Mapping[RowKey, str], write_i
     before = change.before
     dealt = deal(model, each.properties, before)
     rows = len(dealt)
-    known = () if before is None else before.etags
+    etags_before = () if before is None else before.etags
     # Where the answer was lost, others may have written since: the next save looks first.
     now = [
-        etags.get(part_key(change.key, place)) or (known[place] if place < len(known) else "")
+        etags.get(part_key(change.key, place))
+        or (etags_before[place] if place < len(etags_before) else "")
         for place in range(rows if etags else 0)
     ]
-    if change.is_blind and change.is_merge:
-        now = []  # because there may be properties that the next save must not erase
     values = dict(each.values)
     first = draft.find(change.key)
     stored = {} if first is None else first.properties
     for field, _ in derived.own_fields(model):
         if field.property in stored:
             values[field.name] = field.codec.decode(stored[field.property])
+    known = {**values, **each.references}
+    if change.given is not None:
+        # The object may differ from what is stored: the next save looks first, and compares.
+        now, known = [], _known_after_merge(change, known)
     extra = {**({} if before is None else before.extra), **change.extra}
     system = {} if before is None else dict(before.system)
     system.update({name: value for name, value in stored.items() if name in SYSTEM})
     origin = Origin(
         key=change.key,
         etags=tuple(now),
-        values={**values, **each.references},
+        values=known,
         extra=extra,
         version=model.version,
         timestamp=None,
@@ -813,3 +828,14 @@ def _written(draft: Draft, each: _Prepared, etags: Mapping[RowKey, str], write_i
     assert PARTS in system or rows == 1
     assert WRITE not in system or is_noted(write_id, system[WRITE])
     return Written(values, origin)
+
+
+def _known_after_merge(change: Change, stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields as the object has them, with blobs that it set and derived fields."""
+    model, given = change.model, change.given or {}
+    told = {
+        field.name: stored[field.name]
+        for field in model.fields.values()
+        if field.derived is not None or (field.is_in_blob and field.name in given)
+    }
+    return {**snapshot(model.values(change.entity)), **told}

@@ -10,7 +10,7 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
@@ -20,6 +20,9 @@ from partita.errors import DefinitionError
 from partita.patterns.origins import can_hold
 
 T = TypeVar("T")
+
+_PYDANTIC_SET = "__pydantic_fields_set__"
+"""Where pydantic keeps what `model_fields_set` returns."""
 
 
 class ClassField(msgspec.Struct, frozen=True):
@@ -52,7 +55,16 @@ class ClassShape(msgspec.Struct, Generic[T], frozen=True):
         extra = getattr(obj, "__pydantic_extra__", None) or {}
         given = {self.arguments[name]: value for name, value in self.values(obj).items()}
         changed = {self.arguments[name]: value for name, value in changes.items()}
-        return self.cls(**{**extra, **given, **changed})
+        made = self.cls(**{**extra, **given, **changed})
+        told = self.fields_set(obj)
+        if told is not None:
+            object.__setattr__(made, _PYDANTIC_SET, {*told, *changes})
+        return made
+
+    def fields_set(self, obj: T) -> Set[str] | None:
+        """Return the fields that were given or assigned; None if the class does not tell."""
+        told: Set[str] | None = getattr(obj, _PYDANTIC_SET, None)
+        return told
 
 
 def adopt(

@@ -6,7 +6,7 @@ elsewhere: indexes, upcasters, types derived from it, and fields of other types 
 
 import copy
 import string
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -142,6 +142,10 @@ class EntityType(Generic[T]):
     def rebuild(self, obj: T, changes: Mapping[str, Any]) -> T:
         """Make a changed object; what the class raises is not caught."""
         return self._shape.rebuild(obj, changes)
+
+    def fields_set(self, obj: T) -> Set[str] | None:
+        """Return the fields that were given or assigned; None if the class does not tell."""
+        return self._shape.fields_set(obj)
 
     def key(self, values: Mapping[str, Any]) -> RowKey:
         return RowKey(self.partition.format(values), self.row.format(values))

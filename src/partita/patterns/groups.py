@@ -17,6 +17,7 @@ from partita.patterns.calls import Sleep, Steps, ask
 from partita.patterns.changes import Change, pause, write
 from partita.patterns.context import Context
 from partita.patterns.eventual_transactions import EventualTransaction, start_message
+from partita.patterns.merges import Merge
 from partita.patterns.model import EntityType, entity_type
 from partita.patterns.moving import load_at_rest
 from partita.patterns.projections import refuse_partial
@@ -44,7 +45,7 @@ class _Upsert(msgspec.Struct):
 
     model: EntityType[Any]
     entity: Any
-    merge: bool
+    merge: Merge
 
 
 Wanted = Change | _Removal | _Upsert
@@ -68,7 +69,7 @@ class Collected:
         change = change_of(self._here(self._type_of(entity)), entity)
         self._add(change.model, change.key, change)
 
-    def upsert(self, entity: Any, *, merge: bool) -> None:
+    def upsert(self, entity: Any, *, merge: Merge) -> None:
         """Write an entity whatever is stored, as `upsert` of the table does."""
         own = check_entity(self._here(self._type_of(entity)), entity)
         self._add(own, own.key(own.values(entity)), _Upsert(own, entity, merge))

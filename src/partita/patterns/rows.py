@@ -84,13 +84,13 @@ def encode(
     references: References,
     number_types: Mapping[str, str] = _DECLARED,
 ) -> dict[str, Value]:
-    """Return the properties of all fields that are not part of the keys.
+    """Return the properties of those of the fields that are not part of the keys.
 
     `number_types` are those that were stored before (see `narrower_types`).
     """
     properties: dict[str, Value] = {}
     for field in model.fields.values():
-        if not field.is_key:
+        if not field.is_key and field.name in values:
             properties.update(encode_field(field, values[field.name], references))
     return with_types(properties, number_types)
 

@@ -25,6 +25,7 @@ from partita.patterns.calls import GetRow, Invoke, RowOperation, Sleep, Steps, V
 from partita.patterns.changes import Change, Written, pause, write, write_in_doubt
 from partita.patterns.context import Context
 from partita.patterns.layout import VERSION, WRITE, find_note, is_noted, note_write, part_key
+from partita.patterns.merges import Merge, apply_merge, can_stand_alone, values_to_merge
 from partita.patterns.model import EntityType, Field, Origin, entity_type
 from partita.patterns.moving import (
     come_to_rest,
@@ -37,7 +38,7 @@ from partita.patterns.origins import are_same, snapshot
 from partita.patterns.outbox import entry_removal
 from partita.patterns.projections import refuse_partial
 from partita.patterns.reading import find, find_any, locate
-from partita.patterns.rows import encode_slot, narrower_types, slot_name, with_types
+from partita.patterns.rows import Stored, encode_slot, narrower_types, slot_name, with_types
 from partita.patterns.values import Row, RowKey, Value
 
 T = TypeVar("T")
@@ -175,7 +176,7 @@ def know_etag(context: Context, change: Change) -> Steps[None]:
     if stored is None or not all(
         are_same(stored.values[name], value) for name, value in origin.values.items()
     ):
-        raise _not_as_loaded(change, "was read from an index and is not what is stored now")
+        raise _not_as_loaded(change, "was read from an index or merged, and is not as stored now")
     change.before = stored.origin
 
 
@@ -190,44 +191,102 @@ def _not_as_loaded(change: Change, reason: str) -> ETagMismatchError:
     return error
 
 
-def upsert(context: Context, model: EntityType[T], entity: T, *, merge: bool = False) -> Steps[T]:
-    """Write an entity whatever is stored; with `merge` properties it does not know are kept."""
+def upsert(context: Context, model: EntityType[T], entity: T, *, merge: Merge = False) -> Steps[T]:
+    """Write an entity whatever is stored; with `merge` only what the caller set."""
     own = check_entity(model, entity)
+    is_there: bool | None = True
     for attempt in range(context.options.attempts_max):
         if attempt:
             yield from ask(Sleep(pause(context, attempt)))
-        change = yield from upsert_of(context, model, entity, merge=merge)
+        change = yield from upsert_of(context, model, entity, merge=merge, is_there=is_there)
         try:
             [written] = yield from write(context, [change])
-        except (EntityExistsError, EntityNotFoundError, ETagMismatchError):
-            if change.is_blind:
+        except (EntityExistsError, EntityNotFoundError, ETagMismatchError) as error:
+            if change.is_blind and not change.must_exist:
                 raise
-            continue  # because somebody else was between the read and the write
+            # Somebody else was between the read and the write, or there is nothing to merge with.
+            is_there = not isinstance(error, EntityNotFoundError)
+            continue
         return remember(entity, written)
     raise _busy(own, own.key(own.values(entity)), context.options.attempts_max)
 
 
 def upsert_of(
-    context: Context, model: EntityType[Any], entity: Any, *, merge: bool
+    context: Context,
+    model: EntityType[Any],
+    entity: Any,
+    *,
+    merge: Merge,
+    is_there: bool | None = None,
 ) -> Steps[Change]:
-    """Return the change that an upsert means, over what is stored now if something follows it."""
+    """Return the change that an upsert means, over what is stored now if something follows it.
+
+    `is_there` is what to assume of an entity where a merge depends on it; None: look.
+    """
     own = check_entity(model, entity)
+    if merge is not False:
+        return (yield from _merge_of(context, own, entity, merge, is_there=is_there))
     values, origin = own.values(entity), own.origin(entity)
-    extra = {} if origin is None or merge else unmarked(origin.extra)
-    sealed = frozenset[str]() if origin is None else origin.sealed
-    if is_followed_by_nothing(own) and not (merge and _is_merge_vague(own, values)):
-        change = Change(own, None, values, entity, is_merge=merge, is_blind=True)
-        change.extra, change.sealed = extra, sealed
-        change.number_types = {} if origin is None else origin.number_types
+    change = Change(own, None, values, entity)
+    if origin is not None:
+        change.extra, change.sealed = unmarked(origin.extra), origin.sealed
+        change.number_types = origin.number_types
+    if is_followed_by_nothing(own):
+        change.is_blind = True
         return change
-    key = own.key(values)
+    stored = yield from _load_own(context, own, change.key)
+    if stored is not None:
+        change.before = stored.origin
+        change.before.extra = change.extra
+    return change
+
+
+def _merge_of(
+    context: Context, own: EntityType[Any], entity: Any, merge: Merge, *, is_there: bool | None
+) -> Steps[Change]:
+    values, origin = own.values(entity), own.origin(entity)
+    change = Change(own, None, values, entity)
+    if origin is not None and origin.key != change.key:
+        origin = None
+    if origin is not None:
+        change.number_types = origin.number_types
+    written = values_to_merge(own, entity, origin, merge)
+    if _is_merged_blindly(own, written, origin):
+        stands_alone = can_stand_alone(own, entity, written)
+        if stands_alone or is_there:
+            change.is_merge, change.is_blind, change.given = True, True, written
+            change.must_exist = not stands_alone
+            return change
+    stored = yield from _load_own(context, own, change.key)
+    if stored is not None:
+        after = apply_merge(own, stored.values, written)
+        return Change(own, stored.origin, after, entity, is_merge=True, given=written)
+    if origin is not None:
+        change.extra, change.sealed = unmarked(origin.extra), origin.sealed
+    return change
+
+
+def _load_own(context: Context, own: EntityType[Any], key: RowKey) -> Steps[Stored | None]:
     stored = yield from load_at_rest(context, own, key)
     if stored is not None and stored.model is not own:
         raise _of_another_type(own, stored.model, key)
-    before = None if stored is None else stored.origin
-    if before is not None and not merge:
-        before.extra = extra
-    return Change(own, before, values, entity, extra=extra, sealed=sealed)
+    return stored
+
+
+def _is_merged_blindly(
+    model: EntityType[Any], written: Mapping[str, Any], origin: Origin | None
+) -> bool:
+    """Return whether one merge request says what is meant, whatever is stored.
+
+    It cannot remove a property, seal a part of what is sealed together, or upcast what is stored.
+    """
+    is_sealed = bool(model.sealed_properties or model.encrypt or (origin and origin.sealed))
+    return (
+        is_followed_by_nothing(model)
+        and model.version == 1
+        and not is_sealed
+        and not any(value is None for value in written.values())
+    )
 
 
 def is_followed_by_nothing(model: EntityType[Any]) -> bool:
@@ -245,13 +304,6 @@ def _of_another_type(model: EntityType[Any], stored: EntityType[Any], key: RowKe
         f"Under the keys of this {model.name} there is a {stored.name}.",
         facts={"type": model.name, "partition_key": key.partition, "row_key": key.row},
         hint="Delete it first: what follows the one type does not follow the other.",
-    )
-
-
-def _is_merge_vague(model: EntityType[Any], values: Mapping[str, Any]) -> bool:
-    """Tell whether a blind merge would leave what it should not: None, a slot, an older seal."""
-    return bool(model.sealed_properties or model.encrypt) or any(
-        values[field.name] is None or field.slot_names for field in model.fields.values()
     )
 
 
@@ -281,7 +333,8 @@ def patch_of(model: EntityType[Any], entity: Any, changes: Mapping[str, Any]) ->
         raise UsageError(
             "NotLoaded",
             f"This {own.name} was neither loaded nor saved, so nothing is known to patch.",
-            hint="Load it first, or use upsert(..., merge=True).",
+            hint="Load it first, or write some fields whatever is stored: "
+            'upsert(entity, merge=["text", "stars"]).',
         )
     for name in changes:
         if _check_known(own, name).is_encrypted:
