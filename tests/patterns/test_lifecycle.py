@@ -6,9 +6,11 @@ however the rebuild is stopped and whoever writes meanwhile. What no protocol ca
 """
 
 import json
+import math
 import os
 import random
 from collections.abc import Callable
+from dataclasses import field
 from functools import cache
 from typing import Annotated, Any
 
@@ -18,6 +20,7 @@ from partita.errors import ConflictError, IndexNotReadableError, UniqueViolation
 from partita.patterns import (
     Encrypted,
     Keyring,
+    Series,
     bulk,
     connect,
     entity,
@@ -26,6 +29,7 @@ from partita.patterns import (
     lifecycle,
     list_index,
     reading,
+    sync,
     verbs,
 )
 from partita.patterns import (
@@ -724,3 +728,118 @@ async def test_an_index_is_added_rebuilt_verified_repaired_and_disabled_on_a_rea
         assert await db.disable(by_title) == 6
         with pytest.raises(IndexNotReadableError):
             await books.via(by_title).range(title="Emma").list()
+
+
+# ---------------------------------------------------------------------------------------------
+# A class that gets more fields
+
+
+class Garage:
+    """One version of a program that keeps cars; the newer one has more fields."""
+
+    def __init__(self, *, is_new: bool) -> None:
+        if is_new:
+
+            @entity(table="cars", partition="{town}", row="{number:04d}")
+            class Car:
+                town: str
+                number: int
+                maker: str
+                doors: int = 4
+                colour: str | None = None
+                price: float = math.nan
+                secret: Annotated[str, Encrypted] = "none"
+                miles: Annotated[dict[int, int], Series("m{:02d}", slots=12)] = field(
+                    default_factory=dict
+                )
+        else:
+
+            @entity(table="cars", partition="{town}", row="{number:04d}")
+            class Car:  # type: ignore[no-redef]
+                town: str
+                number: int
+                maker: str
+
+        self.car: Any = Car
+        self.beside = index(Car, row="maker_{maker:esc}_{number:04d}", name="beside")
+        self.elsewhere = index(
+            Car,
+            table="carsbymaker",
+            partition="{maker}",
+            row="{town:esc}_{number:04d}",
+            name="elsewhere",
+        )
+        list_index(Car, row="makers_{maker}", name="listed")
+
+
+async def test_a_field_with_a_default_that_is_added_makes_no_copy_stale(
+    partita_account: LocalAccount,
+) -> None:
+    old, new = Garage(is_new=False), Garage(is_new=True)
+    keyring = Keyring.from_bytes("k", bytes(32))
+    async with connect(partita_account) as db:
+        cars = db.table(old.car)
+        await db.create_tables()
+        await cars.save_all([old.car(town="Oslo", number=n, maker="Saab") for n in range(3)])
+        await db.drain()
+
+    async with connect(partita_account, keyring=keyring) as db:
+        cars = db.table(new.car)
+        assert await db.verify(new.car) == []
+        copies = await cars.via(new.elsewhere).range(maker="Saab").list()
+        assert [each.doors for each in copies] == [4, 4, 4]
+
+        await cars.save(evolve(await cars.get(town="Oslo", number=1), doors=2))
+        assert [(each.kind, each.what) for each in await db.verify(new.car)] == [
+            ("stale", "elsewhere")
+        ]
+        await db.drain()
+        assert await db.verify(new.car) == []
+
+
+def test_a_field_with_a_default_that_is_added_makes_no_copy_stale_without_a_loop(
+    partita_account: LocalAccount,
+) -> None:
+    old, new = Garage(is_new=False), Garage(is_new=True)
+    with sync.connect(partita_account) as db:
+        db.create_tables()
+        cars = db.table(old.car)
+        db.create_tables()
+        cars.save(old.car(town="Oslo", number=1, maker="Saab"))
+        db.drain()
+    with sync.connect(partita_account, keyring=Keyring.from_bytes("k", bytes(32))) as db:
+        db.table(new.car)
+        assert db.verify(new.car) == []
+
+
+async def test_a_copy_that_shows_what_is_encrypted_by_now_is_stale(
+    partita_account: LocalAccount,
+) -> None:
+    def declare(kind: Any) -> Any:
+        @entity(table="agents", partition="{town}", row="{number:04d}")
+        class Agent:
+            town: str
+            number: int
+            name: kind
+
+        index(Agent, row="all_{number:04d}", name="beside")
+        index(Agent, table="allagents", partition="{town}", row="{number:04d}", name="elsewhere")
+        return Agent
+
+    open_agent, secret_agent = declare(str), declare(Annotated[str, Encrypted])
+    async with connect(partita_account) as db:
+        agents = db.table(open_agent)
+        await db.create_tables()
+        await agents.save(open_agent(town="Oslo", number=7, name="James"))
+        await db.drain()
+    keyring = Keyring.from_bytes("k", bytes(32))
+    async with connect(partita_account, keyring=keyring, accepts_unsealed=True) as db:
+        db.table(secret_agent)
+        await db.create_tables()
+        drifts = await db.verify(secret_agent)
+        told = {(each.kind, each.what) for each in drifts}
+        assert told == {("stale", "beside"), ("stale", "elsewhere")}
+        await db.repair(secret_agent, drifts)
+        assert await db.verify(secret_agent) == []
+        stored = [row async for row in db.raw("allagents").query()]
+        assert "James" not in repr(stored)

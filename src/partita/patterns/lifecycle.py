@@ -27,6 +27,7 @@ from partita.errors import (
     EntityExistsError,
     EntityNotFoundError,
     IndexNotReadableError,
+    InvalidPropertyError,
     NewerVersionError,
     TableNotFoundError,
     UniqueViolationError,
@@ -53,14 +54,14 @@ from partita.patterns.calls import (
 from partita.patterns.changes import Change, write
 from partita.patterns.context import Context, IndexState
 from partita.patterns.filter_text import bounds_text, quoted
-from partita.patterns.indexes import AnyIndex, Index, ListIndex, Storage
+from partita.patterns.indexes import AnyIndex, ListIndex, Storage
 from partita.patterns.large import entity_of
-from partita.patterns.layout import GENERATION, STATES_PARTITION
+from partita.patterns.layout import STATES_PARTITION, VERSION
 from partita.patterns.markers import CopiedFrom
 from partita.patterns.model import EntityType
 from partita.patterns.origins import are_same
 from partita.patterns.reading import count_sources, load
-from partita.patterns.rows import COPY_MARK, open_row
+from partita.patterns.rows import COPY_MARK, read_copy, shows_secrets
 from partita.patterns.settling import (
     is_named,
     list_blob_key,
@@ -528,17 +529,30 @@ def _compare(context: Context, index: AnyIndex, key: RowKey, version: copies.Ver
     there = yield from ask(GetRow(index.table, key))
     if there is None:
         return "missing"
+    return "" if _says_the_same(context, index, there, version) else "stale"
+
+
+def _says_the_same(context: Context, index: AnyIndex, there: Row, version: copies.Version) -> bool:
+    """Return whether a row of an index tells of its entity what is stored of it.
+
+    What is read of it is compared, not its properties: one that is absent reads as the default
+    of its field.
+    """
     expected = copies.row_of(index, version, context.sealing)
     assert expected is not None
-    if isinstance(index, Index):
-        there = open_row(there, index.owner, context.sealing, table=index.table)
-        expected = open_row(expected, index.owner, context.sealing, table=index.table)
-    ours = {name: value for name, value in there.properties.items() if name != GENERATION}
-    theirs = {name: value for name, value in expected.properties.items() if name != GENERATION}
-    is_same = ours.keys() == theirs.keys() and all(
-        are_same(value, theirs[name]) for name, value in ours.items()
-    )
-    return "" if is_same else "stale"
+    ours, theirs = expected.properties, there.properties
+    marks = [copies.MEMBER_PARTITION, copies.MEMBER_ROW, VERSION, index.owner.type_property or ""]
+    if any(ours.get(name) != theirs.get(name) for name in marks):
+        return False
+    if isinstance(index, ListIndex):
+        return True
+    if shows_secrets(there, expected):
+        return False
+    try:
+        told = read_copy(index, there, context.sealing)
+    except InvalidPropertyError:
+        return False
+    return all(are_same(told[name], version.values[name]) for name in index.copied)
 
 
 def _is_derived(
@@ -555,7 +569,7 @@ def _is_derived(
     else:
         assert marker is not None
         expected = yield from count_sources(context, source, marker, values)
-    return bool(values[name] == expected)
+    return are_same(values[name], expected)
 
 
 def _orphans(

@@ -345,7 +345,7 @@ def from_rows(model: EntityType[Any], rows: Sequence[Row], sealing: Sealing) -> 
     key = opened[0].key
     given = _fields_in(model, key)
     stored = _read(model, opened, given)
-    stored.origin.sealed = frozenset().union(*(_sealed_in(row.properties) for row in rows))
+    stored.origin.sealed = frozenset().union(*(sealed_in(row.properties) for row in rows))
     return stored
 
 
@@ -358,12 +358,17 @@ def _fields_in(model: EntityType[Any], key: RowKey) -> dict[str, Any]:
         raise
 
 
-def _sealed_in(properties: Mapping[str, Value]) -> frozenset[str]:
+def sealed_in(properties: Mapping[str, Value]) -> frozenset[str]:
     """Return which properties were sealed; of the old format, which does not tell, all binary."""
     names = encryption.sealed_names(properties)
     if names or not encryption.is_sealed(properties):
         return names
     return frozenset(name for name, value in properties.items() if isinstance(value, bytes))
+
+
+def shows_secrets(row: Row, wanted: Row) -> bool:
+    """Return whether a row has in the clear what should be sealed, from before it was declared."""
+    return bool(sealed_in(wanted.properties) & row.properties.keys() - sealed_in(row.properties))
 
 
 def _check_stamps(model: EntityType[Any], rows: Sequence[Row]) -> None:

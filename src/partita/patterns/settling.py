@@ -46,7 +46,7 @@ from partita.patterns.markers import CopiedFrom
 from partita.patterns.model import Dependent, EntityType
 from partita.patterns.outbox import Touched
 from partita.patterns.reading import count_sources, find, find_rows, keys_between, load
-from partita.patterns.rows import Stored, open_row
+from partita.patterns.rows import Stored, open_row, shows_secrets
 from partita.patterns.values import Row, RowKey
 
 _NAME_PART_MAX = 60
@@ -272,6 +272,8 @@ def _settle_key(
 
 def _is_current(context: Context, index: AnyIndex, there: Row, wanted: Row) -> bool:
     """Tell whether a copy says what it should, of this generation of its entity."""
+    if shows_secrets(there, wanted):
+        return False
     try:
         return _said(context, index, there) == _said(context, index, wanted)
     except (DamageError, EncryptionKeyError):
