@@ -12,16 +12,27 @@ from partita.patterns import (
     CountOf,
     Database,
     EntityExistsError,
+    NewerVersionError,
+    RawEntity,
     Table,
     connect,
     entity,
     evolve,
+    index,
+    lifecycle,
+    sync,
+    verbs,
 )
 from partita.patterns.faults import Faults
+from partita.patterns.layout import VERSION
+from partita.patterns.model import entity_type
+from partita.patterns.values import Int32
 from partita.service.in_process import LocalAccount, Respond
 from partita.service.request import Request, Response
 from partita.service.services import ServiceKind
+from patterns.simulated import begin, drain, ignore
 from patterns.staff import Department, Employee, person, rows_of
+from unit.patterns.fake_world import FakeWorld
 
 
 async def told(db: Database, name: str = "Sales") -> tuple[int, str | None]:
@@ -458,3 +469,202 @@ async def test_an_owner_that_is_made_while_its_source_changes_is_put_right(
         assert len(interleaved) == 1
         assert saved.lead_city == "Bonn"
         assert (await office.told())[1] == "Köln"
+
+
+# ---------------------------------------------------------------------------------------------
+# From one into many of the same partition
+
+
+@entity(table="crews", partition="{ship}", row="watch_{code}")
+class Watch:
+    ship: str
+    code: str
+    officer: str = ""
+
+
+@entity(table="crews", partition="{ship}", row="sailor_{id:04d}", name="Sailor")
+class Sailor:
+    ship: str
+    id: int
+    watch: str | None = None
+    rank: str = ""
+    officer: Annotated[
+        str | None, CopiedFrom(Watch, "officer", where={"ship": "ship", "code": "watch"})
+    ] = None
+
+
+by_officer = index(Sailor, row="officer_{officer:esc}_{id:04d}")
+
+
+class Ship:
+    """The watches of a ship, and the sailors that copy their officers."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
+        self.watches, self.sailors = db.table(Watch), db.table(Sailor)
+
+    async def officers(self, watch: str = "a") -> set[str | None]:
+        sailors = await self.sailors.partition(ship="s").all().list()
+        return {sailor.officer for sailor in sailors if sailor.watch == watch}
+
+    async def enlist(self, *numbers: int, watch: str | None = "a") -> None:
+        for number in numbers:
+            await self.sailors.save(Sailor(ship="s", id=number, watch=watch))
+        await self.db.drain()
+
+    async def outbox(self) -> list[str]:
+        keys = [row.row_key for row in await rows_of(self.db, "crews")]
+        return [key for key in keys if key.startswith("~o_")]
+
+
+@pytest.fixture
+async def ship(any_db: Database) -> Ship:
+    made = Ship(any_db)
+    await any_db.create_tables()
+    await made.watches.save(Watch(ship="s", code="a", officer="Ann"))
+    await made.watches.save(Watch(ship="s", code="b", officer="Bob"))
+    await made.enlist(1, 2, 3)
+    await made.enlist(4, watch="b")
+    await made.enlist(5, watch=None)
+    return made
+
+
+async def test_a_copy_in_many_of_the_same_partition_changes_in_one_group(ship: Ship) -> None:
+    watch = await ship.watches.get(ship="s", code="a")
+    other = await ship.sailors.get(ship="s", id=4)
+
+    with ship.db.measuring() as cost:
+        await ship.watches.save(evolve(watch, officer="Amy"))
+
+    assert cost.requests == 2  # a query for the sailors, and the group
+    assert await ship.outbox() == []
+    assert await ship.officers() == {"Amy"}
+    found = await ship.sailors.via(by_officer).range(ship="s", officer="Amy").list()
+    assert [sailor.id for sailor in found] == [1, 2, 3]
+    await ship.sailors.save(evolve(other, rank="cook"))  # its row was left alone
+    assert await ship.officers("b") == {"Bob"}
+
+    await ship.watches.delete_if_exists(ship="s", code="a")
+    assert await ship.officers() == {None}
+    await ship.watches.save(Watch(ship="s", code="a", officer="Eve"))
+    assert await ship.officers() == {"Eve"}
+    assert await ship.db.verify(Sailor) == []
+
+
+def test_a_copy_in_many_of_the_same_partition_changes_in_one_group_without_a_loop(
+    partita_account: LocalAccount,
+) -> None:
+    with sync.connect(partita_account) as db:
+        watches, sailors = db.table(Watch), db.table(Sailor)
+        db.create_tables()
+        watch = watches.save(Watch(ship="s", code="a", officer="Ann"))
+        for number in range(32):  # three operations each, with the index
+            sailors.save(Sailor(ship="s", id=number, watch="a"))
+        db.drain()
+
+        watches.save(evolve(watch, officer="Amy"))
+
+        assert {each.officer for each in sailors.partition(ship="s").all()} == {"Amy"}
+        assert db.drain().is_idle
+
+
+async def test_many_copies_and_their_source_in_one_group_of_the_caller(ship: Ship) -> None:
+    watch = await ship.watches.get(ship="s", code="a")
+    first = await ship.sailors.get(ship="s", id=1)
+    second = await ship.sailors.get(ship="s", id=2)
+
+    async with ship.watches.partition(ship="s").atomic() as group:
+        group.save(evolve(watch, officer="Amy"))
+        group.save(Sailor(ship="s", id=9, watch="a"))
+        group.save(evolve(first, rank="mate"))
+        group.delete(second)
+
+    assert await ship.officers() == {"Amy"}
+    saved = {sailor.id: sailor.officer for sailor in group.entities if isinstance(sailor, Sailor)}
+    assert saved == {9: "Amy", 1: "Amy"}
+    await ship.db.drain()
+    assert await ship.db.verify(Sailor) == []
+
+
+async def test_sources_of_one_group_look_for_their_copies_once(ship: Ship) -> None:
+    watches = [await ship.watches.get(ship="s", code=code) for code in ("a", "b")]
+
+    with ship.db.measuring() as cost:
+        changed = [evolve(watch, officer=watch.officer.upper()) for watch in watches]
+        outcome = await ship.watches.save_all(changed)
+
+    assert outcome.failures == []
+    assert cost.requests == 2
+    assert (await ship.officers("a"), await ship.officers("b")) == ({"ANN"}, {"BOB"})
+
+
+async def test_copies_that_do_not_fit_into_one_group_follow_by_the_outbox(ship: Ship) -> None:
+    sailors = [Sailor(ship="s", id=number, watch="a") for number in range(10, 130)]
+    await ship.sailors.save_all(sailors)
+    await ship.db.drain()
+    watch = await ship.watches.get(ship="s", code="a")
+
+    await ship.watches.save(evolve(watch, officer="Amy"))
+
+    assert await ship.officers() == {"Ann"}
+    assert len(await ship.outbox()) == 1
+    await ship.db.drain()
+    assert await ship.officers() == {"Amy"}
+    assert await ship.db.verify(Sailor) == []
+
+
+async def test_an_owner_of_a_newer_version_does_not_prevent_a_change_of_its_source(
+    ship: Ship,
+) -> None:
+    raw = ship.db.raw("crews")
+    stored = await raw.get("s", "sailor_0002")
+    newer = stored.properties | {VERSION: Int32(2)}
+    await raw.save(RawEntity("s", "sailor_0002", newer, stored.etag))
+    watch = await ship.watches.get(ship="s", code="a")
+
+    await ship.watches.save(evolve(watch, officer="Amy"))
+
+    assert len(await ship.outbox()) == 1
+    with pytest.raises(NewerVersionError):
+        await ship.db.drain()
+    assert (await ship.sailors.get(ship="s", id=1)).officer == "Amy"
+    assert (await ship.sailors.get(ship="s", id=3)).officer == "Amy"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_many_copies_agree_with_their_source_whoever_writes_at_once(seed: int) -> None:
+    world = FakeWorld(seed=seed)
+    models = (entity_type(Watch), entity_type(Sailor))
+    contexts = [begin(world, models=models) for _ in range(4)]
+    watch_model, sailor_model = models
+    key = {"ship": "s", "id": 1}
+    world.run(lifecycle.create_tables(contexts[0]))
+    watch = Watch(ship="s", code="a", officer="Ann")
+    world.run(verbs.save(contexts[0], watch_model, watch))
+    for number in range(4):
+        sailor = Sailor(ship="s", id=number, watch="a")
+        world.run(verbs.save(contexts[0], sailor_model, sailor))
+    drain(world, contexts[0])
+    made = Sailor(ship="s", id=9, watch="a")
+
+    outcomes = world.run_all(
+        verbs.update_by(
+            contexts[0],
+            watch_model,
+            {"ship": "s", "code": "a"},
+            lambda old: evolve(old, officer="Amy"),
+        ),
+        verbs.save(contexts[1], sailor_model, made),
+        verbs.update_by(contexts[2], sailor_model, key, lambda old: evolve(old, rank="cook")),
+        verbs.delete_key(contexts[3], sailor_model, sailor_model.key({"ship": "s", "id": 2})),
+    )
+
+    assert [each for each in outcomes if isinstance(each, Exception)] == []
+    stored = {
+        row.properties["Officer"]
+        for row in world.rows("crews")
+        if row.properties["EntityType"] == "Sailor" and row.key.row != "sailor_0009"
+    }
+    assert stored == {"Amy"}
+    drain(world, contexts[0])
+    assert world.run(lifecycle.verify(contexts[0], sailor_model, ignore)) == []

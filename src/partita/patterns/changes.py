@@ -20,6 +20,7 @@ from partita.errors import (
     EntityExistsError,
     EntityNotFoundError,
     ETagMismatchError,
+    PartitaError,
     QueueNotFoundError,
     StoreBusyError,
     ThrottledError,
@@ -56,6 +57,7 @@ from partita.patterns.layout import (
     GENERATION,
     PARTS,
     STATE,
+    VERSION,
     WRITE,
     find_note,
     is_noted,
@@ -64,9 +66,9 @@ from partita.patterns.layout import (
     state_key,
 )
 from partita.patterns.markers import CopiedFrom
-from partita.patterns.model import EntityType, Origin
+from partita.patterns.model import Dependent, EntityType, Origin
 from partita.patterns.origins import snapshot
-from partita.patterns.reading import count_sources, find_rows, load
+from partita.patterns.reading import count_sources, find_rows, load, query_between
 from partita.patterns.rows import (
     SYSTEM,
     deal,
@@ -80,6 +82,12 @@ from partita.patterns.rows import (
 )
 from partita.patterns.values import Row, RowKey, Value
 
+OWNERS_LOOKED_MAX = 1_000
+"""Entities of a partition that are read to find those with a copy of what changes."""
+ENTRY_OPERATIONS = 2
+"""Operations of a group that are left for the outbox entry and what is written beside it."""
+ENTRY_BYTES = 65_536
+"""Bytes of a group that are left for what surrounds the outbox entry."""
 BACKOFF_SECONDS = 0.005
 BACKOFF_SECONDS_MAX = 0.5
 
@@ -140,6 +148,8 @@ class _Prepared(msgspec.Struct):
     after: Version | None = None
     properties: dict[str, Value] = {}
     written: list[Row] = []
+    reached: set[tuple[str, str, str, str | None]] = set()
+    """Fields derived from it, and ranges of owners that are brought up to date in the group."""
 
 
 def write(
@@ -165,8 +175,7 @@ def write(
     for attempt in range(context.options.attempts_max):
         if attempt:
             yield from ask(Sleep(pause(context, attempt)))
-        draft = Draft(table)
-        entry = yield from _fill(context, draft, prepared, write_id, is_careful=is_careful)
+        draft, entry = yield from _compose(context, prepared, write_id, is_careful=is_careful)
         reference = _put_entry(context, draft, entry, started)
         for operation in beside:
             draft.put(operation, Reason.OUTBOX, 0)
@@ -291,6 +300,27 @@ def _put_blob(reference: BlobReference, content: bytes, metadata: dict[str, str]
 # 2 and 3 The draft
 
 
+def _compose(
+    context: Context, prepared: Sequence[_Prepared], write_id: str, *, is_careful: bool
+) -> Steps[tuple[Draft, outbox.Entry]]:
+    """Return the rows of a group, with owners of ranges if they fit into it."""
+    table = prepared[0].change.model.table
+    draft = Draft(table)
+    entry = yield from _fill(
+        context, draft, prepared, write_id, is_careful=is_careful, with_many=True
+    )
+    if not any(each.reached for each in prepared):
+        return draft, entry
+    # As text in JSON the entry takes twice its bytes at most.
+    room = ENTRY_BYTES + 2 * len(msgspec.json.encode(entry))
+    if not draft.fits(ENTRY_OPERATIONS, room):
+        draft = Draft(table)
+        entry = yield from _fill(
+            context, draft, prepared, write_id, is_careful=is_careful, with_many=False
+        )
+    return draft, entry
+
+
 def _fill(
     context: Context,
     draft: Draft,
@@ -298,7 +328,9 @@ def _fill(
     write_id: str,
     *,
     is_careful: bool,
+    with_many: bool,
 ) -> Steps[outbox.Entry]:
+    """Put everything into the draft; without `with_many` owners of ranges are left to workers."""
     stamp = context.clock.ticks()
     for each in prepared:
         yield from _prepare(context, draft, each, stamp)
@@ -306,7 +338,7 @@ def _fill(
         _put_entity(context, draft, each, write_id, stamp)
     kept = {each.change.key: each for each in prepared if each.change.after is not None}
     for each in prepared:
-        yield from _put_owners(context, draft, each, kept, stamp)
+        yield from _put_owners(context, draft, each, kept, stamp, with_many=with_many)
     followed = [*prepared, *_changed_owners(prepared, kept)]
     for each in followed:
         yield from _put_indexes(context, draft, each, is_careful=is_careful)
@@ -540,28 +572,110 @@ def _put_member(draft: Draft, index: ListIndex[Any], each: _Prepared) -> Steps[N
 
 
 def _put_owners(
-    context: Context, draft: Draft, each: _Prepared, kept: dict[RowKey, _Prepared], stamp: int
+    context: Context,
+    draft: Draft,
+    each: _Prepared,
+    kept: dict[RowKey, _Prepared],
+    stamp: int,
+    *,
+    with_many: bool,
 ) -> Steps[None]:
     """Keep copies and counts in owners of the same partition; `kept` are those known so far."""
-    for watch in derived.watches(each.change.model, draft.table, each.before, each.after):
-        field = watch.dependent.field
-        if draft.deletes(watch.owner_key):
+    model = each.change.model
+    for watch in derived.watches(model, draft.table, each.before, each.after):
+        yield from _put_owner(context, draft, each, watch, kept, stamp)
+    each.reached = set()
+    if not with_many:
+        return
+    for dependent, place in derived.ranges_here(model, draft.table, each.before, each.after):
+        keys = yield from _owners_between(context, draft, each, dependent, place, kept)
+        if keys is not None:
+            each.reached.add((dependent.name, *place))
+            for key in keys:
+                watch = derived.Watch(dependent, key, key)
+                yield from _put_owner(context, draft, each, watch, kept, stamp)
+
+
+def _put_owner(
+    context: Context,
+    draft: Draft,
+    each: _Prepared,
+    watch: derived.Watch,
+    kept: dict[RowKey, _Prepared],
+    stamp: int,
+) -> Steps[None]:
+    field = watch.dependent.field
+    if draft.deletes(watch.owner_key):
+        return
+    if watch.owner_key not in kept:
+        owner = yield from _find_owner(context, draft, watch, each.number, stamp)
+        if owner is None:
+            return
+        kept[watch.owner_key] = owner
+    owner = kept[watch.owner_key]
+    current = field.codec.encode(owner.values[field.name])
+    value = derived.derive(watch, owner.values, current, each.before, each.after)
+    if value != current:
+        owner.values[field.name] = field.codec.decode(value)
+        if value is None or draft.find(watch.row_key) is None:
+            yield from _look(draft, [watch.row_key])
+        derived.write_owner(draft, watch.row_key, field, value, each.number)
+        if context.is_followed(owner.change.model) and owner.after is not None:
+            draft.adjust(watch.owner_key, GENERATION, owner.after.generation)
+
+
+def _owners_between(
+    context: Context,
+    draft: Draft,
+    each: _Prepared,
+    dependent: Dependent,
+    place: derived.Range,
+    kept: Mapping[RowKey, _Prepared],
+) -> Steps[list[RowKey] | None]:
+    """Return the owners of a range that a change concerns; None: leave them to the outbox.
+
+    Those are left that are too many, and those that a merge of one property would not put right.
+    """
+    owner = dependent.owner
+    if (owner.name, place) not in draft.ranges:
+        draft.ranges[owner.name, place] = yield from _rows_between(owner, place)
+    rows = draft.ranges[owner.name, place]
+    if rows is None:
+        return None
+    found = {
+        key: one.values
+        for key, one in kept.items()
+        if any(model.name == one.change.model.name for model in owner.family())
+    }
+    for row in rows:
+        if row.key in found or not owner.row.matches(row.key.row):
             continue
-        if watch.owner_key not in kept:
-            owner = yield from _find_owner(context, draft, watch, each.number, stamp)
-            if owner is None:
-                continue
-            kept[watch.owner_key] = owner
-        owner = kept[watch.owner_key]
-        current = field.codec.encode(owner.values[field.name])
-        value = derived.derive(watch, owner.values, current, each.before, each.after)
-        if value != current:
-            owner.values[field.name] = field.codec.decode(value)
-            if value is None or draft.find(watch.row_key) is None:
-                yield from _look(draft, [watch.row_key])
-            derived.write_owner(draft, watch.row_key, field, value, each.number)
-            if context.is_followed(owner.change.model) and owner.after is not None:
-                draft.adjust(watch.owner_key, GENERATION, owner.after.generation)
+        if PARTS in row.properties or row.properties.get(VERSION, 1) != type_of(owner, row).version:
+            return None
+        try:
+            found[row.key] = peek(owner, row, context.sealing)
+        except PartitaError:
+            return None  # because a copy that cannot be read must not prevent the change
+        draft.found[row.key] = row
+    return [
+        key
+        for key, values in found.items()
+        if derived.matches(dependent, values, each.before)
+        or derived.matches(dependent, values, each.after)
+    ]
+
+
+def _rows_between(owner: EntityType[Any], place: derived.Range) -> Steps[list[Row] | None]:
+    """Return the first rows of a type's entities in a range; None: they are too many."""
+    query, rows = query_between(owner, *place), list[Row]()
+    while True:
+        page = yield from ask(query)
+        rows += page.rows
+        if page.continuation is None:
+            return rows
+        if len(rows) >= OWNERS_LOOKED_MAX:
+            return None
+        query = msgspec.structs.replace(query, continuation=page.continuation)
 
 
 def _find_owner(
@@ -622,8 +736,9 @@ def _touched(context: Context, table: str, each: _Prepared) -> outbox.Touched:
         for version in versions:
             if derived.is_remote(dependent, table, version):
                 place = derived.owner_range(dependent, version.values)
-                if place is not None and (dependent.name, *place) not in owners:
-                    owners.append((dependent.name, *place))
+                told = None if place is None else (dependent.name, *place)
+                if told is not None and told not in owners and told not in each.reached:
+                    owners.append(told)
     before = {} if each.before is None else each.before.references
     after = {} if each.after is None else each.after.references
     gone = {one for one in before.values() if one} - {one for one in after.values() if one}

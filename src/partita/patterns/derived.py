@@ -4,6 +4,10 @@ Where owner and source share a partition, both change in one group. What keeps t
 passing each other is the owner's row, which every such group writes under its etag; while there
 is no owner, a guard row (`~g_` and the owner's row key) stands in for it. Owners elsewhere
 follow by the outbox.
+
+Where a source is copied into many owners of its partition, those that are stored change in its
+group if they fit into one; else they follow by the outbox. An owner that is made meanwhile names
+the field in an outbox entry of its own, so that it is derived once more.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,6 +28,9 @@ from partita.patterns.values import Row, RowKey, Value
 
 GUARD_PREFIX = HIDDEN_MARK + "g_"
 GUARD_TYPE = "~guard"
+
+Range = tuple[str, str, str | None]
+"""A partition key, and the bounds of row keys in it."""
 
 
 class Watch(msgspec.Struct, frozen=True):
@@ -48,9 +55,7 @@ def owner_values(dependent: Dependent, source: Mapping[str, Any]) -> dict[str, A
     return {owner_field: source[source_field] for source_field, owner_field in where.items()}
 
 
-def owner_range(
-    dependent: Dependent, source: Mapping[str, Any]
-) -> tuple[str, str, str | None] | None:
+def owner_range(dependent: Dependent, source: Mapping[str, Any]) -> Range | None:
     """Return partition key and bounds of row keys of all owners that a source can have.
 
     None: it has none, for it names no partition of them.
@@ -88,6 +93,25 @@ def watches(
                 seen.add(key)
                 place = dependent.owner.layout.places.get(dependent.field.property, 0)
                 yield Watch(dependent, key, part_key(key, place))
+
+
+def ranges_here(
+    model: EntityType[Any], table: str, before: Version | None, after: Version | None
+) -> Iterator[tuple[Dependent, Range]]:
+    """Yield where in the same partition many owners may lie whose copies a change may touch."""
+    for dependent in model.watchers():
+        owner = dependent.owner
+        if owner.table != table or owner.is_wide or owner.type_property is None:
+            continue
+        if not isinstance(dependent.marker, CopiedFrom) or not is_touched(dependent, before, after):
+            continue
+        places: set[Range] = set()
+        for version in (before, after):
+            if version is not None and find_owner(dependent, version.values) is None:
+                place = owner_range(dependent, version.values)
+                if place is not None and place[0] == version.key.partition:
+                    places.add(place)
+        yield from ((dependent, place) for place in sorted(places, key=str))
 
 
 def is_remote(dependent: Dependent, table: str, version: Version) -> bool:

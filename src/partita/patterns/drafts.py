@@ -6,6 +6,7 @@ service can be told to the caller in terms of their own object, or be tried agai
 """
 
 import enum
+from collections.abc import Sequence
 
 import msgspec
 
@@ -49,6 +50,8 @@ class Draft:
         self.places: dict[RowKey, Place] = {}
         self.found: dict[RowKey, Row | None] = {}
         """Rows of the partition as they were read for this draft."""
+        self.ranges: dict[tuple[str, tuple[str, str, str | None]], list[Row] | None] = {}
+        """Rows of a type in a range of the partition; None: they are too many to be read."""
 
     def put(
         self,
@@ -111,6 +114,14 @@ class Draft:
         place = self.places.get(key)
         return place is not None and place.operation.verb is Verb.DELETE
 
+    def fits(self, more_operations: int, more_bytes: int) -> bool:
+        """Return whether the operations can be sent as one group, with some more of others."""
+        operations = [place.operation for place in self.places.values()]
+        return (
+            len(operations) + more_operations <= limits.GROUP_OPERATIONS_MAX
+            and _bytes_of(operations) + more_bytes <= limits.GROUP_BYTES_MAX
+        )
+
     def operations(self) -> tuple[RowOperation, ...]:
         """Return the operations, checked against the rules of a group before it is sent."""
         operations = tuple(place.operation for place in self.places.values())
@@ -122,9 +133,7 @@ class Draft:
                 facts={"operations": len(operations)},
                 hint="Make smaller groups, or write what need not be atomic with save_all().",
             )
-        if len(operations) > 1 and (size := ENVELOPE_BYTES + sum(map(wire_bytes, operations))) > (
-            limits.GROUP_BYTES_MAX
-        ):
+        if len(operations) > 1 and (size := _bytes_of(operations)) > limits.GROUP_BYTES_MAX:
             raise LimitExceededError(
                 "GroupTooLarge",
                 f"The group has about {size} bytes; the service takes {limits.GROUP_BYTES_MAX}.",
@@ -142,6 +151,10 @@ class Draft:
                 facts={"partition_key": first.partition, "other": key.partition},
                 hint="Use two groups, or an eventually consistent transaction.",
             )
+
+
+def _bytes_of(operations: Sequence[RowOperation]) -> int:
+    return ENVELOPE_BYTES + sum(map(wire_bytes, operations))
 
 
 def _written_twice(key: RowKey) -> GroupRuleError:

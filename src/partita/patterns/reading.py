@@ -274,6 +274,24 @@ def keys_between(
     model: EntityType[Any], partition: str, lower: str, upper: str | None
 ) -> Steps[list[RowKey]]:
     """Return the keys of a type's entities in a range of one partition."""
+    query = query_between(model, partition, lower, upper, ("PartitionKey", "RowKey"))
+    keys: list[RowKey] = []
+    while True:
+        page = yield from ask(query)
+        keys += [row.key for row in page.rows if model.row.matches(row.key.row)]
+        if page.continuation is None:
+            return keys
+        query = msgspec.structs.replace(query, continuation=page.continuation)
+
+
+def query_between(
+    model: EntityType[Any],
+    partition: str,
+    lower: str,
+    upper: str | None,
+    select: tuple[str, ...] | None = None,
+) -> QueryRows:
+    """Return the query for the first rows of a type's entities in a range of one partition."""
     conditions = [f"PartitionKey eq {literal(partition)}"]
     if lower:
         conditions.append(f"RowKey ge {literal(lower)}")
@@ -282,11 +300,4 @@ def keys_between(
     if model.type_property is not None:
         names = [f"{model.type_property} eq {literal(each.name)}" for each in model.family()]
         conditions.append(f"({' or '.join(names)})")
-    query = QueryRows(model.table, " and ".join(conditions), ("PartitionKey", "RowKey"))
-    keys: list[RowKey] = []
-    while True:
-        page = yield from ask(query)
-        keys += [row.key for row in page.rows if model.row.matches(row.key.row)]
-        if page.continuation is None:
-            return keys
-        query = msgspec.structs.replace(query, continuation=page.continuation)
+    return QueryRows(model.table, " and ".join(conditions), select)
