@@ -19,7 +19,9 @@ from partita.patterns import (
     Series,
     connect,
     entity,
+    eventual,
     evolve,
+    idempotent,
     lifecycle,
     reading,
     settling,
@@ -31,6 +33,7 @@ from partita.patterns.calls import Invoke, Steps, ask
 from partita.patterns.context import Context
 from partita.patterns.groups import Collected
 from partita.patterns.model import entity_type
+from partita.patterns.outbox import read_entry
 from partita.patterns.values import RowKey
 from partita.patterns.worker import Report
 from partita.service.in_process import LocalAccount
@@ -284,6 +287,31 @@ def test_a_view_that_fails_keeps_no_other_view_of_the_group_from_being_called() 
 
     assert shown == [1, 2]
     assert len(outbox_rows(world)) == 1
+
+
+def test_what_was_done_beside_a_failing_view_is_not_done_again() -> None:
+    shown.clear()
+    ran: list[int] = []
+    once = eventual("once", idempotent(lambda _db, arguments: ran.append(arguments["number"])))
+    world, model = FakeWorld(), entity_type(Parcel)
+    context = begin(world, models=(model,))
+    context.transactions[once.name] = once
+    group = Collected(context, model, "a")
+    for number in (1, 2):
+        group.save(Parcel(shop="a", number=number))
+    group.start(once, {"number": 7})
+    world.run(group.commit())
+
+    for _ in range(3):
+        with pytest.raises(KeyError, match="shelf"):
+            world.run(worker.drain(context, Report()))
+        world.clock.advance(31)
+
+    assert ran == [7]
+    assert shown.count(2) == 1
+    (place,) = outbox_rows(world)
+    entry = read_entry(world.tables[place[0]][place[1]])
+    assert (len(entry.touched), entry.started) == (1, [])
 
 
 def test_a_replay_that_is_stopped_can_be_made_again() -> None:

@@ -130,6 +130,11 @@ def only(entry: Entry, names: Collection[str]) -> Entry:
     return _cut_down(entry, lambda name: name in names, is_rest=False)
 
 
+def joined(one: Entry, other: Entry) -> Entry:
+    """Return an entry that asks for what two ask for."""
+    return Entry(one.touched + other.touched, one.started + other.started, one.moves + other.moves)
+
+
 def _cut_down(entry: Entry, is_meant: Callable[[str], bool], *, is_rest: bool) -> Entry:
     touched = [
         each

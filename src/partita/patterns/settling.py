@@ -68,7 +68,7 @@ def model_of(context: Context, name: str) -> EntityType[Any]:
     return model
 
 
-def do_each(parts: Iterable[Steps[None]]) -> Steps[None]:
+def _do_each(parts: Iterable[Steps[None]]) -> Steps[None]:
     """Do every part, also after one has failed; raise the first error at the end."""
     errors: list[Exception] = []
     for part in parts:
@@ -85,7 +85,7 @@ def settle(context: Context, touched: Touched) -> Steps[None]:
 
     A follower that fails does not prevent the others from being brought up to date.
     """
-    yield from do_each(_followers_of(context, model_of(context, touched.type), touched))
+    yield from _do_each(_followers_of(context, model_of(context, touched.type), touched))
 
 
 def _followers_of(
@@ -114,7 +114,7 @@ def _settle_owners(
     context: Context, dependent: Dependent, partition: str, lower: str, upper: str | None
 ) -> Steps[None]:
     keys = yield from keys_between(dependent.owner, partition, lower, upper)
-    yield from do_each(settle_owner(context, dependent, key) for key in keys)
+    yield from _do_each(settle_owner(context, dependent, key) for key in keys)
 
 
 def show(context: Context, model: EntityType[Any], view: Any, key: RowKey) -> Steps[None]:

@@ -51,7 +51,7 @@ from partita.patterns.eventual_transactions import EventualTransaction, Started,
 from partita.patterns.foreign_json import decode
 from partita.patterns.layout import SWEPT_KEY
 from partita.patterns.moving import finish_move
-from partita.patterns.settling import do_each, settle
+from partita.patterns.settling import settle
 from partita.patterns.unknowns import left_to_others, unknown_of
 from partita.patterns.values import Row
 from partita.queues.limits import MESSAGE_BYTES_MAX
@@ -112,7 +112,8 @@ class Report(msgspec.Struct):
 def do_entry(context: Context, reference: OutboxReference) -> Steps[bool]:
     """Do what an outbox entry asks for, then remove it. False: it was done before.
 
-    What this program does not know stays in the entry, and UnknownTypeError says so.
+    What this program does not know stays in the entry, and UnknownTypeError says so. A part that
+    fails does not prevent the others from being done, and stays in the entry.
     """
     row = yield from ask(GetRow(reference.table, reference.key))
     if row is None:
@@ -121,10 +122,21 @@ def do_entry(context: Context, reference: OutboxReference) -> Steps[bool]:
     whole = outbox.read_entry(row)
     unknown = yield from unknown_of(context, outbox.names_in(whole))
     entry = outbox.without(whole, unknown) if unknown else whole
-    yield from do_each(_parts_of(context, reference, entry))
+    rest = outbox.only(whole, unknown) if unknown else outbox.Entry()
+    errors: list[Exception] = []
+    for part, steps in _parts_of(context, reference, entry):
+        try:
+            yield from steps
+        except Exception as error:  # noqa: BLE001 - users' functions raise anything
+            errors.append(error)
+            rest = outbox.joined(rest, part)
+    if errors:
+        if rest != whole and not rest.moves:  # a move has notes of its own in the entry
+            yield from outbox.entry_shortening(reference.table, row, rest)
+        raise errors[0]
     if unknown:
         if not entry.is_empty:  # else there is nothing that need not be done again
-            yield from outbox.entry_shortening(reference.table, row, outbox.only(whole, unknown))
+            yield from outbox.entry_shortening(reference.table, row, rest)
         raise left_to_others(reference, unknown)
     yield from outbox.entry_removal(reference)
     context.forget(reference)
@@ -133,13 +145,14 @@ def do_entry(context: Context, reference: OutboxReference) -> Steps[bool]:
 
 def _parts_of(
     context: Context, reference: OutboxReference, entry: outbox.Entry
-) -> Iterator[Steps[None]]:
+) -> Iterator[tuple[outbox.Entry, Steps[None]]]:
     for touched in entry.touched:
-        yield settle(context, touched)
+        yield outbox.Entry(touched=[touched]), settle(context, touched)
     for move in entry.moves:
-        yield _move(context, move, reference)
+        yield outbox.Entry(moves=[move]), _move(context, move, reference)
     for step in entry.started:
-        yield do_transaction(context, Started(step.transaction, step.arguments))
+        started = Started(step.transaction, step.arguments)
+        yield outbox.Entry(started=[step]), do_transaction(context, started)
 
 
 def _move(context: Context, move: outbox.Move, reference: OutboxReference) -> Steps[None]:
