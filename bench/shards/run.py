@@ -17,13 +17,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(1, str(Path(__file__).resolve().parents[2] / "tests"))
 
-from bench.shards import fan_out, lookup, routing, upgrade
+from bench.shards import fan_out, lookup, routing, upgrade, writers
 from bench.shards.neighbours import OTHER_CORES_MAX, noted
 from bench.tables import report, servers
 
 from shards import postgres
 
-PARTS = ("routing", "lookup", "fan_out", "upgrade", "moves")
+PARTS = ("routing", "lookup", "writers", "fan_out", "upgrade", "moves")
 DRIVERS = ("psycopg", "asyncpg")
 Sides = dict[str, list[float]]
 """One figure a round of each side."""
@@ -39,6 +39,8 @@ class Figures:
     """By the number of mappings."""
     fan_out_ms: dict[str, Sides] = field(default_factory=dict)
     """By the driver of the async side."""
+    writers_a_second: dict[str, Sides] = field(default_factory=dict)
+    """By the number of writers."""
     upgrade_seconds: Sides = field(default_factory=dict)
     other_cores: dict[str, float] = field(default_factory=dict)
 
@@ -90,6 +92,11 @@ def measure(options: argparse.Namespace, folder: Path, figures: Figures) -> None
         with noted(cores, "routing postgresql"):
             catalog, shard = postgres.postgres_url("catalog"), postgres.postgres_url("one")
             figures.routing_us["postgresql"] = routing.measure(catalog, shard, rounds)
+    if "writers" in options.only:
+        for count in writers.WRITERS:
+            with noted(cores, f"writers {count}"):
+                found = writers.measure(folder / f"writers-{count}", count, max(5, rounds // 6))
+            figures.writers_a_second[str(count)] = found
     if "fan_out" in options.only:
         postgres.server()
         for driver in DRIVERS:
@@ -135,6 +142,12 @@ def judge(figures: Figures) -> list[tuple[str, str]]:
         hot, found = (statistics.median(sides[name]) for name in ("hot", "any"))
         sentence = f"lookup among {count}: {found:.2f} us (max {most}), a hot key {hot:.2f} us"
         say(sentence, found, most, f"lookup {count}")
+    for count, sides in figures.writers_a_second.items():
+        for side in ("session", "run"):
+            found, failed = ratio(sides, side, "plain"), sum(sides[f"{side} errors"])
+            sentence = f"{count} writers of one file: {side} commits {found:.2f} x plain's rate"
+            sentence += f" (min {writers.RATIO_MIN}), {failed:.0f} errors"
+            say(sentence, -found + failed, -writers.RATIO_MIN, f"writers {count}")
     for driver, sides in figures.fan_out_ms.items():
         for side in ("fan_out", "afan_out"):
             if side == "fan_out" and driver != DRIVERS[0]:
@@ -158,6 +171,7 @@ def print_report(figures: Figures) -> None:
     parts = [
         *((f"connect and SELECT 1, {name}, us", each) for name, each in figures.routing_us.items()),
         *((f"lookup among {count}, us", each) for count, each in figures.lookup_us.items()),
+        *((f"{n} writers, commits/s", each) for n, each in figures.writers_a_second.items()),
         *((f"fan-out, {driver}, ms", each) for driver, each in figures.fan_out_ms.items()),
         ("upgrade, s", figures.upgrade_seconds),
     ]
@@ -196,6 +210,9 @@ def draw(figures: Figures, beside: Path) -> None:
         **{f"fan-out, {name}, ms": each for name, each in figures.fan_out_ms.items()},
         "upgrade, s": figures.upgrade_seconds,
     }
+    for count, sides in figures.writers_a_second.items():
+        rates = {side: sides[side] for side in ("plain", "session", "run")}
+        parts[f"{count} writers, commits/s"] = rates
     parts |= {f"lookup among {count}, us": each for count, each in figures.lookup_us.items()}
     parts = {name: sides for name, sides in parts.items() if sides}
     columns = 3

@@ -404,6 +404,7 @@ def test_a_move_passes_a_writer_that_checks_in_another_snapshot(
         entry = validation.validate(dialect, pooled, mapping_id)
         pooled.driver_connection.rollback()
         pooled.driver_connection.begin()
+        pooled.driver_connection.entered_id = None  # so that a write does not check again
         return entry
 
     def wait(session: RoutedSession) -> None:

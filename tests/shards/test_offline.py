@@ -7,7 +7,12 @@ import pytest
 from sqlalchemy import insert, text
 from sqlalchemy.exc import DBAPIError
 
-from partita.errors import MappingOfflineError, OperationPendingError, PartitaError
+from partita.errors import (
+    MappingOfflineError,
+    OperationPendingError,
+    PartitaError,
+    StaleMappingError,
+)
 from partita.shards import offline, revocable
 from partita.shards.mapping import MappingStatus
 from shards.routed import NewDatabase, Note, Routed, a_routed_map, another_client, select_one
@@ -224,14 +229,21 @@ def test_two_movers_cannot_both_hold_the_fence(on_postgres: Routed) -> None:
         )
 
 
-def test_another_process_that_was_inside_cannot_write_any_more(on_sqlite: Routed) -> None:
+@pytest.mark.parametrize(
+    ("has_read", "refusal"), [(True, "database is locked"), (False, "StaleMapping")]
+)
+def test_another_process_that_was_inside_cannot_write_any_more(
+    on_sqlite: Routed, has_read: bool, refusal: str
+) -> None:
     with another_client(on_sqlite) as other, other.tenants.connect(5) as holder:
         # As in another process: this one's registry does not know the connection.
         pooled = holder.connection.driver_connection
         assert isinstance(pooled, revocable.RevocableConnection)
         pooled.mapping_id = None
+        if has_read:
+            holder.execute(select_one)
         assert fenced(on_sqlite).terminated == 0
-        with pytest.raises(DBAPIError, match="locked"):
+        with pytest.raises((DBAPIError, StaleMappingError), match=refusal):
             holder.execute(insert(Note).values(tenant_id=5, id=1))
     assert on_sqlite.notes(on_sqlite.one) == []
 

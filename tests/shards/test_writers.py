@@ -4,24 +4,39 @@ The naive ways to validate must fail the same check: without a lock, and with lo
 one snapshot.
 """
 
+import asyncio
 import contextlib
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError, OperationalError
 
-from partita.errors import PartitaError
+from partita.errors import PartitaError, StaleMappingError
 from partita.shards import validation
+from partita.shards.engines import file_of
 from partita.shards.retry import Retry
+from partita.shards.revocable import RevocableConnection
 from partita.shards.session import RoutedSession
-from shards.routed import NewDatabase, Note, Routed, a_routed_map, another_client
+from partita.shards.writing_turns import turns_of
+from shards.routed import (
+    NewDatabase,
+    Note,
+    Routed,
+    a_routed_map,
+    another_client,
+    count_notes,
+)
 
 IS_SOAK = bool(os.environ.get("PARTITA_SOAK"))
 WRITERS = 8 if IS_SOAK else 4
@@ -313,6 +328,169 @@ def test_a_sqlite_writer_from_before_a_split_is_refused(new_sqlite: NewDatabase)
                 connection.execute(text("INSERT INTO note VALUES (80, 1, '')"))
                 connection.commit()
         assert routed.notes(routed.one) == []
+
+
+WRITING_THREADS, WRITING_PROCESSES, COMMITS = 8, 4, 25
+
+
+def add_notes(routed: Routed, writer: int, *, in_run: bool, says_so: bool) -> list[Exception]:
+    """Commit so many notes, one per transaction; return the errors."""
+    errors: list[Exception] = []
+    make = routed.tenants.sessionmaker(writes=says_so)
+    for number in range(writer * 1_000, writer * 1_000 + COMMITS):
+
+        def write(session: RoutedSession, number: int = number) -> None:
+            if says_so or in_run:
+                session.scalar(count_notes)
+            session.add(Note(tenant_id=5, id=number))
+
+        try:
+            if in_run:
+                routed.tenants.run(5, write, retry=PATIENT)
+            else:
+                with make.begin(5) as session:
+                    write(session)
+        except DBAPIError as error:
+            errors.append(error)
+    return errors
+
+
+@pytest.mark.parametrize(
+    ("in_run", "says_so"),
+    [(False, False), (False, True), (True, False)],
+    ids=["write first", "said to write", "run that reads first"],
+)
+def test_every_thread_that_writes_to_one_file_makes_its_commits(
+    new_sqlite: NewDatabase, in_run: bool, says_so: bool
+) -> None:
+    with a_routed_map(new_sqlite) as routed, ThreadPoolExecutor(WRITING_THREADS) as pool:
+        work = partial(add_notes, routed, in_run=in_run, says_so=says_so)
+        errors = list(pool.map(work, range(1, WRITING_THREADS + 1)))
+        assert errors == [[]] * WRITING_THREADS
+        assert len(routed.notes(routed.one)) == WRITING_THREADS * COMMITS
+        if not in_run:
+            assert routed.tenants.counters.retries == 0
+
+
+@pytest.mark.parametrize("says_so", [False, True], ids=["write first", "said to write"])
+async def test_every_task_that_writes_to_one_file_makes_its_commits(
+    new_sqlite: NewDatabase, says_so: bool
+) -> None:
+    with a_routed_map(new_sqlite) as routed:
+        make = routed.tenants.async_sessionmaker(writes=says_so)
+
+        async def write(writer: int) -> None:
+            for number in range(writer * 1_000, writer * 1_000 + COMMITS):
+                async with make.begin(5) as session:
+                    if says_so:
+                        await session.scalar(count_notes)
+                    session.add(Note(tenant_id=5, id=number))
+
+        await asyncio.gather(*(write(writer) for writer in range(1, WRITING_THREADS + 1)))
+        assert len(routed.notes(routed.one)) == WRITING_THREADS * COMMITS
+        await routed.manager.aclose()
+
+
+def test_every_process_that_writes_to_one_file_makes_its_commits(new_sqlite: NewDatabase) -> None:
+    tests = Path(__file__).parent.parent
+    script = str(tests / "shards" / "note_process.py")
+    with a_routed_map(new_sqlite) as routed:
+        processes = [
+            subprocess.Popen(
+                [sys.executable, script, routed.urls[0], str(number), str(COMMITS)],
+                stdout=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "PYTHONPATH": str(tests)},
+            )
+            for number in range(1, WRITING_PROCESSES + 1)
+        ]
+        assert [one.communicate()[0] for one in processes] == ["errors 0\n"] * WRITING_PROCESSES
+        assert len(routed.notes(routed.one)) == WRITING_PROCESSES * COMMITS
+
+
+def test_a_writer_waits_for_another_one_that_holds_the_file(new_sqlite: NewDatabase) -> None:
+    with a_routed_map(new_sqlite) as routed:
+        order: list[str] = []
+        with routed.tenants.connect(5, writes=True) as first:
+            first.execute(text("INSERT INTO note VALUES (5, 1, '')"))
+
+            def write() -> None:
+                with routed.tenants.sessionmaker().begin(5) as session:
+                    session.add(Note(tenant_id=5, id=2))
+                    session.flush()
+                    order.append("second writes")
+
+            second = threading.Thread(target=write)
+            second.start()
+            wait_for_writers(routed, 1)
+            order.append("first commits")
+            first.commit()
+            first.close()
+            second.join()
+        assert order == ["first commits", "second writes"]
+
+
+def test_writers_of_one_process_take_turns_in_the_order_they_came(new_sqlite: NewDatabase) -> None:
+    with a_routed_map(new_sqlite) as routed:
+        order: list[int] = []
+
+        def write(number: int) -> None:
+            with routed.tenants.connect(5, writes=True):
+                order.append(number)
+
+        with routed.tenants.connect(5, writes=True):
+            threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+            for number, thread in enumerate(threads, start=1):
+                thread.start()
+                wait_for_writers(routed, number)
+        for thread in threads:
+            thread.join()
+        assert order == [0, 1, 2, 3]
+
+
+def test_a_reader_does_not_wait_for_a_writer(new_sqlite: NewDatabase) -> None:
+    with a_routed_map(new_sqlite) as routed, routed.tenants.connect(5, writes=True) as writer:
+        writer.execute(text("INSERT INTO note VALUES (5, 1, '')"))
+        with routed.tenants.connect(5) as reader:
+            assert reader.scalar(count_notes) == 0
+
+
+def test_a_write_after_a_read_of_an_old_snapshot_is_refused(new_sqlite: NewDatabase) -> None:
+    with a_routed_map(new_sqlite) as routed, routed.tenants.connect(5) as reader:
+        assert reader.scalar(count_notes) == 0
+        with routed.tenants.connect(5) as other:
+            other.execute(text("INSERT INTO note VALUES (5, 1, '')"))
+            other.commit()
+        with pytest.raises(OperationalError, match="locked"):
+            reader.execute(text("INSERT INTO note VALUES (5, 2, '')"))
+
+
+def test_a_first_write_is_validated_in_the_transaction_that_writes(new_sqlite: NewDatabase) -> None:
+    with a_routed_map(new_sqlite) as routed, another_client(routed) as other:
+        with other.tenants.connect(5) as connection:
+            # As in another process, where the mover cannot end the transaction.
+            connection.connection.driver_connection.mapping_id = None  # type: ignore[union-attr]
+            routed.move(5)
+            with pytest.raises(StaleMappingError):
+                connection.execute(text("INSERT INTO note VALUES (5, 1, '')"))
+        assert routed.notes(routed.one) == []
+
+
+def test_a_connection_that_is_lost_gives_its_turn_back(new_sqlite: NewDatabase) -> None:
+    with a_routed_map(new_sqlite) as routed:
+        driver = sqlite3.connect(
+            new_sqlite("one")[len("sqlite:///") :], factory=RevocableConnection
+        )
+        driver.begin_to_write()
+        driver.close()
+        assert add_notes(routed, 1, in_run=False, says_so=False) == []
+
+
+def wait_for_writers(routed: Routed, count: int) -> None:
+    """Wait until so many threads queue for the file of the first shard."""
+    turns = turns_of(str(file_of(routed.one.location)))
+    while turns.waiting != count:
+        time.sleep(0.001)
 
 
 class Gate:

@@ -15,7 +15,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from partita.shards import capture
+from partita.shards import capture, writing_turns
 from partita.shards.capture import listed, outbox, quote
 from partita.shards.copying import (
     KEYS,
@@ -39,6 +39,7 @@ from partita.shards.move_plan import (
     TableShape,
     open_foreign_keys,
 )
+from partita.shards.revocable import RevocableConnection
 from partita.shards.schema import ShardedTable, TableName
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ SELECT l.name FROM pragma_index_list(?, 'main') l
 WHERE l."unique" AND l.origin <> 'pk' AND NOT l.partial
 """
 
-Driver = sqlite3.Connection
+Driver = RevocableConnection
 
 
 class SqliteCopy:
@@ -73,6 +74,7 @@ class SqliteCopy:
         self._tables: list[TableShape] = []
         self._texts: list[ShardedTable] = []
         self._job = ""
+        self._wait_seconds = BUSY_TIMEOUT_SECONDS
         self._lock: IO[bytes] | None = None
         self._path = source.identity.removeprefix("sqlite://")
         try:
@@ -220,20 +222,47 @@ class SqliteCopy:
     @contextlib.contextmanager
     def _transaction(self, side: Side | None) -> Iterator[None]:
         """One transaction that writes to one file (None: to none) and has one snapshot of both."""
+        with self._turn(side):
+            try:
+                self._begin(side)
+                yield
+                self._drop_temporary()
+                self._run("COMMIT")
+            except BaseException:
+                if self.target.in_transaction:
+                    self._run("ROLLBACK")
+                raise
+
+    def _begin(self, side: Side | None) -> None:
+        if side is None:
+            self._run("BEGIN")
+            return
+        lock = f"UPDATE {_SCHEMAS[side]}.partita_local_shards SET map_id = map_id WHERE map_id = ''"
+        self._patiently(lambda: self._begin_with(lock))
+
+    def _begin_with(self, lock: str) -> None:
         self._run("BEGIN")
         try:
-            if side is not None:
-                self._run(
-                    f"UPDATE {_SCHEMAS[side]}.partita_local_shards "
-                    "SET map_id = map_id WHERE map_id = ''"
-                )
-            yield
-            self._drop_temporary()
-            self._run("COMMIT")
+            self._run(lock)
         except BaseException:
-            if self.target.in_transaction:
-                self._run("ROLLBACK")
+            self._run("ROLLBACK")
             raise
+
+    @contextlib.contextmanager
+    def _turn(self, side: Side | None) -> Iterator[None]:
+        """Queue with the other writers of this process for the file that is written to."""
+        if side is None:
+            yield
+            return
+        turns = (self.source if side == "source" else self.target).turns
+        turns.take(self, self._wait_seconds)
+        try:
+            yield
+        finally:
+            turns.give_back(self)
+
+    def _patiently(self, attempt: Callable[[], object]) -> None:
+        writing_turns.patiently(attempt, self._wait_seconds)
 
     def _reading(self) -> contextlib.AbstractContextManager[None]:
         return self._transaction(None)
@@ -286,14 +315,15 @@ class SqliteCopy:
             self._change_source(capture.sqlite_removal(outbox(self._job, number)))
 
     def _change_source(self, statements: Sequence[str]) -> None:
-        self.source.execute("BEGIN IMMEDIATE")
-        try:
-            for statement in statements:
-                self.source.execute(statement)
-            self.source.execute("COMMIT")
-        except BaseException:
-            self.source.execute("ROLLBACK")
-            raise
+        with self._turn("source"):
+            self._patiently(lambda: self.source.execute("BEGIN IMMEDIATE"))
+            try:
+                for statement in statements:
+                    self.source.execute(statement)
+                self.source.execute("COMMIT")
+            except BaseException:
+                self.source.execute("ROLLBACK")
+                raise
 
     # --- copying ----------------------------------------------------------------------------------
 
@@ -430,7 +460,9 @@ class SqliteCopy:
 
     def _forget(self, seen: dict[int, int]) -> None:
         for number, last in seen.items():
-            self._run(f"DELETE FROM {self._outbox(number)} WHERE partita_number <= {last}")
+            done = f"DELETE FROM {self._outbox(number)} WHERE partita_number <= {last}"
+            with self._turn("source"):
+                self._patiently(lambda done=done: self._run(done))  # type: ignore[misc]
 
     # --- comparing --------------------------------------------------------------------------------
 
@@ -475,9 +507,9 @@ class SqliteCopy:
             return Batch(rows, end)
 
     def bound_time(self, seconds: float | None) -> None:
-        wait = BUSY_TIMEOUT_SECONDS if seconds is None else max(seconds, 0.001)
+        self._wait_seconds = BUSY_TIMEOUT_SECONDS if seconds is None else max(seconds, 0.001)
         for driver in (self.source, self.target):
-            driver.execute(f"PRAGMA busy_timeout = {round(wait * 1000)}")
+            driver.busy_seconds = self._wait_seconds
 
 
 def _described(shape: TableShape, key: ForeignKey) -> str:

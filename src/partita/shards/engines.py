@@ -27,7 +27,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool, PoolProxiedConnection
 
 from partita.errors import ConfigurationError, StaleMappingError
 from partita.shards.mapping import Location
-from partita.shards.revocable import RevocableConnection
+from partita.shards.revocable import BEGIN_IMMEDIATE, RevocableConnection
 
 ENGINES_MAX = 64
 """The most engines, and so pools, that are kept open."""
@@ -42,7 +42,7 @@ LEASE = "partita.lease"
 SPOILED = "partita.spoiled"
 """Set where a pooled connection must be closed instead of being used again."""
 
-_Begin = Callable[[PoolProxiedConnection], None]
+_Begin = Callable[[PoolProxiedConnection, bool], None]
 Credentials = Callable[[Location], URL | str | None]
 _ASYNC_DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg"}
 _SQLITE_OPTIONS = {
@@ -391,20 +391,27 @@ def _set_up_sqlite(connection: DBAPIConnection, _record: ConnectionPoolEntry) ->
     cursor.close()
 
 
-def _do_begin(dialect: Dialect, *, is_routed: bool) -> _Begin:
+def _do_begin(dialect: Dialect, *, is_routed: bool) -> Callable[[PoolProxiedConnection], None]:
     """Return what begins a transaction; every routed call comes by here, so it calls little."""
     begin: _Begin = _begin_later
+    touched: Callable[[PoolProxiedConnection], Any] | None = None
     if dialect.name == "sqlite":
         begin = _begin_sqlite_async if dialect.is_async else _begin_sqlite
-    if not is_routed:
-        return begin
+        touched = sqlite_connection if dialect.is_async else _driver_connection
 
     def begin_and_enter(pooled: PoolProxiedConnection) -> None:
-        begin(pooled)
-        enter = pooled.info.get(ENTER)
-        if enter is None:
-            raise _not_validated()
-        enter(dialect, pooled)
+        writes = False
+        if is_routed:
+            enter = pooled.info.get(ENTER)
+            if enter is None:
+                raise _not_validated()
+            writes = enter.writes
+            begin(pooled, writes)
+            enter(dialect, pooled)
+        else:
+            begin(pooled, writes)
+        if touched is not None:
+            touched(pooled).is_untouched = not writes
 
     return begin_and_enter
 
@@ -424,18 +431,27 @@ def _checking_rows(execute: Callable[..., None]) -> Callable[..., None]:
     return check_and_execute
 
 
-def _begin_later(_pooled: PoolProxiedConnection) -> None:
+def _begin_later(_pooled: PoolProxiedConnection, _writes: bool) -> None:  # noqa: FBT001 - as above
     """Do nothing: the driver sends BEGIN with the first statement."""
 
 
-def _begin_sqlite(pooled: PoolProxiedConnection) -> None:
+def _driver_connection(pooled: PoolProxiedConnection) -> Any:
+    return pooled.dbapi_connection
+
+
+def _begin_sqlite(pooled: PoolProxiedConnection, writes: bool) -> None:  # noqa: FBT001 - as above
     driver: Any = pooled.dbapi_connection
-    driver.begin()
+    if writes:
+        driver.begin_to_write()
+    else:
+        driver.begin()
 
 
-def _begin_sqlite_async(pooled: PoolProxiedConnection) -> None:
+def _begin_sqlite_async(pooled: PoolProxiedConnection, writes: bool) -> None:  # noqa: FBT001
     cursor = pooled.cursor()
-    cursor.execute("BEGIN")
+    # In the connection's own thread, which may wait where the event loop must not.
+    sqlite_connection(pooled).is_untouched = writes
+    cursor.execute(BEGIN_IMMEDIATE if writes else "BEGIN")
     cursor.close()
 
 

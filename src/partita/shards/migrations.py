@@ -29,6 +29,7 @@ from partita.errors import (
     SchemaMismatchError,
     ShardError,
 )
+from partita.shards.revocable import RevocableConnection
 
 LOCK_TIMEOUT_SECONDS = 60.0
 LOCK_NUMBER = int.from_bytes(b"partitaM")
@@ -359,10 +360,9 @@ def _sqlite_lock(connection: Connection, timeout: float) -> Iterator[None]:
     would delete what refers to it. They are checked as a whole before each commit instead.
     """
     keys = connection.exec_driver_sql("PRAGMA foreign_keys").scalar_one()
-    wait = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
     connection.rollback()
     lock = _SqliteLock(connection, timeout)
-    lock.run(f"PRAGMA busy_timeout = {int(timeout * 1000)}")
+    wait = lock.wait_for(timeout)
     lock.run("PRAGMA foreign_keys = OFF")
     listeners: list[tuple[str, Callable[..., None]]] = [
         ("before_cursor_execute", lock.take),
@@ -378,7 +378,7 @@ def _sqlite_lock(connection: Connection, timeout: float) -> Iterator[None]:
         for name, listener in listeners:
             event.remove(connection, name, listener)
         lock.run(f"PRAGMA foreign_keys = {int(keys)}")
-        lock.run(f"PRAGMA busy_timeout = {int(wait)}")
+        lock.wait_for(wait)
 
 
 class _SqliteLock:
@@ -397,6 +397,15 @@ class _SqliteLock:
         finally:
             cursor.close()
 
+    def wait_for(self, seconds: float) -> float:
+        """Set how long a transaction waits for the lock; return what it was."""
+        if isinstance(self._driver, RevocableConnection):
+            before, self._driver.busy_seconds = self._driver.busy_seconds, seconds
+            return before
+        milliseconds: int = self.run("PRAGMA busy_timeout")[0]
+        self.run(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
+        return milliseconds / 1000
+
     def take(self, *_statement: object) -> None:
         # Before the first statement, because only then nothing was read that could be too old.
         if self._is_taken:
@@ -404,7 +413,10 @@ class _SqliteLock:
         if self._driver.in_transaction:
             self.run("ROLLBACK")
         try:
-            self.run("BEGIN IMMEDIATE")
+            if isinstance(self._driver, RevocableConnection):
+                self._driver.begin_to_write()
+            else:
+                self.run("BEGIN IMMEDIATE")
         except self._error as error:
             raise _upgrade_under_way(self._timeout) from error
         self._is_taken = True

@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError, ProgrammingError
 
 from partita.clock import Clock
 from partita.errors import OperationPendingError
-from partita.shards import revocable, validation
+from partita.shards import revocable
 from partita.shards.engines import Engines
 from partita.shards.execution import unreachable
 from partita.shards.mapping import Location, Mapping
@@ -114,7 +114,7 @@ def set_offline(
             return changed, _put_up(connection, clock, mapping.id, grace, terminate=terminate)
     # A writer that is open would keep the change itself out, so on SQLite this process's entries
     # are refused by hand until the status says so. Other processes' writers are refused by SQLite.
-    validation.closing.add(mapping.id)
+    revocable.closing.add(mapping.id)
     try:
         fence = drain(engines, clock, location, mapping.id, grace=grace, terminate=terminate)
         return change(), fence
@@ -122,7 +122,7 @@ def set_offline(
         _entered_as[change().id] = mapping.id
         raise
     finally:
-        validation.closing.discard(mapping.id)
+        revocable.closing.discard(mapping.id)
 
 
 def drain(

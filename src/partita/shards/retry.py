@@ -91,8 +91,9 @@ def run(
     make = RoutedSessionmaker(shard_map, **options)
     policy = retry or Retry()
     pauses = policy.pauses(shard_map.clock)
+    again: dict[str, bool] = {}
     while True:
-        session = make(key)
+        session = make(key, **again)
         try:
             with session:
                 outcome = fn(session)
@@ -104,6 +105,9 @@ def run(
             if pause is None:
                 raise
             shard_map.counters.retries += 1
+            if is_clash_on_sqlite(error) and not again:
+                # It read before it wrote. The next try waits for its turn instead of a pause.
+                again, pause = {"writes": True}, 0.0
         time.sleep(pause)
 
 
@@ -120,8 +124,9 @@ async def arun(
     make = AsyncRoutedSessionmaker(shard_map, **options)
     policy = retry or Retry()
     pauses = policy.pauses(shard_map.clock)
+    again: dict[str, bool] = {}
     while True:
-        session = make(key)
+        session = make(key, **again)
         try:
             async with session:
                 work = fn(session)
@@ -134,6 +139,9 @@ async def arun(
             if pause is None:
                 raise
             shard_map.counters.retries += 1
+            if is_clash_on_sqlite(error) and not again:
+                # It read before it wrote. The next try waits for its turn instead of a pause.
+                again, pause = {"writes": True}, 0.0
         await asyncio.sleep(pause)
 
 
@@ -190,8 +198,13 @@ def is_transient(error: BaseException) -> bool:
     state = getattr(error.orig, "sqlstate", None) or ""
     if state in _TRANSIENT_STATES or state.startswith(_CONNECTION_STATES):
         return True
+    return is_clash_on_sqlite(error)
+
+
+def is_clash_on_sqlite(error: BaseException) -> bool:
+    """Return whether SQLite refused a lock, or to write from an old snapshot."""
     # The low byte of SQLite's extended codes is the code: BUSY_SNAPSHOT is a BUSY.
-    code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
+    code = getattr(getattr(error, "orig", None), "sqlite_errorcode", 0) & 0xFF
     return code in {_SQLITE_BUSY, _SQLITE_LOCKED}
 
 

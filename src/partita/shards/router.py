@@ -48,6 +48,8 @@ class Terms(NamedTuple):
     validate: Validate = "always"
     isolation_level: str | None = None
     check_keys: bool = True
+    writes: bool = False
+    """Whether it takes the write lock of an SQLite file when it begins."""
 
 
 class RoutedMap(Protocol):
@@ -80,15 +82,17 @@ def connect(
     validate: Validate = "always",
     isolation_level: str | None = None,
     check_keys: bool = True,
+    writes: bool = False,
 ) -> Connection:
     """Return a connection to the key's shard, in a transaction that is validated.
 
     Use it as a context manager, as any connection: what was not committed is rolled back at its
     end. After a commit the next statement validates again; there a mapping that has moved is a
     StaleMappingError, because the connection cannot follow it. Rows of other mappings are refused
-    (WrongShardKeyError) unless `check_keys` is False.
+    (WrongShardKeyError) unless `check_keys` is False. With `writes`, every transaction on SQLite
+    holds the write lock of the file from its beginning.
     """
-    return _route(_Sync(shard_map), key, Terms(validate, isolation_level, check_keys))
+    return _route(_Sync(shard_map), key, Terms(validate, isolation_level, check_keys, writes))
 
 
 @asynccontextmanager
@@ -99,10 +103,11 @@ async def aconnect(
     validate: Validate = "always",
     isolation_level: str | None = None,
     check_keys: bool = True,
+    writes: bool = False,
 ) -> AsyncIterator[AsyncConnection]:
     """Give the async twin of `connect()`: `async with map.aconnect(key) as connection`."""
     road = _Async(shard_map)
-    terms = Terms(validate, isolation_level, check_keys)
+    terms = Terms(validate, isolation_level, check_keys, writes)
     routed = await greenlet_spawn(_route, road, key, terms)
     connection = AsyncConnection(road.async_engine(routed), routed)
     try:
@@ -228,7 +233,7 @@ def _open(road: _Sync, key: Any, mapping: Mapping, terms: Terms) -> Connection:
         try:
             if terms.isolation_level is not None:
                 _set_isolation(connection, terms.isolation_level)
-            connection.info[ENTER] = _Enter(key, mapping, terms.validate, row_keys)
+            connection.info[ENTER] = _Enter(key, mapping, terms, row_keys)
             connection.begin()
         except DBAPIError as error:
             if not error.connection_invalidated:
@@ -278,15 +283,14 @@ class _GoneError(Exception):
 class _Enter:
     """What a routed connection calls when a transaction begins on it."""
 
-    __slots__ = ("_check", "_is_first", "_row_keys", "key", "mapping")
+    __slots__ = ("_check", "_is_first", "_row_keys", "key", "mapping", "writes")
 
-    def __init__(
-        self, key: Any, mapping: Mapping, validate: Validate, row_keys: RowKeys | None
-    ) -> None:
+    def __init__(self, key: Any, mapping: Mapping, terms: Terms, row_keys: RowKeys | None) -> None:
         self.key = key
         self.mapping = mapping
+        self.writes = terms.writes
         self._row_keys = row_keys
-        self._check = _CHECKS[validate]
+        self._check = _CHECKS[terms.validate]
         self._is_first = True
 
     def __call__(self, dialect: Dialect, pooled: Pooled) -> None:

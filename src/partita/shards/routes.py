@@ -26,30 +26,42 @@ T = TypeVar("T")
 class Routes:
     """Connections and sessions by key; the class that inherits it is the RoutedMap."""
 
-    def connect(
+    def connect(  # noqa: PLR0913 - options by name
         self: RoutedMap,
         key: Any,
         *,
         validate: Validate = "always",
         isolation_level: str | None = None,
         check_keys: bool = True,
+        writes: bool = False,
     ) -> Connection:
         """Return a connection to the key's shard, in a validated transaction: use it in `with`."""
         return router.connect(
-            self, key, validate=validate, isolation_level=isolation_level, check_keys=check_keys
+            self,
+            key,
+            validate=validate,
+            isolation_level=isolation_level,
+            check_keys=check_keys,
+            writes=writes,
         )
 
-    def aconnect(
+    def aconnect(  # noqa: PLR0913 - options by name
         self: RoutedMap,
         key: Any,
         *,
         validate: Validate = "always",
         isolation_level: str | None = None,
         check_keys: bool = True,
+        writes: bool = False,
     ) -> AbstractAsyncContextManager[AsyncConnection]:
         """Give the async twin of `connect()`: `async with map.aconnect(key) as connection`."""
         return router.aconnect(
-            self, key, validate=validate, isolation_level=isolation_level, check_keys=check_keys
+            self,
+            key,
+            validate=validate,
+            isolation_level=isolation_level,
+            check_keys=check_keys,
+            writes=writes,
         )
 
     def sessionmaker(self: RoutedMap, **options: Any) -> RoutedSessionmaker:

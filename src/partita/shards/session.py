@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Self
 
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, UpdateBase, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session, SessionTransaction
@@ -33,6 +33,7 @@ class RoutedSession(Session):
         validate: Validate = "always",
         isolation_level: str | None = None,
         check_keys: bool = True,
+        writes: bool = False,
         keyfunc: Callable[[], Any] | None = None,
         is_async: bool = False,
         **options: Any,
@@ -43,7 +44,7 @@ class RoutedSession(Session):
         super().__init__(join_transaction_mode="control_fully", **options)
         self.shard_map = shard_map
         self.key = key
-        self._terms = Terms(validate, isolation_level, check_keys)
+        self._terms = Terms(validate, isolation_level, check_keys, writes)
         self._keyfunc = keyfunc
         self._is_async = is_async
         self._connection: Connection | None = None
@@ -77,13 +78,21 @@ class RoutedSession(Session):
         self._adopted = connection
         self._closes_adopted = close_connection
 
-    def get_bind(self, mapper: Any = None, *, bind: Any = None, **_named: Any) -> Connection:  # noqa: ARG002 - as SQLAlchemy has it
+    def get_bind(
+        self,
+        mapper: Any = None,  # noqa: ARG002 - as SQLAlchemy has it
+        *,
+        clause: Any = None,
+        bind: Any = None,
+        **_named: Any,
+    ) -> Connection:
         """Return the validated connection; route first if the transaction has none."""
         if bind is not None:
             raise _bind_refused("bind=")
         connection = self._connection
         if connection is None:
-            connection = self._connection = self._route()
+            is_writing = self._flushing or isinstance(clause, UpdateBase)
+            connection = self._connection = self._route(is_writing=is_writing)
         return connection
 
     def connection(
@@ -107,7 +116,7 @@ class RoutedSession(Session):
             return False
         return error.connection_invalidated and error.statement is None
 
-    def _route(self) -> Connection:
+    def _route(self, *, is_writing: bool) -> Connection:
         if self._adopted is not None:
             if not self._adopted.in_transaction():
                 self._adopted.begin()
@@ -119,7 +128,8 @@ class RoutedSession(Session):
                 facts={"map": self.shard_map.name},
                 hint="End the session's work and call remove() before the scope's key changes.",
             )
-        return router.route(self.shard_map, self.key, self._terms, is_async=self._is_async)
+        terms = self._terms._replace(writes=True) if is_writing else self._terms
+        return router.route(self.shard_map, self.key, terms, is_async=self._is_async)
 
     def _release(self) -> None:
         connection, self._connection = self._connection, None

@@ -12,6 +12,7 @@ from typing import Any, Literal, cast
 from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.pool import PoolProxiedConnection as Pooled
 
+from partita.shards import revocable
 from partita.shards.engines import LEASE, SPOILED, sqlite_connection
 
 Entry = Literal["online", "offline", "gone", "locked"]
@@ -22,7 +23,6 @@ _SNAPSHOT = "snapshot"
 """The answer of partita_enter where one snapshot serves the whole transaction."""
 _PLACEHOLDERS = {"qmark": "?", "numeric_dollar": "$1"}
 _STATUS = "SELECT status FROM partita_local_mappings WHERE id = {}"
-_SQLITE_STATUS = _STATUS.format("?")
 _LOCK_SESSION = f"SELECT pg_try_advisory_lock_shared({LOCK_CLASS}, {{}})"
 _UNLOCK_SESSION = f"SELECT pg_advisory_unlock_shared({LOCK_CLASS}, {{}})"
 _LOCK_TRANSACTION = f"SELECT pg_try_advisory_xact_lock_shared({LOCK_CLASS}, {{}})"
@@ -112,19 +112,15 @@ def drop_lease(dialect: Dialect, pooled: Pooled) -> None:
     del pooled.info[LEASE]
 
 
-closing: set[str] = set()
-"""Mappings that this process is taking offline: entries are refused before the catalog says so."""
-
-
 def _validate_sqlite(dialect: Dialect, pooled: Pooled, mapping_id: str) -> Entry:
     driver: Any = sqlite_connection(pooled) if dialect.is_async else pooled.dbapi_connection
     # First the mark, then the look at `closing`: who closes does it the other way round.
-    driver.mapping_id = mapping_id
-    if mapping_id in closing:
+    driver.mapping_id = driver.entered_id = mapping_id
+    if mapping_id in revocable.closing:
         return "offline"
     if dialect.is_async:
         return _status(dialect, pooled, mapping_id)
-    row = driver.find_one(_SQLITE_STATUS, (mapping_id,))
+    row = driver.find_one(revocable.STATUS, (mapping_id,))
     return "gone" if row is None else row[0]
 
 
