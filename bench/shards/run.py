@@ -41,6 +41,8 @@ class Figures:
     """By the driver of the async side."""
     writers_a_second: dict[str, Sides] = field(default_factory=dict)
     """By the number of writers."""
+    small_fan_out_ms: dict[str, Sides] = field(default_factory=dict)
+    """By dialect."""
     upgrade_seconds: Sides = field(default_factory=dict)
     other_cores: dict[str, float] = field(default_factory=dict)
 
@@ -103,9 +105,21 @@ def measure(options: argparse.Namespace, folder: Path, figures: Figures) -> None
             with noted(cores, f"fan_out {driver}"):
                 found = fan_out.measure(postgres.postgres_url, driver, max(5, rounds // 3))
             figures.fan_out_ms[driver] = found
+        for dialect in fan_out.SMALL_SHARDS:
+            new = postgres.postgres_url if dialect == "postgresql" else in_folder(folder)
+            with noted(cores, f"small fan_out {dialect}"):
+                found = fan_out.measure_small(new, dialect, max(5, rounds // 2))
+            figures.small_fan_out_ms[dialect] = found
     if "upgrade" in options.only:
         with noted(cores, "upgrade"):
             figures.upgrade_seconds = upgrade.measure(max(1, rounds // 20))
+
+
+def in_folder(folder: Path) -> fan_out.NewDatabase:
+    """Return a maker of SQLite files."""
+    folder = folder / "fan_out"
+    folder.mkdir()
+    return lambda name: f"sqlite:///{folder / name}.db"
 
 
 def run_moves(options: argparse.Namespace) -> bool:
@@ -156,6 +170,14 @@ def judge(figures: Figures) -> list[tuple[str, str]]:
             name = side if side == "fan_out" else f"{side} with {driver}"
             sentence = f"{name} over {fan_out.SHARDS} databases takes {found:.2f} x the slowest"
             say(f"{sentence} (max {fan_out.RATIO_MAX})", found, fan_out.RATIO_MAX, _part(driver))
+    for dialect, sides in figures.small_fan_out_ms.items():
+        shards, most = fan_out.SMALL_SHARDS[dialect], fan_out.SMALL_RATIO_MAX
+        for what in ("count", "rows"):
+            for side, beside in (("fan_out", "pool"), ("afan_out", "gather")):
+                found = ratio(sides, f"{side}, {what}", f"{beside}, {what}")
+                sentence = f"{dialect}: {side} of small queries ({what}) over {shards} shards"
+                sentence += f" takes {found:.2f} x {beside} by hand (max {most})"
+                say(sentence, found, most, f"small fan_out {dialect}")
     if figures.upgrade_seconds:
         found = statistics.median(figures.upgrade_seconds["fleet"])
         sentence = f"upgrade of {upgrade.SHARDS} SQLite shards {found:.2f} s"
@@ -173,6 +195,7 @@ def print_report(figures: Figures) -> None:
         *((f"lookup among {count}, us", each) for count, each in figures.lookup_us.items()),
         *((f"{n} writers, commits/s", each) for n, each in figures.writers_a_second.items()),
         *((f"fan-out, {driver}, ms", each) for driver, each in figures.fan_out_ms.items()),
+        *((f"small fan-out, {n}, ms", each) for n, each in figures.small_fan_out_ms.items()),
         ("upgrade, s", figures.upgrade_seconds),
     ]
     for name, sides in parts:
@@ -208,6 +231,7 @@ def draw(figures: Figures, beside: Path) -> None:
     parts = {
         **{f"connect and SELECT 1, {name}, us": each for name, each in figures.routing_us.items()},
         **{f"fan-out, {name}, ms": each for name, each in figures.fan_out_ms.items()},
+        **{f"small fan-out, {n}, ms": each for n, each in figures.small_fan_out_ms.items()},
         "upgrade, s": figures.upgrade_seconds,
     }
     for count, sides in figures.writers_a_second.items():
@@ -221,7 +245,7 @@ def draw(figures: Figures, beside: Path) -> None:
         return
     drawn, axes = made
     for (name, sides), axis in zip(parts.items(), axes, strict=False):
-        plain = ("plain", "bare", "slowest")
+        plain = ("plain", "bare", "slowest", "pool", "gather")
         colors = ["tab:grey" if side.startswith(plain) else "tab:blue" for side in sides]
         axis.barh(list(sides), [statistics.median(found) for found in sides.values()], color=colors)
         axis.invert_yaxis()

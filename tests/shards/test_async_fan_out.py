@@ -4,11 +4,12 @@ import asyncio
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import msgspec
 import pytest
 import sqlalchemy as sa
-from sqlalchemy import func, select
+from sqlalchemy import event, func, select
 from sqlalchemy.orm import selectinload
 
 from partita.errors import (
@@ -67,6 +68,36 @@ async def test_rows_of_all_shards_come_once(shop: Shop) -> None:
     assert await _tenants(rows) == [1, 42, 150, 201]
     assert rows.errors == {}
     rows.raise_if_incomplete()
+
+
+async def test_a_fan_out_reads_the_shards_once_per_epoch(shop: Shop) -> None:
+    await shop.afan_out(select(Blog.tenant_id)).all()
+    asked: list[str] = []
+    engine = shop.manager.executor.engine
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        asked.append(statement)
+
+    event.listen(engine, "before_cursor_execute", note)
+    await shop.afan_out(select(Blog.tenant_id)).all()
+    event.remove(engine, "before_cursor_execute", note)
+    assert asked == []
+
+
+async def test_few_rows_need_no_cursor_on_the_server(shop: Shop) -> None:
+    seen: list[bool] = []
+
+    def look(*arguments: Any) -> None:
+        seen.append(bool(arguments[4]._is_server_side))
+
+    engines = [shop.manager.engines.async_for_location(each.location) for each in shop.shards]
+    for engine in engines:
+        event.listen(engine.sync_engine, "before_cursor_execute", look)
+    assert len(await shop.afan_out(select(Blog.tenant_id)).all()) == 4
+    for engine in engines:
+        event.remove(engine.sync_engine, "before_cursor_execute", look)
+    assert seen
+    assert not any(seen)
 
 
 async def test_rows_are_merged_in_one_order(shop: Shop) -> None:

@@ -38,6 +38,7 @@ from partita.shards.ranges import Range
 from partita.shards.schema import ShardedSchema
 from partita.shards.shard_map import HashShardMap, ListShardMap, RangeShardMap
 from partita.shards.shard_reader import BATCH_ROWS
+from partita.shards.worker_threads import WorkerThreads
 from shards import postgres
 from shards.conftest import NewDatabase
 from shards.shop import Base, Blog, Post, Shop, a_shared_shop, a_shop, nap
@@ -227,6 +228,120 @@ def test_a_closed_result_gives_no_more_rows(still_shop: Shop) -> None:
 
     assert list(rows) == []
     assert _until(lambda: _threads() == [])
+
+
+def test_a_second_fan_out_starts_no_thread(fresh_shop: Shop) -> None:
+    workers = fresh_shop.manager.engines.workers
+    fresh_shop.fan_out(select(Blog.tenant_id)).all()
+    started = workers.started
+    assert 1 <= started <= 3
+
+    for _ in range(3):
+        assert _until(lambda: workers.idle == started)
+        fresh_shop.fan_out(select(Blog.tenant_id)).all()
+
+    assert workers.started == started
+
+
+def test_idle_threads_end_with_their_manager(fresh_shop: Shop) -> None:
+    before = set(threading.enumerate())
+    with ShardMapManager.open(fresh_shop.manager.location.text) as manager:
+        workers = manager.engines.workers
+        manager.get_map("tenants").fan_out(select(Blog.tenant_id)).all()
+        assert _until(lambda: workers.idle == workers.started)
+
+    assert workers.idle == 0
+    assert set(threading.enumerate()) <= before
+
+
+def test_idle_threads_end_with_a_manager_that_nobody_closed() -> None:
+    before = set(threading.enumerate())
+    pools, done = [WorkerThreads()], threading.Event()
+    pools[0].start(done.set, "partita-fan-out-0")
+    assert done.wait(60)
+    assert _until(lambda: pools[0].idle == 1)
+    pools.clear()
+    gc.collect()
+    assert _until(lambda: set(threading.enumerate()) <= before)
+
+
+def test_a_fan_out_reads_the_shards_once_per_epoch(fresh_shop: Shop) -> None:
+    with _statements(fresh_shop.manager.executor.engine) as asked:
+        fresh_shop.fan_out(select(Blog.tenant_id)).all()
+        first = len(asked)
+        fresh_shop.fan_out(select(Blog.tenant_id)).all()
+
+        assert first > 0
+        assert len(asked) == first
+
+
+def test_a_fan_out_asks_a_shard_that_another_process_added(
+    fresh_shop: Shop, database_urls: NewDatabase
+) -> None:
+    assert len(fresh_shop.fan_out(select(Blog.tenant_id)).all()) == 4
+    with ShardMapManager.open(fresh_shop.manager.location.text) as other:
+        shard_map = other.get_map("tenants")
+        assert isinstance(shard_map, RangeShardMap)
+        added = shard_map.create_shard(database_urls("added"))
+        with added.connect() as connection:
+            Base.metadata.create_all(connection)
+            connection.execute(sa.insert(Blog).values(tenant_id=900, id=1, name="new"))
+            connection.commit()
+        shard_map.create_mapping(Range(900, 1000), added)
+
+    found = {row.tenant_id for row in fresh_shop.fan_out(select(Blog.tenant_id))}
+    assert found == {1, 42, 150, 201, 900}
+
+
+def test_declared_types_are_read_once_per_schema_of_a_connection(new_sqlite: NewDatabase) -> None:
+    with a_shop(new_sqlite) as shop:
+        engine = shop.manager.engines.for_location(shop.shards[0].location)
+        with _statements(engine) as asked:
+
+            def read() -> int:
+                asked.clear()
+                shop.fan_out(select(Blog.tenant_id, Blog.name), shards=shop.shards[:1]).all()
+                return sum("table_info" in statement for statement in asked)
+
+            assert read() == 1
+            assert read() == 0
+            shop.run(0, "ALTER TABLE blog ADD COLUMN more TEXT")
+            assert read() == 1
+            assert read() == 0
+
+
+@pytest.mark.parametrize(("rows", "has_cursor"), [(BATCH_ROWS, False), (BATCH_ROWS + 1, True)])
+def test_only_more_rows_than_a_batch_need_a_cursor_on_the_server(
+    postgres_shop: Shop, rows: int, has_cursor: bool
+) -> None:
+    series = select(func.generate_series(1, rows).label("n"))
+    engine = postgres_shop.manager.engines.for_location(postgres_shop.shards[0].location)
+    seen: list[bool] = []
+
+    def look(*arguments: Any) -> None:
+        seen.append(bool(arguments[4]._is_server_side))
+
+    sa.event.listen(engine, "before_cursor_execute", look)
+    found = postgres_shop.fan_out(series, shards=postgres_shop.shards[:1]).all()
+    sa.event.remove(engine, "before_cursor_execute", look)
+
+    assert [row.n for row in found] == list(range(1, rows + 1))
+    assert any(seen) is has_cursor
+
+
+@contextmanager
+def _statements(engine: sa.Engine) -> Iterator[list[str]]:
+    """Give the statements that SQLAlchemy executes on the engine."""
+    asked: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        asked.append(statement)
+
+    sa.event.listen(engine, "before_cursor_execute", note)
+    try:
+        yield asked
+    finally:
+        sa.event.remove(engine, "before_cursor_execute", note)
 
 
 def test_a_result_that_nobody_holds_ends_its_threads(shop: Shop) -> None:

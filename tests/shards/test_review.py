@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import threading
+import time
 from collections.abc import Iterator
 from typing import cast
 from uuid import UUID, uuid5
@@ -213,12 +214,13 @@ def test_a_stream_that_is_interrupted_leaves_no_noise_in_the_log(
 
 def test_a_result_that_nobody_reads_gives_its_connections_back(shop: Shop) -> None:
     result = shop.fan_out(select(Blog.tenant_id))
-    threads = result._run._threads
+    run = result._run
     del result
     gc.collect()
-    for thread in threads:
-        thread.join(60)
-    assert not any(thread.is_alive() for thread in threads)
+    while run._open or run._working:
+        time.sleep(0.005)
+    pool = shop.manager.engines.for_location(shop.shards[0].location).pool
+    assert pool.status().endswith("connections: 0")
 
 
 # --- whose rows are these -------------------------------------------------------------------------

@@ -243,7 +243,8 @@ class _TaskStream:
 
 async def _close(connection: AsyncConnection, reader: ShardReader, *, for_good: bool) -> None:
     try:
-        await connection.run_sync(lambda _: reader.finish())
+        # Closing a connection ends its transaction: to end it here would be one more round trip.
+        await connection.run_sync(lambda _: reader.finish() if for_good else reader.leave())
         if for_good:
             await connection.invalidate()
     finally:

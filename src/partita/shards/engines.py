@@ -28,6 +28,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool, PoolProxiedConnection
 from partita.errors import ConfigurationError, StaleMappingError
 from partita.shards.mapping import Location
 from partita.shards.revocable import BEGIN_IMMEDIATE, RevocableConnection
+from partita.shards.worker_threads import WorkerThreads
 
 ENGINES_MAX = 64
 """The most engines, and so pools, that are kept open."""
@@ -39,6 +40,9 @@ ENTER = "partita.enter"
 """Where a pooled connection keeps what must be called when its next transaction begins."""
 LEASE = "partita.lease"
 """Where a pooled connection keeps the id of the mapping whose session lock it holds."""
+SINGLE = "partita.single"
+"""Set where the next transaction of a pooled SQLite connection is one SELECT, which has a snapshot
+of its own: it needs no BEGIN."""
 SPOILED = "partita.spoiled"
 """Set where a pooled connection must be closed instead of being used again."""
 
@@ -171,6 +175,8 @@ class Engines:
         self._admins: dict[Location, Engine] = {}
         self._given: dict[tuple[str, str, int | None], URL] = {}
         self._lock = threading.Lock()
+        self.workers = WorkerThreads()
+        """The threads of fan-outs; they end with the connections."""
         self.pauses: dict[str, tuple[float, float]] = {}
         """When the clients of an unreachable shard may ask the global catalog again, by shard id:
         not before, and the pause after that. The router moves it."""
@@ -233,6 +239,7 @@ class Engines:
             self._admins.clear()
         for engine in engines:
             engine.dispose()
+        self.workers.close()
 
     async def adispose(self) -> None:
         """Close all pooled connections, those of this event loop too."""
@@ -248,6 +255,7 @@ class Engines:
     def forget(self) -> None:
         """Leave all connections to the process that this one was forked from."""
         self._lock = threading.Lock()  # because a thread that is not here may have held the old one
+        self.workers = WorkerThreads()
         engines = [*self._engines.values(), *self._admins.values()]
         engines += [entry.engine.sync_engine for entry in self._async.values()]
         self._engines.clear()
@@ -408,6 +416,8 @@ def _do_begin(dialect: Dialect, *, is_routed: bool) -> Callable[[PoolProxiedConn
             writes = enter.writes
             begin(pooled, writes)
             enter(dialect, pooled)
+        elif pooled.info.pop(SINGLE, False):
+            return
         else:
             begin(pooled, writes)
         if touched is not None:
@@ -467,8 +477,9 @@ def _not_validated() -> StaleMappingError:
 def _release_sqlite(connection: DBAPIConnection | None, record: ConnectionPoolEntry) -> None:
     if connection is None:
         return
-    if record.info.pop(ENTER, None) is not None:
-        sqlite_connection(connection).release()
+    driver = sqlite_connection(connection)
+    if record.info.pop(ENTER, None) is not None or driver.is_ended:
+        driver.release()
 
 
 def sqlite_connection(connection: Any) -> RevocableConnection:

@@ -157,6 +157,23 @@ class Executor:
         except DBAPIError as error:
             raise catalog_unreachable(self.catalog) from error
 
+    def read_epoch(self, map_id: str) -> int | None:
+        """Return the epoch of a map, straight from the driver: every fan-out asks for it."""
+        dialect = self.engine.dialect
+        try:
+            pooled = self.engine.raw_connection()
+            try:
+                cursor = pooled.cursor()
+                cursor.execute(global_catalog.epoch_query(dialect.paramstyle), (map_id,))
+                row = cursor.fetchone()
+                cursor.close()
+            finally:
+                pooled.close()
+        except dialect.loaded_dbapi.Error:
+            # The usual way replaces a connection that died, and reports a catalog that is gone.
+            return self.read(lambda connection: global_catalog.read_epoch(connection, map_id))
+        return None if row is None else int(row[0])
+
     def new_id(self) -> str:
         return self.clock.new_id().replace("-", "")
 

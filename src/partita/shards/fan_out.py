@@ -58,6 +58,7 @@ class FanOutResult:
 
     def all(self) -> list[AnyRow]:
         """Return the rows that are left."""
+        self._run.is_patient = self._run.plan.limit is None
         return list(self)
 
     def scalar(self) -> Any:
@@ -101,7 +102,9 @@ class FanOutResult:
                 rows = self._run.next_rows()
             except ReplanError:
                 self._run.close()
+                is_patient = self._run.is_patient
                 self._run = ThreadRun(fan_out_plan(*self._asked))
+                self._run.is_patient = is_patient
                 continue
             except BaseException:
                 # KeyboardInterrupt too: nothing may go on running behind the caller's back.

@@ -56,7 +56,8 @@ class FannedMap(Protocol):
     def counters(self) -> Any: ...
     @property
     def schema(self) -> ShardedSchema | None: ...
-    def shards(self) -> list[Shard]: ...
+    def current_shards(self) -> list[Shard]: ...
+    def forget_shards(self) -> None: ...
     def get_shard(self, where: Shard | Location | URL | str) -> Shard: ...
     def mappings(self) -> list[Mapping]: ...
     def get(self, key: Any, *, lookup: Literal["cache", "store"]) -> Mapping: ...
@@ -195,7 +196,10 @@ class ConsistentView:
         if plan.keys is not None:
             keys = [key for keys in plan.keys.values() for key in keys]
             return _group(self.shard_map, keys, mappings) == plan.keys
-        return not plan.are_all or set(self._mappings) <= set(plan.shards)
+        if not plan.are_all or set(self._mappings) <= set(plan.shards):
+            return True
+        self.shard_map.forget_shards()
+        return False
 
     def agrees(self, shard: Shard, local_ids: frozenset[str]) -> bool:
         return {mapping.id for mapping in self._mappings.get(shard, ())} == local_ids
@@ -227,7 +231,11 @@ def _shards_of(
     if grouped is not None:
         shards = tuple(grouped)
     else:
-        named = shard_map.shards() if given is None else [_shard(shard_map, one) for one in given]
+        named = (
+            shard_map.current_shards()
+            if given is None
+            else [_shard(shard_map, one) for one in given]
+        )
         shards = tuple(dict.fromkeys(named))
     if not shards:
         raise ShardNotFoundError(

@@ -91,9 +91,9 @@ class _Stream:
         """Give the connection back; one that was interrupted is closed for good."""
         with self._guard:
             connection, self._connection, self._driver = self._connection, None, None
-        reader, self.reader = self.reader, self._plan.reader(self.index)
         if connection is None:
             return
+        reader, self.reader = self.reader, self._plan.reader(self.index)
         # An interruption may still be under way and would hit the next user of the connection.
         if self._was_interrupted:
             if connection.dialect.name == "sqlite":
@@ -102,9 +102,13 @@ class _Stream:
                     reader.finish()
             connection.invalidate()
             self._was_interrupted = False
-        with suppress(SQLAlchemyError):  # because the connection may be what failed
-            reader.finish()
-        connection.close()
+        try:
+            reader.leave()
+            connection.close()
+        except SQLAlchemyError:  # because the connection may be what failed
+            if not connection.closed:
+                connection.invalidate()
+                connection.close()
 
 
 def _interrupt(driver: Any) -> None:
@@ -130,18 +134,18 @@ class ThreadRun:
         self._view_stands = plan.view is None
         self._view_pause = VIEW_PAUSE_SECONDS
         self._changed = threading.Condition()
+        self._working = 0
+        """How many workers there are: one that finds nothing to do ends."""
+        self.is_patient = plan.reduce is not None
+        """Whether the caller need not be woken before there is an end or a full buffer."""
         self._streams = [_Stream(index, plan) for index in range(len(plan.shards))]
         self._unstarted = deque(self._streams)
         self._ready: deque[_Stream] = deque()
         self._open: set[_Stream] = set()
         self._canceller: threading.Thread | None = None
-        self._threads = [
-            threading.Thread(target=self._work, name=f"partita-fan-out-{number}", daemon=True)
-            for number in range(min(plan.workers, len(self._streams)))
-        ]
         try:
-            for thread in self._threads:
-                thread.start()
+            with self._changed:
+                self._engage()
         except BaseException:
             self.cancel()
             raise
@@ -190,9 +194,9 @@ class ThreadRun:
                 lambda: all(stream.is_connecting for stream in self._open), CLOSE_SECONDS_MAX
             )
             is_quiet = not self._open
-        for thread in (*self._threads, self._canceller):
-            if is_quiet and thread is not None and thread is not threading.current_thread():
-                thread.join(CLOSE_SECONDS_MAX)
+        canceller = self._canceller
+        if is_quiet and canceller is not None and canceller is not threading.current_thread():
+            canceller.join(CLOSE_SECONDS_MAX)
 
     def _wait(self) -> list[tuple[_Stream, ShardError]]:
         """Wait for a change, and return the shards whose time is over."""
@@ -211,7 +215,8 @@ class ThreadRun:
 
     def _patience(self, now: float) -> float | None:
         left = [self.plan.shard_timeout - _busy(stream, now) for stream in self._open]
-        shortest = min([self.plan.timeout - self._waited_seconds, *left])
+        # A shard that begins meanwhile has all of its time before it.
+        shortest = min([self.plan.timeout - self._waited_seconds, self.plan.shard_timeout, *left])
         return None if shortest == float("inf") else max(0.0, shortest)
 
     def _out_of_time(self, index: int) -> ShardError:
@@ -248,6 +253,7 @@ class ThreadRun:
                 target=self._cancel_running, name="partita-fan-out-cancel", daemon=True
             )
             self._canceller.start()
+        self._engage()
         self._changed.notify_all()
 
     def _resume(self) -> None:
@@ -258,7 +264,7 @@ class ThreadRun:
             is_parked = stream.running_since is None and stream not in self._ready
             if is_parked and self.gathering.has_room(stream.index):
                 self._ready.append(stream)
-        self._changed.notify_all()
+        self._engage()
 
     # --- a consistent view ------------------------------------------------------------------------
 
@@ -286,7 +292,7 @@ class ThreadRun:
                 # A stale snapshot is taken anew; the others are kept as they are.
                 stream.stage = "new" if stale else "reading"
                 self._ready.append(stream)
-            self._changed.notify_all()
+            self._engage()
 
     def _pause(self) -> None:
         self._changed.wait_for(lambda: False, self._view_pause)
@@ -295,22 +301,28 @@ class ThreadRun:
 
     # --- the workers' side ------------------------------------------------------------------------
 
+    def _engage(self) -> None:
+        """Start as many workers as there are streams to advance."""
+        room = len(self._unstarted)
+        if not self.plan.opens_all:
+            room = min(room, self.plan.workers - len(self._open))
+        for _ in range(min(len(self._ready) + max(0, room), self.plan.workers - self._working)):
+            name = f"partita-fan-out-{self._working}"
+            self.plan.shard_map.engines.workers.start(self._work, name)
+            self._working += 1
+
     def _work(self) -> None:
         while (stream := self._next_stream()) is not None:
             self._advance(stream)
 
     def _next_stream(self) -> _Stream | None:
         with self._changed:
-            while True:
-                stream = self._pick()
-                if stream is not None:
-                    stream.running_since = self._clock.monotonic()
-                    # The waiting caller must watch one more deadline.
-                    self._changed.notify_all()
-                    return stream
-                if not self._open and not self._unstarted:
-                    return None
-                self._changed.wait()
+            stream = self._pick()
+            if stream is None:
+                self._working -= 1
+            else:
+                stream.running_since = self._clock.monotonic()
+            return stream
 
     def _pick(self) -> _Stream | None:
         if self._ready:
@@ -398,7 +410,10 @@ class ThreadRun:
             elif error is not None or stream.is_cancelled or self._has_more_to_do(stream):
                 stream.is_cancelled = stream.is_cancelled or error is not None
                 self._ready.append(stream)
-            self._changed.notify_all()
+            has_ended = not self._open and not self._unstarted
+            waits = not is_done and stream not in self._ready
+            if not self.is_patient or has_ended or waits or error is not None:
+                self._changed.notify_all()
             return outcome
 
     def _has_more_to_do(self, stream: _Stream) -> bool:

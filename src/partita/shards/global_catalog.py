@@ -227,6 +227,11 @@ def write_schema(connection: Connection, map_id: str, schema: str | None) -> Non
     connection.execute(update(maps).where(mine).values(schema=schema, epoch=maps.c.epoch + 1))
 
 
+def epoch_query(paramstyle: str) -> str:
+    """Return the query of `read_epoch` for a driver's own cursor."""
+    return f"SELECT epoch FROM {maps.name} WHERE id = {'?' if paramstyle == 'qmark' else '%s'}"  # noqa: S608 - a constant name
+
+
 def read_epoch(connection: Connection, map_id: str) -> int | None:
     """Return a number that grows with every change of the map; None: the map is gone."""
     return connection.scalar(select(maps.c.epoch).where(maps.c.id == map_id))

@@ -43,6 +43,13 @@ class RevocableConnection(sqlite3.Connection):
         self.is_revoked = False
         self.is_untouched = False
         """Whether a transaction has begun in which the application has executed nothing yet."""
+        self.is_ended = False
+        """Whether a move ended the transaction because it kept the file locked."""
+        self.began_at = 0.0
+        self.last_statement = ""
+        self.columns_at = -1
+        self.columns: dict[str, dict[str, str]] = {}
+        """The declared columns of tables, as of the schema version `columns_at`; for fan-outs."""
         self.turns = writing_turns.turns_of(str(arguments[0] if arguments else options["database"]))
         self._has_turn = False
         self._control = sqlite3.Cursor(self)
@@ -52,12 +59,14 @@ class RevocableConnection(sqlite3.Connection):
     def begin(self) -> None:
         if self.is_revoked:
             self.check()
+        self.began_at = writing_turns.CLOCK.monotonic()
         self._control.execute("BEGIN")
 
     def begin_to_write(self) -> None:
         """Begin a transaction that holds the file's write lock, when its turn has come."""
         self.is_untouched = False
         self._has_turn = self.turns.take(self, self.busy_seconds)
+        self.began_at = writing_turns.CLOCK.monotonic()
         # Where the turn does not come in time, SQLite's answer is the error.
         seconds = self.busy_seconds if self._has_turn else 0.0
         try:
@@ -146,7 +155,20 @@ class RevocableConnection(sqlite3.Connection):
         super().close()
         self._give_turn_back()
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether the open transaction holds the file's write lock, as far as can be known."""
+        if not _is_open(self):
+            return False
+        return self._has_turn or writing_turns.writes(self.last_statement)
+
     def check(self) -> None:
+        if self.is_ended:
+            raise MappingOfflineError(
+                "TransactionTerminated",
+                "A move ended this transaction because it kept the file locked.",
+                hint="Run the whole transaction again: map.run() does it, through routing.",
+            )
         if self.is_revoked:
             raise _taken_offline(self.mapping_id)
 
@@ -154,7 +176,18 @@ class RevocableConnection(sqlite3.Connection):
         """Forget the mapping; the pool does this between two users."""
         with self.gate:
             self.mapping_id = self.entered_id = None
-            self.is_revoked = False
+            self.is_revoked = self.is_ended = False
+
+    def end(self) -> None:
+        """Roll the open transaction back and refuse everything until it is released."""
+        while not self.gate.acquire(timeout=_INTERRUPT_SECONDS):
+            self.interrupt()
+        try:
+            self.is_revoked = self.is_ended = True
+            super().rollback()
+            self._give_turn_back()
+        finally:
+            self.gate.release()
 
     def revoke(self, mapping_id: str) -> None:
         """Roll the open transaction back and refuse everything until it is released.
@@ -193,6 +226,7 @@ class RevocableCursor(sqlite3.Cursor):
         with connection.gate:
             if connection.is_revoked:
                 connection.check()
+            connection.last_statement = arguments[0]
             super().execute(*arguments)
         return self
 
@@ -201,6 +235,7 @@ class RevocableCursor(sqlite3.Cursor):
             self.connection.start(arguments[0])
         with self.connection.gate:
             self.connection.check()
+            self.connection.last_statement = arguments[0]
             super().executemany(*arguments)
         return self
 
@@ -230,6 +265,11 @@ def serving(mapping_id: str) -> list[RevocableConnection]:
         for connection in list(_alive)
         if connection.mapping_id == mapping_id and _is_open(connection)
     ]
+
+
+def writers_of(turns: writing_turns.WritingTurns) -> list[RevocableConnection]:
+    """Return this process's connections that write to the file of the queue."""
+    return [each for each in list(_alive) if each.turns is turns and each.is_writing]
 
 
 def _is_open(connection: RevocableConnection) -> bool:

@@ -70,6 +70,8 @@ class ShardMap(Routes):
         self._find_cached = cache.find
         """Kept bound, because a lookup takes about as long as finding its methods."""
         self.executor = executor
+        self._shards_at: tuple[int, tuple[Shard, ...]] = (-1, ())
+        """The shards of the last fan-out, and the epoch in which they were read."""
         self._row = row
         self._use_schema(None if row.schema is None else ShardedSchema.from_json(row.schema))
 
@@ -212,6 +214,22 @@ class ShardMap(Routes):
             return [self.shard_of(row) for row in global_catalog.list_shards(connection, self.id)]
 
         return self.executor.read(read)
+
+    def current_shards(self) -> list[Shard]:
+        """Return the shards as of the map's epoch, which is all that is read if it is the same."""
+        epoch = self.executor.read_epoch(self.id)
+        if epoch is None:
+            raise self._gone()
+        known, shards = self._shards_at
+        if known != epoch:
+            # The list may be newer than the epoch, never older: then it is read once more.
+            shards = tuple(self.shards())
+            self._shards_at = (epoch, shards)
+        return list(shards)
+
+    def forget_shards(self) -> None:
+        """Let the next `current_shards()` read the list."""
+        self._shards_at = (-1, ())
 
     def get_shard(self, where: Where) -> Shard:
         """Return the shard at a location, as the global catalog has it now."""

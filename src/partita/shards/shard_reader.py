@@ -24,8 +24,10 @@ from sqlalchemy.engine.result import SimpleResultMetaData
 from sqlalchemy.orm import Session
 
 from partita.shards import local_catalog
+from partita.shards.engines import SINGLE, sqlite_connection
 from partita.shards.mapping import Shard
 from partita.shards.owned_rows import OwnedRows
+from partita.shards.revocable import RevocableConnection
 from partita.shards.shard_statement import KEYS_PARAMETER, ShardStatement
 
 BATCH_ROWS = 500
@@ -71,6 +73,8 @@ class ShardReader:
             if snapshot:
                 options["isolation_level"] = "REPEATABLE READ"
             connection.execution_options(**options)
+        elif not snapshot and not self._plan.has_entities and self._plan.is_select:
+            connection.info[SINGLE] = True
         connection.begin()
 
     def local_mappings(self, map_id: str) -> frozenset[str]:
@@ -83,7 +87,8 @@ class ShardReader:
         """Run the statement; with `owned`, over the rows that belong to this shard only."""
         connection = self._open
         dialect = connection.dialect.name
-        statement = self._plan.on(dialect, self.shard.location.text)
+        marker = "" if self._plan.shard_column is None else self.shard.location.text
+        statement = self._plan.on(dialect, marker)
         types = _declared_types(connection, self._plan.statement)
         if owned is not None:
             statement = owned.restrict(statement, connection)
@@ -110,14 +115,19 @@ class ShardReader:
                 self._session.expunge(entity)
         return rows, not rows
 
-    def finish(self) -> None:
-        """End the transaction, whatever state it is in; the connection stays open."""
-        connection, self._connection = self._connection, None
+    def leave(self) -> None:
+        """Let go of the connection; whoever closes it ends the transaction."""
+        self._connection = None
         if self._result is not None:
             self._result.close()
         if self._session is not None:
             self._session.close()
         self._result = self._session = None
+
+    def finish(self) -> None:
+        """End the transaction, whatever state it is in; the connection stays open."""
+        connection = self._connection
+        self.leave()
         if connection is not None and connection.in_transaction():
             connection.rollback()
 
@@ -132,11 +142,7 @@ class ShardReader:
 
     def _run(self, statement: Executable, parameters: dict[str, Any]) -> AnyResult:
         if not self._plan.has_entities:
-            # A cursor on the server costs four round trips; few rows need none.
-            limit = self._plan.limit
-            is_short = limit is not None and limit <= BATCH_ROWS
-            options = {"stream_results": not is_short, "max_row_buffer": BATCH_ROWS}
-            return self._open.execute(statement, parameters, execution_options=options)
+            return self._run_core(statement, parameters)
         self._session = Session(self._open, autoflush=False)
         return self._session.execute(
             statement,
@@ -146,6 +152,38 @@ class ShardReader:
                 "identity_token": self.shard.location.text,
             },
         )
+
+    def _run_core(self, statement: Executable, parameters: dict[str, Any]) -> AnyResult:
+        # A cursor on the server costs four round trips; few rows need none.
+        if self._open.dialect.name == "sqlite" or _is_short(statement):
+            return self._execute(statement, parameters, is_streamed=False)
+        if isinstance(statement, Select) and _has_no_end(statement):
+            some = statement.limit(BATCH_ROWS + 1)
+            result = self._execute(some, parameters, is_streamed=False)
+            found: Any = result
+            if 0 <= found.cursor.rowcount <= BATCH_ROWS:
+                return result
+            result.close()
+        return self._execute(statement, parameters, is_streamed=True)
+
+    def _execute(
+        self, statement: Executable, parameters: dict[str, Any], *, is_streamed: bool
+    ) -> AnyResult:
+        options = {"stream_results": True, "max_row_buffer": BATCH_ROWS} if is_streamed else None
+        return self._open.execute(statement, parameters or None, execution_options=options)
+
+
+def _is_short(statement: Executable) -> bool:
+    """Return whether the statement has a limit of its own that one batch can hold."""
+    limit = statement._limit_clause if isinstance(statement, Select) else None  # noqa: SLF001
+    value = getattr(limit, "value", None)
+    return isinstance(value, int) and value <= BATCH_ROWS
+
+
+def _has_no_end(statement: Select[Any]) -> bool:
+    """Return whether a limit may be added to the statement."""
+    clauses = (statement._limit_clause, statement._offset_clause, statement._fetch_clause)  # noqa: SLF001
+    return all(clause is None for clause in clauses)
 
 
 def _declared_types(connection: Connection, statement: SelectBase) -> tuple[object, ...]:
@@ -164,10 +202,26 @@ def _declared_types(connection: Connection, statement: SelectBase) -> tuple[obje
 
 
 def _columns_of(connection: Connection, table: Table) -> dict[str, str]:
-    quote = connection.dialect.identifier_preparer.quote_identifier
-    prefix = f"{quote(table.schema)}." if table.schema else ""
-    rows = connection.exec_driver_sql(f"PRAGMA {prefix}table_info({quote(table.name)})")
-    return {row.name: _affinity(row.type) for row in rows}
+    """Return the columns of a table; the connection keeps them until its schema changes."""
+    driver = sqlite_connection(connection.connection)
+    version = _schema_version(connection, driver)
+    if driver.columns_at != version:
+        driver.columns_at, driver.columns = version, {}
+    found = driver.columns.get(table.fullname)
+    if found is None:
+        quote = connection.dialect.identifier_preparer.quote_identifier
+        prefix = f"{quote(table.schema)}." if table.schema else ""
+        rows = connection.exec_driver_sql(f"PRAGMA {prefix}table_info({quote(table.name)})")
+        found = {row.name: _affinity(row.type) for row in rows}
+        if table.schema is None:  # because the version is that of the main schema
+            driver.columns[table.fullname] = found
+    return found
+
+
+def _schema_version(connection: Connection, driver: RevocableConnection) -> int:
+    if connection.dialect.is_async:
+        return int(connection.exec_driver_sql("PRAGMA schema_version").scalar_one())
+    return int(driver.find_one("PRAGMA schema_version", ())[0])
 
 
 def _affinity(declared: str) -> str:

@@ -73,6 +73,11 @@ class ShardStatement(msgspec.Struct, frozen=True):
     wants_keys: bool = False
     orderings: tuple[Ordering, ...] = ()
 
+    @property
+    def is_select(self) -> bool:
+        """Whether SQLAlchemy made the statement: text may hold anything."""
+        return isinstance(self.statement, Select | CompoundSelect)
+
     def on(self, dialect: str, shard_text: str) -> SelectBase:
         """Return the statement for one shard."""
         statement = self.statement

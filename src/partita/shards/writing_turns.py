@@ -27,7 +27,7 @@ GAP_SECONDS = 0.001
 POLL_SECONDS = GAP_SECONDS / 2
 """How often a waiting writer tries again."""
 _SQLITE_BUSY = 5
-_CLOCK = SystemClock()
+CLOCK = SystemClock()
 """SQLite drivers make the connections, and have no clock to hand on."""
 
 _FIRST_WORD = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*(\w*)", re.DOTALL)
@@ -58,10 +58,10 @@ class WritingTurns:
     """The queue of this process's writers of one file."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # because the collector may call _pass_on anywhere
         self._holder: weakref.ref[object] | None = None
         self._waiting: deque[tuple[object, threading.Lock]] = deque()
-        self._freed_at = self._slice_began_at = _CLOCK.monotonic()
+        self._freed_at = self._slice_began_at = CLOCK.monotonic()
 
     @property
     def waiting(self) -> int:
@@ -92,12 +92,12 @@ class WritingTurns:
             self._pass_on()
 
     def _leave_a_gap(self) -> None:
-        now = _CLOCK.monotonic()
+        now = CLOCK.monotonic()
         if now - self._freed_at >= GAP_SECONDS:
             self._slice_began_at = now
         elif now - self._slice_began_at >= SLICE_SECONDS:
             time.sleep(GAP_SECONDS)
-            self._slice_began_at = _CLOCK.monotonic()
+            self._slice_began_at = CLOCK.monotonic()
 
     def _reference(self, holder: object) -> "weakref.ref[object]":
         # A connection that is collected without being closed must not keep the turn.
@@ -105,7 +105,7 @@ class WritingTurns:
 
     def _pass_on(self) -> None:
         with self._lock:
-            self._freed_at = _CLOCK.monotonic()
+            self._freed_at = CLOCK.monotonic()
             if not self._waiting:
                 self._holder = None
                 return
@@ -116,12 +116,12 @@ class WritingTurns:
 
 def patiently(attempt: Callable[[], T], seconds: float) -> T:
     """Call `attempt` until SQLite gives it the lock, for at most so many seconds."""
-    end = _CLOCK.monotonic() + seconds
+    end = CLOCK.monotonic() + seconds
     while True:
         try:
             return attempt()
         except sqlite3.OperationalError as error:
-            if not is_busy(error) or _CLOCK.monotonic() >= end:
+            if not is_busy(error) or CLOCK.monotonic() >= end:
                 raise
         time.sleep(POLL_SECONDS)
 
