@@ -1,12 +1,16 @@
 """Moves between two shards: what arrives, what is refused, what can be stopped and taken back."""
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import (
@@ -34,13 +38,14 @@ from sqlalchemy.exc import DBAPIError
 
 from partita.errors import (
     CatalogMismatchError,
+    MappingOfflineError,
     MoveRefusedError,
     OperationPendingError,
     PartitaError,
     StaleMappingError,
     UnavailableError,
 )
-from partita.shards import move
+from partita.shards import copying_postgres, copying_sqlite, move
 from partita.shards.manager import ShardMapManager
 from partita.shards.mapping import Location, Shard
 from partita.shards.move import MoveProgress, StopMove
@@ -71,6 +76,9 @@ from shards.moves import (
     traces,
     two_shards,
 )
+
+if TYPE_CHECKING:
+    from partita.shards.blockers import Blocker
 
 __all__ = ["kept", "kept_postgres", "kept_sqlite"]
 
@@ -1052,3 +1060,98 @@ def test_a_role_without_the_right_to_switch_off_foreign_keys_is_told_so(
             pytest.raises(MoveRefusedError, match="GRANT SET ON PARAMETER"),
         ):
             move.move(other, mapping_of(other.get_map("tenants"), 1), moving.two)
+
+
+# --- who keeps a move waiting ---------------------------------------------------------------------
+
+IDLE_WRITE = update(blog).where(blog.c.tenant_id == 42).values(slug=blog.c.slug)
+
+
+def test_a_move_names_an_idle_writer_and_goes_on_when_it_ends(database_urls: NewDatabase) -> None:
+    with two_shards(database_urls) as moving, moving.one.connect() as neighbour:
+        pid = _pid_of(neighbour)
+        neighbour.execute(IDLE_WRITE)
+        told: list[Blocker] = []
+
+        def listen(progress: MoveProgress) -> None:
+            if progress.blockers:
+                told.extend(progress.blockers)
+                neighbour.rollback()
+
+        report = move.move(moving.manager, moving.low, moving.two, on_progress=listen)
+
+        assert report.state == "done"
+        assert report.terminated == 0
+        assert {each.pid for each in told} == {pid}
+        assert all("UPDATE blog" in each.statement for each in told)
+        assert all(each.age_seconds is not None for each in told)
+
+
+def test_a_move_ends_an_idle_writer_on_request(database_urls: NewDatabase) -> None:
+    with two_shards(database_urls) as moving:
+        before = together(content(moving.one), content(moving.two))
+        neighbour = moving.one.connect()
+        neighbour.execute(IDLE_WRITE)
+
+        report = move.move(
+            moving.manager, moving.low, moving.two, grace=0.0, terminate_blockers=True
+        )
+
+        assert report.state == "done"
+        assert report.terminated == 1
+        with pytest.raises((DBAPIError, MappingOfflineError)):
+            neighbour.execute(IDLE_WRITE)
+        neighbour.close()
+        assert content(moving.two) == before
+
+
+def test_a_move_that_waited_in_vain_names_who_held_it(
+    database_urls: NewDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying_postgres, "LOCK_TRIES", 2)
+    monkeypatch.setattr(copying_sqlite, "LOCK_SECONDS_MAX", 1.0)
+    with two_shards(database_urls) as moving, moving.one.connect() as neighbour:
+        pid = _pid_of(neighbour)
+        neighbour.execute(IDLE_WRITE)
+        with pytest.raises(UnavailableError) as caught:
+            move.move(moving.manager, moving.low, moving.two)
+        assert caught.value.code == "MoveTableBusy"
+        assert caught.value.facts["pids"] == [pid]
+        assert "UPDATE blog" in str(caught.value)
+        neighbour.rollback()
+
+        (report,) = move.resume(moving.manager)
+        assert report.state == "done"
+
+
+def test_a_writer_of_another_process_is_named_and_ended(new_sqlite: NewDatabase) -> None:
+    with two_shards(new_sqlite) as moving:
+        file = moving.one.location.identity.removeprefix("sqlite://")
+        hold = (
+            "import sqlite3, sys, time; c = sqlite3.connect(sys.argv[1], isolation_level=None);"
+            "c.execute('BEGIN IMMEDIATE'); print('held', flush=True); time.sleep(600)"
+        )
+        told: list[Blocker] = []
+        with subprocess.Popen(
+            [sys.executable, "-c", hold, file], stdout=subprocess.PIPE, text=True
+        ) as holder:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "held\n"
+            report = move.move(
+                moving.manager,
+                moving.low,
+                moving.two,
+                grace=0.0,
+                terminate_blockers=True,
+                on_progress=lambda progress: told.extend(progress.blockers),
+            )
+            assert holder.wait() == -signal.SIGTERM
+        assert report.state == "done"
+        assert {each.pid for each in told} == {holder.pid}
+        assert "BEGIN IMMEDIATE" in told[0].application
+
+
+def _pid_of(connection: Any) -> int:
+    if connection.dialect.name == "sqlite":
+        return os.getpid()
+    return int(connection.scalar(text("SELECT pg_backend_pid()")))

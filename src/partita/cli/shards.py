@@ -31,6 +31,7 @@ HINTS = {
     "MoveSwitched": "Finish it with `partita shards resume`; move the range back if you want to.",
     "MoveInterrupted": "The job is paused: `partita shards resume` goes on, `cancel` undoes it.",
     "MoveFenceFailed": "The job is paused, and the source is open: `partita shards resume`.",
+    "MoveTableBusy": "End the transaction, or: `partita shards resume --terminate-blockers`.",
     "MoveOutrun": "Try `partita shards resume` when there are fewer writers.",
     "SchemaNotVersioned": "Give --alembic FOLDER.",
     "ShardMapExists": "`partita shards maps` lists those that there are; choose another name.",
@@ -330,9 +331,11 @@ def _add_move_verbs(actions: _Actions) -> None:
         "--rate", type=numbers.positive, metavar="ROWS", help="at most so many rows a second"
     )
     _add_grace(moving)
+    _add_terminate_blockers(moving)
     jobs = actions.add("jobs", "list moves and other work that is not finished", "jobs")
     jobs.add_argument("--all", action="store_true", help="those that ended too")
-    actions.add("resume", "go on with the moves that were stopped", "resume")
+    resuming = actions.add("resume", "go on with the moves that were stopped", "resume")
+    _add_terminate_blockers(resuming)
     cancelling = actions.add("cancel", "take a move back that has not switched yet", "cancel JOB")
     cancelling.add_argument("job", metavar="JOB", help="its id, as `jobs` lists it")
 
@@ -460,6 +463,14 @@ def _add_grace(verb: argparse.ArgumentParser) -> None:
         default=2.0,
         metavar="SECONDS",
         help="how long open transactions may take to end (2)",
+    )
+
+
+def _add_terminate_blockers(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--terminate-blockers",
+        action="store_true",
+        help="end sessions whose open transaction keeps the move waiting longer than the grace",
     )
 
 

@@ -40,7 +40,12 @@ def move(manager: ShardMapManager, given: argparse.Namespace) -> Moves:
     for one in chosen:
         with _progress(given) as on_progress:
             report = fleet.move(
-                one, to=to, rate=given.rate, grace=given.grace, on_progress=on_progress
+                one,
+                to=to,
+                rate=given.rate,
+                grace=given.grace,
+                terminate_blockers=given.terminate_blockers,
+                on_progress=on_progress,
             )
         done.append(_move_facts(report))
     return Moves(dry_run=False, moves=done)
@@ -48,7 +53,9 @@ def move(manager: ShardMapManager, given: argparse.Namespace) -> Moves:
 
 def resume(manager: ShardMapManager, given: argparse.Namespace) -> Moves:
     with _progress(given) as on_progress:
-        reports = Fleet(manager).resume(on_progress=on_progress)
+        reports = Fleet(manager).resume(
+            on_progress=on_progress, terminate_blockers=given.terminate_blockers
+        )
     return Moves(dry_run=False, moves=[_move_facts(one) for one in reports])
 
 
@@ -197,14 +204,26 @@ def _job_facts(row: RowMapping, shard_map: AnyShardMap | None) -> JobFacts:
 
 @contextmanager
 def _progress(given: argparse.Namespace) -> Iterator[OnProgress | None]:
-    """Draw a bar for people: nothing unless standard error is a terminal."""
-    if given.json or given.quiet or not sys.stderr.isatty():
+    """Draw a bar for people, if standard error is a terminal; say in any case who is waited for."""
+    if given.json or given.quiet:
         yield None
+        return
+    told: set[int] = set()
+
+    def name_blockers(progress: MoveProgress) -> None:
+        for each in progress.blockers:
+            if each.pid not in told:
+                told.add(each.pid)
+                tqdm.write(f"waiting for {progress.table}, held by {each}", file=sys.stderr)
+
+    if not sys.stderr.isatty():
+        yield name_blockers
         return
     bar: tqdm[NoReturn]
     with tqdm(unit=" rows", unit_scale=True, leave=False, file=sys.stderr) as bar:
 
         def show(progress: MoveProgress) -> None:
+            name_blockers(progress)
             bar.total = max(progress.rows_total, progress.rows) or None
             title = f"{progress.step} ({progress.number} of 10)"
             # A new step is drawn at once: a short move would end before the bar's next turn.

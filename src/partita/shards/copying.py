@@ -26,6 +26,7 @@ from sqlalchemy import (
 from sqlalchemy.types import TypeEngine
 
 from partita.errors import CatalogMismatchError, MoveRefusedError, UnavailableError
+from partita.shards.blockers import Blocker, HeldUp
 from partita.shards.capture import quote
 from partita.shards.move_plan import Position, Sides, TableShape
 from partita.shards.ranges import KeyRange, Range
@@ -160,6 +161,10 @@ class RowCopy(Protocol):
         """Delete so many rows of the range, in the order of their keys."""
         ...
 
+    def watch(self, held_up: HeldUp) -> None:
+        """Report from now on who keeps the move waiting, and end whom the answer names."""
+        ...
+
     def bound_time(self, seconds: float | None) -> None:
         """Let statements that take longer fail; None takes the bound away."""
         ...
@@ -292,10 +297,12 @@ def rows_dangle(reference: str) -> MoveRefusedError:
     )
 
 
-def tables_busy(name: str) -> UnavailableError:
+def tables_busy(name: str, blockers: Sequence[Blocker] = ()) -> UnavailableError:
+    said = "; ".join(str(each) for each in blockers)
     return UnavailableError(
         "MoveTableBusy",
-        "A long transaction keeps the table from being prepared for the move.",
-        facts={"table": name},
-        hint="The job waits: end the transaction and resume it.",
+        "A long transaction keeps the move from going on" + (f": {said}." if said else "."),
+        facts={"held": name, "pids": [each.pid for each in blockers]},
+        hint="End the transaction and resume the job, or resume it with terminate_blockers=True "
+        "(--terminate-blockers).",
     )

@@ -25,6 +25,7 @@ from sqlalchemy.engine import Dialect
 
 from partita.errors import MoveRefusedError
 from partita.shards import capture
+from partita.shards.blockers import Blocker, HeldUp, nobody_is_ended, shortened
 from partita.shards.capture import listed, outbox, quote, table_name
 from partita.shards.copying import (
     KEYS,
@@ -60,6 +61,17 @@ LOCK_PAUSE_SECONDS = 0.25
 LOCK_TIMEOUT_MS = 250
 """Writers queue behind a lock that waits, so it waits briefly and often: a minute in all."""
 ROWS_A_BLOCK = 128
+# Whoever holds the table for longer than a try lasts. Readers count: triggers are removed with a
+# lock that waits for them too.
+_BLOCKERS = """
+SELECT DISTINCT a.pid, coalesce(a.application_name, ''), coalesce(a.state, ''),
+  extract(epoch FROM clock_timestamp() - a.xact_start)::float8 AS age, coalesce(a.query, '')
+FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE l.relation = CAST(%s AS regclass) AND l.granted AND l.pid <> pg_backend_pid()
+  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND clock_timestamp() - a.xact_start > make_interval(secs => %s)
+ORDER BY age DESC
+"""
 
 _SETTINGS = """
 SET DateStyle = 'ISO'; SET IntervalStyle = 'postgres'; SET TimeZone = 'UTC';
@@ -134,6 +146,7 @@ class PostgresCopy:
         self._tables: list[TableShape] = []
         self._texts: list[ShardedTable] = []
         self._job = ""
+        self._held_up: HeldUp = nobody_is_ended
         self._is_taken = False
         self._schema = ""
         self._hashed: set[Side] = set()
@@ -353,16 +366,39 @@ class PostgresCopy:
             self._patiently(shape, capture.postgres_removal(shape, name, self._schema))
 
     def _patiently(self, shape: TableShape, statements: Sequence[str]) -> None:
-        for _ in range(LOCK_TRIES):
+        blockers: list[Blocker] = []
+        for number in range(1, LOCK_TRIES + 1):
             try:
                 with self.source.transaction():
                     _run(self.source, f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}", *statements)
             except (errors.LockNotAvailable, errors.DeadlockDetected):
+                blockers = self._blockers(shape)
+                seconds = number * (LOCK_TIMEOUT_MS / 1000 + LOCK_PAUSE_SECONDS)
+                self._terminate(shape, blockers, self._held_up(shape.name, blockers, seconds))
                 # Because writers queue behind a waiting lock, they get their turn in between.
                 time.sleep(LOCK_PAUSE_SECONDS)
             else:
                 return
-        raise tables_busy(shape.name)
+        raise tables_busy(shape.name, blockers)
+
+    def _blockers(self, shape: TableShape) -> list[Blocker]:
+        rows = self.source.execute(_BLOCKERS, (table_name(shape), LOCK_TIMEOUT_MS / 1000))
+        return [
+            Blocker(pid, application, state, age, shortened(query))
+            for pid, application, state, age, query in rows
+        ]
+
+    def _terminate(
+        self, shape: TableShape, blockers: Sequence[Blocker], ended: Sequence[Blocker]
+    ) -> None:
+        for each in ended:
+            try:
+                self.source.execute("SELECT pg_terminate_backend(%s)", (each.pid,))
+            except errors.InsufficientPrivilege as error:
+                raise tables_busy(shape.name, blockers) from error
+
+    def watch(self, held_up: HeldUp) -> None:
+        self._held_up = held_up
 
     # --- copying ----------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ BEGIN IMMEDIATE, which would lock the writers of the source out as well.
 
 import contextlib
 import fcntl
+import functools
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
@@ -16,6 +17,12 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from partita.shards import capture, writing_turns
+from partita.shards.blockers import (
+    HeldUp,
+    SqliteBlocker,
+    find_sqlite_blockers,
+    nobody_is_ended,
+)
 from partita.shards.capture import listed, outbox, quote
 from partita.shards.copying import (
     KEYS,
@@ -28,6 +35,7 @@ from partita.shards.copying import (
     rows_dangle,
     rows_differ,
     sharded_table,
+    tables_busy,
 )
 from partita.shards.engines import BUSY_TIMEOUT_SECONDS, Engines
 from partita.shards.mapping import Location
@@ -41,10 +49,15 @@ from partita.shards.move_plan import (
 )
 from partita.shards.revocable import RevocableConnection
 from partita.shards.schema import ShardedTable, TableName
+from partita.shards.writing_turns import WritingTurns
 
 if TYPE_CHECKING:
     from sqlalchemy.pool import PoolProxiedConnection
 
+LOCK_SECONDS_MAX = 60.0
+"""How long a move waits for the write lock of a file."""
+LOOK_SECONDS = 0.5
+"""How often it looks who holds the lock."""
 ATTACHED = "partita_source"
 _SCHEMAS: dict[Side, str] = {"source": ATTACHED, "target": "main"}
 
@@ -74,9 +87,14 @@ class SqliteCopy:
         self._tables: list[TableShape] = []
         self._texts: list[ShardedTable] = []
         self._job = ""
-        self._wait_seconds = BUSY_TIMEOUT_SECONDS
+        self._wait_seconds = LOCK_SECONDS_MAX
+        self._held_up: HeldUp = nobody_is_ended
         self._lock: IO[bytes] | None = None
         self._path = source.identity.removeprefix("sqlite://")
+        self._files: dict[Side, str] = {
+            "source": self._path,
+            "target": target.identity.removeprefix("sqlite://"),
+        }
         try:
             self.source = self._open(engines, source)
             self.target = self._open(engines, target)
@@ -222,9 +240,8 @@ class SqliteCopy:
     @contextlib.contextmanager
     def _transaction(self, side: Side | None) -> Iterator[None]:
         """One transaction that writes to one file (None: to none) and has one snapshot of both."""
-        with self._turn(side):
+        with self._locked(side, lambda: self._begin(side)):
             try:
-                self._begin(side)
                 yield
                 self._drop_temporary()
                 self._run("COMMIT")
@@ -234,35 +251,56 @@ class SqliteCopy:
                 raise
 
     def _begin(self, side: Side | None) -> None:
-        if side is None:
-            self._run("BEGIN")
-            return
-        lock = f"UPDATE {_SCHEMAS[side]}.partita_local_shards SET map_id = map_id WHERE map_id = ''"
-        self._patiently(lambda: self._begin_with(lock))
-
-    def _begin_with(self, lock: str) -> None:
         self._run("BEGIN")
+        if side is None:
+            return
         try:
-            self._run(lock)
+            self._run(
+                f"UPDATE {_SCHEMAS[side]}.partita_local_shards "
+                "SET map_id = map_id WHERE map_id = ''"
+            )
         except BaseException:
             self._run("ROLLBACK")
             raise
 
     @contextlib.contextmanager
-    def _turn(self, side: Side | None) -> Iterator[None]:
-        """Queue with the other writers of this process for the file that is written to."""
+    def _locked(self, side: Side | None, take: Callable[[], object]) -> Iterator[None]:
+        """Wait for the write lock of a file, which `take()` takes; None: there is none to take."""
         if side is None:
+            take()
             yield
             return
-        turns = (self.source if side == "source" else self.target).turns
-        turns.take(self, self._wait_seconds)
+        turns = self._driver(side).turns
+        self._wait_for(side, turns, take)
         try:
             yield
         finally:
             turns.give_back(self)
 
-    def _patiently(self, attempt: Callable[[], object]) -> None:
-        writing_turns.patiently(attempt, self._wait_seconds)
+    def _wait_for(self, side: Side, turns: WritingTurns, take: Callable[[], object]) -> None:
+        tries = max(1, round(self._wait_seconds / LOOK_SECONDS))
+        blockers: list[SqliteBlocker] = []
+        for number in range(1, tries + 1):
+            if turns.take(self, LOOK_SECONDS):
+                try:
+                    writing_turns.patiently(take, LOOK_SECONDS)
+                except BaseException as error:
+                    turns.give_back(self)
+                    if not writing_turns.is_busy(error):
+                        raise
+                else:
+                    return
+            blockers = find_sqlite_blockers(self._files[side], turns)
+            ended = self._held_up(
+                self._files[side], [each.blocker for each in blockers], number * LOOK_SECONDS
+            )
+            for each in blockers:
+                if each.blocker in ended:
+                    each.end()
+        raise tables_busy(self._files[side], [each.blocker for each in blockers])
+
+    def _driver(self, side: Side) -> Driver:
+        return self.source if side == "source" else self.target
 
     def _reading(self) -> contextlib.AbstractContextManager[None]:
         return self._transaction(None)
@@ -315,8 +353,7 @@ class SqliteCopy:
             self._change_source(capture.sqlite_removal(outbox(self._job, number)))
 
     def _change_source(self, statements: Sequence[str]) -> None:
-        with self._turn("source"):
-            self._patiently(lambda: self.source.execute("BEGIN IMMEDIATE"))
+        with self._locked("source", lambda: self.source.execute("BEGIN IMMEDIATE")):
             try:
                 for statement in statements:
                     self.source.execute(statement)
@@ -461,8 +498,8 @@ class SqliteCopy:
     def _forget(self, seen: dict[int, int]) -> None:
         for number, last in seen.items():
             done = f"DELETE FROM {self._outbox(number)} WHERE partita_number <= {last}"
-            with self._turn("source"):
-                self._patiently(lambda done=done: self._run(done))  # type: ignore[misc]
+            with self._locked("source", functools.partial(self._run, done)):
+                pass
 
     # --- comparing --------------------------------------------------------------------------------
 
@@ -507,9 +544,12 @@ class SqliteCopy:
             return Batch(rows, end)
 
     def bound_time(self, seconds: float | None) -> None:
-        self._wait_seconds = BUSY_TIMEOUT_SECONDS if seconds is None else max(seconds, 0.001)
+        self._wait_seconds = LOCK_SECONDS_MAX if seconds is None else max(seconds, 0.001)
         for driver in (self.source, self.target):
-            driver.busy_seconds = self._wait_seconds
+            driver.busy_seconds = min(self._wait_seconds, BUSY_TIMEOUT_SECONDS)
+
+    def watch(self, held_up: HeldUp) -> None:
+        self._held_up = held_up
 
 
 def _described(shape: TableShape, key: ForeignKey) -> str:

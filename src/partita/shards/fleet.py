@@ -208,8 +208,12 @@ class Fleet:
         rate: float | None = None,
         grace: float = moves.GRACE_SECONDS,
         verify: bool = True,
+        terminate_blockers: bool = False,
     ) -> moves.MoveReport:
-        """Carry a mapping and its rows to another shard while readers and writers go on."""
+        """Carry a mapping and its rows to another shard while readers and writers go on.
+
+        With `terminate_blockers`, transactions that keep the move waiting are ended.
+        """
         shard_map = self.manager.get_map(mapping.map_name)
         target = to if isinstance(to, Shard) else shard_map.get_shard(to)
         found = shard_map.find_shard(target)
@@ -224,11 +228,16 @@ class Fleet:
             rate=rate,
             grace=grace,
             verify=verify,
+            terminate_blockers=terminate_blockers,
         )
 
-    def resume(self, *, on_progress: moves.OnProgress | None = None) -> list[moves.MoveReport]:
+    def resume(
+        self, *, on_progress: moves.OnProgress | None = None, terminate_blockers: bool = False
+    ) -> list[moves.MoveReport]:
         """Go on with the moves that a crash or a stop left unfinished."""
-        return moves.resume(self.manager, on_progress=on_progress)
+        return moves.resume(
+            self.manager, on_progress=on_progress, terminate_blockers=terminate_blockers
+        )
 
     def cancel(self, job_id: str) -> moves.MoveReport:
         """Take back a move that has not switched yet."""

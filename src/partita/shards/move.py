@@ -9,7 +9,7 @@ decides where a job stands; the record only says how far inside.
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,6 +25,7 @@ from partita.errors import (
     UnavailableError,
 )
 from partita.shards import local_catalog, move_record, offline
+from partita.shards.blockers import Blocker
 from partita.shards.copying import Batch, RowCopy, Shardlet, Side, rows_dangle
 from partita.shards.execution import unreachable
 from partita.shards.global_catalog import LockedMap
@@ -87,6 +88,9 @@ class MoveProgress(msgspec.Struct, frozen=True):
     seconds: float
     """Since this call began."""
     table: str = ""
+    """What is worked on, or waited for."""
+    blockers: tuple[Blocker, ...] = ()
+    """The sessions that keep the move waiting."""
 
 
 class MoveReport(msgspec.Struct, frozen=True):
@@ -105,7 +109,7 @@ class MoveReport(msgspec.Struct, frozen=True):
     fence_seconds: float
     """From the first refused transaction to the first admitted one; 0.0 if it never came to it."""
     terminated: int
-    """Sessions that outlived the grace and were terminated."""
+    """Sessions that outlived the grace, or blocked the move, and were terminated."""
     error: str = ""
 
 
@@ -122,12 +126,15 @@ def move(  # noqa: PLR0913 - options by name
     rate: float | None = None,
     grace: float = GRACE_SECONDS,
     verify: bool = True,
+    terminate_blockers: bool = False,
     clock: Clock | None = None,
 ) -> MoveReport:
     """Carry the rows of a mapping to another shard, online.
 
     `rate` is the most rows a second. MoveRefusedError lists everything that speaks against the
     move before anything is changed. An error later leaves the job paused: resume() or cancel().
+    With `terminate_blockers`, sessions whose transaction keeps the move waiting for longer than
+    `grace` are ended; `on_progress` is told who they are.
     """
     shard_map = manager.get_map(mapping.map_name)
     _check_ends(shard_map, mapping, to)
@@ -150,6 +157,7 @@ def move(  # noqa: PLR0913 - options by name
     )
     record = MoveRecord.start(manager.executor, shard_map.id, plan, job_id)
     mover = Mover(manager, shard_map, record, on_progress=on_progress, clock=clock)
+    mover.terminates_blockers = terminate_blockers
     try:
         return mover.run()
     except StaleMappingError:
@@ -158,7 +166,11 @@ def move(  # noqa: PLR0913 - options by name
 
 
 def resume(
-    manager: ShardMapManager, *, on_progress: OnProgress | None = None, clock: Clock | None = None
+    manager: ShardMapManager,
+    *,
+    on_progress: OnProgress | None = None,
+    terminate_blockers: bool = False,
+    clock: Clock | None = None,
 ) -> list[MoveReport]:
     """Go on with every unfinished move that no other process is at work on.
 
@@ -167,6 +179,7 @@ def resume(
     reports: list[MoveReport] = []
     for job_id in move_record.list_unfinished(manager.executor):
         mover = _mover(manager, job_id, on_progress, clock)
+        mover.terminates_blockers = terminate_blockers
         try:
             reports.append(mover.run())
         except PartitaError as error:
@@ -214,6 +227,7 @@ class Mover:
         self._record = record
         self._plan = record.plan
         self._on_progress = on_progress
+        self.terminates_blockers = False
         self._clock = clock or manager.clock
         self._key_range = KeyRange(self._plan.low, self._plan.high)
         self._tables: list[TableShape] = []
@@ -303,6 +317,7 @@ class Mover:
         except MoveRefusedError:
             self._record.forget()
             raise
+        self._copy.watch(self._held_up)
         try:
             if not self._copy.take(self._record.id):
                 raise running_elsewhere(self._record.id)
@@ -729,7 +744,25 @@ class Mover:
 
     # --- telling ----------------------------------------------------------------------------------
 
-    def _tell(self, table: str = "", rows: int | None = None) -> None:
+    def _held_up(self, what: str, blockers: Sequence[Blocker], seconds: float) -> Sequence[Blocker]:
+        """Tell who keeps the move waiting; return whom to end."""
+        self._tell(what, blockers=tuple(blockers))
+        if not self.terminates_blockers:
+            return ()
+        grace = self._plan.grace
+        late = [
+            each
+            for each in blockers
+            if (seconds if each.age_seconds is None else each.age_seconds) >= grace
+        ]
+        if late:
+            progress = self._record.progress
+            self._record.save(terminated=progress.terminated + len(late))
+        return late
+
+    def _tell(
+        self, table: str = "", rows: int | None = None, blockers: tuple[Blocker, ...] = ()
+    ) -> None:
         if self._on_progress is None:
             return
         progress, step = self._record.progress, self._record.step
@@ -742,6 +775,7 @@ class Mover:
                 progress.rows_total,
                 self._clock.monotonic() - self._started,
                 table,
+                blockers,
             )
         )
 

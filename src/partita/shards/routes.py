@@ -26,7 +26,7 @@ T = TypeVar("T")
 class Routes:
     """Connections and sessions by key; the class that inherits it is the RoutedMap."""
 
-    def connect(  # noqa: PLR0913 - options by name
+    def connect(
         self: RoutedMap,
         key: Any,
         *,
@@ -45,7 +45,7 @@ class Routes:
             writes=writes,
         )
 
-    def aconnect(  # noqa: PLR0913 - options by name
+    def aconnect(
         self: RoutedMap,
         key: Any,
         *,

@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 import termios
@@ -793,6 +794,26 @@ def test_move_carries_rows_to_another_shard(fleet: Path, capsys: Capture) -> Non
     rows = run_json(capsys, "fan-out", "select name from blog order by 1")["rows"]
     assert {(row[0], Path(row[1]).stem) for row in rows} == {("a", "two"), ("b", "one")}
     assert ranges(capsys) == {"0:40": "one", "40:100": "two", "100:200": "two"}
+
+
+def test_move_names_a_blocker_and_ends_it_on_request(fleet: Path, capsys: Capture) -> None:
+    hold = (
+        "import sqlite3, time; c = sqlite3.connect('one.db', isolation_level=None);"
+        "c.execute('BEGIN IMMEDIATE'); print('held', flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", hold], cwd=fleet, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        asked = ["move", "42", "--to", "two", "--grace", "0", "--terminate-blockers"]
+        capsys.readouterr()
+
+        assert main(["shards", *asked]) == 0
+
+        assert holder.wait() == -signal.SIGTERM
+    assert f"one.db, held by pid {holder.pid}," in capsys.readouterr().err
+    assert ranges(capsys)["0:100"] == "two"
 
 
 def test_move_of_a_range_carries_every_mapping_in_it(fleet: Path, capsys: Capture) -> None:
