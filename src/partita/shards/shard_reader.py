@@ -157,7 +157,7 @@ class ShardReader:
         # A cursor on the server costs four round trips; few rows need none.
         if self._open.dialect.name == "sqlite" or _is_short(statement):
             return self._execute(statement, parameters, is_streamed=False)
-        if isinstance(statement, Select) and _has_no_end(statement):
+        if isinstance(statement, Select) and _may_be_cut(statement):
             some = statement.limit(BATCH_ROWS + 1)
             result = self._execute(some, parameters, is_streamed=False)
             found: Any = result
@@ -180,10 +180,14 @@ def _is_short(statement: Executable) -> bool:
     return isinstance(value, int) and value <= BATCH_ROWS
 
 
-def _has_no_end(statement: Select[Any]) -> bool:
-    """Return whether a limit may be added to the statement."""
+def _may_be_cut(statement: Select[Any]) -> bool:
+    """Return whether a limit may be added to the statement, and saves work.
+
+    Grouping and DISTINCT read all rows whatever the limit: they would run twice.
+    """
     clauses = (statement._limit_clause, statement._offset_clause, statement._fetch_clause)  # noqa: SLF001
-    return all(clause is None for clause in clauses)
+    reads_all = statement._group_by_clauses or statement._distinct  # noqa: SLF001
+    return not reads_all and all(clause is None for clause in clauses)
 
 
 def _declared_types(connection: Connection, statement: SelectBase) -> tuple[object, ...]:
