@@ -458,7 +458,10 @@ class TestLocks:
             for key in "ab":
                 await asyncio.sleep(1)
                 await holders[key].commit()
-            return await reader
+            waited = await reader
+            for key in "cd":
+                await holders[key].abort()
+            return waited
 
         assert simulate(scenario) == (2.5, 2.5, "c")
 
