@@ -23,6 +23,7 @@ PATIENCE = {"sleep 2": "until [ -s busy.txt ]; do sleep 0.1; done"}
 """What takes longer on a busy machine: the writer must have written something."""
 INSIDE = {
     *("adopt_schema", "mapping_of", "shard_of", "row", "row_keys"),
+    *("current_shards", "forget_shards"),
     *("executor", "cache", "fault", "clock"),
 }
 """What the parts of the package call of each other."""

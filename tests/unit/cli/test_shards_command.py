@@ -753,6 +753,7 @@ IN_A_PROGRAM = {
     *("connect", "aconnect", "sessionmaker", "async_sessionmaker", "scoped_session"),
     *("run", "arun", "routed", "close", "aclose"),
     *("find_cached", "forget", "load", "epoch", "row", "adopt_schema", "mapping_of", "shard_of"),
+    *("current_shards", "forget_shards"),
 }
 """Methods that use the maps, or work on the cache of a process: they administer nothing."""
 
