@@ -12,6 +12,11 @@ PYTEST := $(BIN)/python -m pytest
 JS := tests/wire/js
 JS_READY := $(patsubst %/package-lock.json,%/node_modules/.package-lock.json,$(wildcard $(JS)/package-lock.json))
 
+# Node has its own list of certificate authorities: a registry behind a company's proxy needs the
+# system's list too.
+CERTIFICATES := $(wildcard /etc/ssl/certs/ca-certificates.crt)
+NPM := $(if $(CERTIFICATES),NODE_EXTRA_CA_CERTS="$${NODE_EXTRA_CA_CERTS:-$(CERTIFICATES)}") npm
+
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 LOCK := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe \
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --strip-extras \
@@ -79,5 +84,5 @@ $(DEV): .venv/pyvenv.cfg requirements/dev.txt requirements/serve.txt pyproject.t
 	@touch $(SERVE) $@
 
 %/node_modules/.package-lock.json: %/package-lock.json $(DEV)
-	cd $(dir $<) && PATH="$(abspath $(BIN)):$$PATH" npm ci --ignore-scripts --no-audit --no-fund
+	cd $(dir $<) && PATH="$(abspath $(BIN)):$$PATH" $(NPM) ci --ignore-scripts --no-audit --no-fund
 	@touch $@
