@@ -31,6 +31,7 @@ from partita.shards import gathering, owned_rows
 from partita.shards.fan_out import FanOutResult, fan_out
 from partita.shards.fan_out_threads import ThreadRun
 from partita.shards.gathering import FanOutEvent
+from partita.shards.idle_connections import IDLE_CONNECTIONS_MAX
 from partita.shards.manager import ShardMapManager
 from partita.shards.mapping import Shard
 from partita.shards.merging import Reduce
@@ -263,6 +264,67 @@ def test_idle_threads_end_with_a_manager_that_nobody_closed() -> None:
     pools.clear()
     gc.collect()
     assert _until(lambda: set(threading.enumerate()) <= before)
+
+
+def test_small_fan_outs_of_files_check_no_connection_out_of_a_pool(new_sqlite: NewDatabase) -> None:
+    with a_shop(new_sqlite) as shop:
+        shop.fan_out(select(Blog.tenant_id)).all()
+        checked_out: list[object] = []
+        for shard in shop.shards:
+            pool = shop.manager.engines.for_location(shard.location).pool
+            sa.event.listen(pool, "checkout", lambda *_: checked_out.append(1))
+
+        for _ in range(3):
+            assert len(shop.fan_out(select(Blog.tenant_id)).all()) == 4
+
+        assert checked_out == []
+
+
+def test_a_connection_that_is_kept_sees_what_was_written_since(new_sqlite: NewDatabase) -> None:
+    with a_shop(new_sqlite) as shop:
+        before = shop.fan_out(select(func.count()).select_from(Blog)).all()
+        shop.run(0, "DELETE FROM blog")
+        after = shop.fan_out(select(func.count()).select_from(Blog)).all()
+
+    assert sorted(row[0] for row in before) == [1, 1, 2]
+    assert sorted(row[0] for row in after) == [0, 1, 1]
+
+
+def test_connections_that_are_kept_close_with_their_manager(new_sqlite: NewDatabase) -> None:
+    with a_shop(new_sqlite) as shop:
+        engines = shop.manager.engines
+        shop.fan_out(select(Blog.tenant_id)).all()
+        engine = engines.for_location(shop.shards[0].location)
+        kept = engines.idle.take(engine)
+        assert kept is not None
+        assert engines.idle.keep(kept)
+
+        shop.manager.close()
+
+        assert kept.closed
+        assert engines.idle.take(engine) is None
+
+
+def test_no_more_connections_are_kept_than_the_limit(new_sqlite: NewDatabase) -> None:
+    with a_shop(new_sqlite) as shop:
+        engine = shop.manager.engines.for_location(shop.shards[0].location)
+        idle, made = shop.manager.engines.idle, [engine.connect() for _ in range(5)]
+
+        assert [idle.keep(each) for each in made] == [True] * IDLE_CONNECTIONS_MAX + [False]
+        made[-1].close()
+
+
+def test_a_program_that_wants_no_pool_keeps_no_connection(new_sqlite: NewDatabase) -> None:
+    with (
+        a_shop(new_sqlite) as shop,
+        ShardMapManager.open(
+            shop.manager.location.text, engine_options={"poolclass": sa.NullPool}
+        ) as manager,
+    ):
+        manager.get_map("tenants").fan_out(select(Blog.tenant_id)).all()
+        engine = manager.engines.for_location(shop.shards[0].location)
+
+        assert manager.engines.idle.take(engine) is None
 
 
 def test_a_fan_out_reads_the_shards_once_per_epoch(fresh_shop: Shop) -> None:

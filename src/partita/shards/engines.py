@@ -26,6 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool, PoolProxiedConnection
 
 from partita.errors import ConfigurationError, StaleMappingError
+from partita.shards.idle_connections import IdleConnections
 from partita.shards.mapping import Location
 from partita.shards.revocable import BEGIN_IMMEDIATE, RevocableConnection
 from partita.shards.worker_threads import WorkerThreads
@@ -177,6 +178,8 @@ class Engines:
         self._lock = threading.Lock()
         self.workers = WorkerThreads()
         """The threads of fan-outs; they end with the connections."""
+        self.idle = IdleConnections()
+        """Connections of fan-outs to SQLite, beside the pools."""
         self.pauses: dict[str, tuple[float, float]] = {}
         """When the clients of an unreachable shard may ask the global catalog again, by shard id:
         not before, and the pause after that. The router moves it."""
@@ -237,6 +240,7 @@ class Engines:
             engines = [*self._engines.values(), *self._admins.values()]
             self._engines.clear()
             self._admins.clear()
+        self.idle.close(*engines)
         for engine in engines:
             engine.dispose()
         self.workers.close()
@@ -256,6 +260,8 @@ class Engines:
         """Leave all connections to the process that this one was forked from."""
         self._lock = threading.Lock()  # because a thread that is not here may have held the old one
         self.workers = WorkerThreads()
+        self._inherited = self.idle  # because to close what the parent uses would release its locks
+        self.idle = IdleConnections()
         engines = [*self._engines.values(), *self._admins.values()]
         engines += [entry.engine.sync_engine for entry in self._async.values()]
         self._engines.clear()
@@ -273,6 +279,7 @@ class Engines:
                 self._engines[name] = engine
             while len(self._engines) > self._engines_max:
                 evicted.append(self._engines.popitem(last=False)[1])
+        self.idle.close(*evicted)
         for old in evicted:
             # Connections in use live on and are closed when they come back.
             old.dispose()
@@ -486,7 +493,7 @@ def sqlite_connection(connection: Any) -> RevocableConnection:
     """Return the driver's connection below SQLAlchemy's, and below aiosqlite's."""
     if isinstance(connection, RevocableConnection):
         return connection
-    below = connection.driver_connection
+    below = connection.driver_connection or connection.dbapi_connection  # if it is in no pool
     found = getattr(below, "_conn", below)
     assert isinstance(found, RevocableConnection)
     return found

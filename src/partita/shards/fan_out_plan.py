@@ -118,7 +118,12 @@ class FanOutPlan(msgspec.Struct, frozen=True):
 
     def reader(self, index: int) -> ShardReader:
         shard = self.shards[index]
-        return ShardReader(self.statement, shard, (self.keys or {}).get(shard, ()))
+        return ShardReader(self.statement, shard, () if self.keys is None else self.keys[shard])
+
+    @property
+    def is_single(self) -> bool:
+        """Whether each shard is asked by one SELECT, which has a snapshot of its own."""
+        return self.view is None and self.statement.is_single
 
     @property
     def opens_all(self) -> bool:

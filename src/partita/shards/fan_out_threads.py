@@ -60,21 +60,30 @@ class _Stream:
         self._guard = threading.Lock()
         self.reader: ShardReader = plan.reader(index)
 
-    def open(self, engine: Engine) -> None:
+    def open(self) -> None:
         """Connect and begin; with a view, read which mappings the snapshot has."""
-        self.is_connecting = True
-        try:
-            connection = engine.connect()
-        finally:
-            self.is_connecting = False
+        plan = self._plan
+        engines = plan.shard_map.engines
+        engine = engines.for_location(plan.shards[self.index].location)
+        connection = engines.idle.take(engine) if plan.is_single else None
+        if connection is None:
+            connection = self._connect(engine)
         with self._guard:
             self._connection = connection
-            self._driver = connection.connection.driver_connection
+            fairy = connection.connection
+            self._driver = fairy.driver_connection or fairy.dbapi_connection  # if in no pool
         self.check()
-        view = self._plan.view
+        view = plan.view
         self.reader.begin(connection, snapshot=view is not None)
         if view is not None:
             self.local_ids = self.reader.local_mappings(view.shard_map.id)
+
+    def _connect(self, engine: Engine) -> Connection:
+        self.is_connecting = True
+        try:
+            return engine.connect()
+        finally:
+            self.is_connecting = False
 
     def check(self) -> None:
         if self.is_cancelled:
@@ -87,13 +96,13 @@ class _Stream:
                 self._was_interrupted = True
                 _interrupt(self._driver)
 
-    def release(self) -> None:
+    def release(self, *, is_reusable: bool = False) -> None:
         """Give the connection back; one that was interrupted is closed for good."""
+        if self._connection is None:
+            return
         with self._guard:
             connection, self._connection, self._driver = self._connection, None, None
-        if connection is None:
-            return
-        reader, self.reader = self.reader, self._plan.reader(self.index)
+        reader = self.reader
         # An interruption may still be under way and would hit the next user of the connection.
         if self._was_interrupted:
             if connection.dialect.name == "sqlite":
@@ -104,11 +113,19 @@ class _Stream:
             self._was_interrupted = False
         try:
             reader.leave()
+            if is_reusable and self._keeps(connection):
+                return
             connection.close()
         except SQLAlchemyError:  # because the connection may be what failed
             if not connection.closed:
                 connection.invalidate()
                 connection.close()
+
+    def _keeps(self, connection: Connection) -> bool:
+        is_file = connection.dialect.name == "sqlite"
+        return (
+            is_file and self._plan.is_single and self._plan.shard_map.engines.idle.keep(connection)
+        )
 
 
 def _interrupt(driver: Any) -> None:
@@ -122,7 +139,7 @@ def _interrupt(driver: Any) -> None:
 
 
 class ThreadRun:
-    """One fan-out under way. Everything below `_changed` is read and written under its lock."""
+    """One fan-out under way. Everything below `_lock` is read and written under it."""
 
     def __init__(self, plan: FanOutPlan) -> None:
         self.plan = plan
@@ -133,7 +150,8 @@ class ThreadRun:
         self._listener_error: Exception | None = None
         self._view_stands = plan.view is None
         self._view_pause = VIEW_PAUSE_SECONDS
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._working = 0
         """How many workers there are: one that finds nothing to do ends."""
         self.is_patient = plan.reduce is not None
@@ -144,7 +162,7 @@ class ThreadRun:
         self._open: set[_Stream] = set()
         self._canceller: threading.Thread | None = None
         try:
-            with self._changed:
+            with self._lock:
                 self._engage()
         except BaseException:
             self.cancel()
@@ -155,7 +173,7 @@ class ThreadRun:
     def next_rows(self) -> list[AnyRow]:
         """Wait for rows; an empty list is the end."""
         while True:
-            with self._changed:
+            with self._lock:
                 if self._listener_error is not None:
                     raise self._listener_error
                 if self.gathering.has_failed:
@@ -177,7 +195,7 @@ class ThreadRun:
 
     def cancel(self) -> None:
         """Stop all shards without waiting for them."""
-        with self._changed:
+        with self._lock:
             cancelled = [i for i in self.gathering.unsettled if self.gathering.cancel(i)]
             self._unstarted.clear()
             self._stop(list(self._open))
@@ -187,7 +205,7 @@ class ThreadRun:
     def close(self) -> None:
         """Stop all shards and wait until their connections are given back."""
         self.cancel()
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: not self._open, CONNECT_SECONDS_MAX)
             # Nobody can interrupt a connection that is being made: its thread ends after it.
             self._changed.wait_for(
@@ -226,7 +244,7 @@ class ThreadRun:
         return failed(shard, map_changing(self.plan.shard_map))
 
     def _fail_late(self, late: list[tuple[_Stream, ShardError]]) -> None:
-        with self._changed:
+        with self._lock:
             failures = [
                 (stream, error)
                 for stream, error in late
@@ -282,7 +300,7 @@ class ThreadRun:
         assert view is not None
         if not view.load(self.plan):
             raise ReplanError
-        with self._changed:
+        with self._lock:
             streams = [self._streams[i] for i in self.gathering.unsettled]
             stale = [s for s in streams if not view.agrees(self._shard(s), s.local_ids)]
             if stale:
@@ -316,7 +334,7 @@ class ThreadRun:
             self._advance(stream)
 
     def _next_stream(self) -> _Stream | None:
-        with self._changed:
+        with self._lock:
             stream = self._pick()
             if stream is None:
                 self._working -= 1
@@ -348,9 +366,9 @@ class ThreadRun:
         is_done = is_last or error is not None
         count = stream.reader.rows
         if is_done:
-            stream.release()
+            stream.release(is_reusable=error is None and not stream.is_cancelled)
         outcome = self._report(stream, rows, error, is_done=is_done)
-        if outcome is not None:
+        if outcome is not None and self.plan.on_event is not None:
             self._tell(outcome, stream.index, self.gathering.errors.get(self._shard(stream)), count)
 
     def _read(self, stream: _Stream) -> tuple[list[AnyRow], bool]:
@@ -374,7 +392,7 @@ class ThreadRun:
         stream.check()
         if stream.stage == "new":
             stream.release()
-            stream.open(self.plan.shard_map.engines.for_location(self._shard(stream).location))
+            stream.open()
             if self.plan.view is not None:
                 stream.stage = "at the view"
                 return [], False
@@ -383,7 +401,7 @@ class ThreadRun:
             view = self.plan.view
             owned = None if view is None else view.owned(self._shard(stream))
             shape = stream.reader.execute(owned)
-            with self._changed:
+            with self._lock:
                 self.gathering.answer(stream.index, shape)
         stream.check()
         return stream.reader.fetch()
@@ -391,16 +409,18 @@ class ThreadRun:
     def _report(
         self, stream: _Stream, rows: list[AnyRow], error: Exception | None, *, is_done: bool
     ) -> EventKind | None:
-        with self._changed:
+        with self._lock:
             now = self._clock.monotonic()
             stream.busy_seconds, stream.running_since = _busy(stream, now), None
-            shard, limit = self._shard(stream), self.plan.shard_timeout
+            limit = self.plan.shard_timeout
             outcome: EventKind | None = None
             if error is None and stream.busy_seconds >= limit:
                 error = TimeoutError()
             if error is None:
                 self.gathering.offer(stream.index, rows)
-            elif self.gathering.fail(stream.index, as_shard_error(shard, error, limit)):
+            elif self.gathering.fail(
+                stream.index, as_shard_error(self._shard(stream), error, limit)
+            ):
                 outcome = "failed"
             if error is None and is_done and self.gathering.succeed(stream.index):
                 outcome = "succeeded"
@@ -422,13 +442,13 @@ class ThreadRun:
     def _cancel_running(self) -> None:
         pause = CANCEL_PAUSE_SECONDS
         while True:
-            with self._changed:
+            with self._lock:
                 running = [s for s in self._open if s.is_cancelled and s.running_since is not None]
             if not running:
                 return
             for stream in running:
                 stream.interrupt()
-            with self._changed:
+            with self._lock:
                 self._changed.wait(pause)
             pause = min(2 * pause, CANCEL_PAUSE_SECONDS_MAX)
 
@@ -446,7 +466,7 @@ class ThreadRun:
             with self._telling:
                 self.plan.on_event(FanOutEvent(kind, self.plan.shards[index], error, rows))
         except Exception as raised:  # noqa: BLE001 - it is raised again where the caller waits
-            with self._changed:
+            with self._lock:
                 self._listener_error = raised
                 self._changed.notify_all()
 

@@ -9,13 +9,11 @@ from typing import Any, cast
 
 import msgspec
 from sqlalchemy import (
-    Column,
     Connection,
     Executable,
     Result,
     Row,
     Select,
-    SelectBase,
     Table,
     select,
 )
@@ -28,7 +26,7 @@ from partita.shards.engines import SINGLE, sqlite_connection
 from partita.shards.mapping import Shard
 from partita.shards.owned_rows import OwnedRows
 from partita.shards.revocable import RevocableConnection
-from partita.shards.shard_statement import KEYS_PARAMETER, ShardStatement
+from partita.shards.shard_statement import KEYS_PARAMETER, Facts, ShardStatement
 
 BATCH_ROWS = 500
 """Rows that are fetched from a shard at a time."""
@@ -73,7 +71,9 @@ class ShardReader:
             if snapshot:
                 options["isolation_level"] = "REPEATABLE READ"
             connection.execution_options(**options)
-        elif not snapshot and not self._plan.has_entities and self._plan.is_select:
+        elif not snapshot and self._plan.is_single:
+            if connection.in_transaction():
+                return  # it was kept from the last fan-out
             connection.info[SINGLE] = True
         connection.begin()
 
@@ -89,10 +89,10 @@ class ShardReader:
         dialect = connection.dialect.name
         marker = "" if self._plan.shard_column is None else self.shard.location.text
         statement = self._plan.on(dialect, marker)
-        types = _declared_types(connection, self._plan.statement)
+        types = _declared_types(connection, self._plan.facts) if dialect == "sqlite" else ()
         if owned is not None:
             statement = owned.restrict(statement, connection)
-        parameters = {KEYS_PARAMETER: list(self._keys)} if self._plan.wants_keys else {}
+        parameters = {KEYS_PARAMETER: list(self._keys)} if self._plan.facts.wants_keys else {}
         self._result = self._run(cast("Executable", statement), parameters)
         cursor: Any = getattr(self._result, "raw", self._result)
         description = cursor.cursor.description
@@ -141,7 +141,7 @@ class ShardReader:
         return self._connection
 
     def _run(self, statement: Executable, parameters: dict[str, Any]) -> AnyResult:
-        if not self._plan.has_entities:
+        if not self._plan.facts.has_entities:
             return self._run_core(statement, parameters)
         self._session = Session(self._open, autoflush=False)
         return self._session.execute(
@@ -155,22 +155,18 @@ class ShardReader:
 
     def _run_core(self, statement: Executable, parameters: dict[str, Any]) -> AnyResult:
         # A cursor on the server costs four round trips; few rows need none.
-        if self._open.dialect.name == "sqlite" or _is_short(statement):
-            return self._execute(statement, parameters, is_streamed=False)
+        connection = self._open
+        if connection.dialect.name == "sqlite" or _is_short(statement):
+            return connection.execute(statement, parameters or None)
         if isinstance(statement, Select) and _may_be_cut(statement):
             some = statement.limit(BATCH_ROWS + 1)
-            result = self._execute(some, parameters, is_streamed=False)
+            result = connection.execute(some, parameters or None)
             found: Any = result
             if 0 <= found.cursor.rowcount <= BATCH_ROWS:
                 return result
             result.close()
-        return self._execute(statement, parameters, is_streamed=True)
-
-    def _execute(
-        self, statement: Executable, parameters: dict[str, Any], *, is_streamed: bool
-    ) -> AnyResult:
-        options = {"stream_results": True, "max_row_buffer": BATCH_ROWS} if is_streamed else None
-        return self._open.execute(statement, parameters or None, execution_options=options)
+        options = {"stream_results": True, "max_row_buffer": BATCH_ROWS}
+        return connection.execute(statement, parameters or None, execution_options=options)
 
 
 def _is_short(statement: Executable) -> bool:
@@ -190,18 +186,14 @@ def _may_be_cut(statement: Select[Any]) -> bool:
     return not reads_all and all(clause is None for clause in clauses)
 
 
-def _declared_types(connection: Connection, statement: SelectBase) -> tuple[object, ...]:
+def _declared_types(connection: Connection, facts: Facts) -> tuple[object, ...]:
     """Return what SQLite's tables say about the selected columns: its cursors say nothing."""
-    if connection.dialect.name != "sqlite" or not isinstance(statement, Select):
-        return ()
-    known: dict[str, dict[str, str]] = {}
+    known: dict[Table, dict[str, str]] = {}
     found: list[object] = []
-    for column in statement.selected_columns:
-        table = column.table if isinstance(column, Column) else None
-        if isinstance(table, Table):
-            if table.name not in known:
-                known[table.name] = _columns_of(connection, table)
-            found.append((column.name, known[table.name].get(column.name)))
+    for name, table in facts.table_columns:
+        if table not in known:
+            known[table] = _columns_of(connection, table)
+        found.append((name, known[table].get(name)))
     return tuple(found)
 
 

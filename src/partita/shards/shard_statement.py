@@ -4,12 +4,14 @@ Nothing is executed here. Rule: the order that a shard is asked for is one that 
 again (text by code point, nulls at a named end), because the streams are merged by it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import msgspec
 from sqlalchemy import (
     Boolean,
+    Column,
     ColumnElement,
     CompoundSelect,
     Date,
@@ -24,6 +26,7 @@ from sqlalchemy import (
     Select,
     SelectBase,
     String,
+    Table,
     TextualSelect,
     Time,
     TypeDecorator,
@@ -60,23 +63,36 @@ _COMPARABLE: tuple[type[TypeEngine[Any]], ...] = (
 OrderBy = str | ColumnElement[Any]
 
 
+class Facts(msgspec.Struct, frozen=True):
+    """What a walk through a statement finds."""
+
+    has_entities: bool
+    wants_keys: bool
+    table_columns: tuple[tuple[str, Table], ...]
+    """The selected columns that are columns of tables, by their names there."""
+
+
+_known_facts: MutableMapping[SelectBase, Facts] = WeakKeyDictionary()
+"""Of statements that live: a walk costs as much as a small query, and statements do not change."""
+
+
 class ShardStatement(msgspec.Struct, frozen=True):
     """The statement of a fan-out before it is made for one shard."""
 
     statement: SelectBase
+    facts: Facts
     order: "tuple[_OrderColumn, ...]" = ()
     limit: int | None = None
     shard_column: str | None = None
     hidden: int = 0
     """How many columns at the end of each row serve the merge only."""
-    has_entities: bool = False
-    wants_keys: bool = False
     orderings: tuple[Ordering, ...] = ()
 
     @property
-    def is_select(self) -> bool:
-        """Whether SQLAlchemy made the statement: text may hold anything."""
-        return isinstance(self.statement, Select | CompoundSelect)
+    def is_single(self) -> bool:
+        """Whether a shard runs it as one SELECT of SQLAlchemy's making: text may hold anything."""
+        is_select = isinstance(self.statement, Select | CompoundSelect)
+        return is_select and not self.facts.has_entities
 
     def on(self, dialect: str, shard_text: str) -> SelectBase:
         """Return the statement for one shard."""
@@ -124,12 +140,13 @@ def shard_statement(
 ) -> ShardStatement:
     """Check the statement and fit order, limit and shard column into it."""
     checked = _checked(statement)
+    if order_by is None and limit is None and shard_column is None:
+        return ShardStatement(checked, facts=_facts_of(checked))
     has_entities = _has_entities(checked)
     orders = () if order_by is None else _sequence(order_by)
     if orders or limit is not None:
         _refuse_own_order(checked)
-    if orders or limit is not None or shard_column is not None:
-        checked = _as_select(checked, has_entities=has_entities, ordered=bool(orders))
+    checked = _as_select(checked, has_entities=has_entities, ordered=bool(orders))
     names = _names(checked)
     if shard_column is not None and shard_column in names:
         raise InvalidRequestError(
@@ -137,17 +154,24 @@ def shard_statement(
             f"The statement has a column {shard_column!r} already.",
             hint="Choose another name: shard_column=.",
         )
-    columns = tuple(_order_column(cast("Select[Any]", checked), each) for each in orders)
+    columns = tuple(_order_column(checked, each) for each in orders)
     return ShardStatement(
         statement=checked,
         order=columns,
         limit=limit,
         shard_column=shard_column,
         hidden=sum(column.is_hidden for column in columns),
-        has_entities=has_entities,
-        wants_keys=_wants_keys(checked),
         orderings=_orderings(columns, len(names) + (shard_column is not None)),
+        facts=_facts_of(checked),
     )
+
+
+def _facts_of(statement: SelectBase) -> Facts:
+    facts = _known_facts.get(statement)
+    if facts is None:
+        facts = Facts(_has_entities(statement), _wants_keys(statement), _table_columns(statement))
+        _known_facts[statement] = facts
+    return facts
 
 
 def order_of_names(
@@ -241,6 +265,17 @@ def _wants_keys(statement: SelectBase) -> bool:
         isinstance(each, BindParameter) and each.key == KEYS_PARAMETER and each.expanding
         for each in visitors.iterate(statement)
     )
+
+
+def _table_columns(statement: SelectBase) -> tuple[tuple[str, Table], ...]:
+    if not isinstance(statement, Select):
+        return ()
+    found = []
+    for column in statement.selected_columns:
+        table: object = column.table if isinstance(column, Column) else None
+        if isinstance(table, Table):
+            found.append((str(column.name), table))
+    return tuple(found)
 
 
 def _names(statement: SelectBase) -> list[str]:
