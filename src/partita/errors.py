@@ -300,7 +300,7 @@ class MappingNotFoundError(ConflictError):
 
 
 class MappingLockedError(ConflictError):
-    """Somebody else holds the lock of the mapping."""
+    """Another token holds the lock of the mapping."""
 
 
 class StaleMappingError(ConflictError):

@@ -311,7 +311,7 @@ def _add_lock_verbs(actions: _Actions) -> None:
     )
     unlocking.add_argument("key", nargs="?", metavar="KEY", help="a key of the mapping")
     unlocking.add_argument(
-        "--force", action="store_true", help="release the mapping of KEY whoever locked it"
+        "--force", action="store_true", help="release the mapping of KEY, whichever token locked it"
     )
 
 

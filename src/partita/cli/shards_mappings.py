@@ -424,7 +424,7 @@ def refuse_locked(mapping: Mapping, token: str | None = None) -> None:
     if mapping.lock_owner != token:
         raise MappingLockedError(
             "MappingLocked" if mapping.lock_owner else "MappingNotLocked",
-            "Somebody else holds the lock of the mapping."
+            "Another token holds the lock of the mapping."
             if mapping.lock_owner
             else "The mapping is not locked with this token.",
             facts={"map": mapping.map_name, "range": range_text(mapping.range)},

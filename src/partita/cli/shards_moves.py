@@ -127,7 +127,7 @@ def _check_movable(shard_map: AnyShardMap, chosen: list[Mapping]) -> None:
         if one.lock_owner is not None:
             raise MappingLockedError(
                 "MappingLocked",
-                f"Somebody else holds the lock of the mapping {range_text(one.range)}.",
+                f"Another token holds the lock of the mapping {range_text(one.range)}.",
                 facts={"map": shard_map.name},
                 hint="A move is at work on it, perhaps: `partita shards jobs`.",
             )

@@ -5,7 +5,7 @@
 Values are as they are stored, in the schema version that `version` says; structs are objects.
 What JSON has not is an object with one name that begins with "$": $bytes (base64), $datetime,
 $date, $time, $seconds (of a timedelta), $uuid, $decimal, $float (nan, inf, -inf), $ext (a code and
-base64), and $map, a list of pairs, for a map with a key that is no text or begins with "$" itself.
+base64), and $map, a list of pairs, for a map with a key that is not text or begins with "$" itself.
 """
 
 import base64

@@ -204,7 +204,7 @@ def upsert(context: Context, model: EntityType[T], entity: T, *, merge: Merge = 
         except (EntityExistsError, EntityNotFoundError, ETagMismatchError) as error:
             if change.is_blind and not change.must_exist:
                 raise
-            # Somebody else was between the read and the write, or there is nothing to merge with.
+            # Another writer came between the read and the write, or there is nothing to merge with.
             is_there = not isinstance(error, EntityNotFoundError)
             continue
         return remember(entity, written)

@@ -873,7 +873,7 @@ class StateManager:
         try:
             await self._build_indexes_of(owner)
         except BaseException:
-            # Nobody was given it yet; the next opening may declare other indexes.
+            # It was not handed out yet; the next opening may declare other indexes.
             owner.collection.watchers.remove(owner.watch)
             del self._opened[owner.name]
             raise

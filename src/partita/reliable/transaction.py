@@ -173,7 +173,7 @@ class Core:
         self.role_error: PartitaError | None = None
         self.checks_mutation: Callable[[], bool] = lambda: True
         self.active: dict[str, weakref.ref[Transaction]] = {}
-        """Open transactions; one that nobody holds any more is aborted and leaves."""
+        """Open transactions; one that is no longer referenced is aborted and removed."""
         self.entry_bytes_max = limits.TRANSACTION_BYTES_MAX
         """What a transaction may take of a record; less where the log takes less."""
         self._name = name

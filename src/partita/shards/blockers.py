@@ -31,7 +31,7 @@ class Blocker(msgspec.Struct, frozen=True):
     application: str
     state: str
     age_seconds: float | None
-    """Since its transaction began; None where nobody can know."""
+    """Since its transaction began; None where it is not known."""
     statement: str = ""
     """The last one, shortened."""
 

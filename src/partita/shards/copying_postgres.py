@@ -61,8 +61,8 @@ LOCK_PAUSE_SECONDS = 0.25
 LOCK_TIMEOUT_MS = 250
 """Writers queue behind a lock that waits, so it waits briefly and often: a minute in all."""
 ROWS_A_BLOCK = 128
-# Whoever holds the table for longer than a try lasts. Readers count: triggers are removed with a
-# lock that waits for them too.
+# Sessions that hold the table for longer than a try lasts. Readers count: triggers are removed
+# with a lock that waits for them too.
 _BLOCKERS = """
 SELECT DISTINCT a.pid, coalesce(a.application_name, ''), coalesce(a.state, ''),
   extract(epoch FROM clock_timestamp() - a.xact_start)::float8 AS age, coalesce(a.query, '')

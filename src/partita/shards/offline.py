@@ -28,7 +28,7 @@ TERMINATE_SECONDS_MAX = 15.0
 """How long terminated sessions may take to vanish."""
 _PAUSE_SECONDS = 0.01
 _entered_as: dict[str, str] = {}
-"""The id that an offline mapping had online, for those on SQLite that somebody stayed in."""
+"""The id that an offline mapping had online, for those on SQLite in which transactions stayed."""
 
 # Who may still write to the mapping: the holders of its lock, and of locks of mappings that are not
 # in the local catalog any more. Those entered before a split or a merge gave the keys other ids.

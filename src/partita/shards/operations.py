@@ -289,7 +289,7 @@ def check_lock(shard_map: MapRow, mapping: MappingRow, token: str | None) -> Non
         return
     raise MappingLockedError(
         "MappingLocked" if mapping.lock_owner else "MappingNotLocked",
-        "Somebody else holds the lock of the mapping."
+        "Another token holds the lock of the mapping."
         if mapping.lock_owner
         else "The mapping is not locked with this token.",
         facts={"map": shard_map.name, "mapping": mapping.id},

@@ -33,7 +33,7 @@ class RevocableConnection(sqlite3.Connection):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self.busy_seconds = float(options.pop("timeout", _BUSY_SECONDS))
         # The waiting is done here: SQLite's cannot be interrupted, and its pauses grow, so that
-        # whoever has waited longest would ask most seldom.
+        # the longest waiter would ask most seldom.
         super().__init__(*arguments, timeout=0, **options)  # type: ignore[misc]
         self.gate = threading.Lock()
         self.mapping_id: str | None = None
@@ -79,7 +79,7 @@ class RevocableConnection(sqlite3.Connection):
         """Prepare for the first statement of a transaction; return whether it is done by that.
 
         A transaction that has only been validated begins again as one that writes: its snapshot
-        may be too old to write, and SQLite lets nobody wait who has read.
+        may be too old to write, and SQLite does not let a transaction wait that has read.
         """
         self.is_untouched = False
         if statement is BEGIN_IMMEDIATE:
@@ -126,7 +126,7 @@ class RevocableConnection(sqlite3.Connection):
     def waiting(self, execute: Callable[[], T]) -> T:
         """Execute what may wait for a lock: the first statement of a transaction, or its only one.
 
-        Whoever has read cannot wait: the snapshot is old when the writer is done.
+        A transaction that has read cannot wait: the snapshot is old when the writer is done.
         """
         try:
             return execute()

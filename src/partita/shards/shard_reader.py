@@ -116,7 +116,7 @@ class ShardReader:
         return rows, not rows
 
     def leave(self) -> None:
-        """Let go of the connection; whoever closes it ends the transaction."""
+        """Let go of the connection; closing it ends the transaction."""
         self._connection = None
         if self._result is not None:
             self._result.close()
