@@ -382,18 +382,22 @@ class PostgresCopy:
         raise tables_busy(shape.name, blockers)
 
     def _blockers(self, shape: TableShape) -> list[Blocker]:
-        rows = self.source.execute(_BLOCKERS, (table_name(shape), LOCK_TIMEOUT_MS / 1000))
-        return [
-            Blocker(pid, application, state, age, shortened(query))
-            for pid, application, state, age, query in rows
-        ]
+        # In a transaction that ends here: in one that stayed open, what follows would see the rows
+        # of this moment.
+        with self.source.transaction():
+            rows = self.source.execute(_BLOCKERS, (table_name(shape), LOCK_TIMEOUT_MS / 1000))
+            return [
+                Blocker(pid, application, state, age, shortened(query))
+                for pid, application, state, age, query in rows
+            ]
 
     def _terminate(
         self, shape: TableShape, blockers: Sequence[Blocker], ended: Sequence[Blocker]
     ) -> None:
         for each in ended:
             try:
-                self.source.execute("SELECT pg_terminate_backend(%s)", (each.pid,))
+                with self.source.transaction():
+                    self.source.execute("SELECT pg_terminate_backend(%s)", (each.pid,))
             except errors.InsufficientPrivilege as error:
                 raise tables_busy(shape.name, blockers) from error
 

@@ -66,7 +66,7 @@ test("a filter chooses by every type", async () => {
   for (const filter of [
     odata`text eq ${values.text}`,
     odata`small eq ${values.small}`,
-    odata`large eq ${values.large}`,
+    `large eq ${values.large}L`, // odata`` leaves the L out, which the service needs
     odata`half eq ${values.half}`,
     odata`truth eq ${values.truth}`,
     odata`moment eq ${values.moment}`,
@@ -76,6 +76,16 @@ test("a filter chooses by every type", async () => {
     const found = await allOf(client.listEntities({ queryOptions: { filter } }));
     assert.deepEqual(found.map(({ rowKey }) => rowKey), ["r"], filter);
   }
+});
+
+test("a bigint beyond 32 bits needs its L", async () => {
+  const client = await aTable();
+  const filter = odata`large eq ${1099511627776n}`;
+  await assert.rejects(allOf(client.listEntities({ queryOptions: { filter } })), (error) => {
+    assert.equal(error.statusCode, 400);
+    assert.equal(error.details.errorCode, "InvalidInput");
+    return true;
+  });
 });
 
 test("a value in a filter cannot break out", async () => {
