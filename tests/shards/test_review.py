@@ -205,7 +205,7 @@ def test_a_stream_that_is_interrupted_leaves_no_noise_in_the_log(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     stream = _Stream(0, fan_out_plan(shop.map, select(Blog.tenant_id), {}))
-    stream.open(shop.manager.engines.for_location(shop.shards[0].location))
+    stream.open()
     stream.reader.execute()
     stream.interrupt()
     stream.release()
