@@ -176,7 +176,9 @@ def know_etag(context: Context, change: Change) -> Steps[None]:
     if stored is None or not all(
         are_same(stored.values[name], value) for name, value in origin.values.items()
     ):
-        raise _not_as_loaded(change, "was read from an index or merged, and is not what is stored now")
+        raise _not_as_loaded(
+            change, "was read from an index or merged, and is not what is stored now"
+        )
     change.before = stored.origin
 
 
