@@ -600,7 +600,8 @@ async def test_a_version_is_promoted_once_every_replica_reads_it(
 ) -> None:
     primary = await world.open_state()
     names = await primary.dictionary("names", key=int, value=FullName, version=BOTH)
-    other = await world.open_state()
+    folder = world.folder / "upgraded"
+    other = await world.open_state(folder=folder)
     old = await other.dictionary("names", key=int, value=Name, version=1)
 
     async def is_refused() -> bool:
@@ -617,6 +618,8 @@ async def test_a_version_is_promoted_once_every_replica_reads_it(
     async with other.snapshot() as snapshot:
         assert await old.get(snapshot, 1) == Name("Ada")
 
+    await other.close()
+    other = await world.open_state(folder=folder)
     new = await other.dictionary("names", key=int, value=FullName, version=BOTH)
 
     async def is_promoted() -> bool:

@@ -114,21 +114,20 @@ class World:
         self.looked.append(Looked(rows, known))
 
     async def _transact(self, client: int, chance: random.Random) -> Done:
-        tx = self.state.transaction(timeout=0.05)
-        done = Done(tx.id, client, {}, {})
-        self.done.append(done)
-        try:
-            for _ in range(chance.randrange(1, 6)):
+        async with self.state.transaction(timeout=0.05) as tx:
+            done = Done(tx.id, client, {}, {})
+            self.done.append(done)
+            try:
+                for _ in range(chance.randrange(1, 6)):
+                    await _pause(chance)
+                    await self._operate(tx, done, chance)
                 await _pause(chance)
-                await self._operate(tx, done, chance)
-            await _pause(chance)
-        except LockTimeoutError:
-            await tx.abort()
-            return done
-        if chance.random() < 0.1:
-            await tx.abort()
-            return done
-        await tx.commit()
+            except LockTimeoutError:
+                await tx.abort()
+                return done
+            if chance.random() < 0.1:
+                await tx.abort()
+                return done
         done.is_committed, done.sequence = True, tx.commit_sequence
         return done
 

@@ -38,8 +38,8 @@ def refuse_other(name: str, opened: Declaration, given: Declaration) -> None:
         "CollectionOptionsDiffer",
         f"{name!r} is open with {is_open} and cannot be opened with {is_given} beside that.",
         facts={"collection": name, "options": [option for option, _, _ in found]},
-        hint="Open it with the same types and options everywhere in a process; to change them, "
-        "close the state and open it again.",
+        hint="Open it with the same types and options wherever this state is used; to change "
+        "them, close the state and open it again.",
     )
 
 
