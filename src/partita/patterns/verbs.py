@@ -23,6 +23,7 @@ from partita.errors import (
 from partita.patterns.annotations import plain, union_members
 from partita.patterns.calls import GetRow, Invoke, RowOperation, Sleep, Steps, Verb, WriteRows, ask
 from partita.patterns.changes import Change, Written, pause, write, write_in_doubt
+from partita.patterns.columns import find_field
 from partita.patterns.context import Context
 from partita.patterns.layout import VERSION, WRITE, find_note, is_noted, note_write, part_key
 from partita.patterns.merges import Merge, apply_merge, can_stand_alone, values_to_merge
@@ -339,7 +340,7 @@ def patch_of(model: EntityType[Any], entity: Any, changes: Mapping[str, Any]) ->
             'upsert(entity, merge=["text", "stars"]).',
         )
     for name in changes:
-        if _check_known(own, name).is_encrypted:
+        if find_field(own, name).is_encrypted:
             raise UsageError(
                 "EncryptedMerge",
                 f"{name!r} is encrypted: the sealed fields of an entity are written together.",
@@ -348,18 +349,6 @@ def patch_of(model: EntityType[Any], entity: Any, changes: Mapping[str, Any]) ->
     change = change_of(model, _evolved(entity, changes))
     change.is_merge = True
     return change
-
-
-def _check_known(model: EntityType[Any], name: str) -> Field:
-    field = model.fields.get(name)
-    if field is None:
-        raise UsageError(
-            "UnknownField",
-            f"{model.name} has no field {name!r}.",
-            facts={"type": model.name, "field": name},
-            hint=f"It has {', '.join(model.fields)}.",
-        )
-    return field
 
 
 def _evolved(entity: T, changes: Mapping[str, Any]) -> T:
@@ -645,7 +634,7 @@ def move(context: Context, model: EntityType[T], entity: T, changes: Mapping[str
             "NotLoaded", f"This {own.name} was neither loaded nor saved.", hint="Load it first."
         )
     for name in changes:
-        _check_known(own, name)
+        find_field(own, name)
     moved = own.rebuild(entity, changes)
     target = own.key(own.values(moved))
     if target == origin.key:
