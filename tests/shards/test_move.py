@@ -1105,6 +1105,34 @@ def test_a_move_ends_an_idle_writer_on_request(database_urls: NewDatabase) -> No
         assert content(moving.two) == before
 
 
+def test_an_idle_writer_that_comes_before_the_fence_is_named_and_ended(
+    new_sqlite: NewDatabase,
+) -> None:
+    with two_shards(new_sqlite) as moving:
+        neighbour = moving.one.connect()
+        told: list[Blocker] = []
+
+        def listen(progress: MoveProgress) -> None:
+            told.extend(progress.blockers)
+            write(progress)
+
+        write = at_step("fence", lambda: neighbour.execute(IDLE_WRITE))
+        report = move.move(
+            moving.manager,
+            moving.low,
+            moving.two,
+            grace=0.0,
+            terminate_blockers=True,
+            on_progress=listen,
+        )
+
+        assert report.state == "done"
+        assert {each.pid for each in told} == {os.getpid()}
+        with pytest.raises((DBAPIError, MappingOfflineError)):
+            neighbour.execute(IDLE_WRITE)
+        neighbour.close()
+
+
 def test_a_move_that_waited_in_vain_names_who_held_it(
     database_urls: NewDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -165,6 +165,10 @@ class RowCopy(Protocol):
         """Report from now on who keeps the move waiting, and end whom the answer names."""
         ...
 
+    def wait_for_writers(self) -> None:
+        """Return when no open transaction would keep a change of the catalogs waiting."""
+        ...
+
     def bound_time(self, seconds: float | None) -> None:
         """Let statements that take longer fail; None takes the bound away."""
         ...

@@ -625,6 +625,9 @@ class PostgresCopy:
                 cursor.execute(f"DELETE FROM {self._rows(side, number)}{interval}".encode())
                 return Batch(cursor.rowcount, end)
 
+    def wait_for_writers(self) -> None:
+        """Do nothing: transactions of other mappings do not lock the catalogs."""
+
     def bound_time(self, seconds: float | None) -> None:
         milliseconds = 0 if seconds is None else max(1, round(seconds * 1000))
         for driver in (self.source, self.target):

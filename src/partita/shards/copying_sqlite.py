@@ -543,6 +543,12 @@ class SqliteCopy:
             rows = self.target.execute(f"DELETE FROM {self._rows(side, number)}{interval}").rowcount
             return Batch(rows, end)
 
+    def wait_for_writers(self) -> None:
+        # A file has one writer, whatever mapping it writes to.
+        for side in _SCHEMAS:
+            with self._transaction(side):
+                pass
+
     def bound_time(self, seconds: float | None) -> None:
         self._wait_seconds = LOCK_SECONDS_MAX if seconds is None else max(seconds, 0.001)
         for driver in (self.source, self.target):

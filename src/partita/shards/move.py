@@ -605,6 +605,8 @@ class Mover:
         mapping, self._to = self._current(), self._target()
         grace = min(self._plan.grace, FENCE_SECONDS_MAX / 2)
         engines = self._map.engines
+        # While the mapping is still online: behind the fence there is no time to wait.
+        self._copy.wait_for_writers()
         self._copy.bound_time(FENCE_SECONDS_MAX)
         self._fenced_at = self._clock.monotonic()
         if mapping.is_online:
