@@ -15,9 +15,8 @@ from partita.patterns.calls import RowOperation, Verb
 from partita.patterns.chunks import cut, join
 from partita.patterns.foreign_json import decode
 from partita.patterns.indexes import AnyIndex, Index, ListIndex, Storage
-from partita.patterns.layout import GENERATION
+from partita.patterns.layout import COPY_MARK, GENERATION
 from partita.patterns.rows import (
-    COPY_MARK,
     References,
     Sealing,
     check_row,

@@ -28,6 +28,8 @@ WRITES_KEPT = 4
 """Writes that a row remembers, the newest first."""
 PART_MARK = "~"
 """Stands between a row key and the number of a further row, and behind the type of such a row."""
+COPY_MARK = "@"
+"""Separates the type and the index in the type property of an index row."""
 HIDDEN_MARK = "~"
 """Row keys that begin with it are ours: outbox, guards, states of indexes."""
 LAST_TEXT = "\uffff"

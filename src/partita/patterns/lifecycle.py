@@ -56,12 +56,12 @@ from partita.patterns.context import Context, IndexState
 from partita.patterns.filter_text import bounds_text, quoted
 from partita.patterns.indexes import AnyIndex, ListIndex, Storage
 from partita.patterns.large import entity_of
-from partita.patterns.layout import STATES_PARTITION, VERSION
+from partita.patterns.layout import COPY_MARK, STATES_PARTITION, VERSION
 from partita.patterns.markers import CopiedFrom
 from partita.patterns.model import EntityType
 from partita.patterns.origins import are_same
 from partita.patterns.reading import count_sources, load
-from partita.patterns.rows import COPY_MARK, read_copy, shows_secrets
+from partita.patterns.rows import read_copy, shows_secrets
 from partita.patterns.settling import (
     is_named,
     list_blob_key,

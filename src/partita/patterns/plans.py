@@ -34,7 +34,7 @@ from partita.patterns.intervals import Interval
 from partita.patterns.key_conditions import Branch, branches_of, is_about, is_exact
 from partita.patterns.key_parts import Bucket
 from partita.patterns.key_text import successor
-from partita.patterns.layout import PART_MARK, VERSION
+from partita.patterns.layout import COPY_MARK, PART_MARK, VERSION
 from partita.patterns.model import EntityType
 from partita.patterns.reads import (
     Hull,
@@ -47,7 +47,6 @@ from partita.patterns.reads import (
     gather,
     kind_of,
 )
-from partita.patterns.rows import COPY_MARK
 from partita.patterns.templates import KeyTemplate
 from partita.patterns.values import RowKey
 

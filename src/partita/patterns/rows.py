@@ -43,8 +43,6 @@ SYSTEM = frozenset({GENERATION, PARTS, STAMP, WRITE, VERSION})
 _NARROWER = {edm.INT64: {edm.INT32}, edm.DOUBLE: {edm.INT32, edm.INT64}}
 """By the type of a field, the other number types that its values are read from."""
 _DECLARED: Mapping[str, str] = {}
-COPY_MARK = "@"
-"""Stands between the type and the index in the type of a copy."""
 
 References = Mapping[str, BlobReference | None]
 """Where the values of fields in blobs lie, by field; None for a value that is None."""
