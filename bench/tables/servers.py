@@ -23,13 +23,14 @@ from pathlib import Path
 
 from bench.tables.connection import BlockingConnection, BrokenExchangeError
 
+from partita.ticks import TICKS_PER_SECOND
+
 PROJECT = Path(__file__).resolve().parents[2]
 CACHE = PROJECT / ".cache"
 AZURITE_FOLDER = CACHE / "azurite"
 AZURITE_MAIN = AZURITE_FOLDER / "node_modules/azurite/dist/src/table/main.js"
 BARE_HTTP = PROJECT / "bench" / "bare_http.py"
 
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -240,7 +241,7 @@ def machine_cpu_seconds() -> float:
     with Path("/proc/stat").open() as file:
         ticks = [int(word) for word in file.readline().split()[1:9]]
     user, nice, system, _idle, _iowait, irq, soft_irq, _steal = ticks
-    return (user + nice + system + irq + soft_irq) / _TICKS_PER_SECOND
+    return (user + nice + system + irq + soft_irq) / TICKS_PER_SECOND
 
 
 def _partita_command() -> str:
@@ -281,7 +282,7 @@ def _cpu_seconds(pid: int) -> float:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except FileNotFoundError:
         return 0.0
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
 
 
 def _rss_bytes(pid: int) -> int:

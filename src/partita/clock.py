@@ -1,37 +1,17 @@
-"""Time, randomness and identifiers, handed in: the only module that asks the machine for them.
-
-Times of the table protocol are whole ticks of 100 ns since 1970-01-01 UTC.
-"""
+"""The clocks: the only module that asks the machine for time, randomness and identifiers."""
 
 import random
 import secrets
 import time
 import uuid
-from typing import Protocol
 
-TICKS_A_SECOND = 10_000_000
+from partita.ticks import TICKS_PER_SECOND, Clock
 
-
-class Clock(Protocol):
-    """What the rest of Partita may know about time and chance."""
-
-    def ticks(self) -> int:
-        """Wall clock in ticks. It may jump in both directions."""
-        ...
-
-    def monotonic(self) -> float:
-        """Seconds that never go back; only differences mean something."""
-        ...
-
-    def random_bytes(self, count: int) -> bytes: ...
-
-    def new_id(self) -> str:
-        """Return a fresh random UUID as text."""
-        ...
+__all__ = ["Clock", "ManualClock", "SystemClock"]
 
 
 class SystemClock:
-    """The machine's own time and randomness."""
+    """The time and randomness of the machine."""
 
     def ticks(self) -> int:
         return time.time_ns() // 100
@@ -47,7 +27,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until it is moved, with seeded randomness: for tests.
+    """A clock that only moves when it is told to, with seeded randomness: for tests.
 
     >>> clock = ManualClock()
     >>> before = clock.ticks()
@@ -68,13 +48,13 @@ class ManualClock:
         return self._monotonic
 
     def advance(self, seconds: float) -> None:
-        """Let time pass on both clocks."""
-        self._ticks += round(seconds * TICKS_A_SECOND)
+        """Advance the wall clock and the monotonic clock."""
+        self._ticks += round(seconds * TICKS_PER_SECOND)
         self._monotonic += seconds
 
     def jump(self, seconds: float) -> None:
         """Set the wall clock forwards or back, as an operator or NTP would."""
-        self._ticks += round(seconds * TICKS_A_SECOND)
+        self._ticks += round(seconds * TICKS_PER_SECOND)
 
     def random_bytes(self, count: int) -> bytes:
         return self._random.randbytes(count)

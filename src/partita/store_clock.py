@@ -7,15 +7,15 @@ one goes on at half pace: what waits for a time still gets there, and the lead m
 
 import apsw
 
-from partita.clock import TICKS_A_SECOND, Clock
 from partita.database import Database
+from partita.ticks import TICKS_PER_SECOND, Clock
 
 FORMAT_VERSION = 1
 SCHEMA = "CREATE TABLE clock (id INTEGER PRIMARY KEY CHECK (id = 1), mark INTEGER NOT NULL)"
 
-TICKS_RESERVED = TICKS_A_SECOND
+TICKS_RESERVED = TICKS_PER_SECOND
 """How far ahead the mark is written."""
-TICKS_A_SECOND_AHEAD = TICKS_A_SECOND // 2
+TICKS_PER_SECOND_AHEAD = TICKS_PER_SECOND // 2
 """The pace while the wall clock is behind."""
 
 _SET = "INSERT INTO clock VALUES (1, ?) ON CONFLICT DO UPDATE SET mark = max(mark, excluded.mark)"
@@ -50,7 +50,7 @@ class StoreClock:
         A restart may forget what only reads have seen: nothing of it was written.
         """
         monotonic = self.clock.monotonic()
-        ahead = self._lead + int((monotonic - self._lead_since) * TICKS_A_SECOND_AHEAD)
+        ahead = self._lead + int((monotonic - self._lead_since) * TICKS_PER_SECOND_AHEAD)
         wall = self.clock.ticks()
         if wall < ahead:
             return max(ahead, self._last)

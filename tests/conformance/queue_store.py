@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import pytest
 
-from partita.clock import TICKS_A_SECOND, ManualClock
+from partita.clock import ManualClock
 from partita.errors import (
     InvalidRequestError,
     MessageNotFoundError,
@@ -24,6 +24,7 @@ from partita.policies import Policy
 from partita.queues import limits
 from partita.queues.message import Message, MessagePlace, find_place, find_receipt
 from partita.queues.store import QueueStore
+from partita.ticks import TICKS_PER_SECOND
 
 
 def texts_of(messages: Iterable[Message]) -> list[str]:
@@ -216,9 +217,9 @@ class QueueStoreConformance(ABC):
 
         assert message.text == "x"
         assert message.dequeue_count == 0
-        assert message.visible_at == message.inserted_at + 5 * TICKS_A_SECOND
-        assert message.expires_at == message.inserted_at + 60 * TICKS_A_SECOND
-        assert 0 <= message.inserted_at - self.clock.ticks() <= TICKS_A_SECOND
+        assert message.visible_at == message.inserted_at + 5 * TICKS_PER_SECOND
+        assert message.expires_at == message.inserted_at + 60 * TICKS_PER_SECOND
+        assert 0 <= message.inserted_at - self.clock.ticks() <= TICKS_PER_SECOND
 
     async def test_a_claim_hides_counts_and_hands_out_a_new_receipt(self) -> None:
         queue = await self.a_queue()
@@ -232,7 +233,7 @@ class QueueStoreConformance(ABC):
         assert (first.dequeue_count, second.dequeue_count) == (1, 2)
         assert len({put.receipt, first.receipt, second.receipt}) == 3
         assert (first.inserted_at, first.expires_at) == (put.inserted_at, put.expires_at)
-        assert second.visible_at - first.visible_at >= 40 * TICKS_A_SECOND
+        assert second.visible_at - first.visible_at >= 40 * TICKS_PER_SECOND
 
     async def test_receipts_of_one_claim_differ(self) -> None:
         queue = await self.a_queue()
@@ -245,10 +246,10 @@ class QueueStoreConformance(ABC):
         await self.put(queue, "x")
         (claimed,) = await self.claim(queue, hidden=30)
 
-        self.clock.jump((claimed.visible_at - self.clock.ticks() - 10) / TICKS_A_SECOND)
+        self.clock.jump((claimed.visible_at - self.clock.ticks() - 10) / TICKS_PER_SECOND)
         assert await self.store.peek(queue, 1) == []
         assert await self.claim(queue) == []
-        self.clock.jump((claimed.visible_at - self.clock.ticks()) / TICKS_A_SECOND)
+        self.clock.jump((claimed.visible_at - self.clock.ticks()) / TICKS_PER_SECOND)
         assert texts_of(await self.store.peek(queue, 1)) == ["x"]
         assert texts_of(await self.claim(queue)) == ["x"]
 
@@ -326,14 +327,14 @@ class QueueStoreConformance(ABC):
         queue = await self.a_queue()
         one, two = await self.put(queue, "1", "2", lives=10)
 
-        self.clock.jump((one.expires_at - self.clock.ticks() - 10) / TICKS_A_SECOND)
+        self.clock.jump((one.expires_at - self.clock.ticks() - 10) / TICKS_PER_SECOND)
         assert texts_of(await self.store.peek(queue, 5)) == ["1", "2"]
         one = await self.update(queue, one)
-        self.clock.jump((one.expires_at - self.clock.ticks()) / TICKS_A_SECOND)
+        self.clock.jump((one.expires_at - self.clock.ticks()) / TICKS_PER_SECOND)
         assert texts_of(await self.store.peek(queue, 5)) == ["2"]
         with pytest.raises(MessageNotFoundError):
             await self.delete(queue, one)
-        self.clock.jump((two.expires_at - self.clock.ticks()) / TICKS_A_SECOND)
+        self.clock.jump((two.expires_at - self.clock.ticks()) / TICKS_PER_SECOND)
         assert await self.claim(queue) == []
 
     async def test_a_claim_counts_what_it_removes(self) -> None:

@@ -16,10 +16,11 @@ from partita.blobs.engine import BlobEngine
 from partita.blobs.files import FileSystem, FolderFiles
 from partita.blobs.model import BlobName, BlockChoice
 from partita.blobs.sqlite_store import SqliteBlobStore
-from partita.clock import Clock, ManualClock
+from partita.clock import ManualClock
 from partita.database import Database
 from partita.errors import DamageError, PartitaError
 from partita.store_clock import StoreClock
+from partita.ticks import Clock
 
 CONTAINER = "work"
 CLIENTS = 4

@@ -12,7 +12,7 @@ from crash.recording_vfs import Delete, Event, Open, Sync, Truncate, Write
 
 SECTOR_BYTES = 512
 
-STATES_A_POSITION = 2.4
+STATES_PER_POSITION = 2.4
 """At least so many different images a position gives on average."""
 
 Image = dict[str, bytes]
@@ -107,7 +107,7 @@ def power_cuts(
 ) -> Iterator[tuple[int, Image]]:
     """Yield positions of the trace in order, each with what a cut there may leave."""
     disk = Disk()
-    share = wanted / len(events) / STATES_A_POSITION
+    share = wanted / len(events) / STATES_PER_POSITION
     for position, event in enumerate(events, start=1):
         disk.advance(event)
         if chance.random() >= share:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from partita.clock import TICKS_A_SECOND, Clock
 from partita.reliable import LockMode, ReliableDictionary, Transaction
 from partita.reliable.concurrent_queue import ReliableConcurrentQueue
 from partita.reliable.local_log import LocalLog
@@ -25,6 +24,7 @@ from partita.reliable.state_manager import StateManager
 from partita.simulation.disk import Event, SimDisk
 from partita.simulation.loop import SimClock, running_loop
 from partita.simulation.loop import run as run_simulated
+from partita.ticks import TICKS_PER_SECOND, Clock
 
 CLIENTS = 5
 STEPS = 60
@@ -268,7 +268,7 @@ class Client:
     async def begin_session(self, tx: Transaction, step: int) -> Effect:
         key = self.chance.randrange(4)
         await self.opened.sessions.set(tx, key, step)
-        end = tx.now + round(SESSION_SECONDS * TICKS_A_SECOND)
+        end = tx.now + round(SESSION_SECONDS * TICKS_PER_SECOND)
         return lambda model: model.sessions.update({key: (step, end)})
 
     async def replace_temp(self, step: int) -> None:

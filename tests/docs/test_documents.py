@@ -109,7 +109,7 @@ def test_every_limit_is_in_the_limits_document() -> None:
 
 def test_every_limit_of_queues_and_blobs_is_in_the_limits_document() -> None:
     text = (PROJECT / "docs" / "limits.md").read_text("utf-8")
-    units = {"KIB", "MIB", "DAY_SECONDS", "TICKS_A_SECOND", "NEVER"}
+    units = {"KIB", "MIB", "DAY_SECONDS", "TICKS_PER_SECOND", "NEVER"}
 
     names = {name for name in vars(queue_limits) | vars(blob_limits) if name.isupper()} - units
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from partita.clock import TICKS_A_SECOND, ManualClock
+from partita.clock import ManualClock
 from partita.errors import BlobMissingError, ChecksumError, InvalidPropertyError
 from partita.patterns import (
     Database,
@@ -25,6 +25,7 @@ from partita.patterns.moments import utc_now
 from partita.service.in_process import LocalAccount, Respond
 from partita.service.request import Request, Response
 from partita.service.services import ServiceKind
+from partita.ticks import TICKS_PER_SECOND
 from patterns.staff import KEYRING, Employee, by_email, person, rows_of
 
 PHOTO = bytes(range(256)) * 400
@@ -303,7 +304,7 @@ async def test_orphans_are_removed_after_the_grace_only(partita_account: LocalAc
         [left] = await blobs(db)
         assert "emp_000001" in left
         assert (await employees.get(dept="Sales", id=1)).photo == b"kept"
-        assert clock.ticks() / TICKS_A_SECOND > written.timestamp()
+        assert clock.ticks() / TICKS_PER_SECOND > written.timestamp()
 
 
 async def test_collecting_leaves_the_blobs_of_strangers(partita_account: LocalAccount) -> None:

@@ -14,7 +14,7 @@ from partita.reliable.nats_monitor import MONITOR_OFFSET
 ELECTION_SECONDS = 60.0
 """NATS elects within 4 to 9 seconds; a busy machine takes its time."""
 
-PORTS_A_CLUSTER = 8
+PORTS_PER_CLUSTER = 8
 """One that marks the others as taken, and up to seven nodes."""
 
 
@@ -60,7 +60,7 @@ def free_port(count: int = 3) -> int:
     """
     chance = random.Random(os.getpid() * 1_000_003 + time.monotonic_ns())
     for _ in range(1_000):
-        mark = chance.randrange(12_000, 12_000 + ROUTE_OFFSET, PORTS_A_CLUSTER)
+        mark = chance.randrange(12_000, 12_000 + ROUTE_OFFSET, PORTS_PER_CLUSTER)
         ports = [mark + 1 + n for n in range(count)]
         wanted = [port + offset for port in ports for offset in (0, ROUTE_OFFSET, MONITOR_OFFSET)]
         held = socket.socket()

@@ -52,7 +52,7 @@ READERS = 2
 SECONDS = 60.0 if IS_SOAK else 7.0
 TENANTS = (5, 42, 150)
 """The first two are in the range that bounces, the third is a neighbour."""
-IDS_A_WRITER = 1_000_000
+IDS_PER_WRITER = 1_000_000
 PAIR = (1, 2)
 """Ids of the two rows of each tenant that change together."""
 PAUSES = (0, 0.02, 0.05)
@@ -67,7 +67,7 @@ class Writer:
         self.manager = ShardMapManager.open(catalog)
         self.tenants = self.manager.get_map("tenants")
         self.chance = random.Random(number)
-        self.next_id = number * IDS_A_WRITER
+        self.next_id = number * IDS_PER_WRITER
         self.pair_of = TENANTS[number - 1] if number <= len(TENANTS) else None
         self.version = 0
         self.rows: dict[int, tuple[int, str | None]] = {}

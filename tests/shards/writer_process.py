@@ -15,7 +15,7 @@ from partita.shards.retry import Retry
 from partita.shards.session import RoutedSession
 from shards.routed import Note, count_notes
 
-IDS_A_WRITER = 1_000_000
+IDS_PER_WRITER = 1_000_000
 PATIENT = Retry(longest=0.2, budget=120)
 
 
@@ -30,7 +30,7 @@ def main(catalog: str, writer: int, validate: str, tenants: list[int]) -> None:
     threading.Thread(target=wait, daemon=True).start()
     with ShardMapManager.open(catalog) as manager:
         shard_map = manager.get_map("tenants")
-        number = writer * IDS_A_WRITER
+        number = writer * IDS_PER_WRITER
         print("ready", flush=True)
         while not ended.is_set():
             number += 1

@@ -3,7 +3,8 @@ import uuid
 
 import pytest
 
-from partita.clock import TICKS_A_SECOND, Clock, ManualClock, SystemClock
+from partita.clock import ManualClock, SystemClock
+from partita.ticks import TICKS_PER_SECOND, Clock
 
 
 def test_the_system_clock_counts_ticks_of_100_ns_since_1970() -> None:
@@ -49,7 +50,7 @@ def test_advancing_moves_both_clocks() -> None:
 
     clock.advance(2.5)
 
-    assert clock.ticks() - ticks == 2.5 * TICKS_A_SECOND
+    assert clock.ticks() - ticks == 2.5 * TICKS_PER_SECOND
     assert clock.monotonic() - seconds == 2.5
 
 
@@ -59,7 +60,7 @@ def test_a_jump_moves_the_wall_clock_only() -> None:
 
     clock.jump(-3600)
 
-    assert clock.ticks() - ticks == -3600 * TICKS_A_SECOND
+    assert clock.ticks() - ticks == -3600 * TICKS_PER_SECOND
     assert clock.monotonic() == seconds
 
 

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from partita.clock import TICKS_A_SECOND, ManualClock
+from partita.clock import ManualClock
 from partita.database import Database
 from partita.errors import StoreStoppedError
 from partita.store_clock import TICKS_RESERVED, StoreClock
+from partita.ticks import TICKS_PER_SECOND
 
 
 async def a_stamp(database: Database, store_clock: StoreClock) -> int:
@@ -60,9 +61,9 @@ async def test_behind_its_back_the_wall_clock_slows_it_down_and_catches_up() -> 
     clock.jump(-60)
     assert store_clock.now() == before
     clock.advance(60)
-    assert store_clock.now() == before + 30 * TICKS_A_SECOND
+    assert store_clock.now() == before + 30 * TICKS_PER_SECOND
     clock.advance(60)
-    assert store_clock.now() == clock.ticks() == before + 60 * TICKS_A_SECOND
+    assert store_clock.now() == clock.ticks() == before + 60 * TICKS_PER_SECOND
     await database.close()
 
 

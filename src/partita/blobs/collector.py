@@ -23,10 +23,10 @@ from partita.blobs.threads import ContentThreads
 from partita.database import Database
 from partita.errors import PartitaError, UnavailableError
 from partita.store_clock import StoreClock
+from partita.ticks import TICKS_PER_SECOND
 
 logger = logging.getLogger("partita.blobs")
 
-TICKS_A_SECOND = 10_000_000
 PURGE_PIECES = 200
 """Pieces, blobs or files that one change removes or looks at."""
 PAUSE_SECONDS = 0.005
@@ -103,7 +103,7 @@ class Collector:
 
     async def forget_stale(self) -> None:
         """Forget blocks that were staged for a blob too long ago, and blobs of nothing else."""
-        deadline = self._clock.now() - limits.STAGED_SECONDS_MAX * TICKS_A_SECOND
+        deadline = self._clock.now() - limits.STAGED_SECONDS_MAX * TICKS_PER_SECOND
 
         def read(connection: apsw.Connection) -> list[Any]:
             return connection.execute(

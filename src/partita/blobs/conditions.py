@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from partita.blobs import tags as tag_rules
 from partita.blobs.model import Conditions, SequenceConditions, etag_of
 from partita.errors import ConflictError, InvalidRequestError
-
-TICKS_A_SECOND = 10_000_000
+from partita.ticks import TICKS_PER_SECOND
 
 
 def check_read(conditions: Conditions, changed_at: int, tags: Mapping[str, str]) -> None:
@@ -143,7 +142,7 @@ def _is_unmodified(conditions: Conditions, changed_at: int) -> bool:
 
 
 def _whole(ticks: int) -> int:
-    return ticks - ticks % TICKS_A_SECOND
+    return ticks - ticks % TICKS_PER_SECOND
 
 
 def _not_met(*, unchanged: bool = False) -> ConflictError:

@@ -45,11 +45,11 @@ from partita.blobs.rows import BlobRow, PieceRow
 from partita.blobs.stored import ARCHIVE, blob_of
 from partita.blobs.tags import check_tags
 from partita.errors import ConflictError, InvalidRequestError, LimitExceededError
+from partita.ticks import TICKS_PER_SECOND
 
 REHYDRATION_SECONDS = 15
 """How long an archived blob takes to come back: the service takes hours."""
 DEFAULT_PRIORITY = "Standard"
-TICKS_A_SECOND = 10_000_000
 
 
 class BlobEngine(ContainerEngine, BlockEngine, PageEngine, CopyEngine):
@@ -220,7 +220,7 @@ class BlobEngine(ContainerEngine, BlockEngine, PageEngine, CopyEngine):
             judging.judge_write_of(row, terms, needs_lease=True)
             shown = blob_of(row.name, row.snapshot, row.facts, terms.now)
             comes_back = shown.tier == ARCHIVE and tier != ARCHIVE
-            back_at = terms.now + REHYDRATION_SECONDS * TICKS_A_SECOND if comes_back else None
+            back_at = terms.now + REHYDRATION_SECONDS * TICKS_PER_SECOND if comes_back else None
             facts = replace(
                 row.facts,
                 tier=tier,

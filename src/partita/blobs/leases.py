@@ -12,8 +12,7 @@ import msgspec
 from partita.blobs import limits
 from partita.blobs.model import LeaseFacts, LeaseRequest, LeaseState
 from partita.errors import ConflictError, InvalidRequestError
-
-TICKS_A_SECOND = 10_000_000
+from partita.ticks import TICKS_PER_SECOND
 
 Thing = Literal["Blob", "Container"]
 
@@ -72,7 +71,7 @@ def apply(
         case "break":
             broken = _break(_held(lease), request.break_period, now)
             assert broken.breaks_at is not None
-            return broken, -(-max(broken.breaks_at - now, 0) // TICKS_A_SECOND)
+            return broken, -(-max(broken.breaks_at - now, 0) // TICKS_PER_SECOND)
 
 
 def check_use(
@@ -127,7 +126,7 @@ def _acquire(lease: Lease | None, request: LeaseRequest, now: int, new_id: str) 
         )
     if lease is not None and state in ("leased", "breaking") and wanted != lease.id:
         raise _conflict("LeaseAlreadyPresent", "There is already a lease present.")
-    return Lease(wanted, duration, now + duration * TICKS_A_SECOND if is_fixed else None)
+    return Lease(wanted, duration, now + duration * TICKS_PER_SECOND if is_fixed else None)
 
 
 def _renew(lease: Lease, lease_id: str, now: int) -> Lease:
@@ -137,7 +136,7 @@ def _renew(lease: Lease, lease_id: str, now: int) -> Lease:
             "LeaseIsBrokenAndCannotBeRenewed",
             "The lease ID matched, but the lease has been broken explicitly and cannot be renewed.",
         )
-    ends_at = None if lease.ends_at is None else now + lease.duration * TICKS_A_SECOND
+    ends_at = None if lease.ends_at is None else now + lease.duration * TICKS_PER_SECOND
     return Lease(lease.id, lease.duration, ends_at)
 
 
@@ -167,7 +166,7 @@ def _break(lease: Lease, period: int | None, now: int) -> Lease:
         return msgspec.structs.replace(lease, breaks_at=now)
     ends = [at for at in (lease.breaks_at, lease.ends_at) if at is not None]
     if period is not None:
-        ends.append(now + period * TICKS_A_SECOND)
+        ends.append(now + period * TICKS_PER_SECOND)
     return msgspec.structs.replace(lease, breaks_at=min(ends, default=now))
 
 

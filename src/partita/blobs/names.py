@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from partita.blobs import limits
 from partita.errors import InvalidRequestError, LimitExceededError
+from partita.ticks import TICKS_PER_SECOND
 
 SPECIAL_CONTAINERS = frozenset({"$root", "$web", "$logs"})
 
@@ -18,7 +19,6 @@ LIVE = 2**63 - 1
 _CONTAINER = re.compile(r"[a-z0-9](-?[a-z0-9])*")
 _SNAPSHOT = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.(\d{1,7}))?Z")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_TICKS_A_SECOND = 10_000_000
 
 
 def check_container_name(name: str) -> str:
@@ -65,7 +65,7 @@ def snapshot_text(ticks: int) -> str:
     >>> snapshot_text(17_000_000_000_000_001)
     '2023-11-14T22:13:20.0000001Z'
     """
-    seconds, rest = divmod(ticks, _TICKS_A_SECOND)
+    seconds, rest = divmod(ticks, TICKS_PER_SECOND)
     moment = _EPOCH + timedelta(seconds=seconds)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{rest:07}Z"
 
@@ -83,7 +83,7 @@ def snapshot_ticks(text: str | None) -> int:
     except ValueError:
         raise _bad_snapshot(text) from None
     seconds = (whole - _EPOCH) // timedelta(seconds=1)
-    return seconds * _TICKS_A_SECOND + int((fraction or "").ljust(7, "0"))
+    return seconds * TICKS_PER_SECOND + int((fraction or "").ljust(7, "0"))
 
 
 def _bad_snapshot(text: str) -> InvalidRequestError:

@@ -36,7 +36,6 @@ from partita.cli.patterns_facts import (
 )
 from partita.cli.patterns_opening import Session
 from partita.cli.patterns_worker import find_hint, message_text, worked_facts
-from partita.clock import TICKS_A_SECOND
 from partita.errors import EncryptionKeyError, TableNotFoundError
 from partita.patterns import lifecycle, outbox, rotating, worker
 from partita.patterns.calls import (
@@ -53,6 +52,7 @@ from partita.patterns.context import Context, IndexState
 from partita.patterns.lifecycle import Drift
 from partita.patterns.model import EntityType
 from partita.patterns.worker import Report
+from partita.ticks import TICKS_PER_SECOND
 
 Progress = Callable[[int], object]
 
@@ -231,7 +231,7 @@ async def _waiting(session: Session, table: str, *, is_read: bool) -> OutboxFact
     if not entries:
         return OutboxFacts(table, 0, None, {})
     oldest = min(outbox.written_at(entry.key) for entry in entries)
-    age = (session.context.clock.ticks() - oldest) / TICKS_A_SECOND
+    age = (session.context.clock.ticks() - oldest) / TICKS_PER_SECOND
     unknown = await session.run(worker.count_unknown(session.context, entries))
     return OutboxFacts(table, len(entries), round(max(age, 0.0), 1), unknown)
 

@@ -19,13 +19,13 @@ import msgspec
 
 from partita.cli.patterns_facts import Started, Worked
 from partita.cli.patterns_opening import Session
-from partita.clock import Clock
 from partita.errors import EncryptionKeyError, PartitaError
 from partita.patterns import worker
 from partita.patterns.calls import Message
 from partita.patterns.context import OutboxReference
 from partita.patterns.eventual_transactions import Started as StartedTransaction
 from partita.patterns.worker import Report, Trouble
+from partita.ticks import Clock
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from typing import Any, Generic, Literal, TypeVar, get_args, overload
 
 import msgspec
 
-from partita.clock import Clock, SystemClock
+from partita.clock import SystemClock
 from partita.errors import UsageError
 from partita.patterns import (
     bulk,
@@ -75,6 +75,7 @@ from partita.patterns.turns import AsyncTurns
 from partita.patterns.values import RowKey, Value
 from partita.patterns.verbs import key_of
 from partita.patterns.worker import Report
+from partita.ticks import Clock
 
 T = TypeVar("T")
 S = TypeVar("S")

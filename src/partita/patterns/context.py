@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 
-from partita.clock import Clock
 from partita.errors import UsageError
 from partita.patterns.capabilities import Capabilities
 from partita.patterns.indexes import AnyIndex, check_apart
@@ -20,6 +19,7 @@ from partita.patterns.rows import Sealing
 from partita.patterns.values import RowKey
 from partita.queues.limits import VISIBILITY_SECONDS_MAX
 from partita.queues.names import check_queue_name
+from partita.ticks import Clock
 
 if TYPE_CHECKING:
     from partita.patterns.table_series import TableSeries

@@ -50,7 +50,7 @@ from partita.tables.sqlite_store import SqliteTableStore
 T = TypeVar("T")
 Work = Callable[[TableEngine], Coroutine[Any, Any, Any]]
 """What is to be done on the account's loop."""
-READS_A_TURN = 64
+READS_PER_TURN = 64
 """So many reads where they are asked, then all others of the loop have their turn: who reads and
 reads must not keep a timeout, or the write that it waits for, from happening."""
 
@@ -69,7 +69,7 @@ class DirectPort:
     async def perform(self, call: Call[T], cost: Cost) -> T:
         if isinstance(call, GetRow) and (store := _store_here(self._account)) is not None:
             self._reads += 1
-            if self._reads % READS_A_TURN == 0:
+            if self._reads % READS_PER_TURN == 0:
                 await asyncio.sleep(0)
             return _read_here(call, store, cost)  # type: ignore[return-value]
         make = _WORKS.get(type(call))

@@ -16,7 +16,6 @@ from uuid import UUID
 
 import msgspec
 
-from partita.clock import Clock
 from partita.errors import (
     EncryptionKeyError,
     FormatVersionError,
@@ -29,6 +28,7 @@ from partita.patterns.ciphers import AESGCM, FAILURES, NONCE_BYTES
 from partita.patterns.keyring import KEY_BYTES, Keyring, WrappedKey
 from partita.patterns.values import Instant, Int32, RowKey, Value
 from partita.tables import edm, limits
+from partita.ticks import Clock
 
 SEAL = "_PartitaEnc"
 """The property that says how an entity is sealed."""

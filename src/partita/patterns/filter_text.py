@@ -33,9 +33,9 @@ from partita.patterns.fields import Field
 from partita.patterns.intervals import comparable
 from partita.patterns.values import Int32, Value
 from partita.tables import edm, limits
+from partita.ticks import TICKS_PER_MICROSECOND
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_TICKS_A_MICROSECOND = 10
 
 
 # ---------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ def ticks(moment: datetime) -> int:
     told = edm.ticks_of(text) if isinstance(text, str) else None
     if told is not None:
         return told
-    return (moment - _EPOCH) // timedelta(microseconds=1) * _TICKS_A_MICROSECOND
+    return (moment - _EPOCH) // timedelta(microseconds=1) * TICKS_PER_MICROSECOND
 
 
 def bounds_text(name: str, lower: str, upper: str | None) -> str:

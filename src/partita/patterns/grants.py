@@ -12,12 +12,12 @@ import msgspec
 from azure.core.credentials import AzureNamedKeyCredential
 from azure.data.tables import TableSasPermissions, generate_table_sas
 
-from partita.clock import Clock
 from partita.errors import UsageError
 from partita.patterns.granted_ranges import GrantedRange, ranges
 from partita.patterns.model import EntityType
 from partita.patterns.values import RowKey
 from partita.tables.limits import POLICY_ID_CHARACTERS_MAX
+from partita.ticks import Clock
 
 PERMISSIONS = "raud"
 """Read, add, update, delete, in the order in which a token names them."""

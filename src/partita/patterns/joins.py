@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from partita.clock import Clock
 from partita.errors import PartitaError
 from partita.patterns.calls import Parallel, Steps, ask
 from partita.patterns.context import Context
@@ -20,6 +19,7 @@ from partita.patterns.model import EntityType
 from partita.patterns.reading import find_any
 from partita.patterns.values import RowKey
 from partita.patterns.verbs import key_of
+from partita.ticks import Clock
 
 CACHE_ENTRIES_MAX = 10_000
 

@@ -17,10 +17,10 @@ from partita.patterns.intervals import Interval
 from partita.patterns.key_parts import KeyPart
 from partita.patterns.key_text import Bounds, nothing, successor
 from partita.patterns.values import Instant
+from partita.ticks import TICKS_PER_MICROSECOND
 
 _YEAR_ONE = datetime(1, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_TICKS = 10
 """Ticks in a microsecond: Python keeps no single ones."""
 _SEVENTH_DIGIT = re.compile(r"\.[0-9]{6}([0-9])")
 _LAST_DAY = 9999_12_31
@@ -215,7 +215,7 @@ class Moment(CodePart, frozen=True):
 
     @property
     def grain(self) -> int:
-        return _TICKS
+        return TICKS_PER_MICROSECOND
 
     def code(self, value: Any) -> tuple[int, bool]:
         if not isinstance(value, datetime):
@@ -228,7 +228,7 @@ class Moment(CodePart, frozen=True):
                 facts={"field": self.field},
                 hint="Make it with a zone: datetime(..., tzinfo=UTC).",
             )
-        return (value - _YEAR_ONE) // _MICROSECOND * _TICKS, True
+        return (value - _YEAR_ONE) // _MICROSECOND * TICKS_PER_MICROSECOND, True
 
     def own_code(self, value: Any) -> tuple[int, bool]:
         code, is_exact = self.code(value)
@@ -236,7 +236,7 @@ class Moment(CodePart, frozen=True):
         return code + (int(digit[1]) if digit else 0), is_exact
 
     def value(self, code: int) -> datetime:
-        microseconds, ticks = divmod(code, _TICKS)
+        microseconds, ticks = divmod(code, TICKS_PER_MICROSECOND)
         moment = _YEAR_ONE + microseconds * _MICROSECOND
         if not ticks:
             return moment

@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from partita.clock import TICKS_A_SECOND
 from partita.errors import (
     ConflictError,
     EntityExistsError,
@@ -77,6 +76,7 @@ from partita.patterns.settling import (
 )
 from partita.patterns.tally import Progress, Tally
 from partita.patterns.values import Row, RowKey, Value
+from partita.ticks import TICKS_PER_SECOND
 
 T = TypeVar("T")
 
@@ -679,7 +679,7 @@ def collect_blobs(context: Context, container: str, progress: Progress) -> Steps
 
     Only those older than the grace: a writer may be between the blob and the entity.
     """
-    before = context.clock.ticks() / TICKS_A_SECOND - context.options.blob_grace
+    before = context.clock.ticks() / TICKS_PER_SECOND - context.options.blob_grace
     done, continuation = 0, ""
     while True:
         page = yield from ask(ListBlobs(container, continuation=continuation))

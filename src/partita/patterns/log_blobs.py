@@ -14,7 +14,6 @@ from threading import Lock
 import msgspec
 
 from partita.blobs import limits as blob_limits
-from partita.clock import Clock
 from partita.errors import ConflictError, DamageError, StoreBusyError, UnavailableError, UsageError
 from partita.patterns.calls import (
     AppendBlob,
@@ -29,6 +28,7 @@ from partita.patterns.calls import (
 )
 from partita.patterns.log_names import LogPlace, decode_line, encode_line, time_text
 from partita.patterns.moments import in_utc, utc_now
+from partita.ticks import Clock
 
 BLOCK_BYTES_MAX = 4 * 1024 * 1024
 """One append; services before 2022-11-02 take no more."""

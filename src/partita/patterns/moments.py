@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
-from partita.clock import Clock
 from partita.errors import InvalidPropertyError
+from partita.ticks import Clock
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Iterator
 
 import msgspec
 
-from partita.clock import Clock
 from partita.errors import ConflictError, DamageError, EntityNotFoundError
 from partita.patterns.calls import RowOperation, Steps, Verb, WriteRows, ask
 from partita.patterns.chunks import cut, join
@@ -22,6 +21,7 @@ from partita.patterns.context import OutboxReference
 from partita.patterns.foreign_json import decode
 from partita.patterns.layout import HIDDEN_MARK
 from partita.patterns.values import Row, RowKey, Value
+from partita.ticks import Clock
 
 OUTBOX_PREFIX = HIDDEN_MARK + "o_"
 OUTBOX_END = HIDDEN_MARK + "p"

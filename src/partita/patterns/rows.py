@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from partita.clock import Clock
 from partita.errors import (
     InvalidKeyError,
     InvalidPropertyError,
@@ -38,6 +37,7 @@ from partita.patterns.model import EntityType, Field, Origin
 from partita.patterns.origins import snapshot
 from partita.patterns.values import Int32, Row, RowKey, Value, measure
 from partita.tables import edm, limits
+from partita.ticks import Clock
 
 SYSTEM = frozenset({GENERATION, PARTS, STAMP, WRITE, VERSION})
 _NARROWER = {edm.INT64: {edm.INT32}, edm.DOUBLE: {edm.INT32, edm.INT64}}

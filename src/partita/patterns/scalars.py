@@ -12,8 +12,8 @@ import msgspec
 
 from partita.patterns.values import Instant, Int32, Value
 from partita.tables import edm, limits
+from partita.ticks import TICKS_PER_MICROSECOND
 
-_TICK_MICROSECONDS = 10
 """Ticks in a microsecond."""
 _DECIMAL_DIGITS_MAX = 64
 """Decimals of up to so many digits before and behind the point are written without exponent."""
@@ -203,11 +203,11 @@ def _read_time(stored: Any) -> time:
 def _ticks(value: Any) -> int:
     if not isinstance(value, timedelta):
         raise UnfitError
-    return _int64((value // timedelta(microseconds=1)) * _TICK_MICROSECONDS)
+    return _int64((value // timedelta(microseconds=1)) * TICKS_PER_MICROSECOND)
 
 
 def _read_ticks(stored: Any) -> timedelta:
-    microseconds, rest = divmod(_int64(stored), _TICK_MICROSECONDS)
+    microseconds, rest = divmod(_int64(stored), TICKS_PER_MICROSECOND)
     if rest:
         raise UnfitError(reason="what is stored is finer than a microsecond")
     return timedelta(microseconds=microseconds)

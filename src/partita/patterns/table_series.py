@@ -16,7 +16,6 @@ from typing import Literal, Protocol, TypeVar
 
 import msgspec
 
-from partita.clock import Clock
 from partita.errors import (
     DefinitionError,
     LimitExceededError,
@@ -34,6 +33,7 @@ from partita.patterns.calls import (
 )
 from partita.patterns.moments import in_utc, utc_now
 from partita.tables import limits
+from partita.ticks import Clock
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

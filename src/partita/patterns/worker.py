@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from partita.clock import TICKS_A_SECOND
 from partita.errors import (
     DamageError,
     EntityExistsError,
@@ -55,6 +54,7 @@ from partita.patterns.settling import settle
 from partita.patterns.unknowns import left_to_others, unknown_of
 from partita.patterns.values import Row
 from partita.queues.limits import MESSAGE_BYTES_MAX
+from partita.ticks import TICKS_PER_SECOND
 
 RENEWAL_LOOK_SECONDS = 0.01
 """How often who has done a message looks whether its renewal was answered."""
@@ -344,7 +344,7 @@ def _do_text(context: Context, queue: str, message: Message, report: Report) -> 
 def _hint_delay(context: Context, reference: OutboxReference) -> float:
     """Return after how long to look again: so long as the entry has waited, so that it doubles."""
     ticks = max(context.clock.ticks() - outbox.written_at(reference.key), 0)
-    waited = ticks / TICKS_A_SECOND  # a key may say any number: of the future it is none
+    waited = ticks / TICKS_PER_SECOND  # a key may say any number: of the future it is none
     return min(max(waited, context.options.visibility), HINT_SECONDS_MAX)
 
 
@@ -480,7 +480,7 @@ def sweep(
     ago is passed over: many workers then cost the scans of one. Any table may hold entries, for
     moves and transactions need nothing that follows a type, so that none is left out for good.
     """
-    before = context.clock.ticks() - round(age * TICKS_A_SECOND)
+    before = context.clock.ticks() - round(age * TICKS_PER_SECOND)
     for table in outbox_tables(context):
         if unless_within and (yield from _is_swept(table, before, unless_within)):
             continue
@@ -499,7 +499,7 @@ def _is_swept(table: str, before: int, unless_within: float) -> Steps[bool]:
         row = yield from ask(GetRow(table, SWEPT_KEY))
         swept = None if row is None else row.properties.get(_SWEPT_BEFORE)
         if isinstance(swept, int):
-            return abs(before - swept) < unless_within * TICKS_A_SECOND
+            return abs(before - swept) < unless_within * TICKS_PER_SECOND
     return False
 
 

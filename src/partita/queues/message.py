@@ -14,6 +14,7 @@ import msgspec
 
 from partita.errors import LimitExceededError
 from partita.queues import limits
+from partita.ticks import TICKS_PER_SECOND
 
 NONCE_BYTES = 8
 SECRET_BYTES = 16
@@ -92,7 +93,7 @@ def expiry_of(now: int, lifetime_seconds: int | None) -> int:
     """Return when a message that lives so long expires; None: never."""
     if lifetime_seconds is None:
         return limits.NEVER
-    return min(now + lifetime_seconds * limits.TICKS_A_SECOND, limits.NEVER)
+    return min(now + lifetime_seconds * TICKS_PER_SECOND, limits.NEVER)
 
 
 def check_text(text: str) -> str:

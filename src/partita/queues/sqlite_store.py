@@ -29,7 +29,6 @@ from partita.errors import (
     UnavailableError,
 )
 from partita.policies import Policy
-from partita.queues.limits import TICKS_A_SECOND
 from partita.queues.message import (
     NONCE_BYTES,
     SECRET_BYTES,
@@ -43,6 +42,7 @@ from partita.queues.message import (
 )
 from partita.queues.store import Queue
 from partita.store_clock import StoreClock
+from partita.ticks import TICKS_PER_SECOND
 
 FORMAT_VERSION = 1
 SCHEMA = """
@@ -250,7 +250,7 @@ class SqliteQueueStore:
             identity, now = self._id(name), self._clock.next()
             nonce = nonce_of(self._clock.clock.random_bytes(NONCE_BYTES))
             expires_at = expiry_of(now, lifetime_seconds)
-            visible_at = now + hidden_seconds * TICKS_A_SECOND
+            visible_at = now + hidden_seconds * TICKS_PER_SECOND
             receipt = self._new_receipt(now)
             connection.execute(
                 _INSERT, (identity, nonce, now, expires_at, visible_at, receipt, text)
@@ -280,7 +280,7 @@ class SqliteQueueStore:
             rows = _rows(connection, _VISIBLE, (identity, now, limit))
             if any(row.expires_at <= now for row in rows):
                 return None
-        until = now + hidden_seconds * TICKS_A_SECOND
+        until = now + hidden_seconds * TICKS_PER_SECOND
         claimed = [
             row._replace(
                 visible_at=until + n,  # one tick apart, so that they come back in their order
@@ -317,7 +317,7 @@ class SqliteQueueStore:
         async with self.database.change() as connection:
             now = self._clock.next()
             row = self._held(connection, name, place, receipt, now)
-            visible_at = now + hidden_seconds * TICKS_A_SECOND
+            visible_at = now + hidden_seconds * TICKS_PER_SECOND
             if visible_at > row.expires_at:
                 raise _beyond_expiry(hidden_seconds)
             changed = row._replace(

@@ -14,7 +14,6 @@ from typing import Protocol
 
 import msgspec
 
-from partita.clock import Clock
 from partita.errors import (
     BackupOrderError,
     DamageError,
@@ -56,6 +55,7 @@ from partita.reliable.os_disk import OsDisk
 from partita.reliable.records import NO_HASH, decode_record
 from partita.reliable.segment import Tip
 from partita.reliable.state import State
+from partita.ticks import Clock
 
 __all__ = [
     "Backup",

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from partita.clock import Clock
 from partita.errors import (
     DamageError,
     InDoubtError,
@@ -23,6 +22,7 @@ from partita.errors import (
 from partita.reliable.log import Log
 from partita.reliable.records import FORMAT, Entry, Record, encode_record, record_hash
 from partita.reliable.state import State
+from partita.ticks import Clock
 
 logger = logging.getLogger("partita.reliable")
 

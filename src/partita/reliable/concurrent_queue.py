@@ -15,7 +15,6 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from partita.clock import TICKS_A_SECOND
 from partita.errors import MutatedValueError, PartitaError
 from partita.reliable import limits
 from partita.reliable.arguments import checked_count, checked_limit, checked_timeout
@@ -27,6 +26,7 @@ from partita.reliable.serialization import ValueCodec
 from partita.reliable.snapshot import Snapshot
 from partita.reliable.state import POSITION_BYTES, Collection
 from partita.reliable.transaction import Transaction, Transactions, Workspace, refuse_snapshot
+from partita.ticks import TICKS_PER_SECOND
 
 V = TypeVar("V")
 D = TypeVar("D")
@@ -73,7 +73,7 @@ class ReliableConcurrentQueue(Generic[V]):
         """Add a value; others may have it after the commit and `delay` seconds."""
         seconds = _checked_delay(delay)
         space = await self._enter(tx, timeout)
-        visible = tx.now + round(seconds * TICKS_A_SECOND) if seconds else 0
+        visible = tx.now + round(seconds * TICKS_PER_SECOND) if seconds else 0
         version = self.collection.description.written_version
         stored = self._values.encode(value, version=version)
         tx.stage_enqueue(space, _row(visible, 0, stored))
@@ -119,7 +119,7 @@ class ReliableConcurrentQueue(Generic[V]):
         """
         seconds = _checked_delay(visibility)
         space, keys = await self._acquire(tx, count, wait, timeout)
-        visible = tx.now + round(seconds * TICKS_A_SECOND)
+        visible = tx.now + round(seconds * TICKS_PER_SECOND)
         deliveries = []
         rows: dict[bytes, bytes | None] = {}
         with self._giving_back(keys):
@@ -156,7 +156,7 @@ class ReliableConcurrentQueue(Generic[V]):
         row = None if key is None else space.find(key)
         if key is None or row is None:
             return False
-        visible = tx.now + round(seconds * TICKS_A_SECOND)
+        visible = tx.now + round(seconds * TICKS_PER_SECOND)
         self._stage_own(tx, space, key, _row(visible, _deliveries(row), row[HEADER_BYTES:]))
         return True
 
@@ -368,7 +368,7 @@ class ReliableConcurrentQueue(Generic[V]):
     def _next_visible(self, now: int) -> float:
         if not self._hidden:
             return float("inf")
-        return max(self._hidden[0][0] - now, 0) / TICKS_A_SECOND + 0.001
+        return max(self._hidden[0][0] - now, 0) / TICKS_PER_SECOND + 0.001
 
     def _forget_gone(self) -> None:
         """Let go of what others took: nobody looks for it here while this is a secondary."""

@@ -15,7 +15,6 @@ from typing import Final, Generic, Protocol, TypeVar, overload
 
 import msgspec
 
-from partita.clock import TICKS_A_SECOND
 from partita.errors import (
     KeyExistsError,
     KeyNotFoundError,
@@ -34,6 +33,7 @@ from partita.reliable.serialization import ValueCodec, stored_expiry, stored_ver
 from partita.reliable.snapshot import Snapshot
 from partita.reliable.state import Collection, encode_description
 from partita.reliable.transaction import Transaction, Transactions, Workspace, refuse_snapshot
+from partita.ticks import TICKS_PER_SECOND
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -695,7 +695,7 @@ class ReliableDictionary(Generic[K, V]):
         self, tx: Transaction, space: Workspace, encoded: bytes, value: V, ttl: float | None
     ) -> None:
         seconds = self._ttl if ttl is None else checked_ttl(ttl)
-        expires = 0 if seconds is None else tx.now + round(seconds * TICKS_A_SECOND)
+        expires = 0 if seconds is None else tx.now + round(seconds * TICKS_PER_SECOND)
         self._put(tx, space, encoded, value, expires)
 
     def _put(

@@ -10,7 +10,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
-from partita.clock import Clock, SystemClock
+from partita.clock import SystemClock
 from partita.errors import (
     ConfigurationError,
     LimitExceededError,
@@ -31,6 +31,7 @@ from partita.reliable.nats_streams import (
     register_settings,
 )
 from partita.reliable.stream import NoAnswer, PublishRefused, Register
+from partita.ticks import Clock
 
 PARTITION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 SERVER_VERSION_MIN = (2, 12)

@@ -10,10 +10,10 @@ import itertools
 
 import msgspec
 
-from partita.clock import Clock
 from partita.errors import QuorumLostError, UsageError
 from partita.reliable.assignment import Placement, assign
 from partita.reliable.stream import NoAnswer, PublishRefused, Stream
+from partita.ticks import Clock
 
 FORMAT = 1
 MEMBER_PREFIX = "member."

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from partita.clock import Clock
 from partita.reliable.nats_link import PAUSE_SECONDS, Link, logger
 from partita.reliable.stream import NoAnswer
+from partita.ticks import Clock
 
 NO_MESSAGE = 10037
 STREAM_NOT_FOUND = 10059

@@ -23,10 +23,11 @@ from typing import IO
 
 import msgspec
 
-from partita.clock import Clock, SystemClock
+from partita.clock import SystemClock
 from partita.errors import ConfigurationError, StoreLockedError, UnavailableError
 from partita.processes import end_with_parent, send_signal, wait_or_kill
 from partita.reliable.nats_monitor import CLIENT_PORT, MONITOR_OFFSET, NodeStatus
+from partita.ticks import Clock
 
 ROUTE_OFFSET = 2000
 PORT_MAX = 65_535 - MONITOR_OFFSET

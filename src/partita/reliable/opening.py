@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from pathlib import Path
 from typing import Any, Literal
 
-from partita.clock import Clock, SystemClock
+from partita.clock import SystemClock
 from partita.errors import ConfigurationError, DamageError, UsageError
 from partita.reliable.arguments import checked_mutation_check
 from partita.reliable.backup import RestoreContext, finish_restore
@@ -22,6 +22,7 @@ from partita.reliable.replica import Replica, Timing
 from partita.reliable.state import State
 from partita.reliable.state_manager import CHECKPOINT_BYTES, StateManager
 from partita.reliable.stream import Stream
+from partita.ticks import Clock
 
 logger = logging.getLogger("partita.reliable")
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from partita.clock import Clock, SystemClock
+from partita.clock import SystemClock
 from partita.errors import (
     ConfigurationError,
     NotPrimaryError,
@@ -43,6 +43,7 @@ from partita.reliable.requests import (
 from partita.reliable.retry import Backoff
 from partita.reliable.state_manager import CHECKPOINT_BYTES, StateManager
 from partita.reliable.stream import NoAnswer, Stream
+from partita.ticks import Clock
 
 logger = logging.getLogger("partita.reliable")
 

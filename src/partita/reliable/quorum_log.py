@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
-from partita.clock import Clock
 from partita.errors import (
     ChainBrokenError,
     InDoubtError,
@@ -26,6 +25,7 @@ from partita.errors import (
 from partita.reliable.limits import RECORD_BYTES_MAX
 from partita.reliable.records import record_hash
 from partita.reliable.stream import NoAnswer, PublishRefused, Stream
+from partita.ticks import Clock
 
 ANSWER_SECONDS = 2.0
 """How long one question to the stream waits for its answer."""

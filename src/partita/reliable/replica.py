@@ -41,7 +41,7 @@ from partita.reliable.stream import NoAnswer, Stream
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
-    from partita.clock import Clock
+    from partita.ticks import Clock
 
 logger = logging.getLogger("partita.reliable")
 

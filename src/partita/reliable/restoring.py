@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from partita.clock import Clock, SystemClock
+from partita.clock import SystemClock
 from partita.errors import BackupOrderError, QuorumLostError
 from partita.reliable.backup import Restored, restore
 from partita.reliable.checkpoint import Checkpoints, Progress
@@ -16,6 +16,7 @@ from partita.reliable.os_disk import OsDisk
 from partita.reliable.replica import CHECKPOINT_FILE
 from partita.reliable.state import State
 from partita.reliable.stream import NoAnswer, Stream
+from partita.ticks import Clock
 
 ANSWER_SECONDS = 10.0
 FILE_SECONDS = 120.0

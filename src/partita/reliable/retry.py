@@ -12,7 +12,6 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from partita.clock import Clock
 from partita.errors import (
     InDoubtError,
     LockTimeoutError,
@@ -24,6 +23,7 @@ from partita.errors import (
 )
 from partita.reliable.arguments import checked_count, checked_timeout
 from partita.reliable.transaction import Status, Transaction
+from partita.ticks import Clock
 
 T = TypeVar("T")
 

@@ -15,7 +15,6 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
-from partita.clock import TICKS_A_SECOND, Clock
 from partita.errors import (
     CollectionMismatchError,
     CollectionNotFoundError,
@@ -78,6 +77,7 @@ from partita.reliable.transaction import (
     Transaction,
     Workspace,
 )
+from partita.ticks import TICKS_PER_SECOND, Clock
 
 logger = logging.getLogger("partita.reliable")
 
@@ -757,7 +757,7 @@ class StateManager:
                 tx.check_writable()
                 tx.keeps_outcome = True
                 result = encode_result(await _called(function, tx, arguments))
-                expires = tx.now + round(limits.OUTCOME_SECONDS_KEPT * TICKS_A_SECOND)
+                expires = tx.now + round(limits.OUTCOME_SECONDS_KEPT * TICKS_PER_SECOND)
                 tx.keeps_outcome = False
                 tx.stage_operations([Outcome(idempotency_key, result, expires)])
                 value = decode_result(result, result_type)

@@ -28,7 +28,6 @@ from collections.abc import (
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, cast, overload
 
-from partita.clock import Clock
 from partita.errors import PartitaError, StateClosedError, TransactionUseError, UsageError
 from partita.reliable import limits, opening, retry
 from partita.reliable.arguments import checked_timeout
@@ -54,6 +53,7 @@ from partita.reliable.state_manager import CHECKPOINT_BYTES, Opened
 from partita.reliable.state_manager import StateManager as AsyncStateManager
 from partita.reliable.transaction import Status
 from partita.reliable.transaction import Transaction as AsyncTransaction
+from partita.ticks import Clock
 
 logger = logging.getLogger("partita.reliable")
 

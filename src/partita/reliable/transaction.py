@@ -13,7 +13,6 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol, Self
 
-from partita.clock import Clock
 from partita.errors import (
     CollectionNotFoundError,
     DeadlockError,
@@ -46,6 +45,7 @@ from partita.reliable.records import (
 )
 from partita.reliable.snapshot import Snapshot
 from partita.reliable.state import Collection, State
+from partita.ticks import Clock
 
 logger = logging.getLogger("partita.reliable")
 

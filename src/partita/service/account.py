@@ -7,7 +7,6 @@ from pathlib import Path
 
 from partita.blobs.engine import BlobEngine
 from partita.blobs.sqlite_store import SqliteBlobStore
-from partita.clock import Clock
 from partita.database import DATABASE_FILE, Database, Durability
 from partita.errors import ConfigurationError
 from partita.queues.engine import QueueEngine
@@ -20,6 +19,7 @@ from partita.service.xml_wire import ServiceProperties
 from partita.store_clock import StoreClock
 from partita.tables.engine import TableEngine
 from partita.tables.sqlite_store import SqliteTableStore
+from partita.ticks import Clock
 
 DEVELOPMENT_ACCOUNT = "devstoreaccount1"
 DEVELOPMENT_KEY = (

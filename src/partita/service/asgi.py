@@ -10,7 +10,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any
 
-from partita.clock import Clock, SystemClock
+from partita.clock import SystemClock
 from partita.service.http import Respond
 from partita.service.http_wire import (
     BAD_HEADER,
@@ -30,6 +30,7 @@ from partita.service.http_wire import (
 )
 from partita.service.request import Download, Request, Response
 from partita.service.streams import body_too_long, client_gone, pour, slices
+from partita.ticks import Clock
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

@@ -24,7 +24,7 @@ from azure.core.rest._http_response_impl_async import AsyncHttpResponseImpl
 from requests.structures import CaseInsensitiveDict
 from yarl import URL
 
-from partita.clock import Clock, SystemClock
+from partita.clock import SystemClock
 from partita.errors import UsageError
 from partita.service.handed_bodies import (
     Answered,
@@ -37,6 +37,7 @@ from partita.service.handed_bodies import (
 )
 from partita.service.http_wire import METADATA_PREFIX, http_date
 from partita.service.request import Request, Response, Upload
+from partita.ticks import Clock
 
 T = TypeVar("T")
 Respond = Callable[[Request], Coroutine[Any, Any, Response]]

@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from partita.clock import Clock
 from partita.errors import InvalidRequestError
 from partita.service.batch_wire import REASONS, read_parts
 from partita.service.blob_asked import BlobAsked, whole_body
 from partita.service.request import Request, Response
+from partita.ticks import Clock
 
 PARTS_MAX = 256
 BATCH_BYTES_MAX = 4 * 1024 * 1024

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from partita.blobs.judging import missing_blob
-from partita.clock import Clock
 from partita.errors import ConflictError, InvalidRequestError, NotAuthorizedError, PartitaError
 from partita.policies import Policy
 from partita.service import blob_calls, container_calls, copy_calls, service_documents, shared_key
@@ -42,6 +41,7 @@ from partita.service.sas import (
     Sas,
 )
 from partita.service.xml_text import XML_BYTES_MAX
+from partita.ticks import Clock
 
 DEFAULT_VERSION = "2021-08-06"
 """The API version of requests that name none, as anonymous readers do."""

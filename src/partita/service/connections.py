@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
-from partita.clock import Clock
 from partita.service.http_wire import (
     TABLE_DIALECT,
     Dialect,
@@ -18,6 +17,7 @@ from partita.service.http_wire import (
     LoggedRequest,
     server_lines,
 )
+from partita.ticks import Clock
 
 RequestLog = Callable[[LoggedRequest], None]
 """Called with each answered request; must not raise."""

@@ -11,7 +11,8 @@ import msgspec
 from partita.errors import PartitaError
 from partita.service import xml_text
 from partita.service.request import Request, Response
-from partita.tables.edm import TICKS_A_SECOND, text_of
+from partita.tables.edm import text_of
+from partita.ticks import TICKS_PER_SECOND
 
 STATUS: dict[str, int] = {
     "AccountClosed": 400,
@@ -172,8 +173,8 @@ def is_told(error: PartitaError) -> bool:
 
 
 def _seven_digits(ticks: int) -> str:
-    seconds, fraction = divmod(ticks, TICKS_A_SECOND)
-    return f"{text_of(seconds * TICKS_A_SECOND)[:-1]}.{fraction:07}Z"
+    seconds, fraction = divmod(ticks, TICKS_PER_SECOND)
+    return f"{text_of(seconds * TICKS_PER_SECOND)[:-1]}.{fraction:07}Z"
 
 
 def encode_json(

@@ -12,7 +12,6 @@ from typing import Protocol
 
 import msgspec
 
-from partita.clock import Clock
 from partita.errors import InvalidRequestError, NotAuthorizedError, PartitaError
 from partita.policies import Policy
 from partita.service import bearer, browsers, cors, shared_key
@@ -37,7 +36,7 @@ from partita.service.sas import (
 )
 from partita.service.xml_wire import ServiceProperties
 from partita.tables import edm
-from partita.tables.edm import TICKS_A_DAY
+from partita.ticks import TICKS_PER_DAY, Clock
 
 logger = logging.getLogger("partita.service")
 
@@ -129,7 +128,7 @@ class Front:
         service, request_id = self.service, self._request_ids.take()
         now, properties, unserved = self._clock.ticks(), _NO_PROPERTIES, ""
         version = request.headers.get("x-ms-version")
-        today = now // TICKS_A_DAY if self._bounds_versions else None
+        today = now // TICKS_PER_DAY if self._bounds_versions else None
         is_versioned = version is not None and is_served(version, today)
         if version is None or not is_versioned:
             version = _unnamed_version(request, service.default_version)
@@ -278,7 +277,8 @@ def is_served(version: str, today: int | None) -> bool:
     if _VERSION.fullmatch(version) is None or parse_time(version) is None:
         return False
     return (
-        today is None or version <= edm.text_of((today + VERSION_DAYS_AHEAD_MAX) * TICKS_A_DAY)[:10]
+        today is None
+        or version <= edm.text_of((today + VERSION_DAYS_AHEAD_MAX) * TICKS_PER_DAY)[:10]
     )
 
 

@@ -18,8 +18,7 @@ import msgspec
 
 from partita.errors import InvalidRequestError, LimitExceededError, PartitaError, UnavailableError
 from partita.service.request import Request, Response
-
-TICKS_A_SECOND: Final = 10_000_000
+from partita.ticks import TICKS_PER_SECOND
 
 CLOSE: Final = b"Connection: close\r\n"
 KEEP: Final = b""
@@ -243,7 +242,7 @@ _ERRORS_BY_STATUS: Final[dict[int, type[PartitaError]]] = {
 
 
 def _message_of(refusal: Refusal, request_id: str, ticks: int) -> str:
-    seconds, fraction = divmod(ticks, TICKS_A_SECOND)
+    seconds, fraction = divmod(ticks, TICKS_PER_SECOND)
     time = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{fraction:07}Z"
     return f"{refusal.message}\nRequestId:{request_id}\nTime:{time}"
 
@@ -298,7 +297,7 @@ def http_date(ticks: int) -> str:
     >>> http_date(16_345_943_130_000_000)
     'Mon, 18 Oct 2021 21:58:33 GMT'
     """
-    return _date_of(ticks // TICKS_A_SECOND)
+    return _date_of(ticks // TICKS_PER_SECOND)
 
 
 @lru_cache(maxsize=4096)

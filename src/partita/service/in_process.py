@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from partita.clock import Clock, SystemClock
+from partita.clock import SystemClock
 from partita.database import Durability
 from partita.errors import ConfigurationError, UsageError
 from partita.service.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, Account, Accounts
@@ -20,6 +20,7 @@ from partita.service.front import Front
 from partita.service.request import Request, Response
 from partita.service.services import BLOBS, KINDS, QUEUES, TABLES, ServiceKind
 from partita.service.targets import Targets
+from partita.ticks import Clock
 
 if TYPE_CHECKING:
     from azure.data.tables import TableServiceClient

@@ -5,7 +5,6 @@ from functools import lru_cache
 
 from partita.errors import InvalidRequestError
 from partita.queues.engine import QueuePage
-from partita.queues.limits import TICKS_A_SECOND
 from partita.queues.message import Message
 from partita.queues.store import Queue
 from partita.service.http_wire import http_date
@@ -13,6 +12,7 @@ from partita.service.metadata_wire import metadata_headers
 from partita.service.queue_wire import ListQueues
 from partita.service.request import Response
 from partita.service.xml_text import document, element, escape, escape_attribute, text_element
+from partita.ticks import TICKS_PER_SECOND
 
 _XML = ("Content-Type", "application/xml")
 
@@ -120,4 +120,4 @@ def _content(message: Message) -> str:
 
 
 def _time(ticks: int) -> str:
-    return _dated(ticks // TICKS_A_SECOND * TICKS_A_SECOND)
+    return _dated(ticks // TICKS_PER_SECOND * TICKS_PER_SECOND)

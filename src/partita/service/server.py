@@ -18,12 +18,13 @@ from typing import Any
 
 import msgspec
 
-from partita.clock import Clock, SystemClock
+from partita.clock import SystemClock
 from partita.errors import ConfigurationError
 from partita.service.connections import Connections, RequestLog
 from partita.service.http import HttpProtocol, Respond
 from partita.service.http_wire import TABLE_DIALECT, Dialect, HttpLimits
 from partita.service.request import Response
+from partita.ticks import Clock
 
 _FREE_PORT_ATTEMPTS_MAX = 20
 

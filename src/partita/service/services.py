@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import msgspec
 
-from partita.clock import Clock
 from partita.service.account import Accounts
 from partita.service.blob_service import BlobService
 from partita.service.front import Service
@@ -18,6 +17,7 @@ from partita.service.http_wire import (
 )
 from partita.service.queue_service import QueueService
 from partita.service.table_service import TableService
+from partita.ticks import Clock
 
 
 class ServiceKind(msgspec.Struct, frozen=True):

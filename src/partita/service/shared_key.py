@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from partita.errors import ConfigurationError, InvalidRequestError, NotAuthorizedError
 from partita.service.request import Request
-from partita.tables.edm import TICKS_A_DAY, TICKS_A_SECOND
+from partita.ticks import TICKS_PER_DAY, TICKS_PER_SECOND
 
 SKEW_SECONDS = 900
 """How far the date of a request may be from ours, both ways."""
@@ -287,14 +287,14 @@ def _ticks_of_http_date(text: str) -> int | None:
     hours, minutes, seconds = int(hour), int(minute), int(second)
     if hours > 23 or minutes > 59 or seconds > 59:
         return None
-    return days * TICKS_A_DAY + (hours * 3600 + minutes * 60 + seconds) * TICKS_A_SECOND
+    return days * TICKS_PER_DAY + (hours * 3600 + minutes * 60 + seconds) * TICKS_PER_SECOND
 
 
 def _check_date(text: str, now: int, skew_seconds: int | None) -> None:
     ticks = parse_http_date(text)
     if ticks is None:
         raise authentication_failed(hint="The request needs x-ms-date or Date in RFC 1123 form.")
-    if skew_seconds is not None and abs(now - ticks) > skew_seconds * TICKS_A_SECOND:
+    if skew_seconds is not None and abs(now - ticks) > skew_seconds * TICKS_PER_SECOND:
         raise authentication_failed(
             hint=f"The date of the request is more than {skew_seconds} seconds from the server's."
         )

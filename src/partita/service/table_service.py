@@ -9,7 +9,6 @@ from typing import assert_never
 
 import msgspec
 
-from partita.clock import Clock
 from partita.errors import (
     DamageError,
     InvalidRequestError,
@@ -56,6 +55,7 @@ from partita.service.table_wire import (
 from partita.tables import limits, plan
 from partita.tables.group import EntityGroup
 from partita.tables.operations import Insert
+from partita.ticks import Clock
 
 DEFAULT_VERSION = "2019-02-02"
 """The API version of requests that name none: what the current Python SDK sends."""

@@ -11,11 +11,11 @@ from typing import TypeVar
 
 import msgspec
 
-from partita.clock import Clock
 from partita.tables.limits import KIB
+from partita.ticks import Clock
 
-PARTITION_ENTITIES_A_SECOND = 2_000
-ACCOUNT_ENTITIES_A_SECOND = 20_000
+PARTITION_ENTITIES_PER_SECOND = 2_000
+ACCOUNT_ENTITIES_PER_SECOND = 20_000
 COUNTED_BYTES = 1 * KIB
 """The published rates are for entities of this size: a larger one counts for several."""
 BURST_SECONDS = 1
@@ -61,8 +61,8 @@ class Targets:
         self,
         clock: Clock,
         *,
-        partition_rate: int = PARTITION_ENTITIES_A_SECOND,
-        account_rate: int = ACCOUNT_ENTITIES_A_SECOND,
+        partition_rate: int = PARTITION_ENTITIES_PER_SECOND,
+        account_rate: int = ACCOUNT_ENTITIES_PER_SECOND,
     ) -> None:
         self._clock = clock
         self._partition_step = _SECOND // partition_rate

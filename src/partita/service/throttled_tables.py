@@ -10,8 +10,8 @@ from operator import attrgetter
 
 from partita.errors import StoreBusyError
 from partita.service.targets import (
-    ACCOUNT_ENTITIES_A_SECOND,
-    PARTITION_ENTITIES_A_SECOND,
+    ACCOUNT_ENTITIES_PER_SECOND,
+    PARTITION_ENTITIES_PER_SECOND,
     Excess,
     Target,
     Targets,
@@ -98,15 +98,15 @@ def _busy(excess: Excess) -> StoreBusyError:
             "ServerBusy",
             "The server is busy.",
             facts=facts,
-            hint=f"Above {PARTITION_ENTITIES_A_SECOND} entities of 1 KiB a second in one partition:"
-            f" spread the keys over several, or slow down.{_OPT_OUT}",
+            hint=f"Above {PARTITION_ENTITIES_PER_SECOND} entities of 1 KiB a second in one"
+            f" partition: spread the keys over several, or slow down.{_OPT_OUT}",
             setting=_SETTING,
         )
     return StoreBusyError(
         "ServerBusy",
         "Operations per second is over the account limit.",
         facts=facts,
-        hint=f"Above {ACCOUNT_ENTITIES_A_SECOND} entities of 1 KiB a second in one account:"
+        hint=f"Above {ACCOUNT_ENTITIES_PER_SECOND} entities of 1 KiB a second in one account:"
         f" slow down, or share them among several accounts.{_OPT_OUT}",
         setting=_SETTING,
     )

@@ -17,6 +17,7 @@ from partita.service.http_wire import http_date
 from partita.service.policy import LETTERS, check_policies, parse_time
 from partita.service.xml_text import document, element, escape, name_of, not_valid, parse_xml
 from partita.tables import edm
+from partita.ticks import TICKS_PER_SECOND
 
 CORS_RULES_MAX = 5
 CORS_TEXT_BYTES_MAX = 2 * 1024
@@ -148,7 +149,7 @@ def _time_element(name: str, text: str | None) -> str:
     if ticks is None:
         return ""
     whole = edm.text_of(ticks)[:19]
-    return element(name, f"{whole}.{ticks % edm.TICKS_A_SECOND:07}Z")
+    return element(name, f"{whole}.{ticks % TICKS_PER_SECOND:07}Z")
 
 
 def parse_properties(

@@ -60,7 +60,7 @@ LOCK_TRIES = 120
 LOCK_PAUSE_SECONDS = 0.25
 LOCK_TIMEOUT_MS = 250
 """Writers queue behind a lock that waits, so it waits briefly and often: a minute in all."""
-ROWS_A_BLOCK = 128
+ROWS_PER_BLOCK = 128
 # Sessions that hold the table for longer than a try lasts. Readers count: triggers are removed
 # with a lock that waits for them too.
 _BLOCKERS = """
@@ -678,7 +678,7 @@ def _blocks(source: PGconn) -> Iterator[bytes]:
         else:
             poll.poll()
             source.consume_input()
-        if len(rows) == ROWS_A_BLOCK:
+        if len(rows) == ROWS_PER_BLOCK:
             yield b"".join(rows)
             rows.clear()
     if rows:

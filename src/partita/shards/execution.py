@@ -17,7 +17,6 @@ from typing import Literal, TypeVar
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from partita.clock import TICKS_A_SECOND, Clock
 from partita.errors import (
     OperationPendingError,
     PartitaError,
@@ -29,6 +28,7 @@ from partita.shards.global_catalog import LockedMap, Record, StampedError
 from partita.shards.mapping import Location
 from partita.shards.operations import LocalChange, Plan, Position
 from partita.shards.validation import lock_number
+from partita.ticks import TICKS_PER_SECOND, Clock
 
 Outcome = TypeVar("Outcome")
 FaultPoint = Callable[[str], None]
@@ -182,7 +182,7 @@ class Executor:
         self.fault("global preparing")
         now = self.clock.ticks()
         global_catalog.prepare(locked.connection, plan, owner=_owner(), now=now)
-        old = now - UNDONE_KEPT_SECONDS * TICKS_A_SECOND
+        old = now - UNDONE_KEPT_SECONDS * TICKS_PER_SECOND
         global_catalog.forget_undone(locked.connection, old)
         return plan
 
@@ -382,7 +382,7 @@ class Executor:
                 return operation in _live
             if _birth(int(process)) != born:
                 return False
-        return self.clock.ticks() - record.beat_at < LEASE_SECONDS * TICKS_A_SECOND
+        return self.clock.ticks() - record.beat_at < LEASE_SECONDS * TICKS_PER_SECOND
 
     def _is_postgresql(self) -> bool:
         return self.engine.dialect.name == "postgresql"

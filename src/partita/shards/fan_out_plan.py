@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, TypedDict
 import msgspec
 from sqlalchemy import URL, Executable
 
-from partita.clock import Clock, SystemClock
+from partita.clock import SystemClock
 from partita.errors import (
     InvalidRequestError,
     MappingNotFoundError,
@@ -29,6 +29,7 @@ from partita.shards.schema import ShardedSchema
 from partita.shards.shard_key import KeyType
 from partita.shards.shard_reader import ShardReader
 from partita.shards.shard_statement import OrderBy, ShardStatement, shard_statement
+from partita.ticks import Clock
 
 OPEN_TRIES_MAX = 3
 """Connections of the pool that may turn out dead before a shard counts as failed."""

@@ -18,7 +18,7 @@ from alembic.config import Config
 from sqlalchemy import URL, Connection, MetaData, text
 from sqlalchemy.exc import DBAPIError
 
-from partita.clock import Clock, SystemClock
+from partita.clock import SystemClock
 from partita.errors import (
     ConfigurationError,
     MappingExistsError,
@@ -49,6 +49,7 @@ from partita.shards.rollout import (
     show_progress,
 )
 from partita.shards.shard_map import ShardMap
+from partita.ticks import Clock
 
 ADD_SHARD = "add_shard"
 STATUS_WORKERS_MAX = 8

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from sqlalchemy import URL
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
-from partita.clock import Clock, SystemClock
+from partita.clock import SystemClock
 from partita.errors import (
     ShardInUseError,
     ShardMapExistsError,
@@ -30,6 +30,7 @@ from partita.shards.recovery import Recovery
 from partita.shards.schema import ShardedSchema
 from partita.shards.shard_key import BUCKETS_MAX, key_type
 from partita.shards.shard_map import HashShardMap, ListShardMap, RangeShardMap
+from partita.ticks import Clock
 
 IfExists = Literal["fail", "keep", "replace"]
 Load = Literal["lazy", "eager"]

@@ -16,7 +16,6 @@ import msgspec
 from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 
-from partita.clock import Clock
 from partita.errors import (
     CatalogMismatchError,
     MoveRefusedError,
@@ -50,6 +49,7 @@ from partita.shards.operations import MappingRow, stale_mapping
 from partita.shards.ranges import KeyRange, Range
 from partita.shards.row_copies import open_copy
 from partita.shards.schema import ShardedSchema
+from partita.ticks import Clock
 
 if TYPE_CHECKING:
     from partita.shards.offline import Fence

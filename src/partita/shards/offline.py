@@ -14,13 +14,13 @@ from typing import Self
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError, ProgrammingError
 
-from partita.clock import Clock
 from partita.errors import OperationPendingError
 from partita.shards import revocable
 from partita.shards.engines import Engines
 from partita.shards.execution import unreachable
 from partita.shards.mapping import Location, Mapping
 from partita.shards.validation import LOCK_CLASS, lock_number
+from partita.ticks import Clock
 
 GRACE_SECONDS = 2.0
 """How long transactions may go on before they are terminated."""

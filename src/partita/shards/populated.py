@@ -16,7 +16,7 @@ from partita.shards.ranges import KeyRange
 from partita.shards.schema import ShardedTable
 from partita.shards.shard_map import ShardMap
 
-KEYS_A_FETCH = 10_000
+KEYS_PER_FETCH = 10_000
 
 
 def check_rows(
@@ -89,7 +89,7 @@ def _count_keys(
     by_name = {column.name: column for column in table.columns}
     columns = [by_name[name] for name in names]
     query = select(*columns, func.count()).group_by(*columns)
-    found = connection.execution_options(yield_per=KEYS_A_FETCH).execute(query)
+    found = connection.execution_options(yield_per=KEYS_PER_FETCH).execute(query)
     for *values, rows in found:
         yield tuple(_aware(value) for value in values), rows
 

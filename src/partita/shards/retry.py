@@ -17,7 +17,6 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from partita.clock import Clock
 from partita.errors import (
     InDoubtError,
     MappingOfflineError,
@@ -28,6 +27,7 @@ from partita.errors import (
 )
 from partita.shards.router import RoutedMap
 from partita.shards.session import AsyncRoutedSessionmaker, RoutedSession, RoutedSessionmaker
+from partita.ticks import Clock
 
 T = TypeVar("T")
 

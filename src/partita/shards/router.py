@@ -18,7 +18,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.pool import PoolProxiedConnection as Pooled
 from sqlalchemy.util import await_only, greenlet_spawn
 
-from partita.clock import Clock
 from partita.errors import (
     MappingOfflineError,
     ShardOfflineError,
@@ -31,6 +30,7 @@ from partita.shards.engines import ENTER, Engines
 from partita.shards.mapping import Mapping, MappingStatus
 from partita.shards.row_keys import RowKeys
 from partita.shards.validation import Entry
+from partita.ticks import Clock
 
 Validate = Literal["always", "lease", "never"]
 

@@ -16,7 +16,6 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from sqlalchemy import URL, Connection
 
-from partita.clock import Clock
 from partita.errors import (
     ConflictError,
     MappingNotFoundError,
@@ -44,13 +43,14 @@ from partita.shards.routes import Routes
 from partita.shards.row_keys import RowKeys
 from partita.shards.schema import ShardedSchema
 from partita.shards.shard_key import BUCKET, KeyType, bucket_of, key_type_named
+from partita.ticks import Clock
 
 Outcome = TypeVar("Outcome")
 Lookup = Literal["cache", "store"]
 Where = Shard | Location | URL | str
 """A shard, or what it is called by."""
 
-RANGES_A_QUERY = 200
+RANGES_PER_QUERY = 200
 """How many new ranges are compared with what is mapped at a time."""
 CACHED_ONE_BY_ONE_MAX = 200
 """Beyond this many new mappings the cache is built anew: each single one copies a chunk."""
@@ -550,8 +550,8 @@ class ShardMap(Routes):
 
     def _taken(self, locked: LockedMap, ranges: Sequence[KeyRange]) -> Iterator[str]:
         ordered = sorted(ranges)
-        for start in range(0, len(ordered), RANGES_A_QUERY):
-            some = ordered[start : start + RANGES_A_QUERY]
+        for start in range(0, len(ordered), RANGES_PER_QUERY):
+            some = ordered[start : start + RANGES_PER_QUERY]
             span = KeyRange(some[0].low, some[-1].high)
             for row in locked.overlapping(
                 span.low, span.high, limit=10 if len(some) == 1 else None

@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
-from partita.clock import TICKS_A_SECOND
+from partita.ticks import TICKS_PER_SECOND
 
 T = TypeVar("T")
 
@@ -290,7 +290,7 @@ class SimClock:
         self._random = random.Random(f"{loop.seed}/clock/{name}")  # noqa: S311 - reproducible
 
     def ticks(self) -> int:
-        return START_TICKS + round((self.monotonic() + self._skew) * TICKS_A_SECOND)
+        return START_TICKS + round((self.monotonic() + self._skew) * TICKS_PER_SECOND)
 
     def monotonic(self) -> float:
         return self._loop.time() * self._rate

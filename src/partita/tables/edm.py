@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from partita.errors import InvalidPropertyError, LimitExceededError
 from partita.tables import limits
+from partita.ticks import TICKS_PER_DAY, TICKS_PER_SECOND
 
 STRING = "Edm.String"
 INT32 = "Edm.Int32"
@@ -36,11 +37,9 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 SHORT_TEXT = limits.PROPERTY_BYTES_MAX // 4
 """Every code point is at most two units, so texts up to this length need no count."""
 
-TICKS_A_SECOND = 10_000_000
-TICKS_A_DAY = 86_400 * TICKS_A_SECOND
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
-TICKS_MIN = (date(1601, 1, 1).toordinal() - _EPOCH_DAY) * TICKS_A_DAY
-TICKS_MAX = (date(9999, 12, 31).toordinal() + 1 - _EPOCH_DAY) * TICKS_A_DAY - 1
+TICKS_MIN = (date(1601, 1, 1).toordinal() - _EPOCH_DAY) * TICKS_PER_DAY
+TICKS_MAX = (date(9999, 12, 31).toordinal() + 1 - _EPOCH_DAY) * TICKS_PER_DAY - 1
 
 _DATETIME = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)"
@@ -78,18 +77,18 @@ def ticks_of(text: str) -> int | None:
     hours, minutes, seconds = int(hour or 0), int(minute or 0), int(second or 0)
     if hours > 23 or minutes > 59 or seconds > 59:
         return None
-    ticks = days * TICKS_A_DAY + (hours * 3600 + minutes * 60 + seconds) * TICKS_A_SECOND
+    ticks = days * TICKS_PER_DAY + (hours * 3600 + minutes * 60 + seconds) * TICKS_PER_SECOND
     if fraction:
         ticks += int(fraction[:7].ljust(7, "0"))
     if sign:
-        offset = (int(zone_hours) * 3600 + int(zone_minutes) * 60) * TICKS_A_SECOND
+        offset = (int(zone_hours) * 3600 + int(zone_minutes) * 60) * TICKS_PER_SECOND
         ticks += -offset if sign == "+" else offset
     return ticks
 
 
 def text_of(ticks: int) -> str:
     """Print ticks as the service does: UTC, trailing zeros of the fraction trimmed."""
-    seconds, fraction = divmod(ticks, TICKS_A_SECOND)
+    seconds, fraction = divmod(ticks, TICKS_PER_SECOND)
     whole = _text_of_second(seconds)
     if fraction:
         return f"{whole}.{fraction:07}".rstrip("0") + "Z"

@@ -20,6 +20,7 @@ import msgspec
 from partita.errors import FilterSyntaxError, NotSupportedError, UsageError
 from partita.tables import edm, limits
 from partita.tables.entity import check_property_name, printable
+from partita.ticks import TICKS_PER_DAY
 
 PARTITION_KEY, ROW_KEY, TIMESTAMP = "PartitionKey", "RowKey", "Timestamp"
 SYSTEM_TYPES = {PARTITION_KEY: edm.STRING, ROW_KEY: edm.STRING, TIMESTAMP: edm.DATETIME}
@@ -145,7 +146,7 @@ _WORDS = {
     "-INF": Literal(edm.DOUBLE, -math.inf),
     "-Infinity": Literal(edm.DOUBLE, -math.inf),
 }
-_TICKS_FIRST = (date.min.toordinal() - date(1970, 1, 1).toordinal()) * edm.TICKS_A_DAY
+_TICKS_FIRST = (date.min.toordinal() - date(1970, 1, 1).toordinal()) * TICKS_PER_DAY
 
 
 class _Name(NamedTuple):

@@ -14,13 +14,13 @@ from typing import Any, TypedDict, cast
 import apsw
 import msgspec
 
-from partita.clock import Clock
 from partita.tables import limits, pushdown
 from partita.tables.edm import TYPE_SUFFIX
 from partita.tables.entity import Entity, EntityKey
 from partita.tables.filters import Filter, compile_filter, names_in
 from partita.tables.paging import KeyRange, Page, after
 from partita.tables.store import Table
+from partita.ticks import Clock
 
 CHUNK_ENTITIES = 12_000
 """A long filtered scan looks at this many entities at a time."""

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import apsw
 import msgspec
 
-from partita.clock import Clock, SystemClock
+from partita.clock import SystemClock
 from partita.database import Change, Database
 from partita.errors import TableExistsError, TableNotFoundError, UnavailableError
 from partita.policies import Policy
@@ -26,6 +26,7 @@ from partita.tables.filters import Filter
 from partita.tables.paging import KeyRange, Page
 from partita.tables.sqlite_scan import Scan, where_of
 from partita.tables.store import Statistics, Table
+from partita.ticks import Clock
 
 FORMAT_VERSION = 1
 SCHEMA = """

@@ -27,10 +27,11 @@ from partita.blobs.model import (
     Which,
 )
 from partita.blobs.sqlite_store import SqliteBlobStore
-from partita.clock import TICKS_A_SECOND, ManualClock
+from partita.clock import ManualClock
 from partita.database import Database
 from partita.errors import PartitaError
 from partita.store_clock import StoreClock
+from partita.ticks import TICKS_PER_SECOND
 
 EXAMPLES = 400 if os.environ.get("PARTITA_SOAK") else 50
 HERE = "here"
@@ -171,7 +172,7 @@ def lease_after(
             raise Refused("LeaseIsBreakingAndCannotBeAcquired")
         if held and state in ("leased", "breaking") and held.id != wanted:
             raise Refused("LeaseAlreadyPresent")
-        ends = None if seconds < 0 else now + seconds * TICKS_A_SECOND
+        ends = None if seconds < 0 else now + seconds * TICKS_PER_SECOND
         return Held(wanted, seconds, ends)
     if held is None:
         raise Refused("LeaseNotPresentWithLeaseOperation")
@@ -180,7 +181,7 @@ def lease_after(
             return replace(held, breaks=now)
         left = [at for at in (held.ends, held.breaks) if at is not None]
         if seconds is not None:
-            left.append(now + seconds * TICKS_A_SECOND)
+            left.append(now + seconds * TICKS_PER_SECOND)
         return replace(held, breaks=min(left) if left else now)
     if action == "change" and state in ("expired", "broken"):
         raise Refused("LeaseNotPresentWithLeaseOperation")
@@ -196,7 +197,7 @@ def lease_after(
         return None
     if state in ("breaking", "broken"):
         raise Refused("LeaseIsBrokenAndCannotBeRenewed")
-    ends = None if held.ends is None else now + held.seconds * TICKS_A_SECOND
+    ends = None if held.ends is None else now + held.seconds * TICKS_PER_SECOND
     return replace(held, ends=ends)
 
 
@@ -633,7 +634,7 @@ class BlobModel(RuleBasedStateMachine):
                 assert place.held is not None
                 assert place.held.breaks is not None
                 left = max(place.held.breaks - now, 0)
-                assert outcome.seconds_left == -(-left // TICKS_A_SECOND)
+                assert outcome.seconds_left == -(-left // TICKS_PER_SECOND)
             elif place.held is not None:
                 assert outcome.lease_id == place.held.id
 
@@ -641,7 +642,7 @@ class BlobModel(RuleBasedStateMachine):
     def a_lease_runs_out(self, name: str) -> None:
         held = self.places[name].held
         if held and held.ends is not None and held.state(self.now) == "leased":
-            self.clock.advance((held.ends - self.now) / TICKS_A_SECOND + 1)
+            self.clock.advance((held.ends - self.now) / TICKS_PER_SECOND + 1)
 
     @rule(seconds=st.sampled_from([1, 7, 16]))
     def time_passes(self, seconds: int) -> None:

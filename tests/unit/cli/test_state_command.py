@@ -22,11 +22,12 @@ import pytest
 import partita
 from partita.cli.main import main
 from partita.cli.state_export import plain_key, plain_value
-from partita.clock import TICKS_A_SECOND, ManualClock, SystemClock
+from partita.clock import ManualClock, SystemClock
 from partita.reliable import StateManager, Transaction
 from partita.reliable.checkpoint import read_file, write_file
 from partita.reliable.os_disk import OsDisk
 from partita.reliable.state import State
+from partita.ticks import TICKS_PER_SECOND
 
 Capture = pytest.CaptureFixture[str]
 
@@ -751,7 +752,7 @@ def test_every_key_survives_json(key: object) -> None:
 def test_expired_rows_are_not_exported(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    later = ManualClock(SystemClock().ticks() + 2 * 3600 * TICKS_A_SECOND)
+    later = ManualClock(SystemClock().ticks() + 2 * 3600 * TICKS_PER_SECOND)
     monkeypatch.setattr("partita.cli.state.SystemClock", lambda: later)
 
     rows = exported(capsys, folder, "--collection", "users")

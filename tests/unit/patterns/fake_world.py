@@ -20,7 +20,7 @@ from uuid import UUID
 
 import msgspec
 
-from partita.clock import TICKS_A_SECOND, ManualClock
+from partita.clock import ManualClock
 from partita.errors import (
     ConflictError,
     EntityExistsError,
@@ -72,6 +72,7 @@ from partita.patterns.values import Instant, Int32, Row, RowKey, Value, measure
 from partita.tables import edm, filters
 from partita.tables import limits as table_limits
 from partita.tables.entity import check_key, check_property_name, check_table_name
+from partita.ticks import TICKS_PER_SECOND
 
 T = TypeVar("T")
 
@@ -786,7 +787,7 @@ def _time_text(moment: datetime) -> str:
         ticks = edm.ticks_of(moment.text)
         assert ticks is not None
         return edm.text_of(ticks)
-    return edm.text_of((moment - EPOCH) // timedelta(microseconds=1) * (TICKS_A_SECOND // 10**6))
+    return edm.text_of((moment - EPOCH) // timedelta(microseconds=1) * (TICKS_PER_SECOND // 10**6))
 
 
 def _selected(row: Row, select: tuple[str, ...] | None) -> Row:

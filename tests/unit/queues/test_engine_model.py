@@ -24,7 +24,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from partita.clock import TICKS_A_SECOND, ManualClock
+from partita.clock import ManualClock
 from partita.database import Database
 from partita.errors import PartitaError
 from partita.queues import limits, sqlite_store
@@ -32,6 +32,7 @@ from partita.queues.engine import QueueEngine
 from partita.queues.message import Message
 from partita.queues.sqlite_store import SqliteQueueStore
 from partita.store_clock import StoreClock
+from partita.ticks import TICKS_PER_SECOND
 
 T = TypeVar("T")
 IS_SOAK = bool(os.environ.get("PARTITA_SOAK"))
@@ -204,13 +205,13 @@ class QueueMachine(RuleBasedStateMachine):
         )
         if message is None:
             return
-        expires_at = limits.NEVER if lifetime is None else now + lifetime * TICKS_A_SECOND
+        expires_at = limits.NEVER if lifetime is None else now + lifetime * TICKS_PER_SECOND
         known = Known(
             message.id,
             text,
             now,
             expires_at,
-            now + hidden * TICKS_A_SECOND,
+            now + hidden * TICKS_PER_SECOND,
             0,
             message.receipt,
             [],
@@ -237,7 +238,7 @@ class QueueMachine(RuleBasedStateMachine):
         if got:
             # Each change that only removed expired messages took a stamp, and at a later stamp
             # one more message may be seen.
-            stamp = got[0].visible_at - hidden * TICKS_A_SECOND
+            stamp = got[0].visible_at - hidden * TICKS_PER_SECOND
             assert now <= stamp <= now + STEPS_MAX
             now = stamp
             wanted = self.visible(name, now)[:limit]
@@ -247,7 +248,7 @@ class QueueMachine(RuleBasedStateMachine):
             assert message.receipt not in known.old_receipts
             known.receipt = message.receipt
             known.dequeue_count += 1
-            known.visible_at = now + hidden * TICKS_A_SECOND + position
+            known.visible_at = now + hidden * TICKS_PER_SECOND + position
             assert message == shown(known)
 
     @rule(name=QUEUES, limit=COUNTS)
@@ -268,7 +269,7 @@ class QueueMachine(RuleBasedStateMachine):
         if known is None:
             return
         receipt, now = self.a_receipt(known, data), self.upcoming()
-        visible_at = now + hidden * TICKS_A_SECOND
+        visible_at = now + hidden * TICKS_PER_SECOND
         expected = None
         try:
             self.held(name, known, receipt, now)

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.clock import TICKS_A_SECOND
 from partita.errors import InvalidKeyError, LimitExceededError
 from partita.queues import limits
 from partita.queues.message import (
@@ -19,6 +18,7 @@ from partita.queues.message import (
     print_receipt,
 )
 from partita.queues.names import check_queue_name
+from partita.ticks import TICKS_PER_SECOND
 
 PLACES = st.builds(
     MessagePlace,
@@ -74,7 +74,7 @@ def test_a_receipt_of_another_server_is_well_formed(size: int) -> None:
 
 
 def test_a_lifetime_ends_in_the_year_9999_at_the_latest() -> None:
-    assert expiry_of(5, 2) == 5 + 2 * TICKS_A_SECOND
+    assert expiry_of(5, 2) == 5 + 2 * TICKS_PER_SECOND
     assert expiry_of(5, None) == limits.NEVER
     assert expiry_of(limits.NEVER - 1, 2) == limits.NEVER
 

@@ -7,7 +7,7 @@ compared with that.
 import random
 from collections.abc import Iterable
 
-from partita.clock import Clock, ManualClock
+from partita.clock import ManualClock
 from partita.reliable.backup import finish_restore
 from partita.reliable.checkpoint import Checkpoints
 from partita.reliable.disk import Disk
@@ -30,6 +30,7 @@ from partita.reliable.records import (
     record_hash,
 )
 from partita.reliable.state import Collection, Description, State, encode_description
+from partita.ticks import Clock
 
 KINDS = ("dictionary", "dictionary", "queue", "index")
 

@@ -11,13 +11,14 @@ from typing import TypeVar
 
 import msgspec
 
-from partita.clock import Clock, ManualClock
+from partita.clock import ManualClock
 from partita.reliable.locks import LockMode
 from partita.reliable.opening import Durability, open_local
 from partita.reliable.state_manager import StateManager
 from partita.reliable.transaction import Transaction
 from partita.simulation.disk import SimDisk
 from partita.simulation.loop import SimClock, run, running_loop
+from partita.ticks import Clock
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from partita.clock import TICKS_A_SECOND, ManualClock
+from partita.clock import ManualClock
 from partita.errors import LockTimeoutError
 from partita.reliable import enumeration
 from partita.reliable.opening import open_local
@@ -23,6 +23,7 @@ from partita.reliable.snapshot import Snapshot
 from partita.reliable.state_manager import StateManager
 from partita.reliable.transaction import Transaction
 from partita.simulation.disk import SimDisk
+from partita.ticks import TICKS_PER_SECOND
 from unit.reliable.states import User
 
 T = TypeVar("T")
@@ -196,7 +197,7 @@ class StateMachine(RuleBasedStateMachine):
     @rule(place=which, key=keys)
     def set_session(self, place: int, key: str) -> None:
         one, number = self._one(place), int(self._number())
-        expires = self.clock.ticks() + TTL_SECONDS * TICKS_A_SECOND
+        expires = self.clock.ticks() + TTL_SECONDS * TICKS_PER_SECOND
         if self._locked(self.sessions.set(one.tx, key, number, timeout=0)):
             one.sessions[key] = (number, expires)
 

@@ -17,11 +17,11 @@ from typing import TypeVar
 
 import apsw
 
-from partita.clock import Clock
 from partita.database import APPLICATION_ID, translated
 from partita.errors import ConfigurationError, DamageError, PartitaError
 from partita.folder import make_folder, sync_names
 from partita.service.backup.manifest import Content
+from partita.ticks import Clock
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from partita.clock import Clock
 from partita.database import DATABASE_FILE
 from partita.errors import BackupOrderError
 from partita.service.account import check_account_name
@@ -36,6 +35,7 @@ from partita.service.backup.manifest import (
     decode,
     decode_contents,
 )
+from partita.ticks import Clock
 
 _NOT_WHAT_WAS_WRITTEN = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.EISDIR)
 """Missing, a link, a folder or a pipe where a file should be."""

@@ -16,7 +16,6 @@ import apsw
 
 import partita
 from partita.blobs.checksums import damaged
-from partita.clock import Clock
 from partita.database import APPLICATION_ID, DATABASE_FILE
 from partita.errors import FormatVersionError, StoreBusyError
 from partita.service.backup.files import (
@@ -45,6 +44,7 @@ from partita.service.backup.manifest import (
     encode,
     encode_contents,
 )
+from partita.ticks import TICKS_PER_SECOND, Clock
 
 MOMENTS_MAX = 20
 """Times to look for a moment at which every named file can be opened."""
@@ -53,8 +53,6 @@ MISSING_MAX = 3
 STEP_PAGES = 1024
 """Pages of the database between two reports of progress."""
 BUSY_MS = 10_000
-
-_TICKS_A_SECOND = 10_000_000
 
 
 def back_up(folder: Path, target: Path, *, clock: Clock, progress: Progress = silent) -> Manifest:
@@ -210,7 +208,7 @@ class _Copying:
 
 
 def _manifest_of(arriving: Path, account: str, contents: list[Content], clock: Clock) -> Manifest:
-    made_at = datetime.fromtimestamp(clock.ticks() // _TICKS_A_SECOND, UTC)
+    made_at = datetime.fromtimestamp(clock.ticks() // TICKS_PER_SECOND, UTC)
     size, sha256 = hash_of(arriving, DATABASE_FILE)
     return Manifest(
         account=account,
