@@ -31,7 +31,7 @@ RULES = (
     (r"asyncio\.run\((.*?)\)\n", r"\1\n"),
     (
         r"from partita\.patterns\.aio_port import AsyncPort, run\n",
-        "from partita.patterns.sync_port import SyncPort, run_sync\n",
+        "from partita.patterns.ports.sync_port import SyncPort, run_sync\n",
     ),
     (r"await run\(", "run_sync("),
     (r"\basync (def|for|with)\b", r"\1"),

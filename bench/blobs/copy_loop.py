@@ -87,9 +87,9 @@ class FileDownload:
 
 
 async def serve_partita(path: Path) -> None:
-    from partita.service.http_wire import STREAMING_LIMITS  # noqa: PLC0415 - the bare loop needs none
-    from partita.service.request import Request, Response  # noqa: PLC0415
-    from partita.service.server import Server  # noqa: PLC0415
+    from partita.service.hosting.server import Server  # noqa: PLC0415
+    from partita.service.http.message_bytes import STREAMING_LIMITS  # noqa: PLC0415 - the bare loop needs none
+    from partita.service.http.request import Request, Response  # noqa: PLC0415
 
     async def respond(_: Request) -> Response:
         return Response(200, download=FileDownload(path))

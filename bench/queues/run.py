@@ -27,10 +27,10 @@ from bench.tables.measure import OTHER_CORES_MAX, CpuMeter, RunError
 from bench.tables.servers import Server
 
 from partita.clock import SystemClock
-from partita.database import Database, Durability
 from partita.queues.engine import QueueEngine
 from partita.queues.sqlite_store import SqliteQueueStore
-from partita.store_clock import StoreClock
+from partita.storage.database import Database, Durability
+from partita.storage.store_clock import StoreClock
 
 CLIENTS = 16
 TARGET = 4.0

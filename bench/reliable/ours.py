@@ -23,7 +23,7 @@ from bench.reliable.workload import Item, Syncs, items, key_of, new_item, quanti
 
 import partita
 from partita.reliable import ReliableDictionary
-from partita.reliable.state_manager import StateManager
+from partita.reliable.manager.state_manager import StateManager
 
 NO_CHECKPOINT = 1 << 60
 LOADED_AT_ONCE = 5_000

@@ -24,7 +24,7 @@ from bench.reliable.workload import Item, Syncs, quantile
 from bench.tables import report, servers
 
 import partita
-from partita.reliable.nats_cluster import LocalCluster
+from partita.reliable.nats.cluster import LocalCluster
 
 NODES = 3
 RATE_MIN = 10_000

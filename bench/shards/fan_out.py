@@ -16,10 +16,10 @@ from typing import Any
 from sqlalchemy import Column, Engine, Integer, MetaData, Select, Table, create_engine, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from partita.shards.fan_out_plan import WORKERS
-from partita.shards.manager import ShardMapManager
-from partita.shards.ranges import Range
-from partita.shards.shard_map import RangeShardMap
+from partita.shards.fan_out.plan import WORKERS
+from partita.shards.keys.ranges import Range
+from partita.shards.maps.manager import ShardMapManager
+from partita.shards.maps.shard_map import RangeShardMap
 
 RATIO_MAX = 1.3
 SMALL_RATIO_MAX = 1.5

@@ -9,9 +9,9 @@ import random
 import time
 from pathlib import Path
 
-from partita.shards.manager import ShardMapManager
-from partita.shards.mapping import Mapping
-from partita.shards.ranges import Range, encode_range
+from partita.shards.keys.mapping import Mapping
+from partita.shards.keys.ranges import Range, encode_range
+from partita.shards.maps.manager import ShardMapManager
 
 US_MAX = {10_000: 1.5, 1_000_000: 3.0}
 KEYS = 20_000

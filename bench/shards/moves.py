@@ -40,11 +40,11 @@ from sqlalchemy import (
 )
 
 from partita.errors import PartitaError
-from partita.shards import move
-from partita.shards.manager import ShardMapManager
-from partita.shards.mapping import Mapping, Shard
-from partita.shards.ranges import Range
-from partita.shards.schema import ShardedSchema
+from partita.shards.keys.mapping import Mapping, Shard
+from partita.shards.keys.ranges import Range
+from partita.shards.keys.schema import ShardedSchema
+from partita.shards.maps.manager import ShardMapManager
+from partita.shards.moving import move
 from shards import postgres
 
 ROW_BYTES = 200

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.orm import Session
 
-from partita.shards.manager import ShardMapManager
-from partita.shards.ranges import Range
-from partita.shards.router import Validate
-from partita.shards.shard_map import RangeShardMap
+from partita.shards.keys.ranges import Range
+from partita.shards.maps.manager import ShardMapManager
+from partita.shards.maps.shard_map import RangeShardMap
+from partita.shards.routing.router import Validate
 
 BATCH = 20
 WARM_RUNS = 40

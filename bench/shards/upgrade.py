@@ -13,9 +13,9 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import NullPool, create_engine
 
-from partita.shards.fleet import Fleet
-from partita.shards.manager import ShardMapManager
-from partita.shards.ranges import Range
+from partita.shards.fleet.fleet import Fleet
+from partita.shards.keys.ranges import Range
+from partita.shards.maps.manager import ShardMapManager
 
 SHARDS = 50
 SECONDS_MAX = 5.0

@@ -12,8 +12,8 @@ from pathlib import Path
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from partita.shards.manager import ShardMapManager
-from partita.shards.ranges import Range
+from partita.shards.keys.ranges import Range
+from partita.shards.maps.manager import ShardMapManager
 
 WRITERS = (1, 4, 8)
 SLOT_SECONDS = 0.5

@@ -9,10 +9,14 @@ system does not pay for the others.
 import importlib
 from typing import TYPE_CHECKING
 
+from partita.moved_modules import keep_old_paths
+
 if TYPE_CHECKING:
     from partita.reliable.opening import open_state
-    from partita.reliable.partitions import open_service
-    from partita.service.in_process import open_account
+    from partita.reliable.service.service import open_service
+    from partita.service.hosting.in_process import open_account
+
+keep_old_paths()
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "open_account", "open_service", "open_state"]
@@ -20,7 +24,7 @@ __all__ = ["__version__", "open_account", "open_service", "open_state"]
 
 def __getattr__(name: str) -> object:
     if name == "open_account":
-        from partita.service.in_process import open_account  # noqa: PLC0415 - lazy by design
+        from partita.service.hosting.in_process import open_account  # noqa: PLC0415 - lazy by design
 
         return open_account
     if name == "open_state":
@@ -28,7 +32,7 @@ def __getattr__(name: str) -> object:
 
         return open_state
     if name == "open_service":
-        from partita.reliable.partitions import open_service  # noqa: PLC0415 - lazy by design
+        from partita.reliable.service.service import open_service  # noqa: PLC0415 - lazy by design
 
         return open_service
     if name in ("reliable", "shards"):

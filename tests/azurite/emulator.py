@@ -23,12 +23,12 @@ from bench.tables.servers import Server, azurite_in_memory, free_port
 from yarl import URL
 
 from partita.clock import SystemClock
-from partita.service.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, Account
-from partita.service.address import print_continuation
-from partita.service.azure_transport import AsyncInProcessTransport, InProcessTransport
-from partita.service.in_process import ENDPOINTS, AsyncClients, LocalAccount
-from partita.service.request import Request, Response
-from partita.service.services import BLOBS, QUEUES, TABLES, ServiceKind
+from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, Account
+from partita.service.formats.address import print_continuation
+from partita.service.hosting.azure_transport import AsyncInProcessTransport, InProcessTransport
+from partita.service.hosting.in_process import ENDPOINTS, AsyncClients, LocalAccount
+from partita.service.hosting.services import BLOBS, QUEUES, TABLES, ServiceKind
+from partita.service.http.request import Request, Response
 
 SPARE_ACCOUNTS = 4000
 _SPARE_KEY = "YSBrZXkgZm9yIHRlc3Rz"

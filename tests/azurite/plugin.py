@@ -14,8 +14,8 @@ import pytest
 from azurite.emulator import EmulatedAccount, Emulator
 from azurite.gaps import GAPS, NOT_APPLICABLE
 from partita.clock import ManualClock
-from partita.patterns import connecting
-from partita.service import in_process
+from partita.patterns.ports import connecting
+from partita.service.hosting import in_process
 from partita.ticks import Clock
 from unit.patterns.fake_world import FakeWorld
 from wire.live import LiveServer

@@ -13,9 +13,9 @@ import msgspec
 import pytest_asyncio
 
 from partita.patterns import Database, connect, evolve
-from partita.service.in_process import LocalAccount, Respond
-from partita.service.request import Request, Response
-from partita.service.services import TABLES, ServiceKind
+from partita.service.hosting.in_process import LocalAccount, Respond
+from partita.service.hosting.services import TABLES, ServiceKind
+from partita.service.http.request import Request, Response
 from patterns.staff import KEYRING, Department, Employee, Expense, anywhere, by_last, person
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")

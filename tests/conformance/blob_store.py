@@ -15,10 +15,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from partita.blobs import limits
-from partita.blobs.checksums import sums_of
-from partita.blobs.engine import BlobEngine
-from partita.blobs.model import (
+from partita.blobs.engine.engine import BlobEngine
+from partita.blobs.rules import limits
+from partita.blobs.rules.checksums import sums_of
+from partita.blobs.rules.model import (
     Blob,
     BlobName,
     BlobPrefix,

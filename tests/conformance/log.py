@@ -1,4 +1,4 @@
-"""The contract of partita.reliable.log as a suite that every Log subclasses.
+"""The contract of partita.reliable.storage.log as a suite that every Log subclasses.
 
 Nothing here knows how a log keeps things. A subclass says how to open one, and how to open it
 again as the next process would. Records are real ones: a log may check that they continue each
@@ -18,9 +18,7 @@ from partita.errors import (
     NotReadableError,
     PartitaError,
 )
-from partita.reliable.limits import RECORD_BYTES_MAX
-from partita.reliable.log import Log
-from partita.reliable.records import (
+from partita.reliable.state.records import (
     FORMAT,
     NO_HASH,
     Entry,
@@ -30,6 +28,8 @@ from partita.reliable.records import (
     encode_record,
     record_hash,
 )
+from partita.reliable.storage.log import Log
+from partita.reliable.values.limits import RECORD_BYTES_MAX
 
 Kept = list[tuple[int, bytes]]
 

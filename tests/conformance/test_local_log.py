@@ -19,11 +19,11 @@ from partita.errors import (
     StoreStoppedError,
     UsageError,
 )
-from partita.reliable.disk import Disk
-from partita.reliable.local_log import MARKS_BYTES_MAX, MARKS_FILE, Durability, LocalLog
-from partita.reliable.log import Log
-from partita.reliable.os_disk import OsDisk
-from partita.reliable.segment import FRAME_START, HEADING_BYTES, MARK_BYTES
+from partita.reliable.storage.disk import Disk
+from partita.reliable.storage.local_log import MARKS_BYTES_MAX, MARKS_FILE, Durability, LocalLog
+from partita.reliable.storage.log import Log
+from partita.reliable.storage.os_disk import OsDisk
+from partita.reliable.storage.segment import FRAME_START, HEADING_BYTES, MARK_BYTES
 from partita.simulation.disk import Drop, SimDisk, Sync
 
 
@@ -508,7 +508,7 @@ async def test_marks_are_written_as_time_goes_on_and_stay_few(disk: SimDisk) -> 
 async def test_fast_appends_are_synced_in_the_background(
     disk: SimDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("partita.reliable.local_log.FAST_SYNC_SECONDS", 0.001)
+    monkeypatch.setattr("partita.reliable.storage.local_log.FAST_SYNC_SECONDS", 0.001)
     log = await LocalLog.open(disk, durability="fast")
     appended = await RecordChain().append_to(log, 10)
     before = len(disk.events)
@@ -535,7 +535,7 @@ async def test_fast_appends_are_durable_when_that_is_asked_for(disk: SimDisk) ->
 async def test_a_failed_sync_in_the_background_stops_the_fast_log(
     disk: SimDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("partita.reliable.local_log.FAST_SYNC_SECONDS", 0.001)
+    monkeypatch.setattr("partita.reliable.storage.local_log.FAST_SYNC_SECONDS", 0.001)
     log = await LocalLog.open(disk, durability="fast")
     chain = RecordChain()
     disk.fail_sync()

@@ -2,8 +2,8 @@ from typing import ClassVar
 
 from conformance.log import LogConformance
 from partita.clock import ManualClock
-from partita.reliable.log import Log
-from partita.reliable.quorum_log import QuorumLog
+from partita.reliable.replication.quorum_log import QuorumLog
+from partita.reliable.storage.log import Log
 from partita.simulation.stream import NO_FAULTS, Faults, SimCluster
 
 NUISANCES = Faults(

@@ -3,13 +3,15 @@ from typing import Any
 import pytest
 
 from conformance.blob_store import HERE, LONG, BlobStoreConformance, blob
-from partita.blobs import collector, downloading, limits
-from partita.blobs.engine import BlobEngine
-from partita.blobs.model import Include
-from partita.blobs.scan import Scan
-from partita.blobs.sqlite_store import SqliteBlobStore
-from partita.database import Database
-from partita.store_clock import StoreClock
+from partita.blobs.engine.engine import BlobEngine
+from partita.blobs.rules import limits
+from partita.blobs.rules.model import Include
+from partita.blobs.store import download as downloading
+from partita.blobs.store import garbage_collector as collector
+from partita.blobs.store.list_scan import Scan
+from partita.blobs.store.sqlite_store import SqliteBlobStore
+from partita.storage.database import Database
+from partita.storage.store_clock import StoreClock
 
 
 class TestBlobsInAFolder(BlobStoreConformance):

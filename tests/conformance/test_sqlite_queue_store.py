@@ -3,10 +3,10 @@ from typing import Any
 import pytest
 
 from conformance.queue_store import QueueStoreConformance
-from partita.database import Database
 from partita.queues import sqlite_store
 from partita.queues.sqlite_store import SqliteQueueStore
-from partita.store_clock import StoreClock
+from partita.storage.database import Database
+from partita.storage.store_clock import StoreClock
 
 
 class SqliteQueueStoreConformance(QueueStoreConformance):

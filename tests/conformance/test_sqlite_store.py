@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from conformance.table_store import EVERYTHING, TableStoreConformance, condition, row_keys_of
-from partita.database import Database
 from partita.errors import StoreLockedError
+from partita.storage.database import Database
 from partita.tables import sqlite_scan, sqlite_store
 from partita.tables.sqlite_store import SqliteTableStore
 

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 from partita.errors import PartitaError
-from partita.reliable.local_log import LocalLog
-from partita.reliable.os_disk import OsDisk
-from partita.reliable.records import FORMAT, Entry, Put, Record, encode_record
+from partita.reliable.state.records import FORMAT, Entry, Put, Record, encode_record
+from partita.reliable.storage.local_log import LocalLog
+from partita.reliable.storage.os_disk import OsDisk
 
 
 async def work(folder: Path, count: int, *, alone: bool) -> None:

@@ -12,14 +12,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from partita.blobs.engine import BlobEngine
-from partita.blobs.files import FileSystem, FolderFiles
-from partita.blobs.model import BlobName, BlockChoice
-from partita.blobs.sqlite_store import SqliteBlobStore
+from partita.blobs.engine.engine import BlobEngine
+from partita.blobs.rules.model import BlobName, BlockChoice
+from partita.blobs.store.files import FileSystem, FolderFiles
+from partita.blobs.store.sqlite_store import SqliteBlobStore
 from partita.clock import ManualClock
-from partita.database import Database
 from partita.errors import DamageError, PartitaError
-from partita.store_clock import StoreClock
+from partita.storage.database import Database
+from partita.storage.store_clock import StoreClock
 from partita.ticks import Clock
 
 CONTAINER = "work"

@@ -16,8 +16,8 @@ import msgspec
 
 import partita
 from partita.reliable import LockMode, Transaction
-from partita.reliable.local_log import Durability, LocalLog
-from partita.reliable.state_manager import StateManager
+from partita.reliable.manager.state_manager import StateManager
+from partita.reliable.storage.local_log import Durability, LocalLog
 
 CLIENTS = 6
 ACCOUNTS = 8

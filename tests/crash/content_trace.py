@@ -10,7 +10,7 @@ import random
 from pathlib import Path
 from typing import NamedTuple
 
-from partita.blobs.files import FileSystem
+from partita.blobs.store.files import FileSystem
 
 FileKey = int
 """Number of the event that created the file or folder."""

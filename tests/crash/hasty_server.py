@@ -3,7 +3,7 @@
 import sys
 
 from partita.cli.main import main
-from partita.database import Database
+from partita.storage.database import Database
 
 HASTE_SECONDS = 0.05
 

@@ -14,12 +14,12 @@ from pathlib import Path
 from crash.queue_live import a_text
 from crash.workload import Finding
 from partita.clock import ManualClock
-from partita.database import Database, Durability
 from partita.errors import QueueNotFoundError
 from partita.queues.engine import QueueEngine
 from partita.queues.message import Message
 from partita.queues.sqlite_store import SqliteQueueStore
-from partita.store_clock import StoreClock
+from partita.storage.database import Database, Durability
+from partita.storage.store_clock import StoreClock
 
 CLIENTS = 8
 FAR_FUTURE = 10**18

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 import msgspec
 
 from partita.reliable import LockMode, ReliableDictionary, Transaction
-from partita.reliable.concurrent_queue import ReliableConcurrentQueue
-from partita.reliable.local_log import LocalLog
+from partita.reliable.collections.concurrent_queue import ReliableConcurrentQueue
+from partita.reliable.collections.queue import ReliableQueue
+from partita.reliable.manager.state_manager import StateManager
 from partita.reliable.opening import Durability, open_local
-from partita.reliable.queue import ReliableQueue
-from partita.reliable.records import Create, Drop, decode_record, record_hash
-from partita.reliable.state import Description, State
-from partita.reliable.state_manager import StateManager
+from partita.reliable.state.records import Create, Drop, decode_record, record_hash
+from partita.reliable.state.state import Description, State
+from partita.reliable.storage.local_log import LocalLog
 from partita.simulation.disk import Event, SimDisk
 from partita.simulation.loop import SimClock, running_loop
 from partita.simulation.loop import run as run_simulated

@@ -10,7 +10,7 @@ import pytest
 
 from crash.blob_workload import close_engine, line_of, open_engine, read
 from crash.write_blobs import LONG_TIMES, long_content
-from partita.blobs.engine import BlobEngine
+from partita.blobs.engine.engine import BlobEngine
 from partita.clock import SystemClock
 
 ROUNDS = 100 if os.environ.get("PARTITA_SOAK") else 8

@@ -21,8 +21,8 @@ from crash.power_cut import Disk, choices
 from crash.recording_vfs import Trace
 from crash.shim_vfs import registered, scratch_folder
 from crash.workload import write_image
-from partita import database
-from partita.blobs import limits
+from partita.blobs.rules import limits
+from partita.storage import database
 
 STATES = 6_000 if os.environ.get("PARTITA_SOAK") else 160
 STEPS = 40

@@ -10,10 +10,10 @@ from crash.power_cut import Choose, Disk
 from crash.recording_vfs import Trace
 from crash.shim_vfs import registered
 from crash.workload import write_image
-from partita import database
 from partita.clock import ManualClock, SystemClock
-from partita.database import DATABASE_FILE, Database
 from partita.errors import StoreLockedError
+from partita.storage import database
+from partita.storage.database import DATABASE_FILE, Database
 from partita.tables import sqlite_store
 from partita.tables.engine import TableEngine
 from partita.tables.entity import EntityKey
@@ -216,7 +216,7 @@ async def write_once(engine: TableEngine, row: str = "r") -> int:
 HOLDER = """
 import asyncio, os, sys
 from pathlib import Path
-from partita.database import Database
+from partita.storage.database import Database
 
 async def hold():
     opened = await Database.open(Path(sys.argv[1]))

@@ -9,10 +9,10 @@ import apsw
 import pytest
 
 from crash.shim_vfs import Watcher, registered
-from partita import database
 from partita.clock import SystemClock
-from partita.database import RESERVE_FILE, Database
 from partita.errors import StoreFullError
+from partita.storage import database
+from partita.storage.database import RESERVE_FILE, Database
 from partita.tables.engine import TableEngine
 from partita.tables.entity import EntityKey
 from partita.tables.group import EntityGroup

@@ -9,10 +9,10 @@ import pytest
 
 from crash.live import GoneError, Ledger, WireClient, serving
 from crash.shim_vfs import Watcher, registered
-from partita import database
 from partita.clock import SystemClock
-from partita.database import Database
 from partita.errors import PartitaError, StoreStoppedError
+from partita.storage import database
+from partita.storage.database import Database
 from partita.tables.engine import TableEngine
 from partita.tables.entity import EntityKey
 from partita.tables.group import EntityGroup

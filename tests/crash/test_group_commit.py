@@ -7,8 +7,8 @@ import pytest
 
 from crash.shim_vfs import Watcher, registered
 from partita.clock import SystemClock
-from partita.database import Database
 from partita.errors import EntityExistsError, EntityNotFoundError, StoreBusyError
+from partita.storage.database import Database
 from partita.tables.engine import TableEngine
 from partita.tables.entity import EntityKey
 from partita.tables.group import EntityGroup

@@ -11,9 +11,9 @@ import pytest
 from crash.shim_vfs import scratch_folder
 from crash.version_order import Event, violations
 from partita.clock import SystemClock
-from partita.database import Database
 from partita.errors import EntityExistsError, EntityNotFoundError, ETagMismatchError
-from partita.store_clock import StoreClock
+from partita.storage.database import Database
+from partita.storage.store_clock import StoreClock
 from partita.tables import operations
 from partita.tables.engine import TableEngine
 from partita.tables.entity import Entity, EntityKey

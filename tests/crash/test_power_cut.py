@@ -12,8 +12,8 @@ from crash.power_cut import power_cuts
 from crash.recording_vfs import Sync, Trace
 from crash.shim_vfs import registered, scratch_folder
 from crash.workload import Finding, examine, run_clients, write_image
-from partita import database
-from partita.database import Durability
+from partita.storage import database
+from partita.storage.database import Durability
 
 STATES = 20_000 if os.environ.get("PARTITA_SOAK") else 2_000
 STEPS = 150

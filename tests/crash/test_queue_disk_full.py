@@ -8,11 +8,11 @@ import pytest
 from crash.shim_vfs import registered
 from crash.test_disk_full import MEBIBYTE, SmallDisk
 from partita.clock import SystemClock
-from partita.database import Database
 from partita.errors import StoreFullError
 from partita.queues.engine import QueueEngine
 from partita.queues.sqlite_store import SqliteQueueStore
-from partita.store_clock import StoreClock
+from partita.storage.database import Database
+from partita.storage.store_clock import StoreClock
 
 TEXT = "x" * 60_000
 

@@ -12,8 +12,8 @@ from crash.queue_workload import examine_queues, run_workers
 from crash.recording_vfs import Sync, Trace
 from crash.shim_vfs import registered, scratch_folder
 from crash.workload import Finding, write_image
-from partita import database
-from partita.database import Durability
+from partita.storage import database
+from partita.storage.database import Durability
 
 STATES = 10_000 if os.environ.get("PARTITA_SOAK") else 400
 STEPS = 60

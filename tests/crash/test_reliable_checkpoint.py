@@ -8,14 +8,14 @@ import pytest
 
 from partita.clock import ManualClock
 from partita.errors import PartitaError
-from partita.reliable import backup as backup_module
-from partita.reliable import checkpoint as checkpoint_module
-from partita.reliable.backup import restore, write_backup
-from partita.reliable.backup_chain import read_chain
-from partita.reliable.checkpoint import RESTORE_FILE, name_of, verify_file
-from partita.reliable.disk import Disk, GrowingFile
-from partita.reliable.local_log import Durability, LocalLog
-from partita.reliable.state import State
+from partita.reliable.manager import backup as backup_module
+from partita.reliable.manager.backup import restore, write_backup
+from partita.reliable.state.state import State
+from partita.reliable.storage import checkpoint as checkpoint_module
+from partita.reliable.storage.backup_chain import read_chain
+from partita.reliable.storage.checkpoint import RESTORE_FILE, name_of, verify_file
+from partita.reliable.storage.disk import Disk, GrowingFile
+from partita.reliable.storage.local_log import Durability, LocalLog
 from partita.simulation.disk import Cut, Medium, SimDisk, boundaries
 from unit.reliable.histories import History
 

@@ -23,10 +23,10 @@ from partita.errors import (
     StoreStoppedError,
 )
 from partita.reliable import ReliableDictionary
-from partita.reliable.backup import RestoreContext
-from partita.reliable.local_log import LocalLog
+from partita.reliable.manager.backup import RestoreContext
+from partita.reliable.manager.state_manager import StateManager
 from partita.reliable.opening import open_local
-from partita.reliable.state_manager import StateManager
+from partita.reliable.storage.local_log import LocalLog
 from partita.simulation.disk import CUTS, SimDisk, SimFile
 from unit.reliable.states import Machine, simulate
 

@@ -13,8 +13,8 @@ import pytest
 from conformance.log import Kept, RecordChain, read
 from partita.clock import ManualClock
 from partita.errors import ChecksumError, DamageError, PartitaError, StoreStoppedError
-from partita.reliable.local_log import Durability, LocalLog
-from partita.reliable.os_disk import OsDisk
+from partita.reliable.storage.local_log import Durability, LocalLog
+from partita.reliable.storage.os_disk import OsDisk
 from partita.simulation.disk import (
     Cut,
     Event,

@@ -25,14 +25,14 @@ from crash.state_run import (
 from partita.clock import ManualClock
 from partita.errors import PartitaError
 from partita.reliable import ReliableDictionary, Transaction
-from partita.reliable.backup import restore
-from partita.reliable.checkpoint import Checkpoint, Checkpoints, is_checkpoint, read_file
-from partita.reliable.committer import Committer, Pending
-from partita.reliable.local_log import LocalLog
+from partita.reliable.collections.committer import Committer, Pending
+from partita.reliable.manager.backup import restore
+from partita.reliable.manager.state_manager import StateManager
 from partita.reliable.opening import open_local
-from partita.reliable.records import FORMAT, Entry, Record, encode_record, record_hash
-from partita.reliable.state import Collection, KeptOutcome, State
-from partita.reliable.state_manager import StateManager
+from partita.reliable.state.records import FORMAT, Entry, Record, encode_record, record_hash
+from partita.reliable.state.state import Collection, KeptOutcome, State
+from partita.reliable.storage.checkpoint import Checkpoint, Checkpoints, is_checkpoint, read_file
+from partita.reliable.storage.local_log import LocalLog
 from partita.simulation.disk import (
     CUTS,
     Cut,

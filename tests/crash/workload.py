@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from partita.clock import ManualClock
-from partita.database import DATABASE_FILE, Database, Durability
 from partita.errors import ETagMismatchError, TableNotFoundError
+from partita.storage.database import DATABASE_FILE, Database, Durability
 from partita.tables.engine import TableEngine
 from partita.tables.entity import Entity, EntityKey
 from partita.tables.group import EntityGroup, Outcome

@@ -16,8 +16,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from crash.blob_workload import CONTAINER, content_of, line_of, open_engine
-from partita.blobs.engine import BlobEngine
-from partita.blobs.model import BlobName, BlockChoice
+from partita.blobs.engine.engine import BlobEngine
+from partita.blobs.rules.model import BlobName, BlockChoice
 from partita.clock import SystemClock
 from partita.errors import ConflictError
 

@@ -32,7 +32,7 @@ def trees() -> list[tuple[Path, ast.Module]]:
 
 
 def path_in_package(path: Path) -> str:
-    """The path as the tests name it: `service/http.py`."""
+    """The path as the tests name it: `service/http/protocol.py`."""
     return path.relative_to(PACKAGE).as_posix()
 
 

@@ -17,12 +17,12 @@ from docs.sources import (
     path_in_package,
     trees,
 )
-from partita.blobs import limits as blob_limits
+from partita.blobs.rules import limits as blob_limits
 from partita.cli.config import SETTINGS
 from partita.cli.main import parser
 from partita.queues import limits as queue_limits
-from partita.reliable import limits as reliable_limits
-from partita.service.http_wire import HttpLimits
+from partita.reliable.values import limits as reliable_limits
+from partita.service.http.message_bytes import HttpLimits
 from partita.tables import limits
 
 # In pieces, so that this file does not name them either.
@@ -143,18 +143,22 @@ def test_every_limit_of_shards_is_in_the_limits_document() -> None:
     assert {name for name in names if f"`{name}`" not in shards} == set()
 
 
+def module_in_patterns(path: Path) -> str:
+    return path_in_package(path).removeprefix("patterns/").removesuffix(".py").replace("/", ".")
+
+
 def test_every_limit_of_patterns_is_in_the_limits_document() -> None:
     text = (PROJECT / "docs" / "limits.md").read_text("utf-8")
     patterns = text[text.index("## Patterns") :]
     names = {
-        (name, path.stem)
+        (name, module_in_patterns(path))
         for path, tree in trees()
         if path_in_package(path).startswith("patterns/")
         for name in constants(tree)
         if name.endswith(("_MAX", "_MIN", "_LIMIT", "_SECONDS"))
     }
 
-    assert {("POINTS_MAX", "reads"), ("ROUNDS_MAX", "moving")} <= names
+    assert {("POINTS_MAX", "planning.requests"), ("ROUNDS_MAX", "following.moving")} <= names
     assert {
         (name, module) for name, module in names if f"`{name}` (`{module}`)" not in patterns
     } == set()
@@ -164,7 +168,7 @@ def test_every_limit_of_patterns_is_in_the_limits_document() -> None:
 def test_limits_have_the_values_that_the_document_says(package: str) -> None:
     text = (PROJECT / "docs" / "limits.md").read_text("utf-8")
     section = text[text.index(f"\n## {package.title()}\n") + 1 :].split("\n## ")[0]
-    rows = re.findall(r"^\| `(\w+)` \(`(\w+)`\) \| (.*)$", section, re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \(`([\w.]+)`\) \| (.*)$", section, re.MULTILINE)
 
     assert len(rows) > 30
     for name, module, row in rows:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import partita.errors
 from docs.sources import PROJECT, headings, name_of, path_in_package, trees
 from partita.errors import PartitaError
-from partita.service.error_wire import STATUS
+from partita.service.formats.error_wire import STATUS
 
 FAMILIES = {"UsageError", "ConflictError", "UnavailableError", "DamageError"}
 NEVER_ON_THE_WIRE = (
@@ -97,16 +97,19 @@ def test_the_walk_finds_codes() -> None:
     codes = codes_in_source()
 
     assert {"EntityAlreadyExists", "StoreLocked", "Configuration"} <= codes.keys()
-    assert codes["KeyExists"] == {"reliable/dictionary.py"}
-    assert codes["StoreLocked"] == {"folder.py"}
-    assert codes["ScanRefused"] == {"patterns/executing.py"}
+    assert codes["KeyExists"] == {"reliable/collections/dictionary.py"}
+    assert codes["StoreLocked"] == {"storage/folder.py"}
+    assert codes["ScanRefused"] == {"patterns/operations/run_query.py"}
 
 
 def test_the_walk_finds_codes_that_are_handed_on() -> None:
     codes = codes_in_source()
 
-    assert codes["ValueTooLarge"] == {"reliable/serialization.py", "patterns/large.py"}
-    assert codes["Deadlock"] == {"reliable/transaction.py"}
+    assert codes["ValueTooLarge"] == {
+        "reliable/values/serialization.py",
+        "patterns/types/blob_values.py",
+    }
+    assert codes["Deadlock"] == {"reliable/collections/transaction.py"}
     assert {"LockTimeout", "MutatedValue", "TemplateSyntax", "PropertyTooLarge"} <= codes.keys()
 
 

@@ -8,19 +8,27 @@ import pytest
 from sqlalchemy import MetaData
 
 from docs.sources import PROJECT, code_blocks
-from partita.patterns import copies, derived, encryption, layout, moving, outbox
-from partita.patterns.context import IndexState, OutboxReference
-from partita.patterns.eventual_transactions import Started
-from partita.patterns.executing import Kept, Position
-from partita.patterns.large import BlobReference
-from partita.patterns.values import RowKey
-from partita.reliable import backup_chain, checkpoint, records, segment
-from partita.reliable.records import NO_HASH, Entry, Put, Record
-from partita.reliable.segment import Tip
-from partita.reliable.serialization import ValueCodec
-from partita.shards import global_catalog, local_catalog, move_plan, schema
-from partita.shards.shard_key import key_type
-from partita.shards.validation import LOCK_CLASS, enter_sql
+from partita.patterns.encryption import sealing as encryption
+from partita.patterns.following import moving
+from partita.patterns.following.eventual_transactions import Started
+from partita.patterns.operations.run_query import Kept, Position
+from partita.patterns.protocol.values import RowKey
+from partita.patterns.types import row_layout as layout
+from partita.patterns.types.blob_values import BlobReference
+from partita.patterns.writing import derived_fields as derived
+from partita.patterns.writing import index_rows as copies
+from partita.patterns.writing import outbox_entry as outbox
+from partita.patterns.writing.context import IndexState, OutboxReference
+from partita.reliable.state import records
+from partita.reliable.state.records import NO_HASH, Entry, Put, Record
+from partita.reliable.storage import backup_chain, checkpoint, segment
+from partita.reliable.storage.segment import Tip
+from partita.reliable.values.serialization import ValueCodec
+from partita.shards.catalog import global_catalog, local_catalog
+from partita.shards.connections.validation import LOCK_CLASS, enter_sql
+from partita.shards.keys import schema
+from partita.shards.keys.shard_key import key_type
+from partita.shards.moving import move_plan
 
 FORMATS = PROJECT / "docs" / "formats"
 TICKS = 17_000_000_000_000_000

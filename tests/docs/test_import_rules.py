@@ -1,36 +1,66 @@
-"""The import rules of pyproject.toml know every module of patterns."""
+"""The folders of the package: their size, their docstrings, and their place in the import rules."""
 
+import ast
 import tomllib
+from pathlib import Path
+from typing import Any
 
-from docs.sources import PACKAGE, PROJECT
+import pytest
 
-FOLDER = PACKAGE / "patterns"
-EDGE = {
-    *("aio", "sync", "turns", "scan_warnings", "testing", "faults"),
-    *("aio_port", "sync_port", "direct_port", "connecting"),
-    *("sdk_calls", "sdk_clients", "sdk_errors", "metering", "grants"),
-    *("ciphers", "dotnet_v1", "keyring"),
+from docs.sources import PACKAGE, PROJECT, path_in_package
+
+FILES_MAX = 16
+"""Modules in a folder, `__init__` not counted: above it, look for the second noun."""
+LAYERED = {"patterns", "service", "blobs", "reliable", "shards"}
+EDGES = {
+    *("patterns.ports", "patterns.grants", "patterns.aio", "patterns.sync", "patterns.faults"),
+    *("patterns.testing", "patterns.single_flight", "patterns.scan_warnings"),
 }
-"""Faces and ports, and what knows the official SDK or the package of ciphers."""
+"""Of patterns: what performs I/O or knows the official SDK."""
+FOLDERS = sorted(path.parent for path in PACKAGE.rglob("__init__.py") if path.parent.name != "cli")
 
 
-def listed(contract_name: str) -> set[str]:
-    """The modules of patterns that a contract is about."""
+def contracts() -> dict[str, dict[str, Any]]:
     rules = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
-    (contract,) = (each for each in rules["contracts"] if each["name"] == contract_name)
-    start = "partita.patterns."
-    return {
-        name.removeprefix(start) for name in contract["source_modules"] if name.startswith(start)
+    return {contract["name"]: contract for contract in rules["contracts"]}
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=path_in_package)
+def test_a_folder_is_small_and_says_what_it_is_for(folder: Path) -> None:
+    modules = [path for path in folder.glob("*.py") if path.stem != "__init__"]
+    docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text("utf-8")))
+
+    assert len(modules) <= FILES_MAX
+    assert docstring is not None
+    assert docstring.split("\n\n")[0].rstrip().endswith((".", ":"))
+
+
+@pytest.mark.parametrize("package", sorted(LAYERED))
+def test_every_package_of_folders_has_layers(package: str) -> None:
+    contract = contracts()[f"layers of {package}"]
+    placed = {name.strip() for layer in contract["layers"] for name in layer.split("|")}
+    children = {
+        path.stem
+        for path in (PACKAGE / package).iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").is_file()
+    } - {"__init__"}
+
+    assert contract["exhaustive"] is True
+    assert placed == children
+
+
+def test_every_folder_of_patterns_is_pure_or_an_edge() -> None:
+    pure = set(contracts()["pure folders do no I/O"]["source_modules"])
+    core = set(contracts()["the core of patterns knows no client and no server"]["source_modules"])
+    children = {
+        f"patterns.{path.stem}"
+        for path in (PACKAGE / "patterns").iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").is_file()
+    } - {"patterns.__init__"}
+
+    of_patterns = {
+        name.removeprefix("partita.") for name in pure if name.startswith("partita.patterns")
     }
-
-
-def test_every_module_of_patterns_has_its_place() -> None:
-    pure = listed("pure modules touch nothing")
-    core = listed("the core of patterns asks and does not act")
-    modules = {path.stem for path in FOLDER.glob("*.py")} - {"__init__"}
-
-    assert {"templates", "filter_text"} <= pure
-    assert {"changes", "reading", "worker"} <= core
-    assert modules - pure - core - EDGE == set(), "say where it belongs"
-    assert (pure | core | EDGE) - modules == set(), "it is gone"
-    assert pure & core == (pure | core) & EDGE == set()
+    assert of_patterns == {name.removeprefix("partita.") for name in core}
+    assert of_patterns | EDGES == children
+    assert of_patterns & EDGES == set()

@@ -17,9 +17,9 @@ FORBIDDEN = {
     "info",
 }
 ALLOWED = {
-    ("service/http.py", "data_received"),  # asyncio.Protocol calls it so
-    ("service/http.py", "data"),  # and so its argument
-    ("reliable/nats_link.py", "_pending_data_size"),  # of nats-py
+    ("service/http/protocol.py", "data_received"),  # asyncio.Protocol calls it so
+    ("service/http/protocol.py", "data"),  # and so its argument
+    ("reliable/nats/link.py", "_pending_data_size"),  # of nats-py
 }
 DOMAIN_TERMS = {
     "StateManager",
@@ -68,10 +68,10 @@ def test_words_of_a_name_are_told_apart() -> None:
 
 
 def test_the_exceptions_are_narrow() -> None:
-    assert is_allowed("reliable/replica.py", "manager")
+    assert is_allowed("reliable/replication/replica.py", "manager")
     assert not is_allowed("tables/engine.py", "manager")
-    assert not is_allowed("reliable/state.py", "data")
-    assert not is_allowed("service/front.py", "data")
+    assert not is_allowed("reliable/state/state.py", "data")
+    assert not is_allowed("service/accounts/respond.py", "data")
 
 
 def test_no_name_holds_a_word_that_says_nothing() -> None:

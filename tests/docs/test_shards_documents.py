@@ -11,7 +11,7 @@ import pytest
 
 import partita.shards
 from docs.sources import PROJECT, code_blocks
-from partita.shards.recovery import Recovery
+from partita.shards.maps.recovery import Recovery
 
 DOCUMENTS = PROJECT / "docs" / "shards"
 FENCED = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Mapping
 
-from partita.blobs import tags as tag_rules
+from partita.blobs.rules import tags as tag_rules
 from partita.errors import PartitaError
-from partita.service import blob_headers, blob_xml, metadata_wire
-from partita.service.blob_address import OneBlob, parse_blob_resource, parse_copy_source
-from partita.service.byte_ranges import parse_range
-from partita.service.request import Request
+from partita.service.blobs import headers as blob_headers
+from partita.service.blobs import xml as blob_xml
+from partita.service.blobs.address import OneBlob, parse_blob_resource, parse_copy_source
+from partita.service.formats import metadata_wire
+from partita.service.formats.byte_ranges import parse_range
+from partita.service.http.request import Request
 
 TAGS: tuple[Mapping[str, str], ...] = ({}, {"k": "v"}, {"k": "", "a b": "x/y", "K": "V"})
 

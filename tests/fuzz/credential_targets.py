@@ -5,9 +5,9 @@ import base64
 import msgspec
 
 from partita.errors import NotAuthorizedError, PartitaError
-from partita.service import sas, shared_key
-from partita.service.address import parse_query
-from partita.service.request import Request
+from partita.service.auth import sas, shared_key
+from partita.service.formats.address import parse_query
+from partita.service.http.request import Request
 
 ACCOUNT = "acct"
 KEY = shared_key.SigningKey(b"a key of no account")

@@ -17,25 +17,26 @@ from partita.errors import (
     PartitaError,
     UnavailableError,
 )
-from partita.patterns import encryption, outbox
-from partita.patterns.calls import Message
-from partita.patterns.capabilities import Capabilities
-from partita.patterns.connecting import Folder, Remote, parse
-from partita.patterns.context import Context
-from partita.patterns.direct_rows import members_of
-from partita.patterns.executing import Ask, parse_continuation, print_continuation
-from partita.patterns.filter_text import evaluate_values
-from partita.patterns.group_body import etag_of, read_answer
-from partita.patterns.keyring import AesKey, Keyring
-from partita.patterns.model import entity, entity_type
-from partita.patterns.plans import PointRead, QueryPlan, plan_query
-from partita.patterns.row_requests import read_page
-from partita.patterns.rows import encode, marks_of
-from partita.patterns.sdk_errors import refusal_of_part
-from partita.patterns.templates import KeyTemplate
-from partita.patterns.values import Int32, Row, RowKey, measure
-from partita.patterns.wire_rows import print_row
-from partita.patterns.worker import Report, _do_text
+from partita.patterns.encryption import sealing as encryption
+from partita.patterns.encryption.keyring import AesKey, Keyring
+from partita.patterns.following.worker import Report, _do_text
+from partita.patterns.keys.templates import KeyTemplate
+from partita.patterns.operations.run_query import Ask, parse_continuation, print_continuation
+from partita.patterns.planning.filter_text import evaluate_values
+from partita.patterns.planning.plans import PointRead, QueryPlan, plan_query
+from partita.patterns.ports.connecting import Folder, Remote, parse
+from partita.patterns.ports.direct_rows import members_of
+from partita.patterns.ports.group_body import etag_of, read_answer
+from partita.patterns.ports.row_requests import read_page
+from partita.patterns.ports.sdk_errors import refusal_of_part
+from partita.patterns.protocol.calls import Message
+from partita.patterns.protocol.capabilities import Capabilities
+from partita.patterns.protocol.row_json import print_row
+from partita.patterns.protocol.values import Int32, Row, RowKey, measure
+from partita.patterns.types.decorators import entity, entity_type
+from partita.patterns.writing import outbox_entry as outbox
+from partita.patterns.writing.context import Context
+from partita.patterns.writing.rows import encode, marks_of
 from partita.tables import filters, limits
 
 

@@ -13,8 +13,10 @@ from urllib.parse import urlencode
 
 from fuzz import blob_targets, credential_targets, pattern_targets
 from partita.errors import NotAuthorizedError, PartitaError
-from partita.service import queue_wire, shared_key, xml_text, xml_wire
-from partita.service.address import (
+from partita.service.accounts import service_properties_xml as xml_wire
+from partita.service.auth import shared_key
+from partita.service.formats import xml_text
+from partita.service.formats.address import (
     OneEntity,
     entity_url,
     locate,
@@ -23,8 +25,9 @@ from partita.service.address import (
     parse_resource,
     print_continuation,
 )
-from partita.service.batch_wire import PART_HEAD_BYTES_MAX, read_batch
-from partita.service.request import Request
+from partita.service.formats.multipart import PART_HEAD_BYTES_MAX, read_batch
+from partita.service.http.request import Request
+from partita.service.queues import wire as queue_wire
 from partita.tables import entity, filters, limits, plan
 from partita.tables.entity import Entity, EntityKey
 

@@ -6,7 +6,7 @@ import pytest
 from azure.data.tables import TableClient
 
 import partita
-from partita.service.in_process import LocalAccount
+from partita.service.hosting.in_process import LocalAccount
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from azure.data.tables import (
     UpdateMode,
 )
 
-from partita.service.in_process import LocalAccount
+from partita.service.hosting.in_process import LocalAccount
 
 
 def timestamp_of(table: TableClient, partition_key: str, row_key: str) -> datetime:

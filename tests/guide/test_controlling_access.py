@@ -9,9 +9,9 @@ from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 from azure.data.tables import TableClient, TableSasPermissions, generate_table_sas
 
-from partita.service.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
-from partita.service.azure_transport import InProcessTransport
-from partita.service.in_process import ENDPOINTS, LocalAccount
+from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
+from partita.service.hosting.azure_transport import InProcessTransport
+from partita.service.hosting.in_process import ENDPOINTS, LocalAccount
 
 Grant = Callable[..., TableClient]
 

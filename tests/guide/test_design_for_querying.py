@@ -8,7 +8,7 @@ from azure.core.exceptions import ResourceNotFoundError
 from azure.data.tables import TableClient
 
 import partita
-from partita.service.in_process import LocalAccount
+from partita.service.hosting.in_process import LocalAccount
 
 Find = Callable[[str], list[str]]
 Plan = Callable[[str], str]

@@ -23,7 +23,7 @@ from partita.patterns import (
     index,
     lint,
 )
-from partita.patterns.reads import QueryKind
+from partita.patterns.planning.requests import QueryKind
 
 START = datetime(2014, 7, 31, 18, tzinfo=UTC)
 FAT = "x" * 10_000

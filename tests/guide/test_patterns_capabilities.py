@@ -28,11 +28,11 @@ from partita.patterns import (
     idempotent,
     index,
 )
-from partita.patterns.capabilities import COSMOS, capabilities_of
-from partita.patterns.connecting import open_async
-from partita.patterns.context import Context, Options
 from partita.patterns.faults import ShufflingPort
-from partita.service.in_process import LocalAccount
+from partita.patterns.ports.connecting import open_async
+from partita.patterns.protocol.capabilities import COSMOS, capabilities_of
+from partita.patterns.writing.context import Context, Options
+from partita.service.hosting.in_process import LocalAccount
 
 
 @entity(table="notes", partition="{topic}", row="{number:06d}")

@@ -40,16 +40,16 @@ from partita.patterns import (
     lint,
     measure,
 )
-from partita.patterns.access_patterns import require_access
-from partita.patterns.calls import Steps, WriteRows
-from partita.patterns.capabilities import ORDERED
-from partita.patterns.context import Context
+from partita.patterns.design.access_patterns import require_access
+from partita.patterns.design.schema_lock import compare_lock, write_lock
 from partita.patterns.faults import Faults
-from partita.patterns.lock import compare_lock, write_lock
-from partita.patterns.values import Row, RowKey
-from partita.service.in_process import LocalAccount, Respond
-from partita.service.request import Request, Response
-from partita.service.services import ServiceKind
+from partita.patterns.protocol.calls import Steps, WriteRows
+from partita.patterns.protocol.capabilities import ORDERED
+from partita.patterns.protocol.values import Row, RowKey
+from partita.patterns.writing.context import Context
+from partita.service.hosting.in_process import LocalAccount, Respond
+from partita.service.hosting.services import ServiceKind
+from partita.service.http.request import Request, Response
 from unit.patterns.fake_world import FakeWorld
 from wire.live import LiveServer
 

@@ -32,11 +32,11 @@ from partita.patterns import (
     evolve,
     index,
     lint,
-    table_series,
 )
 from partita.patterns.faults import Faults
 from partita.patterns.sync import connect as connect_sync
-from partita.service.in_process import LocalAccount
+from partita.patterns.types import table_series
+from partita.service.hosting.in_process import LocalAccount
 
 NOON = datetime(2014, 7, 31, 12, tzinfo=UTC)
 DAY = timedelta(days=1)

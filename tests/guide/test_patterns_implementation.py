@@ -45,12 +45,12 @@ from partita.patterns import (
 )
 from partita.patterns.faults import Faults
 from partita.patterns.sync import Database as SyncDatabase
-from partita.service.in_process import LocalAccount, Respond
-from partita.service.request import Request, Response
-from partita.service.services import TABLES, ServiceKind
+from partita.service.hosting.in_process import LocalAccount, Respond
+from partita.service.hosting.services import TABLES, ServiceKind
+from partita.service.http.request import Request, Response
 
 if TYPE_CHECKING:
-    from partita.patterns.values import Value
+    from partita.patterns.protocol.values import Value
 
 
 @entity(table="notes", partition="{topic}", row="{number:06d}")

@@ -32,8 +32,8 @@ from partita.patterns import (
     list_index,
 )
 from partita.patterns.faults import Faults
-from partita.patterns.reads import QueryKind
-from partita.service.in_process import LocalAccount
+from partita.patterns.planning.requests import QueryKind
+from partita.service.hosting.in_process import LocalAccount
 
 # ---------------------------------------------------------------------------------------------
 # Intra-partition secondary index pattern

@@ -19,7 +19,7 @@ from partita.patterns import (
     evolve,
     lint,
 )
-from partita.patterns.reads import QueryKind
+from partita.patterns.planning.requests import QueryKind
 
 # ---------------------------------------------------------------------------------------------
 # Compound key pattern

@@ -11,7 +11,7 @@ from partita.errors import LimitExceededError, StoreBusyError, UnavailableError,
 from partita.patterns import Database, LogBuffering, LogLine, LogPlace, connect
 from partita.patterns.faults import Faults
 from partita.patterns.sync import connect as connect_sync
-from partita.service.in_process import LocalAccount
+from partita.service.hosting.in_process import LocalAccount
 
 QUEUE = LogPlace("logs", "queue")
 SIX = datetime(2014, 7, 31, 18, tzinfo=UTC)

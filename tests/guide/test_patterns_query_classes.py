@@ -10,14 +10,14 @@ from typing import Annotated, Any
 import pytest
 from azure.data.tables import TableClient
 
-from partita.patterns.columns import Columns, Condition
-from partita.patterns.explaining import explain
-from partita.patterns.indexes import index
-from partita.patterns.intervals import at_least, between, less_than, starting_with
-from partita.patterns.markers import Named
-from partita.patterns.model import entity, entity_type
-from partita.patterns.plans import PointRead, QueryKind, QueryPlan, plan_query
-from partita.patterns.values import Int32
+from partita.patterns.design.explain import explain
+from partita.patterns.fields.markers import Named
+from partita.patterns.keys.intervals import at_least, between, less_than, starting_with
+from partita.patterns.planning.columns import Columns, Condition
+from partita.patterns.planning.plans import PointRead, QueryKind, QueryPlan, plan_query
+from partita.patterns.protocol.values import Int32
+from partita.patterns.types.decorators import entity, entity_type
+from partita.patterns.types.indexes import index
 
 Find = Callable[[str], list[str]]
 Plan = Callable[[str], str]

@@ -21,8 +21,8 @@ from partita.patterns import (
     starting_with,
 )
 from partita.patterns.faults import Faults
-from partita.patterns.plans import QueryKind
-from partita.patterns.reads import POINTS_MAX
+from partita.patterns.planning.plans import QueryKind
+from partita.patterns.planning.requests import POINTS_MAX
 
 
 @entity(table="staff", partition="{dept}", row="{id:06d}")

@@ -28,9 +28,9 @@ from partita.patterns import (
     reference,
 )
 from partita.patterns.faults import Faults
-from partita.service.in_process import LocalAccount, Respond, open_account
-from partita.service.request import Request, Response
-from partita.service.services import TABLES, ServiceKind
+from partita.service.hosting.in_process import LocalAccount, Respond, open_account
+from partita.service.hosting.services import TABLES, ServiceKind
+from partita.service.http.request import Request, Response
 
 
 @entity(table="staff", partition="{name}", row="dept")

@@ -23,7 +23,7 @@ from partita.patterns import (
     evolve,
 )
 from partita.patterns.faults import Faults
-from partita.service.in_process import LocalAccount
+from partita.service.hosting.in_process import LocalAccount
 
 
 class CrashError(Exception):

@@ -26,9 +26,9 @@ from partita.patterns import (
     index,
 )
 from partita.patterns.faults import Faults
-from partita.service.in_process import LocalAccount, Respond
-from partita.service.request import Request, Response
-from partita.service.services import ServiceKind
+from partita.service.hosting.in_process import LocalAccount, Respond
+from partita.service.hosting.services import ServiceKind
+from partita.service.http.request import Request, Response
 from wire.live import LiveServer
 
 FAT = "x" * 10_000

@@ -32,7 +32,7 @@ from partita.patterns import (
     view,
 )
 from partita.patterns.faults import SHORT_RETRIES, Faults
-from partita.service.in_process import LocalAccount
+from partita.service.hosting.in_process import LocalAccount
 
 VISIBILITY = 30.0
 OUTBOX = "partita-outbox"
@@ -786,7 +786,7 @@ class TestTheCrossPartitionProtocol:
 
 async def do_hint(db: Database, text: str) -> None:
     """Let a database do one outbox entry, in whatever order the test likes."""
-    from partita.patterns.context import OutboxReference
-    from partita.patterns.worker import do_entry
+    from partita.patterns.following.worker import do_entry
+    from partita.patterns.writing.context import OutboxReference
 
     await db.run(do_entry(db.context, msgspec.json.decode(text, type=OutboxReference)))

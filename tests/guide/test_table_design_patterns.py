@@ -5,7 +5,7 @@ from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 from azure.data.tables import TableClient, UpdateMode
 
 from partita.keys import inverted_ticks
-from partita.service.in_process import LocalAccount
+from partita.service.hosting.in_process import LocalAccount
 
 
 def row_keys(table: TableClient, query: str) -> list[str]:

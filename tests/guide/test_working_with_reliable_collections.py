@@ -19,7 +19,7 @@ from partita.errors import (
     SchemaError,
 )
 from partita.reliable import LockMode, ReliableDictionary, Schema, Transaction, downcast, upcast
-from partita.reliable.state_manager import StateManager
+from partita.reliable.manager.state_manager import StateManager
 
 
 class ItemId(msgspec.Struct, frozen=True):
@@ -116,7 +116,7 @@ class TestWorkingWithReliableCollections:
     async def test_a_lock_is_waited_for_four_seconds_unless_a_time_out_is_given(
         self, state: StateManager, users: Users
     ) -> None:
-        assert partita.reliable.limits.LOCK_TIMEOUT_SECONDS == 4.0
+        assert partita.reliable.values.limits.LOCK_TIMEOUT_SECONDS == 4.0
         async with state.transaction() as one, state.transaction() as two:
             await users.add(one, "ada", ADA)
             with pytest.raises(LockTimeoutError) as refused:

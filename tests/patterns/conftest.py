@@ -6,7 +6,7 @@ import pytest
 import pytest_asyncio
 
 from partita.patterns import Database, Table, connect
-from partita.patterns.calls import (
+from partita.patterns.protocol.calls import (
     CreateContainer,
     DeleteBlob,
     DeleteTable,
@@ -15,7 +15,7 @@ from partita.patterns.calls import (
     Steps,
     ask,
 )
-from partita.service.in_process import LocalAccount
+from partita.service.hosting.in_process import LocalAccount
 from patterns.staff import KEYRING, Department, Employee, Expense, Note
 from wire.live import LiveServer
 

@@ -15,24 +15,17 @@ from typing import Annotated, Any
 
 import msgspec
 
-from partita.patterns import (
-    CopiedFrom,
-    CountOf,
-    InBlob,
-    entity,
-    index,
-    lifecycle,
-    list_index,
-    verbs,
-    worker,
-)
-from partita.patterns.calls import Call, Steps, WriteRows
-from partita.patterns.capabilities import ORDERED
-from partita.patterns.context import Context, Options
-from partita.patterns.keyring import Keyring
-from partita.patterns.model import entity_type
-from partita.patterns.values import Row, RowKey
-from partita.patterns.worker import Report
+from partita.patterns import CopiedFrom, CountOf, InBlob, entity, index, list_index
+from partita.patterns.encryption.keyring import Keyring
+from partita.patterns.following import index_lifecycle as lifecycle
+from partita.patterns.following import worker
+from partita.patterns.following.worker import Report
+from partita.patterns.operations import verbs
+from partita.patterns.protocol.calls import Call, Steps, WriteRows
+from partita.patterns.protocol.capabilities import ORDERED
+from partita.patterns.protocol.values import Row, RowKey
+from partita.patterns.types.decorators import entity_type
+from partita.patterns.writing.context import Context, Options
 from unit.patterns.fake_world import Crashed, FakeWorld, Fault, StoredMessage
 
 CONTAINER = "partita-large"

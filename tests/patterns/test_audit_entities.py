@@ -45,9 +45,9 @@ from partita.patterns import (
     sync,
     upcast,
 )
-from partita.patterns.templates import KeyTemplate
-from partita.patterns.values import Row, RowKey
-from partita.service.in_process import LocalAccount
+from partita.patterns.keys.templates import KeyTemplate
+from partita.patterns.protocol.values import Row, RowKey
+from partita.service.hosting.in_process import LocalAccount
 
 GUID = UUID("00000000-0000-0000-0000-00000000002a")
 

@@ -37,8 +37,8 @@ from partita.errors import ConfigurationError, NotSupportedError, UsageError
 from partita.patterns import AesKey, Encrypted, Keyring, RsaKey, entity
 from partita.patterns.faults import Faults
 from partita.patterns.sync import Database, connect
-from partita.service.in_process import LocalAccount
-from partita.service.services import TABLES
+from partita.service.hosting.in_process import LocalAccount
+from partita.service.hosting.services import TABLES
 
 pytest_plugins = ["pytester"]
 

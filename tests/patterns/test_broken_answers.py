@@ -10,7 +10,7 @@ import pytest
 
 from partita.errors import UnavailableError
 from partita.patterns import connect, entity, sync
-from partita.service.account import DEVELOPMENT_KEY
+from partita.service.accounts.account import DEVELOPMENT_KEY
 
 BODY = b'{"PartitionKey":"Sales","RowKey":"000007","EntityType":"Clerk","Name":"Jun"}'
 WHOLE = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (

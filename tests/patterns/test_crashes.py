@@ -16,28 +16,18 @@ from typing import Annotated, Any
 import pytest
 
 from partita.errors import ConflictError, EntityNotFoundError, PartitaError, UnavailableError
-from partita.patterns import (
-    Encrypted,
-    InBlob,
-    Keyring,
-    Series,
-    bulk,
-    changes,
-    connect,
-    entity,
-    evolve,
-    index,
-    lifecycle,
-    rotating,
-    verbs,
-)
-from partita.patterns.calls import PutBlob, Steps, WriteRows
-from partita.patterns.context import Context
+from partita.patterns import Encrypted, InBlob, Keyring, Series, connect, entity, evolve, index
+from partita.patterns.encryption.keyring import AesKey
 from partita.patterns.faults import Faults
-from partita.patterns.groups import Collected
-from partita.patterns.keyring import AesKey
-from partita.patterns.model import entity_type
-from partita.service.in_process import LocalAccount
+from partita.patterns.following import index_lifecycle as lifecycle
+from partita.patterns.following import rotate_keys as rotating
+from partita.patterns.operations import bulk, verbs
+from partita.patterns.operations.groups import Collected
+from partita.patterns.protocol.calls import PutBlob, Steps, WriteRows
+from partita.patterns.types.decorators import entity_type
+from partita.patterns.writing import write as changes
+from partita.patterns.writing.context import Context
+from partita.service.hosting.in_process import LocalAccount
 from patterns.simulated import (
     CONTAINER,
     PERSON,

@@ -19,17 +19,17 @@ from partita.patterns import (
     entity,
     evolve,
     index,
-    lifecycle,
     sync,
-    verbs,
 )
 from partita.patterns.faults import Faults
-from partita.patterns.layout import VERSION
-from partita.patterns.model import entity_type
-from partita.patterns.values import Int32
-from partita.service.in_process import LocalAccount, Respond
-from partita.service.request import Request, Response
-from partita.service.services import ServiceKind
+from partita.patterns.following import index_lifecycle as lifecycle
+from partita.patterns.operations import verbs
+from partita.patterns.protocol.values import Int32
+from partita.patterns.types.decorators import entity_type
+from partita.patterns.types.row_layout import VERSION
+from partita.service.hosting.in_process import LocalAccount, Respond
+from partita.service.hosting.services import ServiceKind
+from partita.service.http.request import Request, Response
 from patterns.simulated import begin, drain, ignore
 from patterns.staff import Department, Employee, person, rows_of
 from unit.patterns.fake_world import FakeWorld

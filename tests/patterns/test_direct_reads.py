@@ -10,7 +10,7 @@ import pytest
 import partita
 from partita.errors import PartitaError, StoreBusyError, TableNotFoundError, UsageError
 from partita.patterns import connect, entity, sync
-from partita.service.in_process import LocalAccount
+from partita.service.hosting.in_process import LocalAccount
 
 THREADS = 4
 WRITES = 60

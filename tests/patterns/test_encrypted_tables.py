@@ -23,16 +23,16 @@ from partita.patterns import (
     evolve,
     index,
     list_index,
-    rotating,
 )
 from partita.patterns.aio import PeriodTables
-from partita.patterns.calls import Call, CreateTable, ListBlobs, WriteRows, ask
 from partita.patterns.faults import Faults
-from partita.patterns.model import entity_type
-from partita.patterns.moments import utc_now
-from partita.patterns.periods import Periods
-from partita.patterns.table_series import TableSeries
-from partita.service.in_process import LocalAccount
+from partita.patterns.following import rotate_keys as rotating
+from partita.patterns.protocol.calls import Call, CreateTable, ListBlobs, WriteRows, ask
+from partita.patterns.protocol.utc import utc_now
+from partita.patterns.series.periods import Periods
+from partita.patterns.types.decorators import entity_type
+from partita.patterns.types.table_series import TableSeries
+from partita.service.hosting.in_process import LocalAccount
 from patterns.simulated import begin, ignore
 from patterns.staff import KEYRING, Employee, anywhere, by_email, person, rows_of
 from unit.patterns.fake_world import FakeWorld

@@ -18,24 +18,18 @@ import pytest
 import partita
 from partita.clock import ManualClock, SystemClock
 from partita.errors import DefinitionError, UnavailableError, UsageError
-from partita.patterns import (
-    connect,
-    entity,
-    eventual,
-    idempotent,
-    reading,
-    sync,
-    verbs,
-    worker,
-)
-from partita.patterns.calls import DeleteMessage, PutMessage, Steps, ask
-from partita.patterns.context import Context
-from partita.patterns.eventual_transactions import EventualTransaction, start_message
+from partita.patterns import connect, entity, eventual, idempotent, sync
 from partita.patterns.faults import SHORT_RETRIES
-from partita.patterns.groups import Collected
-from partita.patterns.model import entity_type
-from partita.patterns.worker import Report
-from partita.service.in_process import LocalAccount
+from partita.patterns.following import worker
+from partita.patterns.following.eventual_transactions import EventualTransaction, start_message
+from partita.patterns.following.worker import Report
+from partita.patterns.operations import verbs
+from partita.patterns.operations.groups import Collected
+from partita.patterns.protocol.calls import DeleteMessage, PutMessage, Steps, ask
+from partita.patterns.types.decorators import entity_type
+from partita.patterns.writing import load as reading
+from partita.patterns.writing.context import Context
+from partita.service.hosting.in_process import LocalAccount
 from patterns.simulated import (
     Face,
     begin,

@@ -16,7 +16,7 @@ from partita.patterns import (
     list_index,
     sync,
 )
-from partita.service.in_process import LocalAccount
+from partita.service.hosting.in_process import LocalAccount
 from patterns.staff import KEYRING, Department, Employee, by_last, person
 
 MEMBERS = 50

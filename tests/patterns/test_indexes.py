@@ -25,7 +25,7 @@ from partita.patterns import (
     list_index,
 )
 from partita.patterns.faults import Faults
-from partita.service.in_process import LocalAccount
+from partita.service.hosting.in_process import LocalAccount
 from patterns.staff import (
     KEYRING,
     Department,

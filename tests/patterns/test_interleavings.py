@@ -19,24 +19,13 @@ import msgspec
 import pytest
 
 from partita.errors import ConflictError, PartitaError
-from partita.patterns import (
-    CopiedFrom,
-    CountOf,
-    Database,
-    changes,
-    connect,
-    copies,
-    entity,
-    evolve,
-    index,
-    lifecycle,
-    outbox,
-    reading,
-    settling,
-    verbs,
-    worker,
-)
-from partita.patterns.calls import (
+from partita.patterns import CopiedFrom, CountOf, Database, connect, entity, evolve, index
+from partita.patterns.following import bring_up_to_date as settling
+from partita.patterns.following import index_lifecycle as lifecycle
+from partita.patterns.following import worker
+from partita.patterns.following.worker import Report
+from partita.patterns.operations import verbs
+from partita.patterns.protocol.calls import (
     GetRow,
     PutBlob,
     RowOperation,
@@ -46,11 +35,14 @@ from partita.patterns.calls import (
     WriteRows,
     ask,
 )
-from partita.patterns.context import Context, OutboxReference
-from partita.patterns.model import EntityType, entity_type
-from partita.patterns.values import Row, RowKey
-from partita.patterns.worker import Report
-from partita.service.in_process import LocalAccount
+from partita.patterns.protocol.values import Row, RowKey
+from partita.patterns.types.decorators import EntityType, entity_type
+from partita.patterns.writing import index_rows as copies
+from partita.patterns.writing import load as reading
+from partita.patterns.writing import outbox_entry as outbox
+from partita.patterns.writing import write as changes
+from partita.patterns.writing.context import Context, OutboxReference
+from partita.service.hosting.in_process import LocalAccount
 from patterns.simulated import (
     BADGE,
     OFFICE,

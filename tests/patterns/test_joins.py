@@ -7,9 +7,9 @@ import pytest
 
 from partita.clock import ManualClock
 from partita.patterns import Database, EntityExistsError, Table, connect, evolve
-from partita.service.in_process import LocalAccount, Respond
-from partita.service.request import Request, Response
-from partita.service.services import ServiceKind
+from partita.service.hosting.in_process import LocalAccount, Respond
+from partita.service.hosting.services import ServiceKind
+from partita.service.http.request import Request, Response
 from patterns.staff import KEYRING, Department, Employee, Note, note, person
 
 

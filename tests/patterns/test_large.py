@@ -19,12 +19,12 @@ from partita.patterns import (
     evolve,
     index,
 )
-from partita.patterns.calls import DeleteBlob, GetBlob, ListBlobs, PutBlob, ask
 from partita.patterns.faults import Faults
-from partita.patterns.moments import utc_now
-from partita.service.in_process import LocalAccount, Respond
-from partita.service.request import Request, Response
-from partita.service.services import ServiceKind
+from partita.patterns.protocol.calls import DeleteBlob, GetBlob, ListBlobs, PutBlob, ask
+from partita.patterns.protocol.utc import utc_now
+from partita.service.hosting.in_process import LocalAccount, Respond
+from partita.service.hosting.services import ServiceKind
+from partita.service.http.request import Request, Response
 from partita.ticks import TICKS_PER_SECOND
 from patterns.staff import KEYRING, Employee, by_email, person, rows_of
 

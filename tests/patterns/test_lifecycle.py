@@ -21,29 +21,26 @@ from partita.patterns import (
     Encrypted,
     Keyring,
     Series,
-    bulk,
     connect,
     entity,
     evolve,
     index,
-    lifecycle,
     list_index,
-    reading,
     sync,
-    verbs,
 )
-from partita.patterns import (
-    context as contexts,
-)
-from partita.patterns.calls import Steps
-from partita.patterns.context import Context, IndexState
-from partita.patterns.executing import Ask, read_all
-from partita.patterns.indexes import AnyIndex
-from partita.patterns.lifecycle import Drift
-from partita.patterns.model import EntityType, entity_type
-from partita.patterns.plans import plan_query
-from partita.patterns.values import Row, RowKey
-from partita.service.in_process import LocalAccount
+from partita.patterns.following import index_lifecycle as lifecycle
+from partita.patterns.following.index_lifecycle import Drift
+from partita.patterns.operations import bulk, verbs
+from partita.patterns.operations.run_query import Ask, read_all
+from partita.patterns.planning.plans import plan_query
+from partita.patterns.protocol.calls import Steps
+from partita.patterns.protocol.values import Row, RowKey
+from partita.patterns.types.decorators import EntityType, entity_type
+from partita.patterns.types.indexes import AnyIndex
+from partita.patterns.writing import context as contexts
+from partita.patterns.writing import load as reading
+from partita.patterns.writing.context import Context, IndexState
+from partita.service.hosting.in_process import LocalAccount
 from patterns.simulated import (
     PERSON,
     TEAM,

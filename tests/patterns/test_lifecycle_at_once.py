@@ -12,16 +12,18 @@ from typing import Any
 
 import pytest
 
-from partita.patterns import evolve, lifecycle, list_index, verbs
+from partita.patterns import evolve, list_index
 from partita.patterns import sync as synchronous
-from partita.patterns.calls import Call, GetBlob, GetRow, PutBlob, QueryRows, WriteRows
-from partita.patterns.context import Context
-from partita.patterns.indexes import AnyIndex
-from partita.patterns.lifecycle import Drift
-from partita.patterns.model import entity
-from partita.patterns.tally import Tally
-from partita.patterns.values import Row, Value
-from partita.service.in_process import LocalAccount
+from partita.patterns.following import index_lifecycle as lifecycle
+from partita.patterns.following.index_lifecycle import Drift
+from partita.patterns.following.progress_counter import Tally
+from partita.patterns.operations import verbs
+from partita.patterns.protocol.calls import Call, GetBlob, GetRow, PutBlob, QueryRows, WriteRows
+from partita.patterns.protocol.values import Row, Value
+from partita.patterns.types.decorators import entity
+from partita.patterns.types.indexes import AnyIndex
+from partita.patterns.writing.context import Context
+from partita.service.hosting.in_process import LocalAccount
 from patterns.simulated import (
     MODELS,
     PERSON,

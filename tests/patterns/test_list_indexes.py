@@ -16,11 +16,11 @@ from partita.patterns import (
     evolve,
     list_index,
 )
-from partita.patterns.calls import GetBlob, PutBlob, ask
-from partita.patterns.chunks import cut
-from partita.patterns.copies import members_in
-from partita.patterns.settling import list_blob_name
-from partita.patterns.values import RowKey
+from partita.patterns.following.bring_up_to_date import list_blob_name
+from partita.patterns.protocol.calls import GetBlob, PutBlob, ask
+from partita.patterns.protocol.split_text import cut
+from partita.patterns.protocol.values import RowKey
+from partita.patterns.writing.index_rows import members_in
 from patterns.staff import keys_of, rows_of
 
 

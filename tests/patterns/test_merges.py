@@ -26,7 +26,7 @@ from partita.patterns import (
     view,
 )
 from partita.patterns.faults import Faults
-from partita.service.in_process import LocalAccount
+from partita.service.hosting.in_process import LocalAccount
 from patterns.staff import KEYRING
 
 WHERE: dict[str, Any] = {"partition": "{site}", "row": "{id:04d}"}

@@ -7,9 +7,9 @@ import pytest
 
 from partita.errors import InvalidKeyError, UsageError
 from partita.patterns import Database, Int32, RawEntity, Table, entity, sync
-from partita.patterns.plans import QueryKind
-from partita.patterns.values import Value
-from partita.service.in_process import LocalAccount
+from partita.patterns.planning.plans import QueryKind
+from partita.patterns.protocol.values import Value
+from partita.service.hosting.in_process import LocalAccount
 
 
 class Kind(enum.StrEnum):

@@ -20,13 +20,17 @@ from partita.errors import (
     UniqueViolationError,
     UsageError,
 )
-from partita.patterns import changes, connect, entity, evolve, index, moving, reading, verbs
-from partita.patterns.calls import RowOperation, Steps, Verb, WriteRows, ask
-from partita.patterns.context import Context, OutboxReference
-from partita.patterns.moving import finish_move
-from partita.patterns.outbox import Move
-from partita.patterns.values import Row, RowKey
-from partita.service.in_process import LocalAccount
+from partita.patterns import connect, entity, evolve, index
+from partita.patterns.following import moving
+from partita.patterns.following.moving import finish_move
+from partita.patterns.operations import verbs
+from partita.patterns.protocol.calls import RowOperation, Steps, Verb, WriteRows, ask
+from partita.patterns.protocol.values import Row, RowKey
+from partita.patterns.writing import load as reading
+from partita.patterns.writing import write as changes
+from partita.patterns.writing.context import Context, OutboxReference
+from partita.patterns.writing.outbox_entry import Move
+from partita.service.hosting.in_process import LocalAccount
 from patterns.simulated import (
     PERSON,
     TEAM,

@@ -22,10 +22,10 @@ from partita.patterns import (
     index,
     sync,
 )
-from partita.patterns.codecs import edm_of
-from partita.patterns.lock import compare_lock, write_lock
-from partita.patterns.values import Value
-from partita.service.in_process import LocalAccount
+from partita.patterns.design.schema_lock import compare_lock, write_lock
+from partita.patterns.fields.codecs import edm_of
+from partita.patterns.protocol.values import Value
+from partita.service.hosting.in_process import LocalAccount
 from partita.tables import edm
 from patterns.staff import KEYRING, rows_of
 

@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
-from partita.patterns import bulk, entity, index
-from partita.patterns.calls import QueryRows
-from partita.patterns.capabilities import COSMOS
-from partita.patterns.columns import Columns
-from partita.patterns.context import Context
-from partita.patterns.executing import Ask, print_continuation, read_page
-from partita.patterns.model import entity_type
-from partita.patterns.plans import plan_query
+from partita.patterns import entity, index
+from partita.patterns.operations import bulk
+from partita.patterns.operations.run_query import Ask, print_continuation, read_page
+from partita.patterns.planning.columns import Columns
+from partita.patterns.planning.plans import plan_query
+from partita.patterns.protocol.calls import QueryRows
+from partita.patterns.protocol.capabilities import COSMOS
+from partita.patterns.types.decorators import entity_type
+from partita.patterns.writing.context import Context
 from patterns.simulated import begin, ignore
 from unit.patterns.fake_world import FakeWorld
 

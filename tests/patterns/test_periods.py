@@ -12,8 +12,8 @@ import pytest
 from partita.errors import UsageError
 from partita.patterns import TableSeries, entity, evolve
 from partita.patterns.aio import Database, PeriodTables, Table
-from partita.patterns.calls import QueryRows, ask
-from partita.patterns.moments import utc_now
+from partita.patterns.protocol.calls import QueryRows, ask
+from partita.patterns.protocol.utc import utc_now
 
 DAY = dt.timedelta(days=1)
 SERIES = TableSeries("logins", "day", keep=5)

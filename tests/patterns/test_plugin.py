@@ -7,11 +7,11 @@ from importlib.metadata import entry_points
 
 import pytest
 
-from partita.patterns.calls import Cost, CreateTable, GetRow
-from partita.patterns.connecting import open_async
 from partita.patterns.faults import Faults
-from partita.patterns.values import RowKey
-from partita.service.in_process import LocalAccount, open_account
+from partita.patterns.ports.connecting import open_async
+from partita.patterns.protocol.calls import Cost, CreateTable, GetRow
+from partita.patterns.protocol.values import RowKey
+from partita.service.hosting.in_process import LocalAccount, open_account
 
 pytest_plugins = ["pytester"]
 

@@ -27,8 +27,8 @@ from partita.patterns import (
     starting_with,
 )
 from partita.patterns.faults import Faults
-from partita.patterns.plans import QueryKind
-from partita.service.in_process import LocalAccount
+from partita.patterns.planning.plans import QueryKind
+from partita.service.hosting.in_process import LocalAccount
 from patterns.staff import Employee, Expense, Grade, Note, by_email, note, person
 
 START = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)

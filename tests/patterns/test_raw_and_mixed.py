@@ -17,7 +17,7 @@ from partita.patterns import (
     Table,
     entity,
 )
-from partita.patterns.values import Instant
+from partita.patterns.protocol.values import Instant
 from patterns.staff import Department, Employee, Note, note, person
 
 EVERY_TYPE: dict[str, Any] = {

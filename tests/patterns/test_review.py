@@ -38,21 +38,21 @@ from partita.patterns import (
     index,
     list_index,
     upcast,
-    verbs,
     view,
 )
-from partita.patterns.calls import Cost, WriteRows
-from partita.patterns.capabilities import ORDERED
-from partita.patterns.context import PENDING_MAX, Context, OutboxReference
+from partita.patterns.encryption.keyring import AesKey, Keyring
 from partita.patterns.faults import Faults
-from partita.patterns.keyring import AesKey, Keyring
-from partita.patterns.metering import MeteredTransport, metered
-from partita.patterns.model import entity_type
-from partita.patterns.moments import utc_now
-from partita.patterns.origins import find_origin
-from partita.patterns.table_series import TableSeries
-from partita.patterns.values import RowKey
-from partita.service.in_process import LocalAccount
+from partita.patterns.fields.load_state import find_origin
+from partita.patterns.operations import verbs
+from partita.patterns.ports.metering import MeteredTransport, metered
+from partita.patterns.protocol.calls import Cost, WriteRows
+from partita.patterns.protocol.capabilities import ORDERED
+from partita.patterns.protocol.utc import utc_now
+from partita.patterns.protocol.values import RowKey
+from partita.patterns.types.decorators import entity_type
+from partita.patterns.types.table_series import TableSeries
+from partita.patterns.writing.context import PENDING_MAX, Context, OutboxReference
+from partita.service.hosting.in_process import LocalAccount
 from patterns.simulated import begin
 from unit.patterns.fake_world import FakeWorld
 

@@ -22,32 +22,23 @@ from partita.errors import (
     StoreBusyError,
     UsageError,
 )
-from partita.patterns import (
-    CountOf,
-    Database,
-    Table,
-    bulk,
-    connect,
-    entity,
-    list_index,
-    verbs,
-    view,
-    worker,
-)
-from partita.patterns.calls import Call, RowOperation, Steps, Verb, WriteRows
-from partita.patterns.columns import Columns
-from partita.patterns.context import Context, Options
-from partita.patterns.executing import Ask, Position, print_continuation, read_page
-from partita.patterns.groups import Collected
-from partita.patterns.joins import Cache
-from partita.patterns.model import EntityType, entity_type
-from partita.patterns.outbox import names_in, read_entry
-from partita.patterns.plans import plan_query
-from partita.patterns.row_requests import request_of
-from partita.patterns.values import Row, RowKey
-from partita.patterns.worker import Report
-from partita.service.batch_wire import read_batch
-from partita.service.in_process import open_account
+from partita.patterns import CountOf, Database, Table, connect, entity, list_index, view
+from partita.patterns.following import worker
+from partita.patterns.following.worker import Report
+from partita.patterns.operations import bulk, verbs
+from partita.patterns.operations.groups import Collected
+from partita.patterns.operations.joins import Cache
+from partita.patterns.operations.run_query import Ask, Position, print_continuation, read_page
+from partita.patterns.planning.columns import Columns
+from partita.patterns.planning.plans import plan_query
+from partita.patterns.ports.row_requests import request_of
+from partita.patterns.protocol.calls import Call, RowOperation, Steps, Verb, WriteRows
+from partita.patterns.protocol.values import Row, RowKey
+from partita.patterns.types.decorators import EntityType, entity_type
+from partita.patterns.writing.context import Context, Options
+from partita.patterns.writing.outbox_entry import names_in, read_entry
+from partita.service.formats.multipart import read_batch
+from partita.service.hosting.in_process import open_account
 from patterns.simulated import begin, drain, ignore, outbox_rows
 from unit.patterns.fake_world import FakeWorld
 

@@ -5,12 +5,13 @@ from typing import Annotated, Any
 import pytest
 
 from partita.errors import UnknownTypeError
-from partita.patterns import CountOf, entity, eventual, idempotent, index, view, worker
-from partita.patterns.context import Context
-from partita.patterns.groups import Collected
-from partita.patterns.model import EntityType, entity_type
-from partita.patterns.outbox import names_in, read_entry
-from partita.patterns.worker import Report
+from partita.patterns import CountOf, entity, eventual, idempotent, index, view
+from partita.patterns.following import worker
+from partita.patterns.following.worker import Report
+from partita.patterns.operations.groups import Collected
+from partita.patterns.types.decorators import EntityType, entity_type
+from partita.patterns.writing.context import Context
+from partita.patterns.writing.outbox_entry import names_in, read_entry
 from patterns.simulated import begin, drain, outbox_rows
 from unit.patterns.fake_world import FakeWorld
 

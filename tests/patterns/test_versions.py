@@ -20,7 +20,7 @@ from partita.patterns import (
     index,
     upcast,
 )
-from partita.service.in_process import LocalAccount
+from partita.service.hosting.in_process import LocalAccount
 from patterns.staff import Employee, Grade, Note, anywhere, by_email, by_last, person, rows_of
 
 

@@ -14,29 +14,20 @@ from typing import Annotated, Any
 import pytest
 
 from partita.errors import ConflictError, DefinitionError, UnavailableError, UsageError
-from partita.patterns import (
-    InBlob,
-    Series,
-    connect,
-    entity,
-    eventual,
-    evolve,
-    idempotent,
-    lifecycle,
-    reading,
-    settling,
-    verbs,
-    view,
-    worker,
-)
-from partita.patterns.calls import Invoke, Steps, ask
-from partita.patterns.context import Context
-from partita.patterns.groups import Collected
-from partita.patterns.model import entity_type
-from partita.patterns.outbox import read_entry
-from partita.patterns.values import RowKey
-from partita.patterns.worker import Report
-from partita.service.in_process import LocalAccount
+from partita.patterns import InBlob, Series, connect, entity, eventual, evolve, idempotent, view
+from partita.patterns.following import bring_up_to_date as settling
+from partita.patterns.following import index_lifecycle as lifecycle
+from partita.patterns.following import worker
+from partita.patterns.following.worker import Report
+from partita.patterns.operations import verbs
+from partita.patterns.operations.groups import Collected
+from partita.patterns.protocol.calls import Invoke, Steps, ask
+from partita.patterns.protocol.values import RowKey
+from partita.patterns.types.decorators import entity_type
+from partita.patterns.writing import load as reading
+from partita.patterns.writing.context import Context
+from partita.patterns.writing.outbox_entry import read_entry
+from partita.service.hosting.in_process import LocalAccount
 from patterns.simulated import (
     StallingWorld,
     begin,

@@ -19,9 +19,9 @@ from partita.patterns import (
     index,
 )
 from partita.patterns.faults import Faults
-from partita.service.in_process import LocalAccount, Respond
-from partita.service.request import Request, Response
-from partita.service.services import ServiceKind
+from partita.service.hosting.in_process import LocalAccount, Respond
+from partita.service.hosting.services import ServiceKind
+from partita.service.http.request import Request, Response
 from patterns.staff import Employee, person, rows_of
 
 YEAR = {day: day + 1 for day in range(365)}

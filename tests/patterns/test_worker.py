@@ -11,19 +11,12 @@ from typing import Any
 import pytest
 
 from partita.errors import PartitaError, UnavailableError
-from partita.patterns import (
-    connect,
-    entity,
-    eventual,
-    evolve,
-    idempotent,
-    index,
-    lifecycle,
-    verbs,
-    view,
-    worker,
-)
-from partita.patterns.calls import (
+from partita.patterns import connect, entity, eventual, evolve, idempotent, index, view
+from partita.patterns.following import index_lifecycle as lifecycle
+from partita.patterns.following import worker
+from partita.patterns.following.worker import Report
+from partita.patterns.operations import verbs
+from partita.patterns.protocol.calls import (
     DeleteMessage,
     Invoke,
     PutMessage,
@@ -31,14 +24,13 @@ from partita.patterns.calls import (
     RenewMessage,
     Steps,
 )
-from partita.patterns.context import Context, OutboxReference
-from partita.patterns.layout import SWEPT_KEY
-from partita.patterns.model import entity_type
-from partita.patterns.outbox import hint
-from partita.patterns.values import Row, RowKey
-from partita.patterns.worker import Report
+from partita.patterns.protocol.values import Row, RowKey
+from partita.patterns.types.decorators import entity_type
+from partita.patterns.types.row_layout import SWEPT_KEY
+from partita.patterns.writing.context import Context, OutboxReference
+from partita.patterns.writing.outbox_entry import hint
 from partita.queues.limits import MESSAGE_BYTES_MAX
-from partita.service.in_process import LocalAccount
+from partita.service.hosting.in_process import LocalAccount
 from patterns.simulated import (
     OFFICE,
     PERSON,

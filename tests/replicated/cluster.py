@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from partita.reliable.nats_cluster import ROUTE_OFFSET, LocalCluster, ask, is_free
-from partita.reliable.nats_monitor import MONITOR_OFFSET
+from partita.reliable.nats.cluster import ROUTE_OFFSET, LocalCluster, ask, is_free
+from partita.reliable.nats.monitor import MONITOR_OFFSET
 
 ELECTION_SECONDS = 60.0
 """NATS elects within 4 to 9 seconds; a busy machine takes its time."""

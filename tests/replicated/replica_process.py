@@ -14,10 +14,10 @@ import msgspec
 
 import partita
 from partita.errors import NotPrimaryError, PartitaError
-from partita.reliable.dictionary import ReliableDictionary
-from partita.reliable.replica import Replica
-from partita.reliable.state_manager import StateManager
-from partita.reliable.transaction import Transaction
+from partita.reliable.collections.dictionary import ReliableDictionary
+from partita.reliable.collections.transaction import Transaction
+from partita.reliable.manager.state_manager import StateManager
+from partita.reliable.replication.replica import Replica
 
 SHARES = 8
 

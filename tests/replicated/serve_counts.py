@@ -7,10 +7,10 @@ import asyncio
 import sys
 from pathlib import Path
 
-from partita.reliable.partitions import open_service
-from partita.reliable.requests import Request
-from partita.reliable.state_manager import StateManager
-from partita.reliable.transaction import Transaction
+from partita.reliable.collections.transaction import Transaction
+from partita.reliable.manager.state_manager import StateManager
+from partita.reliable.service.requests import Request
+from partita.reliable.service.service import open_service
 
 PARTITIONS = 6
 

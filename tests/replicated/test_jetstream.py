@@ -24,11 +24,13 @@ from partita.errors import (
     QuorumLostError,
     UsageError,
 )
-from partita.reliable import nats_consumer, nats_link, nats_monitor
-from partita.reliable.jetstream import JetStream
-from partita.reliable.nats_cluster import find_server
-from partita.reliable.nats_link import server_urls
-from partita.reliable.stream import NoAnswer, PublishRefused, Register, Stream
+from partita.reliable.nats import consumer as nats_consumer
+from partita.reliable.nats import link as nats_link
+from partita.reliable.nats import monitor as nats_monitor
+from partita.reliable.nats.cluster import find_server
+from partita.reliable.nats.jetstream import JetStream
+from partita.reliable.nats.link import server_urls
+from partita.reliable.replication.stream import NoAnswer, PublishRefused, Register, Stream
 from replicated.cluster import ELECTION_SECONDS, Cluster, free_port, running_cluster
 
 SOON = 60.0

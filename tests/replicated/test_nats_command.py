@@ -17,8 +17,8 @@ import pytest
 
 from partita.cli import nats
 from partita.errors import ConfigurationError
-from partita.reliable.jetstream import JetStream
-from partita.reliable.nats_cluster import cluster_config, find_server, is_free, nodes_of
+from partita.reliable.nats.cluster import cluster_config, find_server, is_free, nodes_of
+from partita.reliable.nats.jetstream import JetStream
 from replicated.cluster import free_port
 
 RUN = """

@@ -23,9 +23,9 @@ from partita.errors import (
     UnavailableError,
     UsageError,
 )
-from partita.reliable.partitions import Service, open_service
-from partita.reliable.requests import PAYLOAD_BYTES_MAX, RemoteError, Request
-from partita.reliable.state_manager import StateManager
+from partita.reliable.manager.state_manager import StateManager
+from partita.reliable.service.requests import PAYLOAD_BYTES_MAX, RemoteError, Request
+from partita.reliable.service.service import Service, open_service
 from replicated.cluster import ELECTION_SECONDS, Cluster
 from replicated.serve_counts import PARTITIONS, count, open_counts
 

@@ -37,11 +37,11 @@ from partita.errors import (
     UnavailableError,
 )
 from partita.reliable import opening
-from partita.reliable import replica as replicas
-from partita.reliable.jetstream import JetStream
-from partita.reliable.quorum_log import QuorumLog
-from partita.reliable.schema import Schema
-from partita.reliable.state_manager import StateManager
+from partita.reliable.manager.state_manager import StateManager
+from partita.reliable.nats.jetstream import JetStream
+from partita.reliable.replication import replica as replicas
+from partita.reliable.replication.quorum_log import QuorumLog
+from partita.reliable.values.schema import Schema
 from replicated.cluster import Cluster, running_cluster
 from replicated.replica_process import Asked, Ledger, Told, key_of
 

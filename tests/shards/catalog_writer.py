@@ -7,9 +7,9 @@ import signal
 import sys
 
 from partita.errors import ConflictError, UsageError
-from partita.shards.manager import ShardMapManager
-from partita.shards.mapping import MappingStatus
-from partita.shards.shard_map import RangeShardMap
+from partita.shards.keys.mapping import MappingStatus
+from partita.shards.maps.manager import ShardMapManager
+from partita.shards.maps.shard_map import RangeShardMap
 
 
 def main(url: str, how: str) -> None:

@@ -13,11 +13,11 @@ import pytest
 from psycopg import sql
 from sqlalchemy import select
 
-from partita.shards import global_catalog, local_catalog
-from partita.shards.manager import ShardMapManager
-from partita.shards.mapping import Mapping, MappingStatus, Shard
-from partita.shards.ranges import Range
-from partita.shards.shard_map import RangeShardMap, ShardMap
+from partita.shards.catalog import global_catalog, local_catalog
+from partita.shards.keys.mapping import Mapping, MappingStatus, Shard
+from partita.shards.keys.ranges import Range
+from partita.shards.maps.manager import ShardMapManager
+from partita.shards.maps.shard_map import RangeShardMap, ShardMap
 from shards import postgres
 
 NewDatabase = Callable[[str], str]

@@ -14,9 +14,9 @@ from collections.abc import Callable
 
 from sqlalchemy import insert
 
-from partita.shards import move
-from partita.shards.manager import ShardMapManager
-from partita.shards.session import RoutedSession
+from partita.shards.maps.manager import ShardMapManager
+from partita.shards.moving import move
+from partita.shards.routing.session import RoutedSession
 from shards.moves import Moving, blog
 
 TENANT = 42

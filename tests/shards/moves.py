@@ -27,11 +27,11 @@ from sqlalchemy import (
     update,
 )
 
-from partita.shards import global_catalog, local_catalog
-from partita.shards.manager import AnyShardMap, ShardMapManager
-from partita.shards.mapping import Mapping, Shard
-from partita.shards.ranges import Range
-from partita.shards.schema import ShardedSchema
+from partita.shards.catalog import global_catalog, local_catalog
+from partita.shards.keys.mapping import Mapping, Shard
+from partita.shards.keys.ranges import Range
+from partita.shards.keys.schema import ShardedSchema
+from partita.shards.maps.manager import AnyShardMap, ShardMapManager
 from shards import postgres
 
 IS_SOAK = bool(os.environ.get("PARTITA_SOAK"))

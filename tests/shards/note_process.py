@@ -7,7 +7,7 @@ import sys
 
 from sqlalchemy.exc import DBAPIError
 
-from partita.shards.manager import ShardMapManager
+from partita.shards.maps.manager import ShardMapManager
 from shards.routed import Note
 
 

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from sqlalchemy import delete, func, insert, select, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from partita.shards import offline
-from partita.shards.manager import ShardMapManager
-from partita.shards.mapping import Mapping, MappingStatus, Shard
-from partita.shards.ranges import Range
-from partita.shards.shard_map import RangeShardMap
+from partita.shards.keys.mapping import Mapping, MappingStatus, Shard
+from partita.shards.keys.ranges import Range
+from partita.shards.maps.manager import ShardMapManager
+from partita.shards.maps.shard_map import RangeShardMap
+from partita.shards.routing import offline
 from shards.shared_databases import SharedDatabases, shared_databases
 
 NewDatabase = Callable[[str], str]

@@ -12,14 +12,14 @@ from sqlalchemy import Column, Integer, MetaData, Table, make_url, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 from partita.clock import SystemClock
-from partita.shards.async_fan_out import AsyncFanOutResult, afan_out
-from partita.shards.fan_out import FanOutResult, fan_out
-from partita.shards.gathering import FanOutEvent, OnEvent
-from partita.shards.manager import ShardMapManager
-from partita.shards.mapping import Mapping, Shard
-from partita.shards.ranges import Range
-from partita.shards.schema import ShardedSchema
-from partita.shards.shard_map import RangeShardMap
+from partita.shards.fan_out.fan_out import FanOutResult, fan_out
+from partita.shards.fan_out.gathering import FanOutEvent, OnEvent
+from partita.shards.fan_out.tasks import AsyncFanOutResult, afan_out
+from partita.shards.keys.mapping import Mapping, Shard
+from partita.shards.keys.ranges import Range
+from partita.shards.keys.schema import ShardedSchema
+from partita.shards.maps.manager import ShardMapManager
+from partita.shards.maps.shard_map import RangeShardMap
 from shards import postgres
 from shards.conftest import NewDatabase
 from shards.shared_databases import SharedDatabases, shared_databases

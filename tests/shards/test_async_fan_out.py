@@ -19,8 +19,8 @@ from partita.errors import (
     SchemaMismatchError,
     ShardError,
 )
-from partita.shards.async_fan_out import AsyncFanOutResult
-from partita.shards.gathering import FanOutEvent
+from partita.shards.fan_out.gathering import FanOutEvent
+from partita.shards.fan_out.tasks import AsyncFanOutResult
 from shards.conftest import NewDatabase
 from shards.shop import Blog, Shop, a_shared_shop, a_shop, nap
 

@@ -32,11 +32,11 @@ from partita.errors import (
     StaleMappingError,
     UsageError,
 )
-from partita.shards import execution
-from partita.shards.manager import ShardMapManager
-from partita.shards.mapping import Mapping, MappingStatus
-from partita.shards.ranges import Range
-from partita.shards.shard_map import RangeShardMap
+from partita.shards.catalog import executor as execution
+from partita.shards.keys.mapping import Mapping, MappingStatus
+from partita.shards.keys.ranges import Range
+from partita.shards.maps.manager import ShardMapManager
+from partita.shards.maps.shard_map import RangeShardMap
 from shards.catalogs import OFFLINE, ONLINE, an_empty_database, assert_catalogs_agree, pending
 
 SOAK = bool(os.environ.get("PARTITA_SOAK"))

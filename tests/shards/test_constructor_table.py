@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from partita.errors import TransactionUseError
-from partita.shards.session import RoutedSession
+from partita.shards.routing.session import RoutedSession
 from shards.routed import (
     ASYNC,
     SYNC,

@@ -3,8 +3,8 @@
 import pytest
 from sqlalchemy import Column, Integer, MetaData, String, Table
 
-from partita.shards.drift import Difference, find_differences, list_tables
-from partita.shards.migrations import Migrations
+from partita.shards.fleet.drift import Difference, find_differences, list_tables
+from partita.shards.fleet.migrations import Migrations
 from shards.alembic_projects import PROJECT, connected, run_sql
 from shards.conftest import NewDatabase
 from shards.migrations_project.models import metadata

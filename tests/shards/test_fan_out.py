@@ -27,19 +27,19 @@ from partita.errors import (
     ShardNotFoundError,
     UnknownOptionError,
 )
-from partita.shards import gathering, owned_rows
-from partita.shards.fan_out import FanOutResult, fan_out
-from partita.shards.fan_out_threads import ThreadRun
-from partita.shards.gathering import FanOutEvent
-from partita.shards.idle_connections import IDLE_CONNECTIONS_MAX
-from partita.shards.manager import ShardMapManager
-from partita.shards.mapping import Shard
-from partita.shards.merging import Reduce
-from partita.shards.ranges import Range
-from partita.shards.schema import ShardedSchema
-from partita.shards.shard_map import HashShardMap, ListShardMap, RangeShardMap
-from partita.shards.shard_reader import BATCH_ROWS
-from partita.shards.worker_threads import WorkerThreads
+from partita.shards.connections.idle_connections import IDLE_CONNECTIONS_MAX
+from partita.shards.connections.worker_threads import WorkerThreads
+from partita.shards.fan_out import gathering, owned_rows
+from partita.shards.fan_out.fan_out import FanOutResult, fan_out
+from partita.shards.fan_out.gathering import FanOutEvent
+from partita.shards.fan_out.merging import Reduce
+from partita.shards.fan_out.shard_reader import BATCH_ROWS
+from partita.shards.fan_out.threads import ThreadRun
+from partita.shards.keys.mapping import Shard
+from partita.shards.keys.ranges import Range
+from partita.shards.keys.schema import ShardedSchema
+from partita.shards.maps.manager import ShardMapManager
+from partita.shards.maps.shard_map import HashShardMap, ListShardMap, RangeShardMap
 from shards import postgres
 from shards.conftest import NewDatabase
 from shards.shop import Base, Blog, Post, Shop, a_shared_shop, a_shop, nap

@@ -29,15 +29,15 @@ from partita.errors import (
     ShardOfflineError,
     UsageError,
 )
-from partita.shards.drift import list_tables
-from partita.shards.fleet import Fleet
-from partita.shards.manager import ShardMapManager
-from partita.shards.mapping import Location, Shard, ShardStatus
-from partita.shards.migrations import Migrations
-from partita.shards.move import MoveProgress, StopMove
-from partita.shards.ranges import Range
-from partita.shards.schema import ShardedSchema
-from partita.shards.shard_map import RangeShardMap
+from partita.shards.fleet.drift import list_tables
+from partita.shards.fleet.fleet import Fleet
+from partita.shards.fleet.migrations import Migrations
+from partita.shards.keys.mapping import Location, Shard, ShardStatus
+from partita.shards.keys.ranges import Range
+from partita.shards.keys.schema import ShardedSchema
+from partita.shards.maps.manager import ShardMapManager
+from partita.shards.maps.shard_map import RangeShardMap
+from partita.shards.moving.move import MoveProgress, StopMove
 from shards.alembic_projects import PROJECT, a_project, add_revision, connected, run_sql
 from shards.conftest import NewDatabase
 from shards.migrations_project.models import metadata
@@ -49,8 +49,8 @@ SCHEMA = ShardedSchema(metadata, keys={"blog": "tenant_id", 'Order "Lines"': "te
 WITH_OUR_PATH = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 UPGRADE = """
 import sys
-from partita.shards.fleet import Fleet
-from partita.shards.manager import ShardMapManager
+from partita.shards.fleet.fleet import Fleet
+from partita.shards.maps.manager import ShardMapManager
 
 with ShardMapManager.open(sys.argv[1]) as manager:
     report = Fleet(manager, alembic=sys.argv[2]).upgrade()

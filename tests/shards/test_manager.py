@@ -22,12 +22,12 @@ from partita.errors import (
     ShardOfflineError,
     UsageError,
 )
-from partita.shards import global_catalog, local_catalog
-from partita.shards.engines import location_of
-from partita.shards.manager import ShardMapManager
-from partita.shards.ranges import Range
-from partita.shards.schema import ShardedSchema
-from partita.shards.shard_map import HashShardMap, ListShardMap, RangeShardMap
+from partita.shards.catalog import global_catalog, local_catalog
+from partita.shards.connections.engines import location_of
+from partita.shards.keys.ranges import Range
+from partita.shards.keys.schema import ShardedSchema
+from partita.shards.maps.manager import ShardMapManager
+from partita.shards.maps.shard_map import HashShardMap, ListShardMap, RangeShardMap
 from shards import catalogs
 from shards.catalogs import NewDatabase, a_catalog
 

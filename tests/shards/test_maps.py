@@ -31,11 +31,11 @@ from partita.errors import (
     TransactionUseError,
     UsageError,
 )
-from partita.shards.manager import ShardMapManager
-from partita.shards.mapping import Location, Mapping, ShardStatus
-from partita.shards.ranges import Range
-from partita.shards.shard_key import KEY_BYTES_MAX
-from partita.shards.shard_map import RangeShardMap, ShardMap
+from partita.shards.keys.mapping import Location, Mapping, ShardStatus
+from partita.shards.keys.ranges import Range
+from partita.shards.keys.shard_key import KEY_BYTES_MAX
+from partita.shards.maps.manager import ShardMapManager
+from partita.shards.maps.shard_map import RangeShardMap, ShardMap
 from shards import catalogs, postgres
 from shards.catalogs import (
     OFFLINE,

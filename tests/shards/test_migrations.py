@@ -14,8 +14,8 @@ from partita.errors import (
     SchemaMismatchError,
     ShardError,
 )
-from partita.shards.drift import list_tables
-from partita.shards.migrations import ENVIRONMENT_TEMPLATE, LOCK_NUMBER, Migrations
+from partita.shards.fleet.drift import list_tables
+from partita.shards.fleet.migrations import ENVIRONMENT_TEMPLATE, LOCK_NUMBER, Migrations
 from shards.alembic_projects import PROJECT, a_project, add_revision, connected, run_sql
 from shards.conftest import NewDatabase
 

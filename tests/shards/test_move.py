@@ -45,13 +45,13 @@ from partita.errors import (
     StaleMappingError,
     UnavailableError,
 )
-from partita.shards import copying_postgres, copying_sqlite, move
-from partita.shards.manager import ShardMapManager
-from partita.shards.mapping import Location, Shard
-from partita.shards.move import MoveProgress, StopMove
-from partita.shards.move_plan import STEPS, Step
-from partita.shards.ranges import Range
-from partita.shards.schema import ShardedSchema
+from partita.shards.keys.mapping import Location, Shard
+from partita.shards.keys.ranges import Range
+from partita.shards.keys.schema import ShardedSchema
+from partita.shards.maps.manager import ShardMapManager
+from partita.shards.moving import copying_postgres, copying_sqlite, move
+from partita.shards.moving.move import MoveProgress, StopMove
+from partita.shards.moving.move_plan import STEPS, Step
 from shards.catalogs import assert_catalogs_agree
 from shards.moves import (
     Kept,
@@ -78,7 +78,7 @@ from shards.moves import (
 )
 
 if TYPE_CHECKING:
-    from partita.shards.blockers import Blocker
+    from partita.shards.moving.blockers import Blocker
 
 __all__ = ["kept", "kept_postgres", "kept_sqlite"]
 
@@ -1006,7 +1006,7 @@ def test_progress_tells_the_ten_steps_in_order(kept: Kept) -> None:
 def test_the_rate_limit_makes_pauses(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     with kept.whole() as moving:
         pauses: list[float] = []
-        monkeypatch.setattr("partita.shards.move.time.sleep", pauses.append)
+        monkeypatch.setattr("partita.shards.moving.move.time.sleep", pauses.append)
 
         move.move(moving.manager, moving.low, moving.two, batch_rows=10, rate=10.0)
 

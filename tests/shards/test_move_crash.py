@@ -10,11 +10,11 @@ import signal
 import pytest
 
 from partita.errors import MoveRefusedError
-from partita.shards import move
-from partita.shards.manager import ShardMapManager
-from partita.shards.mapping import Shard
-from partita.shards.move_plan import STEPS
-from partita.shards.ranges import Range
+from partita.shards.keys.mapping import Shard
+from partita.shards.keys.ranges import Range
+from partita.shards.maps.manager import ShardMapManager
+from partita.shards.moving import move
+from partita.shards.moving.move_plan import STEPS
 from shards import mover_process
 from shards.catalogs import assert_catalogs_agree, local_rows
 from shards.mover_process import forked

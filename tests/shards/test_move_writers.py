@@ -23,13 +23,15 @@ import pytest
 from sqlalchemy import delete, insert, select, text, update
 
 from partita.errors import InDoubtError, PartitaError
-from partita.shards import move, router, validation
-from partita.shards.manager import ShardMapManager
-from partita.shards.mapping import Shard
-from partita.shards.move import MoveProgress, MoveReport, StopMove
-from partita.shards.move_plan import Step
-from partita.shards.retry import Retry
-from partita.shards.session import RoutedSession
+from partita.shards.connections import validation
+from partita.shards.keys.mapping import Shard
+from partita.shards.maps.manager import ShardMapManager
+from partita.shards.moving import move
+from partita.shards.moving.move import MoveProgress, MoveReport, StopMove
+from partita.shards.moving.move_plan import Step
+from partita.shards.routing import router
+from partita.shards.routing.retry import Retry
+from partita.shards.routing.session import RoutedSession
 from shards.catalogs import assert_catalogs_agree
 from shards.mover_process import Killer, forked
 from shards.moves import (

@@ -13,8 +13,9 @@ from partita.errors import (
     PartitaError,
     StaleMappingError,
 )
-from partita.shards import offline, revocable
-from partita.shards.mapping import MappingStatus
+from partita.shards.connections import revocable
+from partita.shards.keys.mapping import MappingStatus
+from partita.shards.routing import offline
 from shards.routed import NewDatabase, Note, Routed, a_routed_map, another_client, select_one
 
 

@@ -22,11 +22,12 @@ from partita.errors import (
     PartitaError,
     ShardOfflineError,
 )
-from partita.shards import execution, global_catalog, local_catalog
-from partita.shards.manager import ShardMapManager
-from partita.shards.mapping import Mapping, ShardStatus
-from partita.shards.operations import LocalChange, Plan, decode_plan, encode_plan
-from partita.shards.ranges import Range
+from partita.shards.catalog import executor as execution
+from partita.shards.catalog import global_catalog, local_catalog
+from partita.shards.catalog.change_plans import LocalChange, Plan, decode_plan, encode_plan
+from partita.shards.keys.mapping import Mapping, ShardStatus
+from partita.shards.keys.ranges import Range
+from partita.shards.maps.manager import ShardMapManager
 from shards import catalog_writer, catalogs, postgres
 from shards.catalogs import (
     OFFLINE,

@@ -20,13 +20,14 @@ from partita.errors import (
     ShardOfflineError,
     UsageError,
 )
-from partita.shards import execution, local_catalog, reconciliation
-from partita.shards.engines import create_file, location_of
-from partita.shards.manager import ShardMapManager
-from partita.shards.mapping import Shard
-from partita.shards.operations import MappingRow
-from partita.shards.ranges import KeyRange, Range
-from partita.shards.shard_map import ShardMap
+from partita.shards.catalog import executor as execution
+from partita.shards.catalog import local_catalog, reconciliation
+from partita.shards.catalog.change_plans import MappingRow
+from partita.shards.connections.engines import create_file, location_of
+from partita.shards.keys.mapping import Shard
+from partita.shards.keys.ranges import KeyRange, Range
+from partita.shards.maps.manager import ShardMapManager
+from partita.shards.maps.shard_map import ShardMap
 from shards import catalogs
 from shards.catalogs import (
     OFFLINE,

@@ -21,8 +21,8 @@ from partita.errors import (
     StaleMappingError,
     UsageError,
 )
-from partita.shards.retry import Retry, is_transient
-from partita.shards.session import RoutedSession
+from partita.shards.routing.retry import Retry, is_transient
+from partita.shards.routing.session import RoutedSession
 from shards.routed import (
     ASYNC,
     SYNC,

@@ -35,15 +35,16 @@ from partita.errors import (
     TransactionUseError,
     UsageError,
 )
-from partita.shards import Fleet, Range, Retry, ShardedSchema, ShardMapManager, revocable
-from partita.shards.engines import location_of
-from partita.shards.fan_out_plan import fan_out_plan
-from partita.shards.fan_out_threads import _Stream
-from partita.shards.mapping import Location
-from partita.shards.owned_rows import OwnedRows
-from partita.shards.ranges import KeyRange, encode_range
-from partita.shards.schema import ShardedTable
-from partita.shards.shard_key import key_type
+from partita.shards import Fleet, Range, Retry, ShardedSchema, ShardMapManager
+from partita.shards.connections import revocable
+from partita.shards.connections.engines import location_of
+from partita.shards.fan_out.owned_rows import OwnedRows
+from partita.shards.fan_out.plan import fan_out_plan
+from partita.shards.fan_out.threads import _Stream
+from partita.shards.keys.mapping import Location
+from partita.shards.keys.ranges import KeyRange, encode_range
+from partita.shards.keys.schema import ShardedTable
+from partita.shards.keys.shard_key import key_type
 from shards.conftest import NewDatabase
 from shards.routed import Base, Note, Routed, a_shared_map, count_notes
 from shards.shop import Blog, Shop, a_shared_shop

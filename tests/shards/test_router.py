@@ -20,10 +20,11 @@ from partita.errors import (
     TransactionUseError,
     UsageError,
 )
-from partita.shards import engines, router, validation
-from partita.shards.engines import LEASE, Engines, create_file, location_of
-from partita.shards.manager import ShardMapManager
-from partita.shards.mapping import Location
+from partita.shards.connections import engines, validation
+from partita.shards.connections.engines import LEASE, Engines, create_file, location_of
+from partita.shards.keys.mapping import Location
+from partita.shards.maps.manager import ShardMapManager
+from partita.shards.routing import router
 from shards.postgres import PASSWORD_ROLE
 from shards.routed import (
     ASYNC,

@@ -23,11 +23,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
 
 from partita.errors import WrongShardKeyError
-from partita.shards.fleet import Fleet
-from partita.shards.manager import ShardMapManager
-from partita.shards.ranges import Range
-from partita.shards.schema import ShardedSchema
-from partita.shards.session import RoutedSession
+from partita.shards.fleet.fleet import Fleet
+from partita.shards.keys.ranges import Range
+from partita.shards.keys.schema import ShardedSchema
+from partita.shards.maps.manager import ShardMapManager
+from partita.shards.routing.session import RoutedSession
 from shards.conftest import NewDatabase
 from shards.routed import ASYNC, SYNC, Base, Note, Routed, a_shared_map, count_notes
 

@@ -16,7 +16,7 @@ from partita.errors import (
     TransactionUseError,
     UsageError,
 )
-from partita.shards.session import RoutedSession
+from partita.shards.routing.session import RoutedSession
 from shards.routed import (
     ASYNC,
     SYNC,

@@ -23,12 +23,12 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from partita.errors import PartitaError, StaleMappingError
-from partita.shards import validation
-from partita.shards.engines import file_of
-from partita.shards.retry import Retry
-from partita.shards.revocable import RevocableConnection
-from partita.shards.session import RoutedSession
-from partita.shards.writing_turns import turns_of
+from partita.shards.connections import validation
+from partita.shards.connections.engines import file_of
+from partita.shards.connections.revocable import RevocableConnection
+from partita.shards.connections.writing_turns import turns_of
+from partita.shards.routing.retry import Retry
+from partita.shards.routing.session import RoutedSession
 from shards.routed import (
     NewDatabase,
     Note,

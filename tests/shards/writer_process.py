@@ -10,9 +10,9 @@ import threading
 import time
 
 from partita.errors import InDoubtError, PartitaError
-from partita.shards.manager import ShardMapManager
-from partita.shards.retry import Retry
-from partita.shards.session import RoutedSession
+from partita.shards.maps.manager import ShardMapManager
+from partita.shards.routing.retry import Retry
+from partita.shards.routing.session import RoutedSession
 from shards.routed import Note, count_notes
 
 IDS_PER_WRITER = 1_000_000

@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 
 from partita.errors import DamageError, PartitaError
+from partita.reliable.collections.transaction import Transaction
+from partita.reliable.manager.state_manager import StateManager
 from partita.reliable.opening import open_replicated
-from partita.reliable.records import decode_record
-from partita.reliable.replica import Replica, Timing
-from partita.reliable.state_manager import StateManager
-from partita.reliable.transaction import Transaction
+from partita.reliable.replication.replica import Replica, Timing
+from partita.reliable.state.records import decode_record
 from partita.simulation.disk import SimDisk
 from partita.simulation.loop import Ran, SimClock, SimLoop, running_loop
 from partita.simulation.stream import Faults, SimCluster

@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from partita.reliable import checkpoint, state_manager
-from partita.reliable.committer import Committer
-from partita.reliable.locks import LockTable
-from partita.reliable.quorum_log import QuorumLog
-from partita.reliable.records import Outcome
-from partita.reliable.replica import Replica
-from partita.reliable.state import State
-from partita.reliable.stream import NoAnswer
+from partita.reliable.collections.committer import Committer
+from partita.reliable.manager import state_manager
+from partita.reliable.replication.quorum_log import QuorumLog
+from partita.reliable.replication.replica import Replica
+from partita.reliable.replication.stream import NoAnswer
+from partita.reliable.state.locks import LockTable
+from partita.reliable.state.records import Outcome
+from partita.reliable.state.state import State
+from partita.reliable.storage import checkpoint
 from partita.simulation.stream import SimCluster
 from simulation.replicas import Plan, simulate
 

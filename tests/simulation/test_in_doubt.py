@@ -15,15 +15,15 @@ import msgspec
 import pytest
 
 from partita.errors import PartitaError, UnavailableError
+from partita.reliable.collections.transaction import Transaction
+from partita.reliable.manager.state_manager import StateManager
 from partita.reliable.opening import open_replicated
-from partita.reliable.state_manager import StateManager
-from partita.reliable.transaction import Transaction
 from partita.simulation.disk import SimDisk
 from partita.simulation.loop import SimClock, run, running_loop
 from partita.simulation.stream import NO_FAULTS, Cut, SimCluster
 
 if TYPE_CHECKING:
-    from partita.reliable.dictionary import ReliableDictionary
+    from partita.reliable.collections.dictionary import ReliableDictionary
 
 SOAK = bool(os.environ.get("PARTITA_SOAK"))
 TRIALS = 10_000 if SOAK else 2_000

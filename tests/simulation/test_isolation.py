@@ -19,12 +19,12 @@ import pytest
 
 from partita.errors import LockTimeoutError
 from partita.reliable import LockMode, ReliableDictionary, Transaction
-from partita.reliable.locks import LockTable, Resource, Waiter
+from partita.reliable.collections.transaction import Workspace
+from partita.reliable.manager.state_manager import StateManager
 from partita.reliable.opening import open_local
-from partita.reliable.records import decode_record
-from partita.reliable.state import Collection, Rows, State
-from partita.reliable.state_manager import StateManager
-from partita.reliable.transaction import Workspace
+from partita.reliable.state.locks import LockTable, Resource, Waiter
+from partita.reliable.state.records import decode_record
+from partita.reliable.state.state import Collection, Rows, State
 from partita.simulation.disk import SimDisk
 from partita.simulation.loop import SimClock, run, running_loop
 

@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from partita.errors import PartitaError
-from partita.reliable.holding import Duties
-from partita.reliable.membership import Membership
+from partita.reliable.manager.state_manager import StateManager
 from partita.reliable.opening import open_replicated
-from partita.reliable.partitions import Pace, Service
-from partita.reliable.replica import Timing
-from partita.reliable.state_manager import StateManager
-from partita.reliable.stream import NoAnswer
+from partita.reliable.replication.replica import Timing
+from partita.reliable.replication.stream import NoAnswer
+from partita.reliable.service.held_partition import Duties
+from partita.reliable.service.membership import Membership
+from partita.reliable.service.service import Pace, Service
 from partita.simulation.disk import SimDisk
 from partita.simulation.loop import Ran, SimClock, SimLoop, running_loop
 from partita.simulation.stream import NO_FAULTS, Faults, SimCluster

@@ -19,9 +19,16 @@ from partita.errors import (
     StateClosedError,
     StoreFullError,
 )
-from partita.reliable.quorum_log import Flight, QuorumLog
-from partita.reliable.records import FORMAT, NO_HASH, Entry, Record, decode_record, encode_record
-from partita.reliable.stream import NoAnswer, Register
+from partita.reliable.replication.quorum_log import Flight, QuorumLog
+from partita.reliable.replication.stream import NoAnswer, Register
+from partita.reliable.state.records import (
+    FORMAT,
+    NO_HASH,
+    Entry,
+    Record,
+    decode_record,
+    encode_record,
+)
 from partita.simulation.loop import Ran, SimClock, SimLoop, run, running_loop
 from partita.simulation.stream import NO_FAULTS, Cut, Faults, SimCluster, SimStream
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from partita.clock import ManualClock
-from partita.database import Database
 from partita.errors import StoreStoppedError
-from partita.store_clock import TICKS_RESERVED, StoreClock
+from partita.storage.database import Database
+from partita.storage.store_clock import TICKS_RESERVED, StoreClock
 from partita.ticks import TICKS_PER_SECOND
 
 

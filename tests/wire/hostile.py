@@ -17,7 +17,7 @@ from email.utils import formatdate
 from typing import NamedTuple
 from urllib.parse import quote, urlencode
 
-from partita.service.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
+from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
 
 PATIENCE_SECONDS = 60
 JSON = {"Content-Type": "application/json"}

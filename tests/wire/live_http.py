@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from partita.clock import ManualClock
-from partita.service.connections import Connections
-from partita.service.http import HttpProtocol
-from partita.service.http_wire import HttpLimits, LoggedRequest
-from partita.service.request import Request, Response
-from partita.service.server import Server
+from partita.service.hosting.server import Server
+from partita.service.http.connections import Connections
+from partita.service.http.message_bytes import HttpLimits, LoggedRequest
+from partita.service.http.protocol import HttpProtocol
+from partita.service.http.request import Request, Response
 
 PATIENCE_SECONDS = 60
 """Far beyond what anything here takes, also on a busy machine."""

@@ -15,7 +15,7 @@ from azure.storage.queue import QueueClient, QueueServiceClient
 from azure.storage.queue.aio import QueueClient as AsyncQueueClient
 from azure.storage.queue.aio import QueueServiceClient as AsyncQueueServiceClient
 
-from partita.service.account import DEVELOPMENT_KEY
+from partita.service.accounts.account import DEVELOPMENT_KEY
 from wire.sdk import Awaited, _Listing
 
 _AT_ONCE = frozenset({"get_queue_client", "list_queues", "receive_messages"})

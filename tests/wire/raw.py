@@ -13,7 +13,7 @@ from email.utils import formatdate
 from typing import Any
 from urllib.parse import urlsplit
 
-from partita.service.account import DEVELOPMENT_KEY
+from partita.service.accounts.account import DEVELOPMENT_KEY
 
 PATIENCE_SECONDS = 60
 GUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"

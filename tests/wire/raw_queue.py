@@ -10,7 +10,7 @@ from email.utils import formatdate
 from urllib.parse import urlsplit
 from xml.etree.ElementTree import Element, fromstring
 
-from partita.service.account import DEVELOPMENT_KEY
+from partita.service.accounts.account import DEVELOPMENT_KEY
 from wire.raw import PATIENCE_SECONDS, Answer
 
 VERSION = "2026-10-06"

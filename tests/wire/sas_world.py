@@ -14,11 +14,11 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from partita.clock import ManualClock
-from partita.service.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, Account, Accounts
-from partita.service.front import Front
-from partita.service.request import Request, Response
-from partita.service.table_service import TableService
-from partita.service.xml_wire import ServiceProperties
+from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, Account, Accounts
+from partita.service.accounts.respond import Front
+from partita.service.accounts.service_properties_xml import ServiceProperties
+from partita.service.http.request import Request, Response
+from partita.service.tables.service import TableService
 from partita.tables.engine import TableEngine
 from partita.tables.entity import EntityKey
 from partita.tables.group import EntityGroup

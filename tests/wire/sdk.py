@@ -15,7 +15,7 @@ from azure.core.paging import ItemPaged
 from azure.data.tables import TableClient, TableServiceClient
 from azure.data.tables.aio import TableServiceClient as AsyncTableServiceClient
 
-from partita.service.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
+from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
 
 HALVES = ("sync", "aio")
 CREDENTIAL = AzureNamedKeyCredential(DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY)

@@ -13,9 +13,9 @@ import uvicorn
 
 from partita.clock import ManualClock
 from partita.errors import PartitaError
-from partita.service.asgi import AsgiApp, asgi_app
-from partita.service.http_wire import BLOB_DIALECT, HttpLimits
-from partita.service.request import Request, Response
+from partita.service.hosting.asgi import AsgiApp, asgi_app
+from partita.service.http.message_bytes import BLOB_DIALECT, HttpLimits
+from partita.service.http.request import Request, Response
 
 PATIENCE_SECONDS = 60
 

@@ -27,7 +27,7 @@ from partita.errors import PartitaError
 from partita.service.backup.manifest import Manifest, decode, encode
 from partita.service.backup.restoring import check_backup, restore
 from partita.service.backup.taking import back_up
-from partita.service.in_process import LocalAccount
+from partita.service.hosting.in_process import LocalAccount
 from wire.live import LiveServer
 
 ACCOUNT = "devstoreaccount1"

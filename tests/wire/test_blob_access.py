@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import pytest
 
-from partita.service.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
+from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
 from wire.live import LiveServer
 from wire.raw_blob import BLOCK, RawBlobClient
 from wire.raw_queue import VERSION

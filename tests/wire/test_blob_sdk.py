@@ -39,7 +39,7 @@ from azure.storage.blob import (
 )
 from azure.storage.blob.aio import BlobServiceClient as AsyncBlobServiceClient
 
-from partita.service.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
+from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
 from wire.live import LiveServer
 
 CREDENTIAL = {"account_name": DEVELOPMENT_ACCOUNT, "account_key": DEVELOPMENT_KEY}

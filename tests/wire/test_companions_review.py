@@ -16,7 +16,7 @@ from azure.storage.blob import (
     generate_blob_sas,
 )
 
-from partita.service.account import DEVELOPMENT_KEY
+from partita.service.accounts.account import DEVELOPMENT_KEY
 from wire.live import LiveServer
 from wire.raw_blob import APPEND, BLOCK, PAGE, RawBlobClient
 from wire.raw_queue import RawQueueClient

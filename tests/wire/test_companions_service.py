@@ -38,8 +38,8 @@ from azure.storage.queue import (
     generate_queue_sas,
 )
 
-from partita.service.account import DEVELOPMENT_ACCOUNT as ACCOUNT
-from partita.service.account import DEVELOPMENT_KEY as KEY
+from partita.service.accounts.account import DEVELOPMENT_ACCOUNT as ACCOUNT
+from partita.service.accounts.account import DEVELOPMENT_KEY as KEY
 from wire.conftest import StartServer
 from wire.live import LiveServer
 

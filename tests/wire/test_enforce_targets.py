@@ -18,11 +18,11 @@ from azure.data.tables import TableClient, TableServiceClient
 from partita.cli.config import load, warnings
 from partita.cli.main import main
 from partita.clock import ManualClock, SystemClock
-from partita.service.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, Account, Accounts
-from partita.service.front import Front
-from partita.service.request import Request, Response
-from partita.service.services import TABLES
-from partita.service.targets import Targets
+from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, Account, Accounts
+from partita.service.accounts.rate_targets import Targets
+from partita.service.accounts.respond import Front
+from partita.service.hosting.services import TABLES
+from partita.service.http.request import Request, Response
 from wire.conftest import StartServer
 from wire.live_http import Behaviour, LiveServer
 from wire.sdk import CREDENTIAL

@@ -20,8 +20,8 @@ from azure.storage.queue import QueueServiceClient
 
 import partita
 from partita.errors import ConfigurationError, StoreLockedError, UsageError
-from partita.service.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
-from partita.service.services import TABLES
+from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
+from partita.service.hosting.services import TABLES
 from wire.conftest import StartServer
 from wire.live import ANY_PORTS, LiveServer
 

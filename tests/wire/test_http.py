@@ -17,11 +17,11 @@ import pytest
 
 from partita.clock import ManualClock
 from partita.errors import ConfigurationError
-from partita.service.connections import Connections, is_loopback
-from partita.service.http import HttpProtocol
-from partita.service.http_wire import HttpLimits, LoggedRequest
-from partita.service.request import Response
-from partita.service.server import Server, TlsFiles, new_event_loop
+from partita.service.hosting.server import Server, TlsFiles, new_event_loop
+from partita.service.http.connections import Connections, is_loopback
+from partita.service.http.message_bytes import HttpLimits, LoggedRequest
+from partita.service.http.protocol import HttpProtocol
+from partita.service.http.request import Response
 from wire.live_http import PATIENCE_SECONDS, Answer, Behaviour, Client, LiveServer
 
 ECHO = b"GET /echo HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -959,8 +959,8 @@ def test_unusable_tls_files_are_a_configuration_error(live: LiveServer, tmp_path
 
 PROGRAM = """
 import asyncio, sys
-from partita.service.request import Response
-from partita.service.server import Server, run, serve_until_stopped
+from partita.service.http.request import Response
+from partita.service.hosting.server import Server, run, serve_until_stopped
 
 async def respond(request):
     if request.path == "/slow":

@@ -17,9 +17,9 @@ from azure.storage.blob import BlobClient
 from azure.storage.blob.aio import BlobClient as AsyncBlobClient
 
 from partita.errors import PartitaError, UsageError
-from partita.service.account import DEVELOPMENT_KEY
-from partita.service.azure_transport import AsyncInProcessTransport, InProcessTransport
-from partita.service.request import PIECE_BYTES_MAX, Request, Response
+from partita.service.accounts.account import DEVELOPMENT_KEY
+from partita.service.hosting.azure_transport import AsyncInProcessTransport, InProcessTransport
+from partita.service.http.request import PIECE_BYTES_MAX, Request, Response
 
 MEBIBYTE = 1024 * 1024
 PATIENCE_SECONDS = 60

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from partita.patterns.calls import CountMessages, DeleteMessage, ReceiveMessages, ask
+from partita.patterns.protocol.calls import CountMessages, DeleteMessage, ReceiveMessages, ask
 from partita.patterns.sync import Database, connect
 from wire import worker_models
 from wire.live import PATIENCE_SECONDS, LiveServer

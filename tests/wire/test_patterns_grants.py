@@ -17,11 +17,11 @@ from azure.data.tables import (
 )
 
 from partita.clock import ManualClock, SystemClock
-from partita.patterns.grants import Grant, Issuer, Terms
-from partita.patterns.intervals import between
-from partita.patterns.model import entity, entity_type
-from partita.patterns.values import RowKey
-from partita.service.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
+from partita.patterns.grants.grants import Grant, Issuer, Terms
+from partita.patterns.keys.intervals import between
+from partita.patterns.protocol.values import RowKey
+from partita.patterns.types.decorators import entity, entity_type
+from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
 from wire.live import LiveServer
 from wire.sdk import CREDENTIAL
 

@@ -32,8 +32,11 @@ from partita.errors import (
     UnavailableError,
     UsageError,
 )
-from partita.patterns.aio_port import AsyncPort, run
-from partita.patterns.calls import (
+from partita.patterns.faults import Faults, ShufflingPort
+from partita.patterns.ports.aio_port import AsyncPort, run
+from partita.patterns.ports.connecting import open_async, open_sync
+from partita.patterns.ports.sync_port import SyncPort, run_sync
+from partita.patterns.protocol.calls import (
     AppendBlob,
     Blob,
     Call,
@@ -63,11 +66,8 @@ from partita.patterns.calls import (
     WriteRows,
     ask,
 )
-from partita.patterns.connecting import open_async, open_sync
-from partita.patterns.faults import Faults, ShufflingPort
-from partita.patterns.sync_port import SyncPort, run_sync
-from partita.patterns.values import Instant, Int32, Row, RowKey, measure
-from partita.service.in_process import LocalAccount, open_account
+from partita.patterns.protocol.values import Instant, Int32, Row, RowKey, measure
+from partita.service.hosting.in_process import LocalAccount, open_account
 from wire.live import LiveServer
 
 T = TypeVar("T")

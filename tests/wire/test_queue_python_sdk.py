@@ -24,7 +24,7 @@ from azure.storage.queue import (
     generate_queue_sas,
 )
 
-from partita.service.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
+from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
 from wire.live import LiveServer
 from wire.queue_sdk import code_of, open_queue, open_queues
 from wire.sdk import all_of, pages_of

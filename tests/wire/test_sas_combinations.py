@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from partita.policies import Policy
-from partita.service.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
-from partita.service.request import Request, Response
+from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
+from partita.service.http.request import Request, Response
 from wire.hostile import sign_account_sas, sign_table_sas
 from wire.sas_world import (
     EARLIER,

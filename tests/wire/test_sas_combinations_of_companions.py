@@ -15,13 +15,13 @@ from urllib.parse import quote
 
 import pytest
 
-from partita.blobs.model import BlobName
+from partita.blobs.rules.model import BlobName
 from partita.clock import ManualClock
-from partita.service.account import DEVELOPMENT_ACCOUNT as ACCOUNT
-from partita.service.account import DEVELOPMENT_KEY, Account, Accounts
-from partita.service.front import Front
-from partita.service.request import Request
-from partita.service.services import BLOBS, QUEUES
+from partita.service.accounts.account import DEVELOPMENT_ACCOUNT as ACCOUNT
+from partita.service.accounts.account import DEVELOPMENT_KEY, Account, Accounts
+from partita.service.accounts.respond import Front
+from partita.service.hosting.services import BLOBS, QUEUES
+from partita.service.http.request import Request
 
 VERSION = "2026-10-06"
 EXPIRY = "2030-01-01T00:00:00Z"

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita.clock import ManualClock
-from partita.service.connections import Connections
-from partita.service.http import HttpProtocol
-from partita.service.http_wire import HttpLimits
-from partita.service.request import Request, Response
+from partita.service.http.connections import Connections
+from partita.service.http.message_bytes import HttpLimits
+from partita.service.http.protocol import HttpProtocol
+from partita.service.http.request import Request, Response
 from wire.live_http import Client
 
 MEBIBYTE = 1024 * 1024
@@ -27,9 +27,9 @@ GROWTH_BYTES_MAX = 16 * MEBIBYTE
 
 SERVER = """
 import hashlib, sys
-from partita.service.http_wire import BLOB_DIALECT, STREAMING_LIMITS
-from partita.service.request import Response
-from partita.service.server import Server, run, serve_until_stopped
+from partita.service.http.message_bytes import BLOB_DIALECT, STREAMING_LIMITS
+from partita.service.http.request import Response
+from partita.service.hosting.server import Server, run, serve_until_stopped
 
 class Zeros:
     def __init__(self, length):

@@ -16,10 +16,10 @@ import msgspec
 import pytest
 
 from partita.errors import PartitaError, UnavailableError
-from partita.service.http_wire import BLOB_DIALECT, HttpLimits
-from partita.service.request import PIECE_BYTES_MAX, Request, Response
-from partita.service.server import TlsFiles, new_event_loop
-from partita.service.streams import ArrivingBody
+from partita.service.hosting.server import TlsFiles, new_event_loop
+from partita.service.http.message_bytes import BLOB_DIALECT, HttpLimits
+from partita.service.http.request import PIECE_BYTES_MAX, Request, Response
+from partita.service.http.streams import ArrivingBody
 from wire.live_http import PATIENCE_SECONDS, Behaviour, Client, LiveServer
 
 LIMITS = HttpLimits(

@@ -9,11 +9,11 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from partita.clock import ManualClock, SystemClock
-from partita.service.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
-from partita.service.in_process import open_account
-from partita.service.request import Request, Response
-from partita.service.server import Server
-from partita.service.services import BLOBS, KINDS, QUEUES, TABLES, ServiceKind
+from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
+from partita.service.hosting.in_process import open_account
+from partita.service.hosting.server import Server
+from partita.service.hosting.services import BLOBS, KINDS, QUEUES, TABLES, ServiceKind
+from partita.service.http.request import Request, Response
 from wire.live import PATIENCE_SECONDS
 
 T = TypeVar("T")

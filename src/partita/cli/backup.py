@@ -15,10 +15,10 @@ import msgspec
 from tqdm import tqdm
 
 from partita.clock import SystemClock
-from partita.database import DATABASE_FILE
 from partita.errors import ConfigurationError
 from partita.service.backup.manifest import Manifest
 from partita.service.backup.taking import back_up
+from partita.storage.database import DATABASE_FILE
 
 
 class Shown(msgspec.Struct, frozen=True):

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from partita.errors import ConfigurationError
-from partita.reliable.nats_cluster import LocalCluster, Node, cluster_config, nodes_of, url_of
-from partita.reliable.nats_monitor import CLIENT_PORT
+from partita.reliable.nats.cluster import LocalCluster, Node, cluster_config, nodes_of, url_of
+from partita.reliable.nats.monitor import CLIENT_PORT
 
 if TYPE_CHECKING:
     import argparse

@@ -11,12 +11,12 @@ import msgspec
 
 from partita.cli.imports import import_module, import_name, unimportable
 from partita.errors import ConfigurationError
-from partita.patterns.entity_types import PLACE
-from partita.patterns.eventual_transactions import EventualTransaction
-from partita.patterns.indexes import AnyIndex, Index, ListIndex
-from partita.patterns.keyring import Keyring
-from partita.patterns.model import EntityType, entity_type
-from partita.patterns.table_series import TableSeries
+from partita.patterns.encryption.keyring import Keyring
+from partita.patterns.following.eventual_transactions import EventualTransaction
+from partita.patterns.types.decorators import EntityType, entity_type
+from partita.patterns.types.entity_types import PLACE
+from partita.patterns.types.indexes import AnyIndex, Index, ListIndex
+from partita.patterns.types.table_series import TableSeries
 
 
 class Application(msgspec.Struct, frozen=True):

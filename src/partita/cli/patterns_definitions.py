@@ -20,12 +20,12 @@ from partita.cli.patterns_facts import (
     index_facts,
 )
 from partita.errors import ConfigurationError
-from partita.patterns.access_patterns import check_access
-from partita.patterns.explaining import explain as explain_plan
-from partita.patterns.lints import lint
-from partita.patterns.lock import compare_lock, write_lock
-from partita.patterns.model import EntityType
-from partita.patterns.plans import plan_query
+from partita.patterns.design.access_patterns import check_access
+from partita.patterns.design.explain import explain as explain_plan
+from partita.patterns.design.lints import lint
+from partita.patterns.design.schema_lock import compare_lock, write_lock
+from partita.patterns.planning.plans import plan_query
+from partita.patterns.types.decorators import EntityType
 
 
 def check(given: argparse.Namespace) -> Checked:

@@ -37,8 +37,12 @@ from partita.cli.patterns_facts import (
 from partita.cli.patterns_opening import Session
 from partita.cli.patterns_worker import find_hint, message_text, worked_facts
 from partita.errors import EncryptionKeyError, TableNotFoundError
-from partita.patterns import lifecycle, outbox, rotating, worker
-from partita.patterns.calls import (
+from partita.patterns.following import index_lifecycle as lifecycle
+from partita.patterns.following import rotate_keys as rotating
+from partita.patterns.following import worker
+from partita.patterns.following.index_lifecycle import Drift
+from partita.patterns.following.worker import Report
+from partita.patterns.protocol.calls import (
     CountMessages,
     CreateQueue,
     DeleteMessage,
@@ -48,10 +52,9 @@ from partita.patterns.calls import (
     Steps,
     ask,
 )
-from partita.patterns.context import Context, IndexState
-from partita.patterns.lifecycle import Drift
-from partita.patterns.model import EntityType
-from partita.patterns.worker import Report
+from partita.patterns.types.decorators import EntityType
+from partita.patterns.writing import outbox_entry as outbox
+from partita.patterns.writing.context import Context, IndexState
 from partita.ticks import TICKS_PER_SECOND
 
 Progress = Callable[[int], object]

@@ -20,11 +20,11 @@ import msgspec
 from partita.cli.patterns_facts import Started, Worked
 from partita.cli.patterns_opening import Session
 from partita.errors import EncryptionKeyError, PartitaError
-from partita.patterns import worker
-from partita.patterns.calls import Message
-from partita.patterns.context import OutboxReference
-from partita.patterns.eventual_transactions import Started as StartedTransaction
-from partita.patterns.worker import Report, Trouble
+from partita.patterns.following import worker
+from partita.patterns.following.eventual_transactions import Started as StartedTransaction
+from partita.patterns.following.worker import Report, Trouble
+from partita.patterns.protocol.calls import Message
+from partita.patterns.writing.context import OutboxReference
 from partita.ticks import Clock
 
 T = TypeVar("T")

@@ -20,7 +20,7 @@ from partita.cli.shards_text import as_text
 from partita.errors import ConfigurationError, PartitaError, UnavailableError
 
 if TYPE_CHECKING:
-    from partita.shards.manager import ShardMapManager
+    from partita.shards.maps.manager import ShardMapManager
 
 Verb = Callable[["ShardMapManager", argparse.Namespace], Facts]
 

@@ -20,10 +20,10 @@ from partita.cli.shards_mappings import (
 )
 from partita.cli.shards_opening import checked_url, choose_map, choose_shard, chosen_maps
 from partita.errors import ConfigurationError, RangeError, ShardInUseError, UsageError
-from partita.shards.fleet import Fleet
-from partita.shards.manager import AnyShardMap, ShardMapManager
-from partita.shards.mapping import MappingStatus, Shard, ShardStatus
-from partita.shards.ranges import Range
+from partita.shards.fleet.fleet import Fleet
+from partita.shards.keys.mapping import MappingStatus, Shard, ShardStatus
+from partita.shards.keys.ranges import Range
+from partita.shards.maps.manager import AnyShardMap, ShardMapManager
 
 # Maps
 

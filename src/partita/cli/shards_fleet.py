@@ -30,14 +30,14 @@ from partita.cli.shards_opening import (
     make_fleet,
 )
 from partita.errors import ConfigurationError, PartitaError, ShardOfflineError
-from partita.shards import global_catalog
-from partita.shards.deployment import Deployment
-from partita.shards.fleet import Fleet, ShardReport
-from partita.shards.manager import AnyShardMap, ShardMapManager
-from partita.shards.mapping import Location, Shard
-from partita.shards.migrations import revision_text
-from partita.shards.recovery import MappingDifference
-from partita.shards.rollout import ShardUpgrade
+from partita.shards.catalog import global_catalog
+from partita.shards.fleet.deployment import Deployment
+from partita.shards.fleet.fleet import Fleet, ShardReport
+from partita.shards.fleet.migrations import revision_text
+from partita.shards.fleet.rollout import ShardUpgrade
+from partita.shards.keys.mapping import Location, Shard
+from partita.shards.maps.manager import AnyShardMap, ShardMapManager
+from partita.shards.maps.recovery import MappingDifference
 
 # Schema
 

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from partita.errors import InvalidShardKeyError, RangeError
-from partita.shards.ranges import Range
-from partita.shards.shard_key import BUCKET, KeyType, key_type
+from partita.shards.keys.ranges import Range
+from partita.shards.keys.shard_key import BUCKET, KeyType, key_type
 
 HEX = "hex:"
 WRITTEN = {

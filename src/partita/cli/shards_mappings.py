@@ -53,13 +53,13 @@ from partita.errors import (
     ShardOfflineError,
     UsageError,
 )
-from partita.shards.deployment import Deployment
-from partita.shards.engines import location_of
-from partita.shards.manager import AnyShardMap, ShardMapManager
-from partita.shards.mapping import Location, Mapping, MappingStatus, Shard
-from partita.shards.ranges import KeyRange, Range
-from partita.shards.schema import ShardedSchema
-from partita.shards.shard_map import HashShardMap, RangeShardMap
+from partita.shards.connections.engines import location_of
+from partita.shards.fleet.deployment import Deployment
+from partita.shards.keys.mapping import Location, Mapping, MappingStatus, Shard
+from partita.shards.keys.ranges import KeyRange, Range
+from partita.shards.keys.schema import ShardedSchema
+from partita.shards.maps.manager import AnyShardMap, ShardMapManager
+from partita.shards.maps.shard_map import HashShardMap, RangeShardMap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

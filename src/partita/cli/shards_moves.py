@@ -18,13 +18,13 @@ from partita.cli.shards_keys import parse_keys, range_text
 from partita.cli.shards_opening import choose_map, choose_shard
 from partita.cli.state_facts import moment
 from partita.errors import MappingLockedError, MappingNotFoundError, MoveRefusedError, RangeError
-from partita.shards.fleet import Fleet
-from partita.shards.global_catalog import jobs
-from partita.shards.manager import AnyShardMap, ShardMapManager
-from partita.shards.mapping import Mapping, Shard
-from partita.shards.move import MoveProgress, MoveReport, OnProgress
-from partita.shards.move_plan import UNFINISHED
-from partita.shards.ranges import KeyRange, Range
+from partita.shards.catalog.global_catalog import jobs
+from partita.shards.fleet.fleet import Fleet
+from partita.shards.keys.mapping import Mapping, Shard
+from partita.shards.keys.ranges import KeyRange, Range
+from partita.shards.maps.manager import AnyShardMap, ShardMapManager
+from partita.shards.moving.move import MoveProgress, MoveReport, OnProgress
+from partita.shards.moving.move_plan import UNFINISHED
 
 
 def move(manager: ShardMapManager, given: argparse.Namespace) -> Moves:

@@ -15,10 +15,10 @@ from sqlalchemy.exc import ArgumentError
 from partita.cli.imports import import_name, look_here
 from partita.cli.shards_secrets import CATALOG_VARIABLE
 from partita.errors import ConfigurationError, ShardMapNotFoundError, ShardNotFoundError
-from partita.shards.engines import location_of
-from partita.shards.fleet import Fleet
-from partita.shards.manager import AnyShardMap, ShardMapManager
-from partita.shards.mapping import Shard
+from partita.shards.connections.engines import location_of
+from partita.shards.fleet.fleet import Fleet
+from partita.shards.keys.mapping import Shard
+from partita.shards.maps.manager import AnyShardMap, ShardMapManager
 
 
 def catalog_url(given: str | None) -> str:

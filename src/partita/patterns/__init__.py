@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         ThrottledError,
         UniqueViolationError,
     )
-    from partita.patterns.access_patterns import access, check_access
     from partita.patterns.aio import (
         CachedTable,
         Database,
@@ -41,15 +40,27 @@ if TYPE_CHECKING:
         Via,
         connect,
     )
-    from partita.patterns.balance import Balance
-    from partita.patterns.bulk import BulkOutcome
-    from partita.patterns.calls import Cost
-    from partita.patterns.context import Options
-    from partita.patterns.eventual_transactions import EventualTransaction, eventual, idempotent
-    from partita.patterns.explaining import explain
-    from partita.patterns.grants import Grant
-    from partita.patterns.indexes import Index, ListIndex, index, list_index
-    from partita.patterns.intervals import (
+    from partita.patterns.design.access_patterns import access, check_access
+    from partita.patterns.design.explain import explain
+    from partita.patterns.design.lints import lint
+    from partita.patterns.design.prices import Prices
+    from partita.patterns.encryption.keyring import AesKey, Keyring, RsaKey
+    from partita.patterns.fields.markers import (
+        CopiedFrom,
+        CountOf,
+        Encrypted,
+        InBlob,
+        Named,
+        Series,
+    )
+    from partita.patterns.following.eventual_transactions import (
+        EventualTransaction,
+        eventual,
+        idempotent,
+    )
+    from partita.patterns.following.index_lifecycle import Drift
+    from partita.patterns.grants.grants import Grant
+    from partita.patterns.keys.intervals import (
         at_least,
         at_most,
         between,
@@ -57,21 +68,21 @@ if TYPE_CHECKING:
         more_than,
         starting_with,
     )
-    from partita.patterns.keyring import AesKey, Keyring, RsaKey
-    from partita.patterns.lifecycle import Drift
-    from partita.patterns.lints import lint
-    from partita.patterns.log_blobs import LogBuffering, LogLine
-    from partita.patterns.log_names import LogPlace
-    from partita.patterns.markers import CopiedFrom, CountOf, Encrypted, InBlob, Named, Series
-    from partita.patterns.model import entity, entity_type, evolve, upcast
-    from partita.patterns.prices import Prices
-    from partita.patterns.projections import Partial
-    from partita.patterns.raw import RawEntity
-    from partita.patterns.references import Reference, reference
-    from partita.patterns.sizes import measure
-    from partita.patterns.table_series import TableSeries
-    from partita.patterns.values import Int32
-    from partita.patterns.views import view
+    from partita.patterns.operations.bulk import BulkOutcome
+    from partita.patterns.operations.partition_skew import Balance
+    from partita.patterns.operations.raw import RawEntity
+    from partita.patterns.operations.references import Reference, reference
+    from partita.patterns.operations.sizes import measure
+    from partita.patterns.protocol.calls import Cost
+    from partita.patterns.protocol.values import Int32
+    from partita.patterns.series.log_blobs import LogBuffering, LogLine
+    from partita.patterns.series.log_names import LogPlace
+    from partita.patterns.types.decorators import entity, entity_type, evolve, upcast
+    from partita.patterns.types.indexes import Index, ListIndex, index, list_index
+    from partita.patterns.types.projections import Partial
+    from partita.patterns.types.table_series import TableSeries
+    from partita.patterns.types.views import view
+    from partita.patterns.writing.context import Options
 
 _PLACES = {
     "ConflictError": "partita.errors",
@@ -88,8 +99,8 @@ _PLACES = {
     "ScanWarning": "partita.errors",
     "ThrottledError": "partita.errors",
     "UniqueViolationError": "partita.errors",
-    "access": "partita.patterns.access_patterns",
-    "check_access": "partita.patterns.access_patterns",
+    "access": "partita.patterns.design.access_patterns",
+    "check_access": "partita.patterns.design.access_patterns",
     "CachedTable": "partita.patterns.aio",
     "Database": "partita.patterns.aio",
     "Group": "partita.patterns.aio",
@@ -103,52 +114,52 @@ _PLACES = {
     "Table": "partita.patterns.aio",
     "Via": "partita.patterns.aio",
     "connect": "partita.patterns.aio",
-    "Balance": "partita.patterns.balance",
-    "BulkOutcome": "partita.patterns.bulk",
-    "Cost": "partita.patterns.calls",
-    "Options": "partita.patterns.context",
-    "EventualTransaction": "partita.patterns.eventual_transactions",
-    "eventual": "partita.patterns.eventual_transactions",
-    "idempotent": "partita.patterns.eventual_transactions",
-    "explain": "partita.patterns.explaining",
-    "Grant": "partita.patterns.grants",
-    "Index": "partita.patterns.indexes",
-    "ListIndex": "partita.patterns.indexes",
-    "index": "partita.patterns.indexes",
-    "list_index": "partita.patterns.indexes",
-    "at_least": "partita.patterns.intervals",
-    "at_most": "partita.patterns.intervals",
-    "between": "partita.patterns.intervals",
-    "less_than": "partita.patterns.intervals",
-    "more_than": "partita.patterns.intervals",
-    "starting_with": "partita.patterns.intervals",
-    "AesKey": "partita.patterns.keyring",
-    "Keyring": "partita.patterns.keyring",
-    "RsaKey": "partita.patterns.keyring",
-    "Drift": "partita.patterns.lifecycle",
-    "lint": "partita.patterns.lints",
-    "LogBuffering": "partita.patterns.log_blobs",
-    "LogLine": "partita.patterns.log_blobs",
-    "LogPlace": "partita.patterns.log_names",
-    "CopiedFrom": "partita.patterns.markers",
-    "CountOf": "partita.patterns.markers",
-    "Encrypted": "partita.patterns.markers",
-    "InBlob": "partita.patterns.markers",
-    "Named": "partita.patterns.markers",
-    "Series": "partita.patterns.markers",
-    "entity": "partita.patterns.model",
-    "entity_type": "partita.patterns.model",
-    "evolve": "partita.patterns.model",
-    "upcast": "partita.patterns.model",
-    "Partial": "partita.patterns.projections",
-    "Prices": "partita.patterns.prices",
-    "RawEntity": "partita.patterns.raw",
-    "Reference": "partita.patterns.references",
-    "reference": "partita.patterns.references",
-    "measure": "partita.patterns.sizes",
-    "TableSeries": "partita.patterns.table_series",
-    "Int32": "partita.patterns.values",
-    "view": "partita.patterns.views",
+    "Balance": "partita.patterns.operations.partition_skew",
+    "BulkOutcome": "partita.patterns.operations.bulk",
+    "Cost": "partita.patterns.protocol.calls",
+    "Options": "partita.patterns.writing.context",
+    "EventualTransaction": "partita.patterns.following.eventual_transactions",
+    "eventual": "partita.patterns.following.eventual_transactions",
+    "idempotent": "partita.patterns.following.eventual_transactions",
+    "explain": "partita.patterns.design.explain",
+    "Grant": "partita.patterns.grants.grants",
+    "Index": "partita.patterns.types.indexes",
+    "ListIndex": "partita.patterns.types.indexes",
+    "index": "partita.patterns.types.indexes",
+    "list_index": "partita.patterns.types.indexes",
+    "at_least": "partita.patterns.keys.intervals",
+    "at_most": "partita.patterns.keys.intervals",
+    "between": "partita.patterns.keys.intervals",
+    "less_than": "partita.patterns.keys.intervals",
+    "more_than": "partita.patterns.keys.intervals",
+    "starting_with": "partita.patterns.keys.intervals",
+    "AesKey": "partita.patterns.encryption.keyring",
+    "Keyring": "partita.patterns.encryption.keyring",
+    "RsaKey": "partita.patterns.encryption.keyring",
+    "Drift": "partita.patterns.following.index_lifecycle",
+    "lint": "partita.patterns.design.lints",
+    "LogBuffering": "partita.patterns.series.log_blobs",
+    "LogLine": "partita.patterns.series.log_blobs",
+    "LogPlace": "partita.patterns.series.log_names",
+    "CopiedFrom": "partita.patterns.fields.markers",
+    "CountOf": "partita.patterns.fields.markers",
+    "Encrypted": "partita.patterns.fields.markers",
+    "InBlob": "partita.patterns.fields.markers",
+    "Named": "partita.patterns.fields.markers",
+    "Series": "partita.patterns.fields.markers",
+    "entity": "partita.patterns.types.decorators",
+    "entity_type": "partita.patterns.types.decorators",
+    "evolve": "partita.patterns.types.decorators",
+    "upcast": "partita.patterns.types.decorators",
+    "Partial": "partita.patterns.types.projections",
+    "Prices": "partita.patterns.design.prices",
+    "RawEntity": "partita.patterns.operations.raw",
+    "Reference": "partita.patterns.operations.references",
+    "reference": "partita.patterns.operations.references",
+    "measure": "partita.patterns.operations.sizes",
+    "TableSeries": "partita.patterns.types.table_series",
+    "Int32": "partita.patterns.protocol.values",
+    "view": "partita.patterns.types.views",
 }
 
 __all__ = [

@@ -24,24 +24,24 @@ import msgspec
 
 from partita.clock import SystemClock
 from partita.errors import UsageError
-from partita.patterns import (
-    bulk,
-    lifecycle,
-    projections,
-    raw,
-    references,
-    rotating,
-    verbs,
-    worker,
-)
-from partita.patterns.aio_port import AsyncPort, run
-from partita.patterns.balance import Balance, count_partitions
-from partita.patterns.calls import Continuation, Cost, CreateQueue, PutMessage, Steps, ask
-from partita.patterns.columns import Columns, Condition, checked_condition
-from partita.patterns.connecting import Where, credential_of, open_async
-from partita.patterns.context import Context, Options
-from partita.patterns.eventual_transactions import EventualTransaction, start_message
-from partita.patterns.executing import (
+from partita.patterns.design.explain import explain
+from partita.patterns.encryption.keyring import Keyring
+from partita.patterns.following import index_lifecycle as lifecycle
+from partita.patterns.following import rotate_keys as rotating
+from partita.patterns.following import worker
+from partita.patterns.following.eventual_transactions import EventualTransaction, start_message
+from partita.patterns.following.index_lifecycle import Drift
+from partita.patterns.following.worker import Report
+from partita.patterns.grants.grants import Grant, Issuer, terms_of
+from partita.patterns.keys.intervals import starting_with
+from partita.patterns.operations import bulk, raw, references, verbs
+from partita.patterns.operations.groups import Collected
+from partita.patterns.operations.joins import Cache, aim, join, load_many
+from partita.patterns.operations.partition_skew import Balance, count_partitions
+from partita.patterns.operations.rate_limit import Rate
+from partita.patterns.operations.raw import RawEntity
+from partita.patterns.operations.references import Reference
+from partita.patterns.operations.run_query import (
     Ask,
     Misfits,
     Position,
@@ -51,30 +51,25 @@ from partita.patterns.executing import (
     read_page,
     read_slice,
 )
-from partita.patterns.explaining import explain
-from partita.patterns.grants import Grant, Issuer, terms_of
-from partita.patterns.groups import Collected
-from partita.patterns.indexes import AnyIndex, Index, ListIndex
-from partita.patterns.intervals import starting_with
-from partita.patterns.joins import Cache, aim, join, load_many
-from partita.patterns.keyring import Keyring
-from partita.patterns.lifecycle import Drift
-from partita.patterns.log_blobs import LogBuffering, LogLine, LogReader, LogWriter
-from partita.patterns.log_names import LogPlace
-from partita.patterns.model import EntityType, entity_type
-from partita.patterns.moments import utc_now
-from partita.patterns.periods import Periods
-from partita.patterns.plans import QueryKind, QueryPlan, plan_query
-from partita.patterns.rate import Rate
-from partita.patterns.raw import RawEntity
-from partita.patterns.reading import find_any
-from partita.patterns.references import Reference
+from partita.patterns.operations.verbs import key_of
+from partita.patterns.planning.columns import Columns, Condition, checked_condition
+from partita.patterns.planning.plans import QueryKind, QueryPlan, plan_query
+from partita.patterns.ports.aio_port import AsyncPort, run
+from partita.patterns.ports.connecting import Where, credential_of, open_async
+from partita.patterns.protocol.calls import Continuation, Cost, CreateQueue, PutMessage, Steps, ask
+from partita.patterns.protocol.utc import utc_now
+from partita.patterns.protocol.values import RowKey, Value
 from partita.patterns.scan_warnings import warn_of_scan
-from partita.patterns.table_series import TableSeries
-from partita.patterns.turns import AsyncTurns
-from partita.patterns.values import RowKey, Value
-from partita.patterns.verbs import key_of
-from partita.patterns.worker import Report
+from partita.patterns.series.log_blobs import LogBuffering, LogLine, LogReader, LogWriter
+from partita.patterns.series.log_names import LogPlace
+from partita.patterns.series.periods import Periods
+from partita.patterns.single_flight import AsyncTurns
+from partita.patterns.types import projections
+from partita.patterns.types.decorators import EntityType, entity_type
+from partita.patterns.types.indexes import AnyIndex, Index, ListIndex
+from partita.patterns.types.table_series import TableSeries
+from partita.patterns.writing.context import Context, Options
+from partita.patterns.writing.load import find_any
 from partita.ticks import Clock
 
 T = TypeVar("T")

@@ -15,15 +15,15 @@ from azure.core.exceptions import ServiceRequestError, ServiceResponseError
 
 from partita.clock import ManualClock
 from partita.errors import PartitaError, ThrottledError, UnavailableError
-from partita.patterns.aio_port import AsyncPort
-from partita.patterns.calls import Call, Continuation, Cost, QueryRows, RowPage
-from partita.patterns.values import Row, measure
-from partita.service.address import print_continuation
-from partita.service.error_wire import encode_error, encode_json
-from partita.service.in_process import LocalAccount, Respond
-from partita.service.render import Level
-from partita.service.request import Request, Response
-from partita.service.services import TABLES, ServiceKind
+from partita.patterns.ports.aio_port import AsyncPort
+from partita.patterns.protocol.calls import Call, Continuation, Cost, QueryRows, RowPage
+from partita.patterns.protocol.values import Row, measure
+from partita.service.formats.address import print_continuation
+from partita.service.formats.error_wire import encode_error, encode_json
+from partita.service.hosting.in_process import LocalAccount, Respond
+from partita.service.hosting.services import TABLES, ServiceKind
+from partita.service.http.request import Request, Response
+from partita.service.tables.render import Level
 from partita.tables.limits import PAGE_ENTITIES_MAX
 
 T = TypeVar("T")

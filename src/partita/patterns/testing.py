@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from partita.patterns.aio import Database
     from partita.patterns.faults import Faults
+    from partita.patterns.following.worker import Report
     from partita.patterns.sync import Database as SyncDatabase
-    from partita.patterns.worker import Report
-    from partita.service.in_process import LocalAccount
+    from partita.service.hosting.in_process import LocalAccount
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ def _run(awaited: "Coroutine[Any, Any, T]") -> T:
 @pytest.fixture
 def partita_account() -> "Iterator[LocalAccount]":
     """Open an account of its own for the test, in memory, with the SDK's retries made short."""
-    from partita.service.in_process import open_account  # noqa: PLC0415 - see above
+    from partita.service.hosting.in_process import open_account  # noqa: PLC0415 - see above
 
     with open_account(None) as account:
         from partita.patterns.faults import SHORT_RETRIES  # noqa: PLC0415 - the SDK is there

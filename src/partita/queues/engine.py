@@ -24,9 +24,9 @@ class QueueEngine:
 
     >>> import asyncio
     >>> from partita.clock import SystemClock
-    >>> from partita.database import Database
+    >>> from partita.storage.database import Database
     >>> from partita.queues.sqlite_store import SqliteQueueStore
-    >>> from partita.store_clock import StoreClock
+    >>> from partita.storage.store_clock import StoreClock
     >>> async def example() -> list[str]:
     ...     database = await Database.open(None)
     ...     clock = StoreClock(database, SystemClock())

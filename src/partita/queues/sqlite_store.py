@@ -19,7 +19,6 @@ from typing import Any, NamedTuple, TypeVar
 import apsw
 import msgspec
 
-from partita.database import Database
 from partita.errors import (
     InvalidRequestError,
     MessageNotFoundError,
@@ -41,7 +40,8 @@ from partita.queues.message import (
     print_receipt,
 )
 from partita.queues.store import Queue
-from partita.store_clock import StoreClock
+from partita.storage.database import Database
+from partita.storage.store_clock import StoreClock
 from partita.ticks import TICKS_PER_SECOND
 
 FORMAT_VERSION = 1

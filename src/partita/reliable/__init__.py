@@ -27,23 +27,23 @@ from partita.errors import (
     TransactionUseError,
     UnavailableError,
 )
-from partita.reliable.concurrent_queue import Delivery, ReliableConcurrentQueue
-from partita.reliable.dictionary import MISSING, ReliableDictionary
-from partita.reliable.indexes import Index
-from partita.reliable.locks import LockMode
-from partita.reliable.notifications import Change
+from partita.reliable.collections.change_feed import Change
+from partita.reliable.collections.concurrent_queue import Delivery, ReliableConcurrentQueue
+from partita.reliable.collections.dictionary import MISSING, ReliableDictionary
+from partita.reliable.collections.indexes import Index
+from partita.reliable.collections.queue import ReliableQueue
+from partita.reliable.collections.retry import Committed
+from partita.reliable.collections.snapshot import Snapshot
+from partita.reliable.collections.transaction import Transaction
+from partita.reliable.manager.state_manager import StateManager
 from partita.reliable.opening import open_state
-from partita.reliable.partitions import Service, open_service
-from partita.reliable.queue import ReliableQueue
-from partita.reliable.requests import RemoteError, Request
 from partita.reliable.restoring import restore_state
-from partita.reliable.retry import Committed
-from partita.reliable.schema import Schema, downcast, upcast
-from partita.reliable.serialization import ValueCodec
-from partita.reliable.snapshot import Snapshot
-from partita.reliable.state_manager import StateManager
-from partita.reliable.transaction import Transaction
-from partita.reliable.value_shape import IDENTITY
+from partita.reliable.service.requests import RemoteError, Request
+from partita.reliable.service.service import Service, open_service
+from partita.reliable.state.locks import LockMode
+from partita.reliable.values.schema import Schema, downcast, upcast
+from partita.reliable.values.serialization import ValueCodec
+from partita.reliable.values.value_shape import IDENTITY
 
 __all__ = [
     "IDENTITY",

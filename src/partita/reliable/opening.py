@@ -10,18 +10,18 @@ from typing import Any, Literal
 
 from partita.clock import SystemClock
 from partita.errors import ConfigurationError, DamageError, UsageError
-from partita.reliable.arguments import checked_mutation_check
-from partita.reliable.backup import RestoreContext, finish_restore
-from partita.reliable.checkpoint import RESTORE_FILE, Checkpoints
-from partita.reliable.disk import Disk
-from partita.reliable.local_log import LocalLog
-from partita.reliable.os_disk import OsDisk
-from partita.reliable.quorum_log import QuorumLog
-from partita.reliable.records import NO_HASH
-from partita.reliable.replica import Replica, Timing
-from partita.reliable.state import State
-from partita.reliable.state_manager import CHECKPOINT_BYTES, StateManager
-from partita.reliable.stream import Stream
+from partita.reliable.manager.backup import RestoreContext, finish_restore
+from partita.reliable.manager.state_manager import CHECKPOINT_BYTES, StateManager
+from partita.reliable.replication.quorum_log import QuorumLog
+from partita.reliable.replication.replica import Replica, Timing
+from partita.reliable.replication.stream import Stream
+from partita.reliable.state.records import NO_HASH
+from partita.reliable.state.state import State
+from partita.reliable.storage.checkpoint import RESTORE_FILE, Checkpoints
+from partita.reliable.storage.disk import Disk
+from partita.reliable.storage.local_log import LocalLog
+from partita.reliable.storage.os_disk import OsDisk
+from partita.reliable.values.arguments import checked_mutation_check
 from partita.ticks import Clock
 
 logger = logging.getLogger("partita.reliable")
@@ -110,7 +110,7 @@ async def connect_stream(  # noqa: PLR0913 - by keyword
             "A state on NATS needs the name of its partition.",
             hint='open_state("nats://...", partition="carts-0").',
         )
-    from partita.reliable.jetstream import JetStream  # noqa: PLC0415 - an extra
+    from partita.reliable.nats.jetstream import JetStream  # noqa: PLC0415 - an extra
 
     return await JetStream.connect(
         addresses,

@@ -9,13 +9,13 @@ from typing import Any
 
 from partita.clock import SystemClock
 from partita.errors import BackupOrderError, QuorumLostError
-from partita.reliable.backup import Restored, restore
-from partita.reliable.checkpoint import Checkpoints, Progress
+from partita.reliable.manager.backup import Restored, restore
 from partita.reliable.opening import connect_stream, nats_addresses
-from partita.reliable.os_disk import OsDisk
-from partita.reliable.replica import CHECKPOINT_FILE
-from partita.reliable.state import State
-from partita.reliable.stream import NoAnswer, Stream
+from partita.reliable.replication.replica import CHECKPOINT_FILE
+from partita.reliable.replication.stream import NoAnswer, Stream
+from partita.reliable.state.state import State
+from partita.reliable.storage.checkpoint import Checkpoints, Progress
+from partita.reliable.storage.os_disk import OsDisk
 from partita.ticks import Clock
 
 ANSWER_SECONDS = 10.0

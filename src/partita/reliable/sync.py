@@ -29,30 +29,34 @@ from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, cast, overload
 
 from partita.errors import PartitaError, StateClosedError, TransactionUseError, UsageError
-from partita.reliable import limits, opening, retry
-from partita.reliable.arguments import checked_timeout
-from partita.reliable.backup import Folder, Restored
-from partita.reliable.backup import RestoreContext as AsyncRestoreContext
-from partita.reliable.backup_chain import Backup
-from partita.reliable.concurrent_queue import Delivery
-from partita.reliable.concurrent_queue import ReliableConcurrentQueue as AsyncConcurrentQueue
-from partita.reliable.dictionary import NO_DEFAULT, Missing, NoDefault
-from partita.reliable.dictionary import ReliableDictionary as AsyncDictionary
-from partita.reliable.indexes import Index, IndexFunction
-from partita.reliable.locks import LockMode
+from partita.reliable import opening
+from partita.reliable.collections import retry
+from partita.reliable.collections.change_feed import Change
+from partita.reliable.collections.change_feed import ChangeFeed as AsyncChangeFeed
+from partita.reliable.collections.concurrent_queue import Delivery
+from partita.reliable.collections.concurrent_queue import (
+    ReliableConcurrentQueue as AsyncConcurrentQueue,
+)
+from partita.reliable.collections.dictionary import NO_DEFAULT, Missing, NoDefault
+from partita.reliable.collections.dictionary import ReliableDictionary as AsyncDictionary
+from partita.reliable.collections.indexes import Index, IndexFunction
+from partita.reliable.collections.queue import ReliableQueue as AsyncQueue
+from partita.reliable.collections.retry import Backoff, Committed
+from partita.reliable.collections.snapshot import Snapshot as AsyncSnapshot
+from partita.reliable.collections.transaction import Status
+from partita.reliable.collections.transaction import Transaction as AsyncTransaction
+from partita.reliable.collections.unclosed import origin
 from partita.reliable.loop_thread import Ask, LoopThread, refuse_running_loop
-from partita.reliable.lost import origin
-from partita.reliable.notifications import Change
-from partita.reliable.notifications import ChangeFeed as AsyncChangeFeed
+from partita.reliable.manager.backup import Folder, Restored
+from partita.reliable.manager.backup import RestoreContext as AsyncRestoreContext
+from partita.reliable.manager.state_manager import CHECKPOINT_BYTES, Opened
+from partita.reliable.manager.state_manager import StateManager as AsyncStateManager
 from partita.reliable.opening import Durability
-from partita.reliable.queue import ReliableQueue as AsyncQueue
-from partita.reliable.retry import Backoff, Committed
-from partita.reliable.schema import Schema
-from partita.reliable.snapshot import Snapshot as AsyncSnapshot
-from partita.reliable.state_manager import CHECKPOINT_BYTES, Opened
-from partita.reliable.state_manager import StateManager as AsyncStateManager
-from partita.reliable.transaction import Status
-from partita.reliable.transaction import Transaction as AsyncTransaction
+from partita.reliable.state.locks import LockMode
+from partita.reliable.storage.backup_chain import Backup
+from partita.reliable.values import limits
+from partita.reliable.values.arguments import checked_timeout
+from partita.reliable.values.schema import Schema
 from partita.ticks import Clock
 
 logger = logging.getLogger("partita.reliable")

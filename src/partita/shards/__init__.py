@@ -28,14 +28,14 @@ from partita.errors import (
     UnknownOptionError,
     WrongShardKeyError,
 )
-from partita.shards.fleet import Fleet
-from partita.shards.manager import ShardMapManager
-from partita.shards.mapping import Location, Mapping, MappingStatus, Shard
-from partita.shards.ranges import Range
-from partita.shards.retry import Retry
-from partita.shards.schema import ShardedSchema
-from partita.shards.session import RoutedSession
-from partita.shards.shard_map import HashShardMap, ListShardMap, RangeShardMap
+from partita.shards.fleet.fleet import Fleet
+from partita.shards.keys.mapping import Location, Mapping, MappingStatus, Shard
+from partita.shards.keys.ranges import Range
+from partita.shards.keys.schema import ShardedSchema
+from partita.shards.maps.manager import ShardMapManager
+from partita.shards.maps.shard_map import HashShardMap, ListShardMap, RangeShardMap
+from partita.shards.routing.retry import Retry
+from partita.shards.routing.session import RoutedSession
 
 __all__ = [
     "CatalogMismatchError",

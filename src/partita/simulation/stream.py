@@ -17,8 +17,8 @@ from typing import TypeVar
 import msgspec
 
 from partita.errors import NotReadableError, StoreFullError
-from partita.reliable.limits import RECORD_BYTES_MAX
-from partita.reliable.stream import NoAnswer, PublishRefused, Register
+from partita.reliable.replication.stream import NoAnswer, PublishRefused, Register
+from partita.reliable.values.limits import RECORD_BYTES_MAX
 from partita.simulation.loop import SimLoop
 
 T = TypeVar("T")

@@ -26,7 +26,7 @@ class TableEngine:
     """Tables, entities, policies of one account.
 
     >>> import asyncio
-    >>> from partita.database import Database
+    >>> from partita.storage.database import Database
     >>> from partita.tables.entity import EntityKey
     >>> from partita.tables.operations import Insert
     >>> from partita.tables.sqlite_store import SqliteTableStore

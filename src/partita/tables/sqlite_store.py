@@ -16,10 +16,10 @@ import apsw
 import msgspec
 
 from partita.clock import SystemClock
-from partita.database import Change, Database
 from partita.errors import TableExistsError, TableNotFoundError, UnavailableError
 from partita.policies import Policy
-from partita.store_clock import StoreClock
+from partita.storage.database import Change, Database
+from partita.storage.store_clock import StoreClock
 from partita.tables import pushdown
 from partita.tables.entity import Entity, EntityKey
 from partita.tables.filters import Filter

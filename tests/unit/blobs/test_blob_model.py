@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from partita.blobs import limits
-from partita.blobs.engine import BlobEngine
-from partita.blobs.model import (
+from partita.blobs.engine.engine import BlobEngine
+from partita.blobs.rules import limits
+from partita.blobs.rules.model import (
     Blob,
     BlobName,
     BlockChoice,
@@ -26,11 +26,11 @@ from partita.blobs.model import (
     Properties,
     Which,
 )
-from partita.blobs.sqlite_store import SqliteBlobStore
+from partita.blobs.store.sqlite_store import SqliteBlobStore
 from partita.clock import ManualClock
-from partita.database import Database
 from partita.errors import PartitaError
-from partita.store_clock import StoreClock
+from partita.storage.database import Database
+from partita.storage.store_clock import StoreClock
 from partita.ticks import TICKS_PER_SECOND
 
 EXAMPLES = 400 if os.environ.get("PARTITA_SOAK") else 50

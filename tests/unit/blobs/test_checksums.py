@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.blobs import limits
-from partita.blobs.checksums import Sums, check_chunks, checks_of, sums_of
+from partita.blobs.rules import limits
+from partita.blobs.rules.checksums import Sums, check_chunks, checks_of, sums_of
 from partita.errors import ChecksumError
 
 

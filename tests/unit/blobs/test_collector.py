@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from partita.blobs.claims import Claims
-from partita.blobs.collector import Pause, no_pause
-from partita.blobs.engine import BlobEngine
-from partita.blobs.files import FileSystem, FolderFiles
-from partita.blobs.model import BlobName, Conditions
-from partita.blobs.sqlite_store import SqliteBlobStore
+from partita.blobs.engine.engine import BlobEngine
+from partita.blobs.rules.model import BlobName, Conditions
+from partita.blobs.store.content_claims import Claims
+from partita.blobs.store.files import FileSystem, FolderFiles
+from partita.blobs.store.garbage_collector import Pause, no_pause
+from partita.blobs.store.sqlite_store import SqliteBlobStore
 from partita.clock import ManualClock
-from partita.database import Database
 from partita.errors import DamageError, PartitaError, StoreFullError, StoreStoppedError
-from partita.store_clock import StoreClock
+from partita.storage.database import Database
+from partita.storage.store_clock import StoreClock
 
 SEEDS = 400 if os.environ.get("PARTITA_SOAK") else 40
 CONTENT = b"0123456789abcdef" * 8192
@@ -268,7 +268,7 @@ class ImpatientClaims(Claims):
 async def test_an_upload_whose_claim_does_not_hold_loses_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("partita.blobs.sqlite_store.Claims", CarelessClaims)
+    monkeypatch.setattr("partita.blobs.store.sqlite_store.Claims", CarelessClaims)
     pauses = Pauses()
     async with opened(tmp_path, pauses) as engine:
         await engine.put_blob(blob("old"), CONTENT)
@@ -288,7 +288,7 @@ async def test_an_upload_whose_claim_does_not_hold_loses_its_file(
 async def test_an_upload_that_does_not_wait_loses_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("partita.blobs.sqlite_store.Claims", ImpatientClaims)
+    monkeypatch.setattr("partita.blobs.store.sqlite_store.Claims", ImpatientClaims)
     pauses = Pauses()
     async with opened(tmp_path, pauses) as engine:
         await engine.put_blob(blob("old"), CONTENT)
@@ -314,7 +314,7 @@ class PinlessClaims(Claims):
 async def test_a_reader_whose_pin_does_not_hold_loses_its_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("partita.blobs.sqlite_store.Claims", PinlessClaims)
+    monkeypatch.setattr("partita.blobs.store.sqlite_store.Claims", PinlessClaims)
     async with opened(tmp_path) as engine:
         await engine.create_append_blob(blob("log"))
         for _ in range(12):

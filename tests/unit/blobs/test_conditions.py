@@ -1,7 +1,7 @@
 import pytest
 
-from partita.blobs.conditions import check_read, check_tier_time, check_write
-from partita.blobs.model import Conditions, etag_of
+from partita.blobs.rules.conditions import check_read, check_tier_time, check_write
+from partita.blobs.rules.model import Conditions, etag_of
 from partita.errors import PartitaError
 
 SECOND = 10_000_000

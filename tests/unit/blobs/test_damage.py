@@ -7,13 +7,13 @@ from pathlib import Path
 import apsw
 import pytest
 
-from partita.blobs.engine import BlobEngine
-from partita.blobs.model import BlobName
-from partita.blobs.sqlite_store import SqliteBlobStore
+from partita.blobs.engine.engine import BlobEngine
+from partita.blobs.rules.model import BlobName
+from partita.blobs.store.sqlite_store import SqliteBlobStore
 from partita.clock import ManualClock
-from partita.database import DATABASE_FILE, Database
 from partita.errors import ChecksumError
-from partita.store_clock import StoreClock
+from partita.storage.database import DATABASE_FILE, Database
+from partita.storage.store_clock import StoreClock
 
 CHUNK = 64 * 1024
 LONG = b"".join(number.to_bytes(2) * (CHUNK // 2) for number in range(20))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from partita.blobs.leases import Lease, after_write, apply, check_use, facts_at, state_at
-from partita.blobs.model import LeaseAction, LeaseRequest
+from partita.blobs.rules.leases import Lease, after_write, apply, check_use, facts_at, state_at
+from partita.blobs.rules.model import LeaseAction, LeaseRequest
 from partita.errors import PartitaError
 
 A = "aaaaaaaa-aaaa-4aaa-8aaa-aaaaaaaaaaaa"

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from partita.blobs.engine import BlobEngine
-from partita.blobs.model import BlobName
-from partita.blobs.sqlite_store import SqliteBlobStore
+from partita.blobs.engine.engine import BlobEngine
+from partita.blobs.rules.model import BlobName
+from partita.blobs.store.sqlite_store import SqliteBlobStore
 from partita.clock import SystemClock
-from partita.database import Database
-from partita.store_clock import StoreClock
+from partita.storage.database import Database
+from partita.storage.store_clock import StoreClock
 
 MIB = 1024 * 1024
 LENGTH = (2048 if os.environ.get("PARTITA_SOAK") else 128) * MIB

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.blobs.listing import end_of, marker_of, place_of, shared_prefix
-from partita.blobs.names import LIVE, snapshot_text, snapshot_ticks
+from partita.blobs.rules.listing import end_of, marker_of, place_of, shared_prefix
+from partita.blobs.rules.names import LIVE, snapshot_text, snapshot_ticks
 from partita.errors import PartitaError
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))

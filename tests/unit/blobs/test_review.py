@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from partita.blobs.engine import BlobEngine
-from partita.blobs.files import FileSystem, FolderFiles
-from partita.blobs.model import BlobName
-from partita.blobs.rows import BlobRows, PieceRow
-from partita.blobs.sqlite_store import SqliteBlobStore
+from partita.blobs.engine.engine import BlobEngine
+from partita.blobs.rules.model import BlobName
+from partita.blobs.store.files import FileSystem, FolderFiles
+from partita.blobs.store.rows import BlobRows, PieceRow
+from partita.blobs.store.sqlite_store import SqliteBlobStore
 from partita.clock import ManualClock
-from partita.database import Database, Durability
 from partita.errors import InvalidRequestError, StoreBusyError, StoreStoppedError
-from partita.store_clock import StoreClock
+from partita.storage.database import Database, Durability
+from partita.storage.store_clock import StoreClock
 
 LONG = b"0123456789abcdef" * 8192
 _DROPPED = "SELECT 1 FROM dropped_content"

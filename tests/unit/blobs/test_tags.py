@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.blobs.tags import check_tags, matches
+from partita.blobs.rules.tags import check_tags, matches
 from partita.errors import PartitaError
 
 TAGS = {"tag1": "first", "Project": "x/y", "n": "10"}

@@ -15,7 +15,7 @@ from partita.cli.patterns_conditions import (
 )
 from partita.errors import PartitaError, UsageError
 from partita.patterns import Int32, entity, entity_type
-from partita.patterns.columns import Columns, Condition
+from partita.patterns.planning.columns import Columns, Condition
 
 
 class Grade(StrEnum):

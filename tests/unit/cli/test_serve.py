@@ -6,7 +6,7 @@ import pytest
 
 from partita.cli.config import load
 from partita.cli.serve import as_line, as_text, start_of
-from partita.service.account import DEVELOPMENT_KEY
+from partita.service.accounts.account import DEVELOPMENT_KEY
 
 DEFAULT_PORTS = {"blobs": 10000, "queues": 10001, "tables": 10002}
 KEY = base64.b64encode(b"a key of our own").decode()

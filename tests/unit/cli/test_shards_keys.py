@@ -21,8 +21,8 @@ from partita.cli.shards_keys import (
     range_text,
 )
 from partita.errors import InvalidShardKeyError, RangeError
-from partita.shards.ranges import Range
-from partita.shards.shard_key import KeyType, key_type
+from partita.shards.keys.ranges import Range
+from partita.shards.keys.shard_key import KeyType, key_type
 
 
 class AMap(msgspec.Struct):

@@ -34,7 +34,7 @@ from partita.errors import (
     ThrottledError,
     UnavailableError,
 )
-from partita.patterns.calls import (
+from partita.patterns.protocol.calls import (
     AppendBlob,
     Beside,
     Blob,
@@ -68,7 +68,7 @@ from partita.patterns.calls import (
     Verb,
     WriteRows,
 )
-from partita.patterns.values import Instant, Int32, Row, RowKey, Value, measure
+from partita.patterns.protocol.values import Instant, Int32, Row, RowKey, Value, measure
 from partita.tables import edm, filters
 from partita.tables import limits as table_limits
 from partita.tables.entity import check_key, check_property_name, check_table_name

@@ -12,9 +12,9 @@ from uuid import UUID
 from azure.core import MatchConditions
 from azure.data.tables import EdmType, EntityProperty, TableEntity, UpdateMode
 
-from partita.patterns.calls import RowOperation, Verb
-from partita.patterns.storable import check_integer, text_of_moment
-from partita.patterns.values import Instant, Int32, Row, RowKey, Value
+from partita.patterns.protocol.calls import RowOperation, Verb
+from partita.patterns.protocol.value_checks import check_integer, text_of_moment
+from partita.patterns.protocol.values import Instant, Int32, Row, RowKey, Value
 
 KEYS = ("PartitionKey", "RowKey")
 ANY_ETAG = "*"

@@ -8,7 +8,7 @@ from azure.core.credentials import AzureNamedKeyCredential
 from azure.core.pipeline.transport import HttpTransport
 from azure.data.tables import TableClient
 
-from partita.patterns.calls import RowOperation
+from partita.patterns.protocol.calls import RowOperation
 from unit.patterns.sdk_oracle import SdkEntity, request_of
 
 

@@ -5,13 +5,13 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from partita.errors import DefinitionError, UsageError
-from partita.patterns.access_patterns import access, check_access, require_access
-from partita.patterns.indexes import index, list_index
-from partita.patterns.lock import Difference, compare_lock, write_lock
-from partita.patterns.markers import Encrypted, InBlob, Named, Series
-from partita.patterns.model import EntityType, entity, entity_type, upcast
-from partita.patterns.samples import sample
-from partita.patterns.values import Int32
+from partita.patterns.design.access_patterns import access, check_access, require_access
+from partita.patterns.design.schema_lock import Difference, compare_lock, write_lock
+from partita.patterns.fields.markers import Encrypted, InBlob, Named, Series
+from partita.patterns.planning.sample_values import sample
+from partita.patterns.protocol.values import Int32
+from partita.patterns.types.decorators import EntityType, entity, entity_type, upcast
+from partita.patterns.types.indexes import index, list_index
 
 
 class Grade(enum.StrEnum):

@@ -3,8 +3,8 @@
 import pytest
 
 from partita.errors import ConfigurationError, NotOrderedError, NotSupportedError
-from partita.patterns.capabilities import COSMOS, ORDERED, Capabilities, capabilities_of
-from partita.patterns.connecting import Folder, Remote, parse
+from partita.patterns.ports.connecting import Folder, Remote, parse
+from partita.patterns.protocol.capabilities import COSMOS, ORDERED, Capabilities, capabilities_of
 
 KEY = "a2V5"
 

@@ -13,10 +13,10 @@ import pydantic
 import pytest
 
 from partita.errors import DefinitionError, InvalidPropertyError, UsageError
-from partita.patterns import origins
-from partita.patterns.markers import Encrypted
-from partita.patterns.model import EntityType, Origin, entity, entity_type, evolve
-from partita.patterns.values import RowKey
+from partita.patterns.fields import load_state as origins
+from partita.patterns.fields.markers import Encrypted
+from partita.patterns.protocol.values import RowKey
+from partita.patterns.types.decorators import EntityType, Origin, entity, entity_type, evolve
 
 in_staff = entity(table="staff", partition="{dept}", row="{id:06d}")
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from typing_extensions import TypeAliasType
 
 from partita.errors import DefinitionError, InvalidPropertyError
-from partita.patterns.codecs import Codec, codec_for
-from partita.patterns.values import Instant, Int32
+from partita.patterns.fields.codecs import Codec, codec_for
+from partita.patterns.protocol.values import Instant, Int32
 
 
 class Color(enum.Enum):

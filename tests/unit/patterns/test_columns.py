@@ -9,7 +9,8 @@ from uuid import UUID
 import pytest
 
 from partita.errors import InvalidPropertyError, UnknownFieldError, UsageError
-from partita.patterns.columns import (
+from partita.patterns.fields.markers import Encrypted, InBlob, Series
+from partita.patterns.planning.columns import (
     ALWAYS,
     NEVER,
     AllOf,
@@ -26,9 +27,8 @@ from partita.patterns.columns import (
     conjuncts,
     fields_in,
 )
-from partita.patterns.markers import Encrypted, InBlob, Series
-from partita.patterns.model import entity, entity_type
-from partita.patterns.values import Int32
+from partita.patterns.protocol.values import Int32
+from partita.patterns.types.decorators import entity, entity_type
 
 
 class Grade(enum.StrEnum):

@@ -17,9 +17,16 @@ from hypothesis import strategies as st
 
 from partita.clock import ManualClock
 from partita.errors import EncryptionKeyError, InvalidPropertyError, SealBrokenError
-from partita.patterns.encryption import SEAL, is_sealed, needed_for, seal, sealed_names, unseal
-from partita.patterns.keyring import Keyring, RsaKey
-from partita.patterns.values import RowKey, Value
+from partita.patterns.encryption.keyring import Keyring, RsaKey
+from partita.patterns.encryption.sealing import (
+    SEAL,
+    is_sealed,
+    needed_for,
+    seal,
+    sealed_names,
+    unseal,
+)
+from partita.patterns.protocol.values import RowKey, Value
 
 SECRET = bytes(range(32))
 CONTENT_KEY = bytes.fromhex("00112233445566778899aabbccddeeff000102030405060708090a0b0c0d0e0f")

@@ -24,7 +24,8 @@ from partita.errors import (
     PartitaError,
     SealBrokenError,
 )
-from partita.patterns.encryption import (
+from partita.patterns.encryption.keyring import AesKey, Keyring, RsaKey
+from partita.patterns.encryption.sealing import (
     SEAL,
     SEALED_BYTES_MORE,
     is_sealed,
@@ -34,8 +35,7 @@ from partita.patterns.encryption import (
     sealed_names,
     unseal,
 )
-from partita.patterns.keyring import AesKey, Keyring, RsaKey
-from partita.patterns.values import Instant, Int32, RowKey, Value
+from partita.patterns.protocol.values import Instant, Int32, RowKey, Value
 from partita.tables import edm, limits
 
 SECRET = bytes(range(32))

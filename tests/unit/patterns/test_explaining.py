@@ -6,12 +6,12 @@ from uuid import UUID
 
 import pytest
 
-from partita.patterns.columns import Columns, Condition
-from partita.patterns.explaining import SHOWN_CHARACTERS_MAX, advise, explain, headline
-from partita.patterns.indexes import index, list_index
-from partita.patterns.intervals import between, starting_with
-from partita.patterns.model import entity, entity_type
-from partita.patterns.plans import QueryKind, plan_query, worse
+from partita.patterns.design.explain import SHOWN_CHARACTERS_MAX, advise, explain, headline
+from partita.patterns.keys.intervals import between, starting_with
+from partita.patterns.planning.columns import Columns, Condition
+from partita.patterns.planning.plans import QueryKind, plan_query, worse
+from partita.patterns.types.decorators import entity, entity_type
+from partita.patterns.types.indexes import index, list_index
 
 
 class Grade(enum.StrEnum):

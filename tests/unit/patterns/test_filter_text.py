@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import partita
 from partita.errors import LimitExceededError
-from partita.patterns.columns import (
+from partita.patterns.planning.columns import (
     ALWAYS,
     NEVER,
     Column,
@@ -23,7 +23,7 @@ from partita.patterns.columns import (
     all_of,
     any_of,
 )
-from partita.patterns.filter_text import (
+from partita.patterns.planning.filter_text import (
     bounds_text,
     check_length,
     evaluate,
@@ -31,8 +31,8 @@ from partita.patterns.filter_text import (
     literal,
     to_text,
 )
-from partita.patterns.model import entity, entity_type
-from partita.patterns.values import Instant, Int32, Value
+from partita.patterns.protocol.values import Instant, Int32, Value
+from partita.patterns.types.decorators import entity, entity_type
 from partita.tables import edm, filters
 
 

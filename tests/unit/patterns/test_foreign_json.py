@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from partita.patterns.foreign_json import decode
+from partita.patterns.protocol.untrusted_json import decode
 
 
 def test_a_value_of_the_type_is_read() -> None:

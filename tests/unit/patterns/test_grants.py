@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from partita.clock import ManualClock
 from partita.errors import InvalidKeyError, LimitExceededError, UsageError
-from partita.patterns.granted_ranges import GRANTS_MAX, GrantedRange, ranges
-from partita.patterns.grants import SKEW_SECONDS, Grant, Issuer, Terms
-from partita.patterns.indexes import index
-from partita.patterns.intervals import Interval, at_least, at_most, between, starting_with
-from partita.patterns.markers import Series
-from partita.patterns.model import entity, entity_type
-from partita.patterns.values import RowKey
-from partita.service.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
+from partita.patterns.fields.markers import Series
+from partita.patterns.grants.granted_ranges import GRANTS_MAX, GrantedRange, ranges
+from partita.patterns.grants.grants import SKEW_SECONDS, Grant, Issuer, Terms
+from partita.patterns.keys.intervals import Interval, at_least, at_most, between, starting_with
+from partita.patterns.protocol.values import RowKey
+from partita.patterns.types.decorators import entity, entity_type
+from partita.patterns.types.indexes import index
+from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
 
 READ = Terms("r", timedelta(hours=1))
 

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita.errors import InvalidPropertyError, UnavailableError
-from partita.patterns.calls import RowOperation, Verb
-from partita.patterns.group_body import Part, content_type, etag_of, print_group, read_answer
-from partita.patterns.values import Instant, Int32, Row, RowKey, Value
-from partita.patterns.wire_size import ENVELOPE_BYTES, wire_bytes
-from partita.service.batch_wire import batch_content_type, print_batch, read_batch
-from partita.service.request import Request, Response
+from partita.patterns.ports.group_body import Part, content_type, etag_of, print_group, read_answer
+from partita.patterns.protocol.calls import RowOperation, Verb
+from partita.patterns.protocol.values import Instant, Int32, Row, RowKey, Value
+from partita.patterns.protocol.wire_size import ENVELOPE_BYTES, wire_bytes
+from partita.service.formats.multipart import batch_content_type, print_batch, read_batch
+from partita.service.http.request import Request, Response
 from unit.patterns.sdk_requests import sent_for
 from unit.patterns.test_wire_size import KEY_TEXT, NAMES, VALUES
 

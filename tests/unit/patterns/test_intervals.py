@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.errors import RangeError
-from partita.patterns.intervals import (
+from partita.patterns.keys.intervals import (
     Interval,
     at_least,
     at_most,

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from partita.patterns.key_text import ceiling, is_legal, just_above, successor
+from partita.patterns.keys.key_text import ceiling, is_legal, just_above, successor
 
 NEIGHBOURS = (
     ' !"#$./09>?@[\\]A_az}~\x00\x1f\x7f\x9f\xa0é\ud7ff\ud800\udfff\ue000\uffff\U00010000\U0010ffff'

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.keywrap import (
 )
 
 from partita.errors import ConfigurationError, EncryptionKeyError, PartitaError, SealBrokenError
-from partita.patterns.keyring import AesKey, Keyring, RsaKey, WrappedKey
+from partita.patterns.encryption.keyring import AesKey, Keyring, RsaKey, WrappedKey
 
 SECRET = bytes(range(32))
 OTHER = bytes(range(32, 64))
@@ -322,7 +322,7 @@ def test_without_the_extra_the_error_says_what_to_install() -> None:
         "import sys; sys.modules['cryptography'] = None\n"
         "from partita.errors import ConfigurationError\n"
         "try:\n"
-        "    import partita.patterns.keyring\n"
+        "    import partita.patterns.encryption.keyring\n"
         "except ConfigurationError as error:\n"
         "    print(error.code, error.hint)\n"
     )

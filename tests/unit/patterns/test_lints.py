@@ -6,10 +6,10 @@ from uuid import UUID
 
 import pytest
 
-from partita.patterns.indexes import index, list_index
-from partita.patterns.lints import lint
-from partita.patterns.model import EntityType, entity, entity_type
-from partita.patterns.templates import KeyTemplate
+from partita.patterns.design.lints import lint
+from partita.patterns.keys.templates import KeyTemplate
+from partita.patterns.types.decorators import EntityType, entity, entity_type
+from partita.patterns.types.indexes import index, list_index
 
 
 class Severity(enum.StrEnum):

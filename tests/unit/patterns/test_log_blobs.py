@@ -20,7 +20,7 @@ from partita.errors import (
     UnavailableError,
     UsageError,
 )
-from partita.patterns.calls import (
+from partita.patterns.protocol.calls import (
     AppendBlob,
     Call,
     CreateContainer,
@@ -33,7 +33,7 @@ from partita.patterns.calls import (
     Steps,
     ask,
 )
-from partita.patterns.log_blobs import (
+from partita.patterns.series.log_blobs import (
     BLOCK_BYTES_MAX,
     BUFFER_BYTES_LIMIT,
     LogBuffering,
@@ -41,7 +41,7 @@ from partita.patterns.log_blobs import (
     LogReader,
     LogWriter,
 )
-from partita.patterns.log_names import (
+from partita.patterns.series.log_names import (
     LINE_BYTES_MAX,
     NUMBER_MAX,
     LogPlace,

@@ -17,10 +17,8 @@ from hypothesis import strategies as st
 from typing_extensions import TypeAliasType
 
 from partita.errors import DefinitionError, NewerVersionError, SchemaError
-from partita.patterns import codecs, model, naming
-from partita.patterns.entity_types import EntityType
-from partita.patterns.layout import ROW_PROPERTIES, ROWS_MAX
-from partita.patterns.markers import (
+from partita.patterns.fields import codecs, naming
+from partita.patterns.fields.markers import (
     CopiedFrom,
     CountOf,
     Encrypted,
@@ -29,9 +27,12 @@ from partita.patterns.markers import (
     Named,
     Series,
 )
-from partita.patterns.model import entity, entity_type, evolve, upcast
-from partita.patterns.naming import pascal_case, same_name, snake_case
-from partita.patterns.values import RowKey
+from partita.patterns.fields.naming import pascal_case, same_name, snake_case
+from partita.patterns.protocol.values import RowKey
+from partita.patterns.types import decorators as model
+from partita.patterns.types.decorators import entity, entity_type, evolve, upcast
+from partita.patterns.types.entity_types import EntityType
+from partita.patterns.types.row_layout import ROW_PROPERTIES, ROWS_MAX
 
 
 class Grade(enum.StrEnum):
@@ -803,8 +804,8 @@ import attrs
 import msgspec
 import pydantic
 
-from partita.patterns.markers import Encrypted, InBlob, Series
-from partita.patterns.model import entity, entity_type, evolve, upcast
+from partita.patterns.fields.markers import Encrypted, InBlob, Series
+from partita.patterns.types.decorators import entity, entity_type, evolve, upcast
 
 
 @entity(table="staff", partition="{dept}", row="{id:06d}", version=2)
@@ -901,7 +902,7 @@ def test_a_module_of_a_user_means_the_same_in_another_process(tmp_path: Path) ->
     (tmp_path / "user.py").write_text(USER_MODULE)
     code = (
         "import pickle, sys, user\n"
-        "from partita.patterns.model import entity_type\n"
+        "from partita.patterns.types.decorators import entity_type\n"
         "found = pickle.loads(sys.stdin.buffer.read())\n"
         "assert found == user.plain and type(found) is user.Plain\n"
         "print(entity_type(user.Plain).key(entity_type(user.Plain).values(found)))\n"

@@ -14,10 +14,8 @@ from partita.errors import (
     UnknownFieldError,
     UsageError,
 )
-from partita.patterns.columns import Columns, Condition, all_of, any_of
-from partita.patterns.filter_text import evaluate_values
-from partita.patterns.indexes import index, list_index
-from partita.patterns.intervals import (
+from partita.patterns.fields.markers import Series
+from partita.patterns.keys.intervals import (
     at_least,
     at_most,
     between,
@@ -25,9 +23,9 @@ from partita.patterns.intervals import (
     more_than,
     starting_with,
 )
-from partita.patterns.markers import Series
-from partita.patterns.model import entity, entity_type, upcast
-from partita.patterns.plans import (
+from partita.patterns.planning.columns import Columns, Condition, all_of, any_of
+from partita.patterns.planning.filter_text import evaluate_values
+from partita.patterns.planning.plans import (
     PointRead,
     QueryKind,
     QueryPlan,
@@ -36,8 +34,10 @@ from partita.patterns.plans import (
     plan_query,
     worse,
 )
-from partita.patterns.reads import PARTITIONS_MAX, POINTS_MAX, RANGES_MAX
-from partita.patterns.values import RowKey
+from partita.patterns.planning.requests import PARTITIONS_MAX, POINTS_MAX, RANGES_MAX
+from partita.patterns.protocol.values import RowKey
+from partita.patterns.types.decorators import entity, entity_type, upcast
+from partita.patterns.types.indexes import index, list_index
 from partita.tables import filters
 from partita.tables.plan import PlanKind
 from partita.tables.plan import plan as service_plan

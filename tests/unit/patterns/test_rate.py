@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.errors import ConfigurationError, LimitExceededError
-from partita.patterns.rate import Rate
+from partita.patterns.operations.rate_limit import Rate
 
 
 def test_a_full_bucket_lets_a_burst_through_at_once() -> None:

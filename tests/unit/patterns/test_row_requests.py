@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita.errors import GroupRuleError, UnavailableError
-from partita.patterns.calls import (
+from partita.patterns.ports.row_requests import RowCall, read_one, read_page, request_of
+from partita.patterns.protocol.calls import (
     Continuation,
     GetRow,
     QueryRows,
@@ -19,8 +20,7 @@ from partita.patterns.calls import (
     Verb,
     WriteRows,
 )
-from partita.patterns.row_requests import RowCall, read_one, read_page, request_of
-from partita.patterns.values import Row, RowKey, Value
+from partita.patterns.protocol.values import Row, RowKey, Value
 from unit.patterns.sdk_oracle import request_of as as_the_sdk_takes_it
 from unit.patterns.sdk_requests import sent_by
 from unit.patterns.test_group_body import UNSAID

@@ -31,7 +31,7 @@ from partita.errors import (
     ThrottledError,
     UnavailableError,
 )
-from partita.patterns.sdk_errors import BY_CODE, refusal_of_part, translate
+from partita.patterns.ports.sdk_errors import BY_CODE, refusal_of_part, translate
 
 ENDPOINT = "http://127.0.0.1:10002/devstoreaccount1"
 

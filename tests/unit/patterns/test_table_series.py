@@ -17,7 +17,7 @@ from partita.errors import (
     TableNotFoundError,
     UnavailableError,
 )
-from partita.patterns.calls import (
+from partita.patterns.protocol.calls import (
     Call,
     CreateTable,
     DeleteTable,
@@ -29,8 +29,9 @@ from partita.patterns.calls import (
     WriteRows,
     ask,
 )
-from partita.patterns.moments import utc_now
-from partita.patterns.table_series import (
+from partita.patterns.protocol.utc import utc_now
+from partita.patterns.protocol.values import Row, RowKey
+from partita.patterns.types.table_series import (
     BEING_DELETED_ATTEMPTS_MAX,
     PERIODS_MAX,
     Period,
@@ -38,7 +39,6 @@ from partita.patterns.table_series import (
     read_each,
     read_first,
 )
-from partita.patterns.values import Row, RowKey
 from unit.patterns.fake_world import CRASHES, EPOCH, FakeWorld, each_fault
 
 NOON = datetime(2014, 7, 31, 12, tzinfo=UTC)

@@ -12,7 +12,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from partita.errors import DefinitionError, InvalidKeyError
-from partita.patterns.intervals import (
+from partita.patterns.fields.markers import Named
+from partita.patterns.keys.format_specs import Role
+from partita.patterns.keys.intervals import (
     Interval,
     at_least,
     at_most,
@@ -22,11 +24,9 @@ from partita.patterns.intervals import (
     more_than,
     starting_with,
 )
-from partita.patterns.key_specs import Role
-from partita.patterns.key_text import Bounds, is_legal
-from partita.patterns.markers import Named
-from partita.patterns.templates import KeyTemplate, Spread
-from partita.patterns.values import Instant, Int32
+from partita.patterns.keys.key_text import Bounds, is_legal
+from partita.patterns.keys.templates import KeyTemplate, Spread
+from partita.patterns.protocol.values import Instant, Int32
 
 Values = dict[str, Any]
 

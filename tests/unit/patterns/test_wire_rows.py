@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.errors import InvalidPropertyError
-from partita.patterns import direct_rows
-from partita.patterns.calls import RowOperation, Verb
-from partita.patterns.group_body import print_group
-from partita.patterns.values import Instant, Int32, Row, RowKey, Value
-from partita.patterns.wire_rows import MISREAD, Foreign, print_row, read_row
-from partita.patterns.wire_size import ENVELOPE_BYTES, wire_bytes
+from partita.patterns.ports import direct_rows
+from partita.patterns.ports.group_body import print_group
+from partita.patterns.protocol.calls import RowOperation, Verb
+from partita.patterns.protocol.row_json import MISREAD, Foreign, print_row, read_row
+from partita.patterns.protocol.values import Instant, Int32, Row, RowKey, Value
+from partita.patterns.protocol.wire_size import ENVELOPE_BYTES, wire_bytes
 from partita.tables.entity import build
 from unit.patterns import sdk_oracle
 

@@ -6,9 +6,9 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.patterns.calls import RowOperation, Verb
-from partita.patterns.values import Int32, Row, RowKey, Value
-from partita.patterns.wire_size import ENVELOPE_BYTES, wire_bytes
+from partita.patterns.protocol.calls import RowOperation, Verb
+from partita.patterns.protocol.values import Int32, Row, RowKey, Value
+from partita.patterns.protocol.wire_size import ENVELOPE_BYTES, wire_bytes
 from unit.patterns.fake_world import EPOCH
 from unit.patterns.sdk_requests import sent_for
 

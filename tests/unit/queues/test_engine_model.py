@@ -25,13 +25,13 @@ from hypothesis.stateful import (
 )
 
 from partita.clock import ManualClock
-from partita.database import Database
 from partita.errors import PartitaError
 from partita.queues import limits, sqlite_store
 from partita.queues.engine import QueueEngine
 from partita.queues.message import Message
 from partita.queues.sqlite_store import SqliteQueueStore
-from partita.store_clock import StoreClock
+from partita.storage.database import Database
+from partita.storage.store_clock import StoreClock
 from partita.ticks import TICKS_PER_SECOND
 
 T = TypeVar("T")

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from partita.clock import ManualClock
-from partita.database import Database
 from partita.errors import MessageNotFoundError, PartitaError, ReceiptMismatchError
 from partita.queues import sqlite_store
 from partita.queues.engine import QueueEngine
 from partita.queues.sqlite_store import SqliteQueueStore
-from partita.store_clock import StoreClock
+from partita.storage.database import Database
+from partita.storage.store_clock import StoreClock
 
 DAY_SECONDS = 24 * 3600
 

@@ -8,11 +8,8 @@ import random
 from collections.abc import Iterable
 
 from partita.clock import ManualClock
-from partita.reliable.backup import finish_restore
-from partita.reliable.checkpoint import Checkpoints
-from partita.reliable.disk import Disk
-from partita.reliable.local_log import Durability, LocalLog
-from partita.reliable.records import (
+from partita.reliable.manager.backup import finish_restore
+from partita.reliable.state.records import (
     FORMAT,
     Alter,
     Clear,
@@ -29,7 +26,10 @@ from partita.reliable.records import (
     encode_record,
     record_hash,
 )
-from partita.reliable.state import Collection, Description, State, encode_description
+from partita.reliable.state.state import Collection, Description, State, encode_description
+from partita.reliable.storage.checkpoint import Checkpoints
+from partita.reliable.storage.disk import Disk
+from partita.reliable.storage.local_log import Durability, LocalLog
 from partita.ticks import Clock
 
 KINDS = ("dictionary", "dictionary", "queue", "index")

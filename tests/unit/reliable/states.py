@@ -12,10 +12,10 @@ from typing import TypeVar
 import msgspec
 
 from partita.clock import ManualClock
-from partita.reliable.locks import LockMode
+from partita.reliable.collections.transaction import Transaction
+from partita.reliable.manager.state_manager import StateManager
 from partita.reliable.opening import Durability, open_local
-from partita.reliable.state_manager import StateManager
-from partita.reliable.transaction import Transaction
+from partita.reliable.state.locks import LockMode
 from partita.simulation.disk import SimDisk
 from partita.simulation.loop import SimClock, run, running_loop
 from partita.ticks import Clock

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.reliable.assignment import Placement, assign
+from partita.reliable.service.assignment import Placement, assign
 
 names = st.text("abcdefgh0123456789", min_size=1, max_size=4)
 member_sets = st.sets(names, min_size=1, max_size=12)

@@ -18,9 +18,8 @@ from partita.errors import (
     StoreFullError,
     UnavailableError,
 )
-from partita.reliable import backup as backup_module
-from partita.reliable import checkpoint as checkpoint_module
-from partita.reliable.backup import (
+from partita.reliable.manager import backup as backup_module
+from partita.reliable.manager.backup import (
     LOG_BYTES_KEPT_MAX,
     Backups,
     RestoreContext,
@@ -29,12 +28,13 @@ from partita.reliable.backup import (
     restore,
     write_backup,
 )
-from partita.reliable.backup_chain import Backup, read_chain
-from partita.reliable.log import Log
 from partita.reliable.opening import open_local
-from partita.reliable.os_disk import OsDisk
-from partita.reliable.records import FORMAT, Record, decode_record, encode_record, record_hash
-from partita.reliable.state import State
+from partita.reliable.state.records import FORMAT, Record, decode_record, encode_record, record_hash
+from partita.reliable.state.state import State
+from partita.reliable.storage import checkpoint as checkpoint_module
+from partita.reliable.storage.backup_chain import Backup, read_chain
+from partita.reliable.storage.log import Log
+from partita.reliable.storage.os_disk import OsDisk
 from partita.simulation.disk import SimDisk
 from unit.reliable.histories import History, digest_in_epoch
 from unit.reliable.states import Machine, User

@@ -1,19 +1,17 @@
 """Every wrong thing that a caller can hand in is a PartitaError that says what to do."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from partita.errors import LimitExceededError, PartitaError, UsageError
-from partita.reliable import (
-    ReliableConcurrentQueue,
-    ReliableDictionary,
-    ReliableQueue,
-    limits,
-)
-from partita.reliable.state_manager import StateManager
+from partita.reliable.manager.state_manager import StateManager
+from partita.reliable.values import limits
 from unit.reliable.states import User, a_state
+
+if TYPE_CHECKING:
+    from partita.reliable import ReliableConcurrentQueue, ReliableDictionary, ReliableQueue
 
 
 class World:

@@ -11,16 +11,29 @@ from partita.errors import (
     StoreFullError,
     StoreStoppedError,
 )
-from partita.reliable import checkpoint as checkpoint_module
-from partita.reliable.checkpoint import RESTORE_FILE, Checkpoints, describe_file, verify_file
-from partita.reliable.records import Clear, Create, Drop, Enqueue, Put, decode_record, record_hash
-from partita.reliable.state import (
+from partita.reliable.state.records import (
+    Clear,
+    Create,
+    Drop,
+    Enqueue,
+    Put,
+    decode_record,
+    record_hash,
+)
+from partita.reliable.state.state import (
     Collection,
     Description,
     KeptOutcome,
     Rows,
     State,
     encode_description,
+)
+from partita.reliable.storage import checkpoint as checkpoint_module
+from partita.reliable.storage.checkpoint import (
+    RESTORE_FILE,
+    Checkpoints,
+    describe_file,
+    verify_file,
 )
 from partita.simulation.disk import SimDisk
 from unit.reliable.histories import History

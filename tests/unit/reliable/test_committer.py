@@ -15,10 +15,10 @@ from partita.errors import (
     StoreFullError,
     StoreStoppedError,
 )
-from partita.reliable.committer import Committer
-from partita.reliable.records import Create, Entry, Operation, Put, decode_record, record_hash
-from partita.reliable.state import Description, State, encode_description
-from partita.reliable.transaction import Status
+from partita.reliable.collections.committer import Committer
+from partita.reliable.collections.transaction import Status
+from partita.reliable.state.records import Create, Entry, Operation, Put, decode_record, record_hash
+from partita.reliable.state.state import Description, State, encode_description
 from unit.reliable.states import Machine, settle
 
 

@@ -6,9 +6,10 @@ import pytest
 
 from partita.clock import ManualClock
 from partita.errors import LimitExceededError, LockTimeoutError, UsageError
-from partita.reliable import Delivery, ReliableConcurrentQueue, limits
-from partita.reliable.enumeration import SCAN_ROWS
-from partita.reliable.state_manager import StateManager
+from partita.reliable import Delivery, ReliableConcurrentQueue
+from partita.reliable.collections.enumeration import SCAN_ROWS
+from partita.reliable.manager.state_manager import StateManager
+from partita.reliable.values import limits
 from partita.simulation.loop import running_loop
 from unit.reliable.states import Machine, a_state, settle, simulate
 

@@ -11,10 +11,10 @@ import pytest
 
 from partita.errors import CollectionMismatchError, SchemaError
 from partita.reliable import Index, Schema, downcast, sync, upcast
+from partita.reliable.manager.state_manager import StateManager
 from partita.reliable.opening import open_replicated
-from partita.reliable.records import Alter
-from partita.reliable.state import Description, encode_description
-from partita.reliable.state_manager import StateManager
+from partita.reliable.state.records import Alter
+from partita.reliable.state.state import Description, encode_description
 from partita.simulation.disk import SimDisk
 from partita.simulation.loop import SimClock, run, running_loop
 from partita.simulation.stream import SimCluster

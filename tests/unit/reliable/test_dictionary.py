@@ -12,8 +12,8 @@ from partita.errors import (
     UsageError,
 )
 from partita.reliable import MISSING, LockMode, ReliableDictionary
-from partita.reliable.enumeration import SCAN_ROWS
-from partita.reliable.state_manager import StateManager
+from partita.reliable.collections.enumeration import SCAN_ROWS
+from partita.reliable.manager.state_manager import StateManager
 from unit.reliable.states import User, a_state, key_locks_of, locks_of
 
 Users = ReliableDictionary[str, User]

@@ -16,10 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.errors import InvalidKeyError, MutableTypeError, MutatedValueError, SchemaError
-from partita.reliable import limits, sync
-from partita.reliable.frozen_types import check_frozen
-from partita.reliable.key_codec import encode_index_key, key_codec
-from partita.reliable.serialization import Schema, ValueCodec, decode_result, encode_result
+from partita.reliable import sync
+from partita.reliable.values import limits
+from partita.reliable.values.frozen_types import check_frozen
+from partita.reliable.values.key_codec import encode_index_key, key_codec
+from partita.reliable.values.serialization import Schema, ValueCodec, decode_result, encode_result
 from unit.reliable.states import Machine, a_state
 
 K = TypeVar("K")

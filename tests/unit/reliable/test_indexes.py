@@ -7,8 +7,9 @@ import msgspec
 import pytest
 
 from partita.errors import PartitaError, UsageError
-from partita.reliable import Index, ReliableDictionary, limits
-from partita.reliable.state_manager import StateManager
+from partita.reliable import Index, ReliableDictionary
+from partita.reliable.manager.state_manager import StateManager
+from partita.reliable.values import limits
 from partita.simulation.loop import running_loop
 from unit.reliable.states import Machine, User, a_state, simulate
 

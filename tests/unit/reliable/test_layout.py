@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, NamedTuple, Optional, TypedDict
 import msgspec
 import pytest
 
-from partita.reliable.frozen_types import type_node
-from partita.reliable.layout import Layout, Misfit, combined, layout_of
+from partita.reliable.values.frozen_types import type_node
+from partita.reliable.values.layout import Layout, Misfit, combined, layout_of
 
 
 def layout(declared: object) -> Layout:

@@ -1,6 +1,6 @@
 import pytest
 
-from partita.reliable.locks import LockMode, LockTable, Resource, Waiter
+from partita.reliable.state.locks import LockMode, LockTable, Resource, Waiter
 
 S, U, X = LockMode.SHARED, LockMode.UPDATE, LockMode.EXCLUSIVE
 KEY: Resource = (1, b"key")

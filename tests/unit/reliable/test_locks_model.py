@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from partita.reliable.locks import LockMode, LockTable, Resource, Waiter
+from partita.reliable.state.locks import LockMode, LockTable, Resource, Waiter
 
 IS_SOAK = bool(os.environ.get("PARTITA_SOAK"))
 HISTORIES = 200_000 if IS_SOAK else 20_000

@@ -17,11 +17,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from partita.clock import ManualClock
 from partita.errors import LockTimeoutError
-from partita.reliable import enumeration
+from partita.reliable.collections import enumeration
+from partita.reliable.collections.snapshot import Snapshot
+from partita.reliable.collections.transaction import Transaction
+from partita.reliable.manager.state_manager import StateManager
 from partita.reliable.opening import open_local
-from partita.reliable.snapshot import Snapshot
-from partita.reliable.state_manager import StateManager
-from partita.reliable.transaction import Transaction
 from partita.simulation.disk import SimDisk
 from partita.ticks import TICKS_PER_SECOND
 from unit.reliable.states import User

@@ -1,7 +1,7 @@
 import pytest
 
 from partita.errors import ConfigurationError, NotDurableError
-from partita.reliable.nats_monitor import (
+from partita.reliable.nats.monitor import (
     ClusterStatus,
     Meta,
     NodeStatus,

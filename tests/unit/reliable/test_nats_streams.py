@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from partita.errors import QuorumLostError
-from partita.reliable.nats_api import (
+from partita.reliable.nats.api import (
     NAME_IN_USE,
     NO_PEERS,
     STREAM_NOT_FOUND,
@@ -19,7 +19,7 @@ from partita.reliable.nats_api import (
     Failure,
     StreamAnswer,
 )
-from partita.reliable.nats_streams import file_settings, open_stream
+from partita.reliable.nats.streams import file_settings, open_stream
 from partita.simulation.loop import run
 
 OFFLINE = Failure(err_code=NO_PEERS, description="no suitable peers for placement, peer offline")

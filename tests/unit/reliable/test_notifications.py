@@ -16,17 +16,17 @@ from partita.errors import (
     UsageError,
 )
 from partita.keys import encode_key
-from partita.reliable import notifications
-from partita.reliable.checkpoint import Checkpoints
-from partita.reliable.dictionary import ReliableDictionary
-from partita.reliable.local_log import LocalLog
-from partita.reliable.notifications import Change, ChangeFeed
+from partita.reliable.collections import change_feed as notifications
+from partita.reliable.collections.change_feed import Change, ChangeFeed
+from partita.reliable.collections.dictionary import ReliableDictionary
+from partita.reliable.collections.transaction import Transaction
+from partita.reliable.manager.state_manager import StateManager
 from partita.reliable.opening import open_local
-from partita.reliable.records import Delete, Entry, Operation, Put
-from partita.reliable.serialization import ValueCodec
-from partita.reliable.state import State
-from partita.reliable.state_manager import StateManager
-from partita.reliable.transaction import Transaction
+from partita.reliable.state.records import Delete, Entry, Operation, Put
+from partita.reliable.state.state import State
+from partita.reliable.storage.checkpoint import Checkpoints
+from partita.reliable.storage.local_log import LocalLog
+from partita.reliable.values.serialization import ValueCodec
 from partita.simulation.disk import SimDisk
 
 SEEDS = range(30 if os.environ.get("PARTITA_SOAK") == "1" else 4)

@@ -17,7 +17,7 @@ from partita.errors import (
     StoreLockedError,
     StoreStoppedError,
 )
-from partita.reliable.os_disk import OsDisk
+from partita.reliable.storage.os_disk import OsDisk
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_folder_has_one_holder_who_is_named(disk: OsDisk) -> None:
 
 def test_another_process_is_told_who_holds_the_folder(disk: OsDisk) -> None:
     script = (
-        "import pathlib, sys; from partita.reliable.os_disk import OsDisk;"
+        "import pathlib, sys; from partita.reliable.storage.os_disk import OsDisk;"
         "OsDisk(pathlib.Path(sys.argv[1]))"
     )
     ended = subprocess.run(

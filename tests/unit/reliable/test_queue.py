@@ -12,9 +12,10 @@ from partita.errors import (
     LockTimeoutError,
     MutatedValueError,
 )
-from partita.reliable import MISSING, LockMode, ReliableQueue, limits
-from partita.reliable.enumeration import SCAN_ROWS
-from partita.reliable.state_manager import StateManager
+from partita.reliable import MISSING, LockMode, ReliableQueue
+from partita.reliable.collections.enumeration import SCAN_ROWS
+from partita.reliable.manager.state_manager import StateManager
+from partita.reliable.values import limits
 from partita.simulation.loop import running_loop
 from unit.reliable.states import Cart, Machine, a_state, key_locks_of, settle, simulate
 

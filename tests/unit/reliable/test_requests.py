@@ -17,7 +17,7 @@ from partita.errors import (
     UsageError,
 )
 from partita.keys import Key
-from partita.reliable.requests import (
+from partita.reliable.service.requests import (
     Answer,
     Envelope,
     Failure,

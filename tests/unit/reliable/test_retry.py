@@ -22,9 +22,10 @@ from partita.errors import (
     TransactionAbortedError,
     UsageError,
 )
-from partita.reliable import ReliableDictionary, Transaction, limits
-from partita.reliable.retry import Backoff
-from partita.reliable.state_manager import StateManager
+from partita.reliable import ReliableDictionary, Transaction
+from partita.reliable.collections.retry import Backoff
+from partita.reliable.manager.state_manager import StateManager
+from partita.reliable.values import limits
 from partita.simulation.loop import running_loop
 from unit.reliable.states import Machine, User, a_state, settle, simulate
 

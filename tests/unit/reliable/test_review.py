@@ -24,13 +24,13 @@ from partita.errors import (
     UsageError,
 )
 from partita.reliable import Index, ReliableDictionary
-from partita.reliable.indexes import IndexView
-from partita.reliable.local_log import LocalLog
+from partita.reliable.collections.indexes import IndexView
+from partita.reliable.collections.transaction import Transaction
+from partita.reliable.manager.state_manager import StateManager
 from partita.reliable.opening import open_replicated
-from partita.reliable.replica import Replica
-from partita.reliable.state import State
-from partita.reliable.state_manager import StateManager
-from partita.reliable.transaction import Transaction
+from partita.reliable.replication.replica import Replica
+from partita.reliable.state.state import State
+from partita.reliable.storage.local_log import LocalLog
 from partita.simulation.disk import SimDisk
 from partita.simulation.loop import SimClock, run, running_loop
 from partita.simulation.stream import SimCluster

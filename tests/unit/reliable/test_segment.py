@@ -2,7 +2,7 @@ import pytest
 from crc32c import crc32c
 
 from partita.errors import ChecksumError, FormatVersionError
-from partita.reliable.segment import (
+from partita.reliable.storage.segment import (
     CHUNK_BYTES,
     HEAD_BYTES,
     Frame,

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from partita.errors import DamageError, InvalidKeyError, LimitExceededError, SchemaError
 from partita.keys import Key, encode_key
-from partita.reliable import limits
-from partita.reliable.key_codec import encode_index_key, key_codec
+from partita.reliable.values import limits
+from partita.reliable.values.key_codec import encode_index_key, key_codec
 
 
 class Place(NamedTuple):

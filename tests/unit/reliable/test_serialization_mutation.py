@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from partita.errors import MutableTypeError, SchemaError
-from partita.reliable.serialization import Schema, ValueCodec
+from partita.reliable.values.serialization import Schema, ValueCodec
 
 NOW = datetime(2024, 2, 29, tzinfo=UTC)
 

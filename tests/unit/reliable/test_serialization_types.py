@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from partita.errors import MutableTypeError, SchemaError
-from partita.reliable.serialization import Schema, ValueCodec, check_frozen
+from partita.reliable.values.serialization import Schema, ValueCodec, check_frozen
 
 T = TypeVar("T")
 
@@ -294,7 +294,7 @@ def test_a_fingerprint_sees_every_change_of_what_is_written() -> None:
 
 def test_a_fingerprint_is_the_same_in_another_process() -> None:
     program = (
-        "import msgspec; from partita.reliable.serialization import Schema, ValueCodec\n"
+        "import msgspec; from partita.reliable.values.serialization import Schema, ValueCodec\n"
         "T = msgspec.defstruct('T', [('a', frozenset[str]), ('b', int | str)], frozen=True)\n"
         "print(ValueCodec(T, schema=Schema()).fingerprint)"
     )

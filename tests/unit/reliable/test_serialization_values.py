@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.errors import DamageError, LimitExceededError, SchemaError
-from partita.reliable import limits
-from partita.reliable.serialization import (
+from partita.reliable.values import limits
+from partita.reliable.values.serialization import (
     Schema,
     ValueCodec,
     decode_result,
@@ -178,7 +178,7 @@ def test_what_is_read_is_what_was_written(drawn: tuple[object, object]) -> None:
 def test_sets_and_maps_are_written_in_one_order_in_every_process() -> None:
     program = (
         "import enum, msgspec\n"
-        "from partita.reliable.serialization import Schema, ValueCodec\n"
+        "from partita.reliable.values.serialization import Schema, ValueCodec\n"
         "C = enum.Enum('C', [(f'M{n}', f'm{n}') for n in range(9)])\n"
         "B = msgspec.defstruct('B', [('c', C), ('f', float)], frozen=True)\n"
         "T = msgspec.defstruct('T', [\n"

@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.errors import DamageError, SchemaError
-from partita.reliable.serialization import (
+from partita.reliable.values.serialization import (
     Schema,
     ValueCodec,
     downcast,
     stored_version,
     upcast,
 )
-from partita.reliable.value_shape import IDENTITY
+from partita.reliable.values.value_shape import IDENTITY
 
 GOLDEN = Path(__file__).parent / "golden"
 

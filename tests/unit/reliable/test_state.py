@@ -27,8 +27,9 @@ from partita.errors import (
     TransactionUseError,
     UsageError,
 )
-from partita.reliable import ReliableDictionary, ReliableQueue, Schema, limits
-from partita.reliable.records import (
+from partita.reliable import ReliableDictionary, ReliableQueue, Schema
+from partita.reliable.manager.state_manager import StateManager
+from partita.reliable.state.records import (
     FORMAT,
     NO_HASH,
     Clear,
@@ -42,7 +43,7 @@ from partita.reliable.records import (
     Put,
     Record,
 )
-from partita.reliable.state import (
+from partita.reliable.state.state import (
     PRUNE_AT_ONCE,
     Collection,
     Description,
@@ -50,7 +51,7 @@ from partita.reliable.state import (
     State,
     encode_description,
 )
-from partita.reliable.state_manager import StateManager
+from partita.reliable.values import limits
 from unit.reliable.states import Cart, Machine, User, a_state
 
 

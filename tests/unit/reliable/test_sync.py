@@ -29,6 +29,7 @@ from partita.errors import (
     UsageError,
 )
 from partita.reliable import MISSING, LockMode, Schema
+from partita.reliable.collections.transaction import Status
 from partita.reliable.sync import (
     ReliableConcurrentQueue,
     ReliableDictionary,
@@ -39,7 +40,6 @@ from partita.reliable.sync import (
     Transaction,
     open_state,
 )
-from partita.reliable.transaction import Status
 
 
 class User(msgspec.Struct, frozen=True):

@@ -17,8 +17,8 @@ from partita.errors import (
     UsageError,
 )
 from partita.reliable import LockMode, ReliableDictionary, ReliableQueue, Transaction, sync
-from partita.reliable.state_manager import StateManager
-from partita.reliable.transaction import Status
+from partita.reliable.collections.transaction import Status
+from partita.reliable.manager.state_manager import StateManager
 from partita.simulation.loop import running_loop
 from unit.reliable.states import Machine, User, a_state, key_locks_of, settle, simulate
 

@@ -7,7 +7,7 @@ import pytest
 from partita.clock import ManualClock
 from partita.errors import KeyNotFoundError, UsageError
 from partita.reliable import MISSING, ReliableDictionary
-from partita.reliable.state_manager import HOUSEKEEPING_SECONDS, StateManager
+from partita.reliable.manager.state_manager import HOUSEKEEPING_SECONDS, StateManager
 from unit.reliable.states import Machine, User, a_state, simulate
 
 Sessions = ReliableDictionary[str, User]

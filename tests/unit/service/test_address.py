@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.errors import InvalidKeyError, InvalidRequestError, PartitaError
-from partita.service.address import (
+from partita.service.formats.address import (
     QUERY_PAIRS_MAX,
     Batch,
     EntitySet,

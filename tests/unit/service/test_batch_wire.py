@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.errors import InvalidRequestError
-from partita.service.batch_wire import (
+from partita.service.formats.multipart import (
     BOUNDARY_CHARACTERS_MAX,
     BatchRequest,
     batch_content_type,
     print_batch,
     read_batch,
 )
-from partita.service.request import Request, Response
+from partita.service.http.request import Request, Response
 
 TYPE = "multipart/mixed; boundary=batch_B"
 CHANGE = (

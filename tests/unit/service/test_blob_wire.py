@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.blobs.model import (
+from partita.blobs.rules.model import (
     Blob,
     BlobPrefix,
     Block,
@@ -20,25 +20,25 @@ from partita.blobs.model import (
     PageRanges,
 )
 from partita.errors import InvalidRequestError, LimitExceededError, PartitaError
-from partita.service import blob_xml
-from partita.service.blob_address import (
+from partita.service.blobs import xml as blob_xml
+from partita.service.blobs.address import (
     BlobServiceRoot,
     OneBlob,
     OneContainer,
     parse_blob_resource,
     parse_copy_source,
 )
-from partita.service.blob_headers import (
+from partita.service.blobs.headers import (
     conditions_of,
     content_headers_of,
     declared_of,
     lease_request_of,
     tags_of,
 )
-from partita.service.byte_ranges import ByteRange, parse_range, range_of
-from partita.service.metadata_wire import metadata_of
-from partita.service.request import Request
-from partita.service.xml_text import escape, is_legal, parse_xml, text_of
+from partita.service.formats.byte_ranges import ByteRange, parse_range, range_of
+from partita.service.formats.metadata_wire import metadata_of
+from partita.service.formats.xml_text import escape, is_legal, parse_xml, text_of
+from partita.service.http.request import Request
 
 
 def _request(**headers: str) -> Request:

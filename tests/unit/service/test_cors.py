@@ -1,8 +1,8 @@
 import pytest
 
 from partita.errors import PartitaError
-from partita.service.cors import CorsRule, preflight, response_headers
-from partita.service.request import Request
+from partita.service.auth.cors import CorsRule, preflight, response_headers
+from partita.service.http.request import Request
 
 ORIGIN = "http://www.example.com"
 RULE = CorsRule(

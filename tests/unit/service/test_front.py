@@ -12,15 +12,19 @@ from xml.etree import ElementTree
 import pytest
 
 from partita.clock import ManualClock
-from partita.service.account import DEVELOPMENT_ACCOUNT as ACCOUNT
-from partita.service.account import DEVELOPMENT_KEY, Account, Accounts
-from partita.service.cors import CorsRule
-from partita.service.front import WARNING_SECONDS, Front
-from partita.service.http_wire import http_date
-from partita.service.request import Request, Response
-from partita.service.services import KINDS
-from partita.service.shared_key import SigningKey, string_to_sign
-from partita.service.xml_wire import DeleteRetention, ServiceProperties, StaticWebsite
+from partita.service.accounts.account import DEVELOPMENT_ACCOUNT as ACCOUNT
+from partita.service.accounts.account import DEVELOPMENT_KEY, Account, Accounts
+from partita.service.accounts.respond import WARNING_SECONDS, Front
+from partita.service.accounts.service_properties_xml import (
+    DeleteRetention,
+    ServiceProperties,
+    StaticWebsite,
+)
+from partita.service.auth.cors import CorsRule
+from partita.service.auth.shared_key import SigningKey, string_to_sign
+from partita.service.hosting.services import KINDS
+from partita.service.http.message_bytes import http_date
+from partita.service.http.request import Request, Response
 
 KEY = SigningKey.from_base64(DEVELOPMENT_KEY)
 VERSION = "2026-10-06"

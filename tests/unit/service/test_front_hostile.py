@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.blobs.model import BlobName
+from partita.blobs.rules.model import BlobName
 from partita.clock import ManualClock
 from partita.errors import PartitaError
-from partita.service.account import DEVELOPMENT_ACCOUNT as ACCOUNT
-from partita.service.account import DEVELOPMENT_KEY, Account, Accounts
-from partita.service.front import Front
-from partita.service.http_wire import http_date
-from partita.service.request import Request, Response
-from partita.service.services import KINDS
-from partita.service.shared_key import SigningKey, string_to_sign
+from partita.service.accounts.account import DEVELOPMENT_ACCOUNT as ACCOUNT
+from partita.service.accounts.account import DEVELOPMENT_KEY, Account, Accounts
+from partita.service.accounts.respond import Front
+from partita.service.auth.shared_key import SigningKey, string_to_sign
+from partita.service.hosting.services import KINDS
+from partita.service.http.message_bytes import http_date
+from partita.service.http.request import Request, Response
 
 KEY = SigningKey.from_base64(DEVELOPMENT_KEY)
 LETTERS = {"blobs": "b", "queues": "q", "tables": "t"}

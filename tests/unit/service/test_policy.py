@@ -2,7 +2,7 @@ import pytest
 
 from partita.errors import NotAuthorizedError, PartitaError
 from partita.policies import Policy
-from partita.service.policy import Terms, check_policies, merge, parse_time
+from partita.service.auth.policy import Terms, check_policies, merge, parse_time
 
 TERMS = Terms("2020-01-01", "2030-01-01", "ra")
 POLICY = Policy("p", "2020-01-01", "2030-01-01", "ra")

@@ -11,9 +11,9 @@ from partita.queues import limits
 from partita.queues.engine import QueuePage
 from partita.queues.message import Message
 from partita.queues.store import Queue
-from partita.service import queue_answers as answers
-from partita.service.queue_wire import ListQueues
-from partita.service.xml_text import is_legal
+from partita.service.formats.xml_text import is_legal
+from partita.service.queues import answers
+from partita.service.queues.wire import ListQueues
 
 MESSAGE = Message(
     "00000000-0000-4000-8000-000000000007",

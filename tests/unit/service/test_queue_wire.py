@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from partita.errors import InvalidRequestError, LimitExceededError, NotAuthorizedError, PartitaError
 from partita.queues import limits
-from partita.service import queue_wire as wire
-from partita.service.address import parse_query
-from partita.service.request import Request
-from partita.service.xml_text import escape, is_legal, parse_xml, text_of
+from partita.service.formats.address import parse_query
+from partita.service.formats.xml_text import escape, is_legal, parse_xml, text_of
+from partita.service.http.request import Request
+from partita.service.queues import wire
 
 VERSION = "2026-10-06"
 TEXTS = st.text(st.characters(exclude_categories=["Cs"])).filter(is_legal)

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from partita.errors import NotAuthorizedError
 from partita.policies import Policy
-from partita.service import sas as sas_module
-from partita.service.request import Request
-from partita.service.sas import (
+from partita.service.auth import sas as sas_module
+from partita.service.auth.sas import (
     FULL,
     Grant,
     Need,
@@ -25,7 +24,8 @@ from partita.service.sas import (
     sign,
     string_to_sign,
 )
-from partita.service.shared_key import SigningKey
+from partita.service.auth.shared_key import SigningKey
+from partita.service.http.request import Request
 from partita.tables.entity import EntityKey
 from partita.tables.paging import KeyRange
 

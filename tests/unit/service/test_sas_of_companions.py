@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from partita.errors import NotAuthorizedError
 from partita.policies import Policy
-from partita.service import sas as needs
-from partita.service.account import DEVELOPMENT_ACCOUNT as ACCOUNT
-from partita.service.account import DEVELOPMENT_KEY
-from partita.service.policy import LETTERS
-from partita.service.sas import (
+from partita.service.accounts.account import DEVELOPMENT_ACCOUNT as ACCOUNT
+from partita.service.accounts.account import DEVELOPMENT_KEY
+from partita.service.auth import sas as needs
+from partita.service.auth.policy import LETTERS
+from partita.service.auth.sas import (
     ANONYMOUS,
     CONTAINER,
     OBJECT,
@@ -34,7 +34,7 @@ from partita.service.sas import (
     sign,
     string_to_sign,
 )
-from partita.service.shared_key import SigningKey
+from partita.service.auth.shared_key import SigningKey
 
 KEY = SigningKey.from_base64(DEVELOPMENT_KEY)
 NOW = 17_040_672_000_000_000

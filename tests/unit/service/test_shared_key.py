@@ -10,9 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from partita.errors import ConfigurationError, PartitaError
-from partita.service.bearer import challenge
-from partita.service.request import Request
-from partita.service.shared_key import SigningKey, authenticate, parse_http_date
+from partita.service.auth.bearer import challenge
+from partita.service.auth.shared_key import SigningKey, authenticate, parse_http_date
+from partita.service.http.request import Request
 
 ACCOUNT = "devstoreaccount1"
 KEY_TEXT = (

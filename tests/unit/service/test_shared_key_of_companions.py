@@ -14,16 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.errors import PartitaError
-from partita.service.account import DEVELOPMENT_ACCOUNT as ACCOUNT
-from partita.service.account import DEVELOPMENT_KEY
-from partita.service.request import Request
-from partita.service.shared_key import (
+from partita.service.accounts.account import DEVELOPMENT_ACCOUNT as ACCOUNT
+from partita.service.accounts.account import DEVELOPMENT_KEY
+from partita.service.auth.shared_key import (
     SigningKey,
     _collation,
     authenticate,
     parse_http_date,
     string_to_sign,
 )
+from partita.service.http.request import Request
 
 KEY = SigningKey.from_base64(DEVELOPMENT_KEY)
 DATE = "Mon, 01 Jan 2024 00:00:00 GMT"

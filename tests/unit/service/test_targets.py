@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from partita.clock import ManualClock
 from partita.errors import EntityExistsError, EntityNotFoundError, GroupRuleError, StoreBusyError
-from partita.service import targets as module
-from partita.service.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, Account
-from partita.service.targets import Excess, Target, Targets, counted
+from partita.service.accounts import rate_targets as module
+from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, Account
+from partita.service.accounts.rate_targets import Excess, Target, Targets, counted
 from partita.tables.engine import TableEngine
 from partita.tables.entity import EntityKey
 from partita.tables.filters import parse

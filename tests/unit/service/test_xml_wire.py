@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from partita.errors import FormatVersionError, PartitaError
 from partita.policies import Policy
-from partita.service.cors import CorsRule
-from partita.service.xml_wire import (
+from partita.service.accounts.service_properties_xml import (
     Logging,
     Metrics,
     ServiceProperties,
@@ -19,6 +18,7 @@ from partita.service.xml_wire import (
     print_properties,
     print_stats,
 )
+from partita.service.auth.cors import CorsRule
 
 DECLARATION = b'<?xml version="1.0" encoding="utf-8"?>'
 NEW, OLD = "2019-02-02", "2012-02-12"

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from partita.errors import CatalogMismatchError
-from partita.shards import cache as cache_module
-from partita.shards.cache import CHUNK_MAX, MappingCache
-from partita.shards.mapping import Location, Mapping, Shard
-from partita.shards.ranges import FULL, KeyRange, Range, encode_range
-from partita.shards.shard_key import key_type
+from partita.shards.keys import cache as cache_module
+from partita.shards.keys.cache import CHUNK_MAX, MappingCache
+from partita.shards.keys.mapping import Location, Mapping, Shard
+from partita.shards.keys.ranges import FULL, KeyRange, Range, encode_range
+from partita.shards.keys.shard_key import key_type
 
 INT = key_type(int)
 SHARD = Shard("s", "tenants", Location("sqlite", database="/one.db"))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sqlalchemy.engine import URL, make_url
 
 from partita.errors import ConfigurationError, DamageError, TransactionUseError
-from partita.shards.mapping import (
+from partita.shards.keys.mapping import (
     LOCATION_TEXT_MAX,
     Location,
     Mapping,
@@ -16,7 +16,7 @@ from partita.shards.mapping import (
     ShardStatus,
     UrlParts,
 )
-from partita.shards.ranges import KeyRange, Range
+from partita.shards.keys.ranges import KeyRange, Range
 
 SECRET = "s3cret-Pa55"
 PRINTABLE = st.text(

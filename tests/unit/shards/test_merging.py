@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.errors import InvalidRequestError, LimitExceededError, SchemaMismatchError
-from partita.shards import merging
-from partita.shards.merging import Fold, OrderedMerge, Ordering, Reduce, UnionAll, sort_key
+from partita.shards.fan_out import merging
+from partita.shards.fan_out.merging import Fold, OrderedMerge, Ordering, Reduce, UnionAll, sort_key
 
 Pair = tuple[int, int]
 

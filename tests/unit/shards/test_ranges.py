@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.errors import DamageError, InvalidShardKeyError, RangeError
-from partita.shards.ranges import (
+from partita.shards.keys.ranges import (
     FULL,
     KeyRange,
     Range,
@@ -15,7 +15,7 @@ from partita.shards.ranges import (
     encode_range,
     first_overlap,
 )
-from partita.shards.shard_key import BUCKET, key_type
+from partita.shards.keys.shard_key import BUCKET, key_type
 
 INT = key_type(int)
 BOUNDS = st.binary(max_size=2)

@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from partita.errors import DamageError, FormatVersionError, SchemaError
-from partita.shards.schema import ShardedSchema, ShardedTable, TableName
-from partita.shards.shard_key import key_type
+from partita.shards.keys.schema import ShardedSchema, ShardedTable, TableName
+from partita.shards.keys.shard_key import key_type
 
 
 def a_metadata() -> sa.MetaData:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita.errors import DamageError, InvalidShardKeyError
-from partita.shards.shard_key import (
+from partita.shards.keys.shard_key import (
     BUCKET,
     BUCKETS_MAX,
     KEY_BYTES_MAX,

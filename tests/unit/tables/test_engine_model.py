@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from partita.clock import ManualClock
-from partita.database import Database
 from partita.errors import PartitaError
+from partita.storage.database import Database
 from partita.tables import edm, sqlite_scan, sqlite_store
 from partita.tables.engine import TableEngine
 from partita.tables.entity import Entity, EntityKey, build, etag_of

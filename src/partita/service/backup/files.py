@@ -17,10 +17,10 @@ from typing import TypeVar
 
 import apsw
 
-from partita.database import APPLICATION_ID, translated
 from partita.errors import ConfigurationError, DamageError, PartitaError
-from partita.folder import make_folder, sync_names
 from partita.service.backup.manifest import Content
+from partita.storage.database import APPLICATION_ID, translated
+from partita.storage.folder import make_folder, sync_names
 from partita.ticks import Clock
 
 T = TypeVar("T")

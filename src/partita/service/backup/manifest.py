@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from partita.blobs.files import CONTENT_FOLDER
+from partita.blobs.store.files import CONTENT_FOLDER
 from partita.errors import ChecksumError, FormatVersionError, PartitaError
 
 FORMAT = 1

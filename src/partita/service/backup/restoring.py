@@ -10,9 +10,8 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from partita.database import DATABASE_FILE
 from partita.errors import BackupOrderError
-from partita.service.account import check_account_name
+from partita.service.accounts.account import check_account_name
 from partita.service.backup.files import (
     Progress,
     arriving_folder,
@@ -35,6 +34,7 @@ from partita.service.backup.manifest import (
     decode,
     decode_contents,
 )
+from partita.storage.database import DATABASE_FILE
 from partita.ticks import Clock
 
 _NOT_WHAT_WAS_WRITTEN = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.EISDIR)

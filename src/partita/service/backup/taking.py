@@ -15,8 +15,7 @@ from pathlib import Path
 import apsw
 
 import partita
-from partita.blobs.checksums import damaged
-from partita.database import APPLICATION_ID, DATABASE_FILE
+from partita.blobs.rules.checksums import damaged
 from partita.errors import FormatVersionError, StoreBusyError
 from partita.service.backup.files import (
     OPEN_FILES_MAX,
@@ -44,6 +43,7 @@ from partita.service.backup.manifest import (
     encode,
     encode_contents,
 )
+from partita.storage.database import APPLICATION_ID, DATABASE_FILE
 from partita.ticks import TICKS_PER_SECOND, Clock
 
 MOMENTS_MAX = 20

@@ -1,0 +1,1 @@
+"""What the blob operations do on a store."""

@@ -1,0 +1,1 @@
+"""The rules of blobs: names, conditions, leases, tags, blocks; pure."""

@@ -1,0 +1,96 @@
+"""Checksums of content: MD5 and CRC-64 as the protocol has them, CRC-32C for our own reads. Pure.
+
+The CRC-64 is CRC-64/NVME, 8 bytes little-endian. Each chunk of stored content has a CRC-32C that
+is seeded with the chunk's number, so that a chunk in a wrong place does not pass either.
+"""
+
+import hashlib
+from base64 import b64encode
+
+from azure.storage.extensions.checksums import crc64
+from crc32c import crc32c
+
+from partita.blobs.rules import limits
+from partita.blobs.rules.model import Declared
+from partita.errors import ChecksumError, InvalidRequestError
+
+CHECK_BYTES = 4
+
+
+class Sums:
+    """The checksums of content that arrives in parts."""
+
+    def __init__(self, *, wants_md5: bool) -> None:
+        self._md5 = hashlib.md5(usedforsecurity=False) if wants_md5 else None
+        self._crc64 = 0
+
+    def update(self, part: bytes) -> None:
+        if self._md5 is not None:
+            self._md5.update(part)
+        self._crc64 = crc64.compute(part, self._crc64)
+
+    def digest(self) -> Declared:
+        md5 = None if self._md5 is None else self._md5.digest()
+        return Declared(md5, self._crc64.to_bytes(8, "little"))
+
+
+def sums_of(content: bytes, *, wants_md5: bool) -> Declared:
+    """Return the checksums of content at hand."""
+    sums = Sums(wants_md5=wants_md5)
+    sums.update(content)
+    return sums.digest()
+
+
+def verify(declared: Declared, computed: Declared) -> None:
+    """Refuse content that is not what its sender says."""
+    if declared.md5 is not None and declared.md5 != computed.md5:
+        assert computed.md5 is not None
+        raise InvalidRequestError(
+            "Md5Mismatch",
+            "The MD5 value specified in the request did not match with the MD5 value calculated "
+            "by the server.",
+            facts={
+                "elements": [
+                    ("UserSpecifiedMd5", b64encode(declared.md5).decode()),
+                    ("ServerCalculatedMd5", b64encode(computed.md5).decode()),
+                ]
+            },
+            hint="The content changed on its way, or the checksum is of other content.",
+        )
+    if declared.crc64 is not None and declared.crc64 != computed.crc64:
+        assert computed.crc64 is not None
+        raise InvalidRequestError(
+            "Crc64Mismatch",
+            "The CRC64 value specified in the request did not match with the CRC64 value "
+            "calculated by the server.",
+            facts={
+                "elements": [
+                    ("UserSpecifiedCrc64", b64encode(declared.crc64).decode()),
+                    ("ServerCalculatedCrc64", b64encode(computed.crc64).decode()),
+                ]
+            },
+            hint="The content changed on its way, or the checksum is of other content.",
+        )
+
+
+def checks_of(content: bytes, first_chunk: int = 0) -> bytes:
+    """Return the checks of the chunks of some content that begins at a chunk's beginning."""
+    view = memoryview(content)
+    return b"".join(
+        crc32c(view[place : place + limits.CHUNK_BYTES], first_chunk + number).to_bytes(CHECK_BYTES)
+        for number, place in enumerate(range(0, len(view), limits.CHUNK_BYTES))
+    )
+
+
+def check_chunks(content: bytes, checks: bytes, first_chunk: int = 0) -> None:
+    """Raise ChecksumError unless content read back is what was written."""
+    if checks_of(content, first_chunk) != checks:
+        raise damaged("its bytes do not match their checksums")
+
+
+def damaged(what: str) -> ChecksumError:
+    return ChecksumError(
+        "BlobDamaged",
+        f"The stored content of a blob is damaged: {what}.",
+        hint="Restore a backup; no other blob is concerned unless it has the same content.",
+    )

@@ -1,0 +1,100 @@
+"""Names of containers and blobs, and the times that name snapshots. Pure.
+
+A blob's name is any text of 1 to 1024 characters: it is a key in the database and never part of
+a path on disk.
+"""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from partita.blobs.rules import limits
+from partita.errors import InvalidRequestError, LimitExceededError
+from partita.ticks import TICKS_PER_SECOND
+
+SPECIAL_CONTAINERS = frozenset({"$root", "$web", "$logs"})
+
+LIVE = 2**63 - 1
+"""Stands for the blob itself where snapshots have their time: it sorts behind all of them."""
+
+_CONTAINER = re.compile(r"[a-z0-9](-?[a-z0-9])*")
+_SNAPSHOT = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.(\d{1,7}))?Z")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def check_container_name(name: str) -> str:
+    """Return the name, or raise what is wrong with it."""
+    if name in SPECIAL_CONTAINERS:
+        return name
+    shortest, longest = limits.CONTAINER_NAME_CHARACTERS_MIN, limits.CONTAINER_NAME_CHARACTERS_MAX
+    if not shortest <= len(name) <= longest:
+        raise LimitExceededError(
+            "OutOfRangeInput",
+            "The specified resource name length is not within the permissible limits.",
+            hint=f"A container's name has {shortest} to {longest} characters.",
+        )
+    if not _CONTAINER.fullmatch(name):
+        raise InvalidRequestError(
+            "InvalidResourceName",
+            "The specifed resource name contains invalid characters.",
+            hint="Lower-case letters, digits and single dashes between them.",
+        )
+    return name
+
+
+def check_blob_name(name: str) -> str:
+    """Return the name, or raise what is wrong with it."""
+    longest, segments = limits.BLOB_NAME_CHARACTERS_MAX, limits.BLOB_NAME_SEGMENTS_MAX
+    if not 1 <= len(name) <= longest or name.count("/") >= segments:
+        raise LimitExceededError(
+            "OutOfRangeInput",
+            "The specified resource name length is not within the permissible limits.",
+            hint=f"A blob's name has 1 to {longest} characters in at most {segments} segments.",
+        )
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequestError(
+            "InvalidUri", "The blob's name holds half of a surrogate pair."
+        ) from None
+    return name
+
+
+def snapshot_text(ticks: int) -> str:
+    """Write the time of a snapshot as the service does.
+
+    >>> snapshot_text(17_000_000_000_000_001)
+    '2023-11-14T22:13:20.0000001Z'
+    """
+    seconds, rest = divmod(ticks, TICKS_PER_SECOND)
+    moment = _EPOCH + timedelta(seconds=seconds)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{rest:07}Z"
+
+
+def snapshot_ticks(text: str | None) -> int:
+    """Read the time of a snapshot; None is the blob itself."""
+    if text is None:
+        return LIVE
+    found = _SNAPSHOT.fullmatch(text)
+    if found is None or not text.isascii():
+        raise _bad_snapshot(text)
+    *moment, fraction = found.groups()
+    try:
+        whole = datetime(*map(int, moment), tzinfo=UTC)  # type: ignore[arg-type, misc]
+    except ValueError:
+        raise _bad_snapshot(text) from None
+    seconds = (whole - _EPOCH) // timedelta(seconds=1)
+    return seconds * TICKS_PER_SECOND + int((fraction or "").ljust(7, "0"))
+
+
+def _bad_snapshot(text: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        "InvalidQueryParameterValue",
+        "Value for one of the query parameters specified in the request URI is invalid.",
+        facts={
+            "elements": [
+                ("QueryParameterName", "snapshot"),
+                ("QueryParameterValue", text),
+                ("Reason", "This is not the time of a snapshot."),
+            ]
+        },
+    )

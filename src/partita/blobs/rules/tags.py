@@ -1,0 +1,168 @@
+"""Tags of blobs, and the expressions of `x-ms-if-tags` on them. Pure.
+
+    expression   term { OR term }
+    term         factor { AND factor }
+    factor       NOT factor | "(" expression ")" | "key" operator 'value'
+    operator     = | <> | < | <= | > | >=
+
+Keys stand in double quotes or bare, values in single quotes (doubled inside). Values compare as
+texts; a tag that is not there is equal to nothing.
+"""
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+
+from partita.blobs.rules import limits
+from partita.errors import InvalidRequestError, LimitExceededError
+
+EXPRESSION_CHARACTERS_MAX = 8 * 1024
+EXPRESSION_DEPTH_MAX = 32
+
+_TAG = re.compile(r"[A-Za-z0-9 +\-./:=_]*")
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<punctuation><>|<=|>=|[=<>()])
+    |(?P<key>"(?:[^"]|"")*")|(?P<value>'(?:[^']|'')*')|(?P<word>[A-Za-z_@][A-Za-z0-9_]*))""",
+    re.VERBOSE,
+)
+_OPERATORS: dict[str, Callable[[str, str], bool]] = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def check_tags(tags: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the tags, or raise what is wrong with them."""
+    if len(tags) > limits.TAGS_MAX:
+        raise LimitExceededError(
+            "TagsTooLarge",
+            "The tags specified exceed the maximum size permitted.",
+            hint=f"A blob has at most {limits.TAGS_MAX} tags.",
+        )
+    for key, value in tags.items():
+        if not key:
+            raise InvalidRequestError(
+                "EmptyTagName", "The name of one of the tag key-value pairs is empty."
+            )
+        is_short = (
+            len(key) <= limits.TAG_KEY_CHARACTERS_MAX
+            and len(value) <= limits.TAG_VALUE_CHARACTERS_MAX
+        )
+        if not is_short or not _TAG.fullmatch(key) or not _TAG.fullmatch(value):
+            raise InvalidRequestError(
+                "InvalidTag",
+                "The tags specified are invalid. They contain characters that are not permitted, "
+                "or are too long.",
+                facts={"tag": key[: limits.TAG_KEY_CHARACTERS_MAX]},
+                hint="Letters, digits, blanks and + - . / : = _ only.",
+            )
+    return tags
+
+
+def matches(expression: str, tags: Mapping[str, str]) -> bool:
+    """Say whether tags satisfy an expression; InvalidHeaderValue if it is none."""
+    return _Reader(expression, tags).read()
+
+
+class _Reader:
+    """Reads an expression once, and judges it on the way."""
+
+    def __init__(self, expression: str, tags: Mapping[str, str]) -> None:
+        if len(expression) > EXPRESSION_CHARACTERS_MAX:
+            raise _invalid(expression)
+        self._expression = expression
+        self._tags = tags
+        self._tokens = _tokens(expression)
+        self._next = 0
+        self._depth = 0
+
+    def read(self) -> bool:
+        result = self._expression_()
+        if self._next != len(self._tokens):
+            raise _invalid(self._expression)
+        return result
+
+    def _expression_(self) -> bool:
+        self._depth += 1
+        if self._depth > EXPRESSION_DEPTH_MAX:
+            raise _invalid(self._expression)
+        result = self._term()
+        while self._takes_word("OR"):
+            result |= self._term()
+        self._depth -= 1
+        return result
+
+    def _term(self) -> bool:
+        result = self._factor()
+        while self._takes_word("AND"):
+            result &= self._factor()
+        return result
+
+    def _factor(self) -> bool:
+        is_negated = False
+        while self._takes_word("NOT"):
+            is_negated = not is_negated
+        if self._takes("punctuation", "("):
+            result = self._expression_()
+            if not self._takes("punctuation", ")"):
+                raise _invalid(self._expression)
+        else:
+            result = self._comparison()
+        return result is not is_negated
+
+    def _comparison(self) -> bool:
+        key_kind, key = self._take()
+        _, sign = self._take()
+        value_kind, value = self._take()
+        if key_kind not in ("key", "word") or value_kind != "value" or sign not in _OPERATORS:
+            raise _invalid(self._expression)
+        name = key if key_kind == "word" else key[1:-1].replace('""', '"')
+        found = self._tags.get(name)
+        if found is None:
+            return sign == "<>"
+        return _OPERATORS[sign](found, value[1:-1].replace("''", "'"))
+
+    def _take(self) -> tuple[str, str]:
+        if self._next == len(self._tokens):
+            raise _invalid(self._expression)
+        self._next += 1
+        return self._tokens[self._next - 1]
+
+    def _takes(self, kind: str, text: str) -> bool:
+        is_next = self._next < len(self._tokens) and self._tokens[self._next] == (kind, text)
+        self._next += is_next
+        return is_next
+
+    def _takes_word(self, word: str) -> bool:
+        if self._next == len(self._tokens):
+            return False
+        kind, text = self._tokens[self._next]
+        is_next = kind == "word" and text.upper() == word
+        self._next += is_next
+        return is_next
+
+
+def _tokens(expression: str) -> list[tuple[str, str]]:
+    tokens: list[tuple[str, str]] = []
+    place, text = 0, expression.rstrip()
+    while place < len(text):
+        found = _TOKEN.match(text, place)
+        if found is None:
+            raise _invalid(expression)
+        assert found.lastgroup is not None
+        tokens.append((found.lastgroup, found[found.lastgroup]))
+        place = found.end()
+    return tokens
+
+
+def _invalid(expression: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        "InvalidHeaderValue",
+        "The value for one of the HTTP headers is not in the correct format.",
+        facts={"elements": [("HeaderName", "x-ms-if-tags"), ("HeaderValue", expression[:256])]},
+        hint="Comparisons such as \"key\" = 'value', joined with AND, OR and NOT.",
+    )

@@ -1,0 +1,1 @@
+"""Where blobs are kept: rows in SQLite, content in files."""

@@ -1,0 +1,251 @@
+"""Content on its way out: read piece by piece in threads, verified, one step ahead of its reader.
+
+The content is pinned from `open` to `close`, so that nothing of it is purged meanwhile.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import NamedTuple
+
+import apsw
+
+from partita.blobs.rules import limits
+from partita.blobs.rules.checksums import CHECK_BYTES, check_chunks, damaged
+from partita.blobs.store.content_claims import Claims
+from partita.blobs.store.files import ContentFile, ContentFiles
+from partita.blobs.store.rows import BlobRows, InlineRow, PieceRow
+from partita.blobs.store.threads import ContentThreads
+from partita.storage.database import Database
+
+FETCH_PIECES_MAX = 256
+"""Pieces whose rows are read at once, ..."""
+FETCH_BYTES_MAX = limits.MIB
+"""... unless their bytes and checks are more than this."""
+
+_EXTENT = "SELECT size, hash, bytes, substr(checks, ?2, ?3) FROM extent WHERE id = ?1"
+
+
+class Segment(NamedTuple):
+    """Bytes that a download needs of one extent.
+
+    `place` is where they lie in the blob, `start` and `end` where in the extent; `checks` are
+    those of the chunks that they touch.
+    """
+
+    place: int
+    start: int
+    end: int
+    size: int
+    digest: bytes | None
+    inline: bytes | None
+    checks: bytes
+
+
+class BytesDownload:
+    """Content that is at hand."""
+
+    def __init__(self, content: bytes) -> None:
+        self.length = len(content)
+        self.content = content
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self.content:
+            yield self.content
+
+    async def close(self) -> None: ...
+
+
+class StoredDownload:
+    """Content that is read as it goes. Call `start` first, `close` at the end."""
+
+    def __init__(
+        self,
+        content: int,
+        first: int,
+        end: int,
+        *,
+        source: "Source",
+        pieces: Sequence[PieceRow] | None = None,
+    ) -> None:
+        self.length = end - first
+        self._content = content
+        self._place = first
+        self._end = end
+        self._source = source
+        self._pieces = None if pieces is None else deque(_within(pieces, first, end))
+        """Given for page blobs, whose pieces change in place and leave holes; else looked up."""
+        self._segments: deque[Segment] = deque()
+        self._file: ContentFile | None = None
+        self._ahead: asyncio.Task[bytes] | None = None
+        self._is_open = True
+        source.claims.pin(content)
+
+    async def start(self) -> None:
+        """Read the first part: damage there is known before anything is answered."""
+        try:
+            self._read_ahead()
+            if self._ahead is not None:
+                await asyncio.wait([self._ahead])
+                self._ahead.result()
+        except BaseException:
+            await self.close()
+            raise
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._ahead is None:
+            raise StopAsyncIteration
+        part = await asyncio.shield(self._ahead)
+        self._read_ahead()
+        return part
+
+    async def close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            # In a task of its own: a cancelled reader must not leave its pin behind.
+            await asyncio.shield(asyncio.ensure_future(self._close()))
+
+    async def _close(self) -> None:
+        if self._ahead is not None:
+            await asyncio.wait([self._ahead])
+            self._ahead.exception()  # nobody wants that part any more
+        if self._file is not None:
+            self._file.close()
+        self._source.claims.unpin(self._content)
+
+    def _read_ahead(self) -> None:
+        is_more = self._is_open and self._place < self._end
+        self._ahead = asyncio.ensure_future(self._read()) if is_more else None
+
+    async def _read(self) -> bytes:
+        if not self._segments:
+            self._segments.extend(await self._source.database.in_reader(self._fetch))
+        if not self._segments or self._segments[0].place > self._place:
+            return self._read_hole()
+        if self._segments[0].digest is None:
+            return self._read_inline()
+        return await self._source.threads.run(self._read_file)
+
+    def _read_hole(self) -> bytes:
+        if self._pieces is None:
+            raise damaged("a part of it is missing")
+        border = self._segments[0].place if self._segments else self._end
+        count = min(border - self._place, limits.READ_BYTES)
+        self._place += count
+        return bytes(count)
+
+    def _read_inline(self) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        while size < limits.READ_BYTES and self._segments:
+            segment = self._segments[0]
+            if segment.digest is not None or segment.place != self._place + size:
+                break
+            parts.append(inline_bytes(segment))
+            size += len(parts[-1])
+            self._segments.popleft()
+        self._place += size
+        return b"".join(parts)
+
+    def _read_file(self) -> bytes:
+        segment = self._segments[0]
+        assert segment.digest is not None
+        if self._file is None:
+            self._file = self._source.files.open(segment.digest)
+        start = segment.start + self._place - segment.place
+        first_chunk = start // limits.CHUNK_BYTES
+        window = first_chunk * limits.CHUNK_BYTES
+        end = min(window + limits.READ_BYTES, _up_to_chunk(segment.end), segment.size)
+        content = self._file.read(window, end - window)
+        if len(content) != end - window:
+            raise damaged("its file is too short")
+        skipped = (first_chunk - segment.start // limits.CHUNK_BYTES) * CHECK_BYTES
+        count = _up_to_chunk(len(content)) // limits.CHUNK_BYTES * CHECK_BYTES
+        check_chunks(content, segment.checks[skipped : skipped + count], first_chunk)
+        part = content[start - window : min(end, segment.end) - window]
+        self._place += len(part)
+        if end >= segment.end:
+            self._segments.popleft()
+            self._file.close()
+            self._file = None
+        return part
+
+    def _fetch(self, connection: apsw.Connection) -> list[Segment]:
+        """Read the rows of the next pieces, as many as fit the budget."""
+        found = self._given(connection) if self._pieces is not None else self._looked_up(connection)
+        segments: list[Segment] = []
+        size = 0
+        for segment in found:
+            segments.append(segment)
+            size += len(segment.inline or b"") + len(segment.checks)
+            if len(segments) == FETCH_PIECES_MAX or size >= FETCH_BYTES_MAX:
+                break
+        return segments
+
+    def _given(self, connection: apsw.Connection) -> Iterator[Segment]:
+        assert self._pieces is not None
+        while self._pieces:
+            yield segment_of(connection, self._pieces.popleft(), self._place, self._end)
+
+    def _looked_up(self, connection: apsw.Connection) -> Iterator[Segment]:
+        rows = BlobRows(connection).pieces_with_bytes(self._content, self._place, self._end)
+        for piece, inline in rows:
+            if inline is None:
+                yield segment_of(connection, piece, self._place, self._end)
+            else:
+                place, start, end = _needed(piece, self._place, self._end)
+                yield Segment(place, start, end, inline.size, None, inline.bytes, inline.checks)
+
+
+class Source(NamedTuple):
+    """Where downloads read from."""
+
+    database: Database
+    files: ContentFiles
+    threads: ContentThreads
+    claims: Claims
+
+
+def segment_of(connection: apsw.Connection, piece: PieceRow, first: int, end: int) -> Segment:
+    """Read the extent of a piece, as far as it is needed for a range of the blob."""
+    place, start, stop = _needed(piece, first, end)
+    first_chunk = start // limits.CHUNK_BYTES
+    chunks = -(-stop // limits.CHUNK_BYTES) - first_chunk
+    parameters = (piece.extent, first_chunk * CHECK_BYTES + 1, chunks * CHECK_BYTES)
+    for size, digest, inline, checks in connection.execute(_EXTENT, parameters):
+        return Segment(place, start, stop, size, digest, inline, checks)
+    raise damaged("a part of it is missing")
+
+
+def _within(pieces: Sequence[PieceRow], first: int, end: int) -> Iterator[PieceRow]:
+    """Pick the pieces that hold bytes of a range."""
+    return (each for each in pieces if each.place < end and each.place + each.size > first)
+
+
+def _needed(piece: PieceRow, first: int, end: int) -> tuple[int, int, int]:
+    """Return where the bytes of a piece that lie in a range begin, in the blob and its extent."""
+    place = max(piece.place, first)
+    start = piece.start + place - piece.place
+    return place, start, piece.start + min(piece.size, end - piece.place)
+
+
+def _up_to_chunk(size: int) -> int:
+    """Round up to the end of a chunk."""
+    return -(-size // limits.CHUNK_BYTES) * limits.CHUNK_BYTES
+
+
+def inline_bytes(segment: Segment) -> bytes:
+    """Return the bytes that lie in a row, verified."""
+    whole = verified(InlineRow(segment.size, segment.checks, segment.inline))
+    return whole[segment.start : segment.end]
+
+
+def verified(row: InlineRow) -> bytes:
+    """Return the bytes of a row if they are what was written."""
+    if row.bytes is None or len(row.bytes) != row.size:
+        raise damaged("its row has another length")
+    check_chunks(row.bytes, row.checks)
+    return row.bytes

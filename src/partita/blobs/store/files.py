@@ -1,0 +1,320 @@
+"""Content files: named by the SHA-256 of what is in them, durable before a row may name them.
+
+    blobs/incoming/<random id>       an upload that has not ended: swept at start
+    blobs/ab/cd/abcd…                64 hex digits, two levels of folders
+
+No text of a user reaches a path. A file is written once, synced, renamed to its name, and the
+folders with its name are synced, too; an equal one that is there is replaced, which heals it
+if it was damaged. Everything here blocks: it runs in threads.
+"""
+
+import errno
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from partita.blobs.rules.checksums import damaged
+from partita.errors import StoreBusyError, StoreFullError, StoreStoppedError
+
+CONTENT_FOLDER = "blobs"
+INCOMING_FOLDER = "incoming"
+
+_HASH = re.compile(r"[0-9a-f]{64}")
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_TOO_MANY = (errno.EMFILE, errno.ENFILE)
+
+
+class IncomingFile(Protocol):
+    """Content on its way in; nobody else sees it."""
+
+    def write(self, slab: bytes) -> None: ...
+
+
+class ContentFile(Protocol):
+    """Content open for reading; it stays readable when its name goes."""
+
+    def read(self, start: int, count: int) -> bytes:
+        """Return these bytes, fewer only where the file ends."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class ContentFiles(Protocol):
+    """Where long content is kept, by its hash."""
+
+    def begin(self, identity: str) -> IncomingFile: ...
+
+    def place(self, incoming: IncomingFile, digest: bytes) -> None:
+        """Return when the content is durable under its hash."""
+        ...
+
+    def discard(self, incoming: IncomingFile) -> None:
+        """Forget an upload that came to nothing; one that was placed stays."""
+        ...
+
+    def open(self, digest: bytes) -> ContentFile: ...
+
+    def remove(self, digest: bytes) -> None: ...
+
+    def digests(self) -> Iterator[list[bytes]]:
+        """Yield the hashes of all files there are, folder by folder."""
+        ...
+
+    def clear_incoming(self) -> None:
+        """Remove what uploads of a process that is gone have left."""
+        ...
+
+
+class FileSystem:
+    """The calls that content files make; tests put a recorder or a liar in its place."""
+
+    def create(self, path: Path) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.open(path, flags, 0o600)
+
+    def write(self, descriptor: int, chunk: bytes) -> None:
+        view = memoryview(chunk)
+        while view:
+            view = view[os.write(descriptor, view) :]
+
+    def sync(self, descriptor: int) -> None:
+        os.fsync(descriptor)
+
+    def close(self, descriptor: int) -> None:
+        os.close(descriptor)
+
+    def rename(self, path: Path, new_path: Path) -> None:
+        path.rename(new_path)
+
+    def make_folder(self, path: Path) -> None:
+        path.mkdir(mode=0o700, exist_ok=True)
+
+    def sync_folder(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+
+class FolderFiles:
+    """ContentFiles in a folder of the account's own."""
+
+    _failure: OSError | None = None
+    """Set by a failed sync: what the kernel calls durable from then on may not be."""
+
+    def __init__(self, folder: Path, system: FileSystem | None = None) -> None:
+        self.root = folder / CONTENT_FOLDER
+        self._account = folder
+        self._system = system or FileSystem()
+        self.on_failure: Callable[[OSError], None] | None = None
+        """Called in the thread in which a sync has failed."""
+        self._settled: set[Path] = set()
+        """Folders whose own names were synced by this process."""
+        with translating():
+            self._make_root()
+
+    def begin(self, identity: str) -> "FolderIncoming":
+        if self._failure is not None:
+            raise _stopped() from self._failure
+        path = self.root / INCOMING_FOLDER / identity
+        with translating():
+            return FolderIncoming(self, path, self._system.create(path))
+
+    def write(self, descriptor: int, slab: bytes) -> None:
+        with translating():
+            self._system.write(descriptor, slab)
+
+    def place(self, incoming: IncomingFile, digest: bytes) -> None:
+        assert isinstance(incoming, FolderIncoming)
+        with translating():
+            self._place(incoming, self._path(digest))
+
+    def discard(self, incoming: IncomingFile) -> None:
+        assert isinstance(incoming, FolderIncoming)
+        if incoming.descriptor >= 0:
+            self._system.close(incoming.descriptor)
+            incoming.descriptor = -1
+        if incoming.path is not None:
+            with translating():
+                self._system.remove(incoming.path)
+
+    def open(self, digest: bytes) -> "FolderFile":
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+        with translating():
+            try:
+                return FolderFile(os.open(self._path(digest), flags))
+            except FileNotFoundError as error:
+                raise damaged("its file is missing") from error
+
+    def remove(self, digest: bytes) -> None:
+        with translating():
+            self._system.remove(self._path(digest))
+
+    def digests(self) -> Iterator[list[bytes]]:
+        with translating():
+            for first in sorted(self.root.glob("[0-9a-f][0-9a-f]")):
+                for second in sorted(first.glob("[0-9a-f][0-9a-f]")):
+                    names = [path.name for path in second.iterdir()]
+                    yield [bytes.fromhex(name) for name in names if _HASH.fullmatch(name)]
+
+    def clear_incoming(self) -> None:
+        with translating():
+            for path in (self.root / INCOMING_FOLDER).iterdir():
+                if path.is_symlink() or path.is_file():
+                    self._system.remove(path)
+
+    def _make_root(self) -> None:
+        for folder in (self.root, self.root / INCOMING_FOLDER):
+            self._system.make_folder(folder)
+        self._sync_folder(self._account)
+
+    def _place(self, incoming: "FolderIncoming", path: Path) -> None:
+        assert incoming.path is not None
+        self._sync(incoming.descriptor)
+        self._system.close(incoming.descriptor)
+        incoming.descriptor = -1
+        self._system.make_folder(path.parent.parent)
+        self._system.make_folder(path.parent)
+        self._system.rename(incoming.path, path)
+        incoming.path = None
+        self._sync_folder(path.parent)
+        # An earlier process may have made the folders and died before it synced their names.
+        if path.parent not in self._settled:
+            self._sync_folder(path.parent.parent)
+            self._sync_folder(self.root)
+            self._settled.add(path.parent)
+
+    def _path(self, digest: bytes) -> Path:
+        name = digest.hex()
+        assert len(name) == 64
+        return self.root / name[:2] / name[2:4] / name
+
+    def _sync(self, descriptor: int) -> None:
+        try:
+            self._system.sync(descriptor)
+        except OSError as error:
+            self._remember(error)
+            raise
+
+    def _sync_folder(self, path: Path) -> None:
+        try:
+            self._system.sync_folder(path)
+        except OSError as error:
+            self._remember(error)
+            raise
+
+    def _remember(self, error: OSError) -> None:
+        if error.errno not in (*_FULL, *_TOO_MANY):
+            self._failure = error
+            if self.on_failure is not None:
+                self.on_failure(error)
+
+
+class FolderIncoming:
+    """An upload in its temporary file."""
+
+    def __init__(self, files: FolderFiles, path: Path, descriptor: int) -> None:
+        self.path: Path | None = path
+        """None once it has its name."""
+        self.descriptor = descriptor
+        self._files = files
+
+    def write(self, slab: bytes) -> None:
+        self._files.write(self.descriptor, slab)
+
+
+class FolderFile:
+    """A content file open for reading."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def read(self, start: int, count: int) -> bytes:
+        try:
+            return os.pread(self._descriptor, count, start)
+        except OSError as error:
+            raise damaged("its file cannot be read") from error
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class MemoryFiles:
+    """ContentFiles that live as long as the process."""
+
+    def __init__(self) -> None:
+        self._contents: dict[bytes, MemoryContent] = {}
+
+    def begin(self, identity: str) -> "MemoryContent":  # noqa: ARG002 - the contract's
+        return MemoryContent()
+
+    def place(self, incoming: IncomingFile, digest: bytes) -> None:
+        assert isinstance(incoming, MemoryContent)
+        self._contents[digest] = incoming
+
+    def discard(self, incoming: IncomingFile) -> None: ...
+
+    def open(self, digest: bytes) -> "MemoryContent":
+        if digest not in self._contents:
+            raise damaged("it is missing")
+        return self._contents[digest]
+
+    def remove(self, digest: bytes) -> None:
+        self._contents.pop(digest, None)
+
+    def digests(self) -> Iterator[list[bytes]]:
+        yield list(self._contents)
+
+    def clear_incoming(self) -> None: ...
+
+
+class MemoryContent:
+    """Content in memory, whole."""
+
+    def __init__(self) -> None:
+        self._content = bytearray()
+
+    def write(self, slab: bytes) -> None:
+        self._content += slab
+
+    def read(self, start: int, count: int) -> bytes:
+        return bytes(memoryview(self._content)[start : start + count])
+
+    def close(self) -> None: ...
+
+
+@contextmanager
+def translating() -> Iterator[None]:
+    """Turn the machine's errors into ours."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _TOO_MANY:
+            raise StoreBusyError(
+                "ServerBusy",
+                "Too many files are open at the same time.",
+                hint="Try again later; whoever runs the server can raise its limit (ulimit -n).",
+            ) from error
+        if error.errno not in _FULL:
+            raise _stopped() from error
+        raise StoreFullError(
+            "StoreFull",
+            "The disk is full: reads and deletes go on, other writes wait for room.",
+            hint="Free some space on the disk; writes resume by themselves.",
+        ) from error
+
+
+def _stopped() -> StoreStoppedError:
+    return StoreStoppedError(
+        "StoreStopped",
+        "A write to disk failed; nothing is acknowledged until a restart has recovered.",
+        hint="Look at the disk and the kernel log, then restart.",
+    )

@@ -1,0 +1,222 @@
+"""Reclaims what nobody needs any more: dropped contents, their files, stale blocks, stray files.
+
+Rule: a file goes only after a change in which no row named it has become durable, and while no
+upload claims its hash. A content goes only while no reader has pinned it. Everything is done in
+small steps, beside the requests.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import apsw
+
+from partita.blobs.rules import limits
+from partita.blobs.rules.names import LIVE
+from partita.blobs.store.content_claims import Claims
+from partita.blobs.store.files import ContentFiles
+from partita.blobs.store.rows import BlobRows, BlobTransaction
+from partita.blobs.store.threads import ContentThreads
+from partita.errors import PartitaError, UnavailableError
+from partita.storage.database import Database
+from partita.storage.store_clock import StoreClock
+from partita.ticks import TICKS_PER_SECOND
+
+logger = logging.getLogger("partita.blobs")
+
+PURGE_PIECES = 200
+"""Pieces, blobs or files that one change removes or looks at."""
+PAUSE_SECONDS = 0.005
+STALE_EVERY_SECONDS = 3600.0
+"""How often staged blocks are looked at for those that nobody will commit."""
+
+_DROPPED = "SELECT content, origin FROM dropped_content ORDER BY content"
+
+Pause = Callable[[str], Awaitable[None]]
+"""Where a test may hold the collector or an upload: it is told the place."""
+
+
+async def no_pause(_place: str) -> None:
+    """Go on at once."""
+
+
+class Collector:
+    """One task beside the requests of a store."""
+
+    _task: "asyncio.Task[None] | None" = None
+
+    def __init__(
+        self,
+        database: Database,
+        files: ContentFiles,
+        threads: ContentThreads,
+        claims: Claims,
+        clock: StoreClock,
+        pause: Pause = no_pause,
+    ) -> None:
+        self._database = database
+        self._files = files
+        self._threads = threads
+        self._claims = claims
+        self._clock = clock
+        self._pause = pause
+        self._suspects: set[bytes] = set()
+        """Hashes whose files may have no row: uploads that were refused, claims in the way."""
+        self._wakes = asyncio.Event()
+        self._collecting = asyncio.Lock()
+        claims.on_free = self.wake
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def wake(self) -> None:
+        """Say that there is something to do."""
+        self._wakes.set()
+
+    def suspect(self, digest: bytes) -> None:
+        """Say that a file may have been left without a row."""
+        self._suspects.add(digest)
+        self._wakes.set()
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def collect(self) -> None:
+        """Do all that there is to do now, and return when it is done."""
+        async with self._collecting:
+            while await self._step():  # noqa: ASYNC110 - a pause, so that requests come first
+                await asyncio.sleep(PAUSE_SECONDS)
+
+    async def sweep(self) -> None:
+        """Remove every file that no row names, whatever has left it there."""
+        names = iter(self._files.digests())
+        while (digests := await self._threads.run(next, names, None)) is not None:
+            rows = BlobRows(self._database.reader_of_this_turn())
+            strays = [digest for digest in digests if not rows.is_named(digest)]
+            if strays:
+                await self._remove_files(strays)
+
+    async def forget_stale(self) -> None:
+        """Forget blocks that were staged for a blob too long ago, and blobs of nothing else."""
+        deadline = self._clock.now() - limits.STAGED_SECONDS_MAX * TICKS_PER_SECOND
+
+        def read(connection: apsw.Connection) -> list[Any]:
+            return connection.execute(
+                "SELECT container, name FROM block GROUP BY container, name"
+                " HAVING max(staged_at) < ?",
+                (deadline,),
+            ).fetchall()
+
+        for container, name in await self._database.in_reader(read):
+            async with self._database.change(frees_space=True) as connection:
+                tx = BlobTransaction(connection, self._clock)
+                if tx.staged_since(container, name) >= deadline:
+                    continue  # another one was staged meanwhile
+                tx.discard_blocks(container, name)
+                row = tx.get_blob(container, name, LIVE)
+                if row is not None and not row.facts.is_committed:
+                    tx.remove_blob(row)
+
+    async def _run(self) -> None:
+        is_swept = await self._try(self.sweep)
+        monotonic, stale_at = self._clock.clock.monotonic, 0.0
+        while self._database.is_writable:
+            self._wakes.clear()
+            is_swept = is_swept or await self._try(self.sweep)
+            if monotonic() >= stale_at:
+                # Not at each wake: it reads all that is staged.
+                await self._try(self.forget_stale)
+                stale_at = monotonic() + STALE_EVERY_SECONDS
+            await self._try(self.collect)
+            alarm = asyncio.get_running_loop().call_later(STALE_EVERY_SECONDS, self._wakes.set)
+            try:
+                await self._wakes.wait()
+            finally:
+                alarm.cancel()
+
+    async def _try(self, work: Callable[[], Awaitable[None]]) -> bool:
+        """Do some work; return whether it came to its end."""
+        try:
+            await work()
+        except UnavailableError:
+            return False  # because a full or busy disk only delays the work; a stopped one ends it
+        except PartitaError:
+            logger.exception("the collector of blobs could not go on; it will try again")
+            return False
+        return True
+
+    async def _step(self) -> bool:
+        """Do one change's worth; return whether there may be more."""
+        reader = self._database.reader_of_this_turn()
+        container = reader.execute("SELECT id FROM dropped_container LIMIT 1").get
+        if container is not None:
+            async with self._database.change(frees_space=True) as connection:
+                BlobTransaction(connection, self._clock).purge_container(container, PURGE_PIECES)
+            return True
+        contents = self._unpinned(reader.execute(_DROPPED))
+        if contents:
+            await self._purge(contents)
+            return True
+        suspects = [digest for digest in self._suspects if not self._claims.is_claimed(digest)]
+        self._suspects.difference_update(suspects)
+        if suspects:
+            await self._remove_files(suspects)
+        return bool(suspects)
+
+    def _unpinned(self, dropped: Iterable[Any]) -> list[tuple[int, int]]:
+        free = (pair for pair in dropped if not self._claims.is_pinned(pair[1]))
+        return list(itertools.islice(free, PURGE_PIECES))
+
+    async def _purge(self, contents: Sequence[tuple[int, int]]) -> None:
+        """Remove some pieces of dropped contents, extents that only they used, their files."""
+        leaving: list[bytes] = []
+        with self._ending(leaving):
+            async with self._database.change(frees_space=True) as connection:
+                tx = BlobTransaction(connection, self._clock)
+                room = PURGE_PIECES
+                for content, origin in contents:
+                    if room > 0 and not self._claims.is_pinned(origin):
+                        count, digests = tx.purge(content, room)
+                        room -= count
+                        self._take(tx, digests, leaving)
+            await self._remove(leaving, "purged")
+
+    async def _remove_files(self, digests: Iterable[bytes]) -> None:
+        """Remove those files that no row names."""
+        leaving: list[bytes] = []
+        with self._ending(leaving):
+            async with self._database.change(frees_space=True) as connection:
+                self._take(BlobTransaction(connection, self._clock), digests, leaving)
+            await self._remove(leaving, "checked")
+
+    def _take(self, tx: BlobTransaction, digests: Iterable[bytes], leaving: list[bytes]) -> None:
+        """Mark the files that may go: in one turn of the loop with the look at the rows."""
+        for digest in digests:
+            if tx.is_named(digest):
+                continue
+            if self._claims.begin_leaving(digest):
+                leaving.append(digest)
+            else:
+                self._suspects.add(digest)  # whoever claims it decides; look again behind it
+
+    async def _remove(self, leaving: Sequence[bytes], place: str) -> None:
+        """Remove files whose rows are gone for good."""
+        await self._pause(place)
+        if leaving:
+            await self._database.harden()
+        for digest in leaving:
+            await self._threads.run(self._files.remove, digest)
+
+    @contextlib.contextmanager
+    def _ending(self, leaving: Sequence[bytes]) -> Iterator[None]:
+        """Let uploads of these hashes go on at the end, whatever happened."""
+        try:
+            yield
+        finally:
+            for digest in leaving:
+                self._claims.end_leaving(digest)

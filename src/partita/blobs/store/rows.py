@@ -1,0 +1,515 @@
+"""The rows of containers, blobs, blocks and content, in the account's database.
+
+A blob's content is a number; its pieces say which extents, from where, lie at which place. An
+extent is bytes in its row, or in the file of its hash. Blobs and snapshots share a content,
+contents share extents: nothing is counted, the indexes tell who is left. What may be left alone
+becomes a dropped content; only the collector deletes extents. A piece of a page blob that gives
+way becomes such a content, too, whose `origin` is the blob's: a reader of that one holds it.
+
+    container          id | name | facts
+    blob               container, name, snapshot (names.LIVE: the blob itself) | content | facts
+    block              container, name, id | extent, size | staged_at
+    piece              content, place | size | start in the extent | extent | id of the block
+    extent             id | size | hash, or bytes | a check for each chunk
+    dropped_content    content | origin
+    dropped_container  id
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import apsw
+import msgspec
+
+from partita.blobs.rules import limits
+from partita.blobs.rules import stored_format as stored
+from partita.blobs.rules.names import LIVE
+from partita.blobs.rules.stored_format import StoredBlob, StoredContainer
+from partita.blobs.store.upload import Received
+from partita.storage.store_clock import StoreClock
+
+FORMAT_VERSION = 1
+SCHEMA = """
+CREATE TABLE container (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, facts BLOB NOT NULL
+);
+CREATE TABLE dropped_container (id INTEGER PRIMARY KEY);
+CREATE TABLE blob (
+  container INTEGER NOT NULL, name TEXT NOT NULL, snapshot INTEGER NOT NULL,
+  is_committed INTEGER NOT NULL, content INTEGER NOT NULL, facts BLOB NOT NULL,
+  PRIMARY KEY (container, name, snapshot)
+) WITHOUT ROWID;
+CREATE INDEX blob_content ON blob (content);
+CREATE TABLE block (
+  container INTEGER NOT NULL, name TEXT NOT NULL, id TEXT NOT NULL, extent INTEGER NOT NULL,
+  size INTEGER NOT NULL, staged_at INTEGER NOT NULL, PRIMARY KEY (container, name, id)
+) WITHOUT ROWID;
+CREATE INDEX block_extent ON block (extent);
+CREATE TABLE piece (
+  content INTEGER NOT NULL, place INTEGER NOT NULL, size INTEGER NOT NULL,
+  start INTEGER NOT NULL, extent INTEGER NOT NULL, block TEXT, PRIMARY KEY (content, place)
+) WITHOUT ROWID;
+CREATE INDEX piece_extent ON piece (extent);
+CREATE TABLE extent (
+  id INTEGER PRIMARY KEY, size INTEGER NOT NULL, hash BLOB, checks BLOB NOT NULL, bytes BLOB
+);
+CREATE INDEX extent_hash ON extent (hash) WHERE hash IS NOT NULL;
+CREATE TABLE dropped_content (content INTEGER PRIMARY KEY, origin INTEGER NOT NULL);
+"""
+
+EMPTY = 0
+"""The content of blobs without bytes."""
+
+_FIND = (
+    "SELECT c.id, b.content, b.facts FROM container c LEFT JOIN blob b"
+    " ON b.container = c.id AND b.name = ? AND b.snapshot = ? WHERE c.name = ?"
+)
+_FIND_WITH_BYTES = (
+    "SELECT c.id, b.content, b.facts, p.size, e.size, e.checks, e.bytes"
+    " FROM container c LEFT JOIN blob b ON b.container = c.id AND b.name = ? AND b.snapshot = ?"
+    " LEFT JOIN piece p ON p.content = b.content AND p.place = 0"
+    " LEFT JOIN extent e ON e.id = p.extent AND e.hash IS NULL WHERE c.name = ?"
+)
+_PUT = (
+    "INSERT INTO blob VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+    " is_committed = excluded.is_committed, content = excluded.content, facts = excluded.facts"
+)
+_OVERLAPPING = (
+    "SELECT place, size, start, extent FROM piece WHERE content = ?1 AND place < ?3 AND place >="
+    " (SELECT coalesce(max(place), 0) FROM piece WHERE content = ?1 AND place <= ?2)"
+    " ORDER BY place LIMIT ?4"
+)
+
+_OVERLAPPING_WITH_BYTES = (
+    "SELECT p.place, p.size, p.start, p.extent, e.size, e.checks, e.bytes FROM piece p"
+    " LEFT JOIN extent e ON e.id = p.extent AND e.hash IS NULL"
+    " WHERE p.content = ?1 AND p.place < ?3 AND p.place >="
+    " (SELECT coalesce(max(place), 0) FROM piece WHERE content = ?1 AND place <= ?2)"
+    " ORDER BY p.place"
+)
+
+
+class BlobRow(msgspec.Struct, frozen=True):
+    """A blob or snapshot as it lies in its row."""
+
+    container: int
+    name: str
+    snapshot: int
+    content: int
+    facts: StoredBlob
+
+
+class ContainerRow(msgspec.Struct, frozen=True):
+    """A container as it lies in its row."""
+
+    id: int
+    name: str
+    facts: StoredContainer
+
+
+class BlockRow(NamedTuple):
+    """A staged or a committed block, and where its bytes are."""
+
+    id: str
+    size: int
+    start: int
+    extent: int
+
+
+class PieceRow(NamedTuple):
+    """Some bytes of a content, and where they are."""
+
+    place: int
+    size: int
+    start: int
+    extent: int
+
+
+class InlineRow(NamedTuple):
+    """An extent whose bytes lie in its row."""
+
+    size: int
+    checks: bytes
+    bytes: bytes | None
+
+
+class BlobRows:
+    """What a connection sees."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self.connection = connection
+
+    def find_container(self, name: str) -> ContainerRow | None:
+        rows = self._rows("SELECT id, facts FROM container WHERE name = ?", name)
+        if not rows:
+            return None
+        identity, facts = rows[0]
+        return ContainerRow(identity, name, stored.decode_container(facts))
+
+    def list_containers(self, start: str, end: str | None, limit: int) -> list[ContainerRow]:
+        rows = self._rows(
+            "SELECT id, name, facts FROM container WHERE name >= ?1 AND (?2 IS NULL OR name < ?2)"
+            " ORDER BY name LIMIT ?3",
+            start,
+            end,
+            limit,
+        )
+        return [
+            ContainerRow(identity, name, stored.decode_container(facts))
+            for identity, name, facts in rows
+        ]
+
+    def find_blob(
+        self, container: str, name: str, snapshot: int = LIVE
+    ) -> tuple[int | None, BlobRow | None]:
+        """Return the container's id, if there is one, and the blob's row, if there is one."""
+        rows = self._rows(_FIND, name, snapshot, container)
+        if not rows:
+            return None, None
+        identity, content, facts = rows[0]
+        if facts is None:
+            return identity, None
+        return identity, BlobRow(identity, name, snapshot, content, stored.decode_blob(facts))
+
+    def find_blob_with_bytes(
+        self, container: str, name: str, snapshot: int = LIVE
+    ) -> tuple[int | None, BlobRow | None, "InlineRow | None"]:
+        """Find a blob as `find_blob` does, and its content when that is one piece in a row."""
+        rows = self._rows(_FIND_WITH_BYTES, name, snapshot, container)
+        if not rows:
+            return None, None, None
+        identity, content, facts, piece_size, *inline = rows[0]
+        if facts is None:
+            return identity, None, None
+        row = BlobRow(identity, name, snapshot, content, stored.decode_blob(facts))
+        is_whole = inline[0] is not None and piece_size == row.facts.length == inline[0]
+        return identity, row, InlineRow(*inline) if is_whole else None
+
+    def get_blob(self, container: int, name: str, snapshot: int) -> BlobRow | None:
+        rows = self._rows(
+            "SELECT content, facts FROM blob WHERE container = ? AND name = ? AND snapshot = ?",
+            container,
+            name,
+            snapshot,
+        )
+        if not rows:
+            return None
+        content, facts = rows[0]
+        return BlobRow(container, name, snapshot, content, stored.decode_blob(facts))
+
+    def snapshots(self, container: int, name: str) -> list[BlobRow]:
+        rows = self._rows(
+            "SELECT snapshot, content, facts FROM blob"
+            " WHERE container = ? AND name = ? AND snapshot < ? ORDER BY snapshot",
+            container,
+            name,
+            LIVE,
+        )
+        return [
+            BlobRow(container, name, snapshot, content, stored.decode_blob(facts))
+            for snapshot, content, facts in rows
+        ]
+
+    def has_snapshots(self, container: int, name: str) -> bool:
+        return bool(
+            self._rows(
+                "SELECT 1 FROM blob WHERE container = ? AND name = ? AND snapshot < ? LIMIT 1",
+                container,
+                name,
+                LIVE,
+            )
+        )
+
+    def staged_blocks(self, container: int, name: str) -> list[BlockRow]:
+        rows = self._rows(
+            "SELECT id, size, 0, extent FROM block WHERE container = ? AND name = ? ORDER BY id",
+            container,
+            name,
+        )
+        return [BlockRow(*row) for row in rows]
+
+    def committed_blocks(self, content: int) -> list[BlockRow]:
+        rows = self._rows(
+            "SELECT block, size, start, extent FROM piece"
+            " WHERE content = ? AND block IS NOT NULL ORDER BY place",
+            content,
+        )
+        return [BlockRow(*row) for row in rows]
+
+    def some_block_id(self, row: BlobRow) -> str | None:
+        """Find an id that the blob has, staged or committed: all have one length."""
+        rows = self._rows(
+            "SELECT id FROM (SELECT id FROM block WHERE container = ? AND name = ? LIMIT 1)"
+            " UNION ALL SELECT block FROM (SELECT block FROM piece WHERE content = ? LIMIT 1)",
+            row.container,
+            row.name,
+            row.content,
+        )
+        return next((found for (found,) in rows if found is not None), None)
+
+    def pieces(self, content: int, first: int, end: int, limit: int = -1) -> list[PieceRow]:
+        """Return the pieces that hold bytes of a range, the first ones when limited."""
+        rows = self._rows(_OVERLAPPING, content, first, end, limit)
+        pieces = map(PieceRow._make, rows)
+        return [piece for piece in pieces if piece.place + piece.size > first]
+
+    def pieces_with_bytes(
+        self, content: int, first: int, end: int
+    ) -> Iterator[tuple[PieceRow, InlineRow | None]]:
+        """Yield the pieces that hold bytes of a range, with those bytes that lie in rows."""
+        parameters = (content, first, end)
+        for row in self.connection.execute(_OVERLAPPING_WITH_BYTES, parameters):
+            *piece, size, checks, inline = row
+            found = PieceRow._make(piece)
+            if found.place + found.size > first:
+                yield found, None if inline is None else InlineRow(size, checks, inline)
+
+    def is_named(self, digest: bytes) -> bool:
+        """Say whether any row names a file."""
+        return bool(self._rows("SELECT 1 FROM extent WHERE hash = ? LIMIT 1", digest))
+
+    def staged_since(self, container: int, name: str) -> int:
+        """Return when the last block was staged."""
+        found: int | None = self._rows(
+            "SELECT max(staged_at) FROM block WHERE container = ? AND name = ?", container, name
+        )[0][0]
+        return found or 0
+
+    def _rows(self, statement: str, *parameters: object) -> list[Any]:
+        return self.connection.execute(statement, parameters).fetchall()
+
+
+StagedCounts = dict[tuple[int, str], int]
+"""Blocks staged for a blob, by container and name, kept by the store: a count takes as long as
+there are blocks. It may be too high (a change that came to nothing), never too low."""
+
+
+class BlobTransaction(BlobRows):
+    """What a change may do. Its stamps are unique: they number versions and contents alike."""
+
+    def __init__(
+        self, connection: apsw.Connection, clock: StoreClock, staged: StagedCounts | None = None
+    ) -> None:
+        super().__init__(connection)
+        self._clock = clock
+        self._staged = {} if staged is None else staged
+        self.has_dropped = False
+        """Whether the collector has something to do behind this change."""
+
+    def stamp(self) -> int:
+        return self._clock.next()
+
+    # Containers
+
+    def put_container(self, name: str, facts: StoredContainer) -> None:
+        self._run(
+            "INSERT INTO container (name, facts) VALUES (?, ?)"
+            " ON CONFLICT (name) DO UPDATE SET facts = excluded.facts",
+            name,
+            stored.encode(facts),
+        )
+
+    def drop_container(self, row: ContainerRow) -> None:
+        self._run("DELETE FROM container WHERE id = ?", row.id)
+        self._run("INSERT INTO dropped_container VALUES (?)", row.id)
+        self.has_dropped = True
+
+    # Blobs
+
+    def put_blob(self, row: BlobRow, before: BlobRow | None = None) -> None:
+        """Write a row; `before` is the one it takes the place of."""
+        self._run(
+            _PUT,
+            row.container,
+            row.name,
+            row.snapshot,
+            row.facts.is_committed,
+            row.content,
+            stored.encode(row.facts),
+        )
+        if before is not None and before.content != row.content:
+            self._let_go(before.content)
+
+    def remove_blob(self, row: BlobRow) -> None:
+        self._run(
+            "DELETE FROM blob WHERE container = ? AND name = ? AND snapshot = ?",
+            row.container,
+            row.name,
+            row.snapshot,
+        )
+        self._let_go(row.content)
+
+    # Content
+
+    def add_content(self, received: Received) -> int:
+        """Make a content of one piece."""
+        if received.size == 0:
+            return EMPTY
+        content = self.stamp()
+        self.add_piece(content, PieceRow(0, received.size, 0, self.add_extent(received)))
+        return content
+
+    def add_extent(self, received: Received) -> int:
+        self._run(
+            "INSERT INTO extent (size, hash, checks, bytes) VALUES (?, ?, ?, ?)",
+            received.size,
+            received.digest,
+            received.checks,
+            received.inline,
+        )
+        return self.connection.last_insert_rowid()
+
+    def add_piece(self, content: int, piece: PieceRow) -> None:
+        self._run("INSERT INTO piece VALUES (?, ?, ?, ?, ?, NULL)", content, *piece)
+
+    def add_blocks(self, blocks: Iterable[BlockRow]) -> tuple[int, int]:
+        """Make a content of blocks, in order; return it and its length."""
+        content, place = self.stamp(), 0
+        rows: list[tuple[int, int, int, int, int, str]] = []
+        for block in blocks:
+            rows.append((content, place, block.size, block.start, block.extent, block.id))
+            place += block.size
+        if not rows:
+            return EMPTY, 0
+        self.connection.executemany("INSERT INTO piece VALUES (?, ?, ?, ?, ?, ?)", rows)
+        return content, place
+
+    def fork(self, row: BlobRow) -> int:
+        """Make a content of the same pieces: for one of two that go on differently."""
+        if row.content == EMPTY:
+            return EMPTY
+        forked = self.stamp()
+        self._run(
+            "INSERT INTO piece SELECT ?1, place, min(size, ?3 - place), start, extent, block"
+            " FROM piece WHERE content = ?2 AND place < ?3",
+            forked,
+            row.content,
+            row.facts.length,
+        )
+        return forked
+
+    def cut(self, content: int, first: int, end: int) -> None:
+        """Take the bytes of a range out of a content: a hole stays."""
+        gone = self.pieces(content, first, end)
+        if not gone:
+            return
+        dropped = self.stamp()
+        for piece in gone:
+            self._run("DELETE FROM piece WHERE content = ? AND place = ?", content, piece.place)
+            self.add_piece(dropped, piece)
+            before, behind = first - piece.place, piece.place + piece.size - end
+            if before > 0:
+                self.add_piece(content, piece._replace(size=before))
+            if behind > 0:
+                start = piece.start + piece.size - behind
+                self.add_piece(content, PieceRow(end, behind, start, piece.extent))
+        self._drop(dropped, content)
+
+    # Blocks
+
+    def has_room_for_block(self, row: BlobRow) -> bool:
+        """Say whether one more block may be staged."""
+        key = row.container, row.name
+        if self._staged.get(key, limits.BLOCKS_STAGED_MAX) >= limits.BLOCKS_STAGED_MAX:
+            self._staged[key] = self._rows(
+                "SELECT count(*) FROM block WHERE container = ? AND name = ?", *key
+            )[0][0]
+        return self._staged[key] < limits.BLOCKS_STAGED_MAX
+
+    def put_block(self, row: BlobRow, block_id: str, received: Received) -> None:
+        """Stage a block, in the place of one with the same id."""
+        self._discard_blocks(
+            "container = ? AND name = ? AND id = ?", row.container, row.name, block_id
+        )
+        self._run(
+            "INSERT INTO block VALUES (?, ?, ?, ?, ?, ?)",
+            row.container,
+            row.name,
+            block_id,
+            self.add_extent(received),
+            received.size,
+            self._clock.now(),
+        )
+        key = row.container, row.name
+        if key in self._staged:
+            self._staged[key] += 1
+
+    def discard_blocks(self, container: int, name: str) -> None:
+        """Forget what is staged for a blob."""
+        self._staged.pop((container, name), None)
+        self._discard_blocks("container = ? AND name = ?", container, name)
+
+    def _discard_blocks(self, where: str, *parameters: object) -> None:
+        """Forget blocks; those that a content uses stay with it, the others are dropped."""
+        dropped = self.stamp()
+        self._run(
+            "INSERT INTO piece SELECT ?, row_number() OVER (), size, 0, extent, NULL"  # noqa: S608 - only our own text
+            f" FROM block WHERE {where}"
+            " AND NOT EXISTS (SELECT 1 FROM piece WHERE piece.extent = block.extent)",
+            dropped,
+            *parameters,
+        )
+        if self.connection.changes():
+            self._drop(dropped, dropped)
+        self._run(f"DELETE FROM block WHERE {where}", *parameters)  # noqa: S608 - the same
+
+    # What the collector does
+
+    def purge_container(self, container: int, limit: int) -> None:
+        """Remove some blobs or blocks of a dropped container, or forget that it was there."""
+        contents = self._rows(
+            "DELETE FROM blob WHERE container = ?1 AND (name, snapshot) IN"
+            " (SELECT name, snapshot FROM blob WHERE container = ?1 LIMIT ?2) RETURNING content",
+            container,
+            limit,
+        )
+        for (content,) in contents:
+            self._let_go(content)
+        if contents:
+            return
+        names = self._rows(
+            "SELECT DISTINCT name FROM block WHERE container = ? LIMIT ?", container, limit
+        )
+        for (name,) in names:
+            self.discard_blocks(container, name)
+        if not names:
+            self._run("DELETE FROM dropped_container WHERE id = ?", container)
+
+    def purge(self, content: int, limit: int) -> tuple[int, list[bytes]]:
+        """Remove some pieces of a dropped content and the extents that nobody else uses.
+
+        Return how many pieces, and the hashes of these extents: their files may have lost
+        their last row.
+        """
+        extents = self._rows(
+            "DELETE FROM piece WHERE content = ?1 AND place IN"
+            " (SELECT place FROM piece WHERE content = ?1 ORDER BY place LIMIT ?2)"
+            " RETURNING extent",
+            content,
+            limit,
+        )
+        digests: list[bytes] = []
+        for (extent,) in extents:
+            removed = self._rows(
+                "DELETE FROM extent WHERE id = ?1"
+                " AND NOT EXISTS (SELECT 1 FROM piece WHERE extent = ?1)"
+                " AND NOT EXISTS (SELECT 1 FROM block WHERE extent = ?1) RETURNING hash",
+                extent,
+            )
+            digests += [digest for (digest,) in removed if digest is not None]
+        if len(extents) < limit:
+            self._run("DELETE FROM dropped_content WHERE content = ?", content)
+        return len(extents), digests
+
+    def _let_go(self, content: int) -> None:
+        if content != EMPTY and not self._rows(
+            "SELECT 1 FROM blob WHERE content = ? LIMIT 1", content
+        ):
+            self._drop(content, content)
+
+    def _drop(self, content: int, origin: int) -> None:
+        self._run("INSERT OR IGNORE INTO dropped_content VALUES (?, ?)", content, origin)
+        self.has_dropped = True
+
+    def _run(self, statement: str, *parameters: object) -> None:
+        self.connection.execute(statement, parameters)

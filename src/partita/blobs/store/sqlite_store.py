@@ -1,0 +1,185 @@
+"""The embedded blob store: rows in the account's database, long content in files beside it.
+
+In memory (a database without a folder) the files are in memory, too.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import TypeVar
+
+import apsw
+
+from partita.blobs.rules.model import Content, Download
+from partita.blobs.store.content_claims import Claims
+from partita.blobs.store.download import BytesDownload, Source, StoredDownload
+from partita.blobs.store.files import ContentFiles, FolderFiles, MemoryFiles
+from partita.blobs.store.garbage_collector import Collector, Pause, no_pause
+from partita.blobs.store.rows import (
+    FORMAT_VERSION,
+    SCHEMA,
+    BlobRow,
+    BlobRows,
+    BlobTransaction,
+    PieceRow,
+    StagedCounts,
+)
+from partita.blobs.store.threads import READING_THREADS, WRITING_THREADS, ContentThreads
+from partita.blobs.store.upload import Received, Receiver
+from partita.storage.database import Database
+from partita.storage.store_clock import StoreClock
+
+T = TypeVar("T")
+
+
+class SqliteBlobStore:
+    """Rows and content of one account; build it with `open`."""
+
+    def __init__(
+        self, database: Database, clock: StoreClock, files: ContentFiles, pause: Pause
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.database = database
+        self.clock = clock
+        self.files = files
+        self.claims = Claims()
+        self.threads = ContentThreads(WRITING_THREADS, "partita-content")
+        self._reading = ContentThreads(READING_THREADS, "partita-download")
+        self.pause = pause
+        self._staged: StagedCounts = {}
+        if isinstance(files, FolderFiles):
+            files.on_failure = self._stop
+        database.prepare("blobs", FORMAT_VERSION, SCHEMA)
+        self.collector = Collector(database, files, self.threads, self.claims, clock, pause)
+        self._source = Source(database, files, self._reading, self.claims)
+
+    @classmethod
+    async def open(
+        cls,
+        database: Database,
+        clock: StoreClock,
+        *,
+        files: ContentFiles | None = None,
+        pause: Pause = no_pause,
+    ) -> "SqliteBlobStore":
+        """Open the blobs of an account; what a crash has left is swept beside the requests."""
+        if files is None:
+            files = FolderFiles(database.folder) if database.folder else MemoryFiles()
+        store = cls(database, clock, files, pause)
+        await store.threads.run(files.clear_incoming)
+        store.collector.start()
+        return store
+
+    async def close(self) -> None:
+        """End the work behind the requests; the database is closed by whoever opened it."""
+        await self.collector.close()
+        await self.threads.close()
+        await self._reading.close()
+
+    def _stop(self, error: OSError) -> None:
+        """Stop the account: a disk that failed to sync a file has failed the database, too."""
+        self._loop.call_soon_threadsafe(self.database.failed, error)
+
+    # Rows
+
+    def rows(self) -> BlobRows:
+        """Return what is committed; a short read of this turn of the loop."""
+        return BlobRows(self.database.reader_of_this_turn())
+
+    async def in_reader(self, read: Callable[[BlobRows], T]) -> T:
+        """Run a long read in a thread, all of it on one state of the database."""
+
+        def read_one_state(connection: apsw.Connection) -> T:
+            if connection.in_transaction:
+                return read(BlobRows(connection))
+            connection.execute("BEGIN")
+            try:
+                return read(BlobRows(connection))
+            finally:
+                connection.execute("COMMIT")
+
+        return await self.database.in_reader(read_one_state)
+
+    @contextlib.asynccontextmanager
+    async def change(self, *, frees_space: bool = False) -> AsyncIterator[BlobTransaction]:
+        """Open a transaction; leaving it returns when it is durable. Do not await inside."""
+        async with self.database.change(frees_space=frees_space) as connection:
+            tx = BlobTransaction(connection, self.clock, self._staged)
+            yield tx
+        if tx.has_dropped:
+            self.collector.wake()
+
+    # Content
+
+    @contextlib.asynccontextmanager
+    async def receive(
+        self, content: Content, *, bytes_max: int, wants_md5: bool
+    ) -> AsyncIterator["Receipt"]:
+        """Take an upload in; what the block does not settle and name is forgotten."""
+        new_id = self.clock.clock.new_id
+        receiver = Receiver(
+            self.files, new_id, self.threads, bytes_max=bytes_max, wants_md5=wants_md5
+        )
+        receipt = Receipt(self, await receiver.receive(content))
+        try:
+            yield receipt
+        except BaseException:
+            receipt.was_refused = True
+            raise
+        finally:
+            if receipt.received.incoming is not None:
+                # In a task of its own: a cancelled caller must not leave a claim behind.
+                await asyncio.shield(asyncio.ensure_future(receipt.end()))
+
+    async def open_content(
+        self, row: BlobRow, first: int, end: int, pieces: list[PieceRow] | None = None
+    ) -> Download:
+        """Open bytes of a content in the turn of the loop in which its row was read.
+
+        `pieces` are those of a page blob, read in one state with the row.
+        """
+        if first == end:
+            return BytesDownload(b"")
+        download = StoredDownload(row.content, first, end, source=self._source, pieces=pieces)
+        await download.start()
+        return download
+
+
+class Receipt:
+    """Content that has arrived, and the claim on the file it is in."""
+
+    was_refused = False
+    """No row may name it: the collector looks."""
+    _is_claimed = False
+    _placing: "asyncio.Future[None] | None" = None
+
+    def __init__(self, store: SqliteBlobStore, received: Received) -> None:
+        self.received = received
+        self._store = store
+
+    async def settle(self) -> None:
+        """Return when the content is durable: from then on rows may name it."""
+        received, store = self.received, self._store
+        if received.incoming is None or received.digest is None:
+            return
+        await store.claims.claim(received.digest)
+        self._is_claimed = True
+        await store.pause("claimed")
+        self._placing = store.threads.start(store.files.place, received.incoming, received.digest)
+        await asyncio.shield(self._placing)
+        await store.pause("placed")
+
+    async def end(self) -> None:
+        """Let go of the file, named or not."""
+        received, store = self.received, self._store
+        assert received.incoming is not None
+        assert received.digest is not None
+        if self._placing is not None:
+            await asyncio.wait([self._placing])
+        try:
+            await store.threads.run(store.files.discard, received.incoming)
+        finally:
+            if self._is_claimed:
+                store.claims.release(received.digest)
+            if self._is_claimed and self.was_refused:
+                store.collector.suspect(received.digest)

@@ -1,0 +1,1 @@
+"""Design advice: explain, lints, access patterns, prices, the schema lock."""

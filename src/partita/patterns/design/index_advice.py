@@ -1,0 +1,189 @@
+"""Which index would serve a query: its declaration as a person would write it, tried out.
+
+Nothing is advised that was not compiled and planned: a template that cannot be proven, or an
+index that does not make the query cheaper, is not mentioned.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+from partita.errors import DefinitionError
+from partita.patterns.fields.fields import Field
+from partita.patterns.keys.templates import KeyTemplate, Role
+from partita.patterns.planning.columns import (
+    Compare,
+    Condition,
+    IsIn,
+    StartsWith,
+    conjuncts,
+    plain_type,
+)
+from partita.patterns.types.decorators import EntityType
+from partita.patterns.types.indexes import AnyIndex, Index, ListIndex, Storage
+
+_INT_DIGITS = 8
+"""Room for numbers of which nobody said how large they get."""
+
+
+class Proposal(msgspec.Struct, frozen=True):
+    """An index that is not declared, and how to declare it."""
+
+    text: str
+    index: AnyIndex
+
+
+class Compared(msgspec.Struct, frozen=True):
+    """The fields that a condition compares, in the order in which a key should have them."""
+
+    equal: tuple[Field, ...]
+    stretch: Field | None = None
+    """At most one: behind it, keys are in no useful order."""
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        return self.equal if self.stretch is None else (*self.equal, self.stretch)
+
+
+def compared_in(condition: Condition | None, known: frozenset[str]) -> Compared:
+    """Return what of a condition could be said by a key; `known` are fields of keys already."""
+    equal: dict[str, Field] = {}
+    stretch: dict[str, Field] = {}
+    for each in conjuncts(condition):
+        match each:
+            case Compare(field, "eq") | IsIn(field):
+                equal[field.name] = field
+            case StartsWith(field) | Compare(field, "lt" | "le" | "gt" | "ge"):
+                stretch[field.name] = field
+            case _:
+                pass
+    wanted = [field for name, field in equal.items() if name not in known]
+    ranges = [field for name, field in stretch.items() if name not in known and name not in equal]
+    return Compared(tuple(wanted), ranges[0] if ranges else None)
+
+
+def propose_near(model: EntityType[Any], compared: Compared) -> Iterator[Proposal]:
+    """Propose indexes in the entity's own partitions."""
+    if not compared.fields:
+        return
+    first = compared.fields[0]
+    if len(compared.fields) == 1 and plain_type(first) is str:
+        row = f"{first.name}_{{{first.name}}}"
+        yield from _lists(model, row)
+        return
+    rest = [model.fields[name] for name in model.row.fields]
+    row = _key(model, [*compared.fields, *rest], lead=f"{first.name}_")
+    yield from _copies(model, row, None, "" if _is_apart(model, row) else _table(model, compared))
+
+
+def propose_elsewhere(model: EntityType[Any], compared: Compared) -> Iterator[Proposal]:
+    """Propose indexes whose partitions are the values that the query gives."""
+    if not compared.equal:
+        return
+    keys = [model.fields[name] for name in model.key_fields]
+    behind = [*([compared.stretch] if compared.stretch else []), *_texts_last(keys)]
+    partition = _key(model, compared.equal)
+    yield from _copies(model, _key(model, behind), partition, _table(model, compared))
+
+
+def _table(model: EntityType[Any], compared: Compared) -> str:
+    return f"{model.table}by{re.sub('[^A-Za-z0-9]', '', compared.fields[0].name)}"
+
+
+def _is_apart(model: EntityType[Any], row: str) -> bool:
+    """Tell whether row keys cannot be those of anything else in the table."""
+    mine = row.partition("{")[0]
+    taken = [model.row, *(index.row for index in model.indexes if index.table == model.table)]
+    prefixes = [template.literal_prefix for template in taken]
+    return not any(mine.startswith(each) or each.startswith(mine) for each in prefixes)
+
+
+# ---------------------------------------------------------------------------------------------
+# Keys
+
+
+def _texts_last(fields: Sequence[Field]) -> list[Field]:
+    return sorted(fields, key=lambda field: plain_type(field) is str)
+
+
+def _key(model: EntityType[Any], fields: Sequence[Field], lead: str = "") -> str:
+    """Write a key of these fields, each once."""
+    unique = list({field.name: field for field in fields}.values())
+    parts = [_part(model, field, is_last=field is unique[-1]) for field in unique]
+    return lead + "_".join(parts)
+
+
+def _part(model: EntityType[Any], field: Field, *, is_last: bool) -> str:
+    kind = plain_type(field)
+    if kind is str:
+        return f"{{{field.name}}}" if is_last else f"{{{field.name}:esc}}"
+    for template in (
+        template for keyed in (model, *model.indexes) for template in (keyed.partition, keyed.row)
+    ):
+        known = re.search(rf"\{{{field.name}(:(?!hash)[^}}]*)?\}}", template.text)
+        if known:
+            return known[0]
+    return f"{{{field.name}{_spec(kind)}}}"
+
+
+def _spec(kind: Any) -> str:
+    if not isinstance(kind, type) or issubclass(kind, bool):
+        return ""
+    if issubclass(kind, int):
+        return f":0{_INT_DIGITS}d"
+    if issubclass(kind, date):
+        return ":asc"
+    return ":D12.2" if issubclass(kind, Decimal) else ""
+
+
+# ---------------------------------------------------------------------------------------------
+# Trying out
+
+
+def _compiled(model: EntityType[Any], text: str, role: Role, *, no_tilde: bool = False) -> Any:
+    annotations = {name: field.annotation for name, field in model.fields.items()}
+    return KeyTemplate.compile(
+        text,
+        annotations,
+        role=role,
+        owner=model.name,
+        optional=True,
+        no_tilde=no_tilde,
+    )
+
+
+def _copies(
+    model: EntityType[Any], row: str, partition: str | None, table: str
+) -> Iterator[Proposal]:
+    try:
+        own = model.partition if partition is None else _compiled(model, partition, "partition")
+        rows = _compiled(model, row, "row")
+    except DefinitionError:
+        return
+    copied = tuple(name for name, field in model.fields.items() if field.series is None)
+    said = [f'table="{table}"'] if table else []
+    said += [f'partition="{partition}"'] if partition is not None else []
+    said.append(f'row="{row}"')
+    made = Index(
+        model, "proposed", table or model.table, own, rows,
+        is_unique=False, copied=copied, condition=None,
+    )  # fmt: skip
+    yield Proposal(f"index({model.cls.__name__}, {', '.join(said)})", made)
+
+
+def _lists(model: EntityType[Any], row: str) -> Iterator[Proposal]:
+    table = "" if _is_apart(model, row) else f"{model.table}by{row.partition('_')[0]}"
+    try:
+        rows = _compiled(model, row, "row", no_tilde=True)
+    except DefinitionError:
+        return
+    said = [f'table="{table}"'] if table else []
+    said.append(f'row="{row}"')
+    made = ListIndex(
+        model, "proposed", table or model.table, model.partition, rows, Storage.ROWS, container=""
+    )
+    yield Proposal(f"list_index({model.cls.__name__}, {', '.join(said)})", made)

@@ -1,0 +1,255 @@
+"""Designs that work in a test and fail under load: the guide's anti-patterns, found in templates.
+
+A lint is an opinion, never an error. `@entity(..., allow_hot=True)` says that the design is
+meant: one small table, a few writes a second.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import date
+from enum import Enum
+from typing import Any, Literal, get_origin
+from uuid import UUID
+
+import msgspec
+
+from partita.errors import DefinitionError
+from partita.patterns.fields.fields import Field
+from partita.patterns.keys.templates import KeyTemplate
+from partita.patterns.planning.columns import plain_type
+from partita.patterns.types.decorators import EntityType
+from partita.patterns.types.entity_types import type_of_given
+from partita.patterns.types.indexes import AnyIndex, ListIndex
+
+SPREAD_BUCKETS = 16
+"""Partitions to spread over, in advice: sixteen times the target of one of them."""
+
+_LOG_WORDS = frozenset(
+    (
+        *("log", "logs", "logged", "logging", "trace", "traces", "audit"),
+        *("diagnostic", "diagnostics", "event", "events", "message", "messages"),
+        *("severity", "level"),
+    )
+)
+"""What tables of log lines and their fields are called."""
+_OWN_WORDS = frozenset(("id", "key", "uuid", "guid"))
+
+
+class Lint(msgspec.Struct, frozen=True):
+    """One opinion on a design."""
+
+    code: str
+    message: str
+    hint: str
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message} {self.hint}"
+
+
+def lint(
+    given: type[Any] | EntityType[Any],
+    indexes: Iterable[AnyIndex] | None = None,
+    *,
+    neighbours: Iterable[EntityType[Any]] = (),
+) -> list[Lint]:
+    """Return what the guide would say to the keys of a type and of its indexes.
+
+    `neighbours` are the other types of the program: what shares partitions with this one.
+    """
+    model = type_of_given(given)
+    declared: list[AnyIndex] = list(model.indexes if indexes is None else indexes)
+    found: list[Lint] = []
+    if not model.allow_hot:
+        found += [*_log(model), *_monotone(model), *_single(model)]
+        for index in declared:
+            found += _hot_index(model, index)
+    found += _lonely(model, declared, list(neighbours))
+    return found
+
+
+# ---------------------------------------------------------------------------------------------
+# Prepend and append
+
+
+def _monotone(model: EntityType[Any]) -> Iterator[Lint]:
+    if model.partition.is_monotone:
+        first = model.partition.fields[0]
+        yield Lint(
+            "MonotonePartition",
+            f"The partition key of {model.name} begins with {first!r}, which only grows: all "
+            "inserts go to the last partition (prepend/append anti-pattern).",
+            f"{_rewritten(model)} Or say allow_hot=True, if a few inserts a second are all.",
+        )
+
+
+def _rewritten(model: EntityType[Any]) -> str:
+    for partition, row in _candidates(model):
+        if _is_proven(model, partition, row):
+            return f'Use partition="{partition}", row="{row}" instead.'
+    return "Begin it with what tells apart who writes: a customer, a device, a user."
+
+
+def _candidates(model: EntityType[Any]) -> Iterator[tuple[str, str]]:
+    """Yield templates with the growing parts behind those that are given at any time."""
+    parts = {**_holes(model.partition), **_holes(model.row)}
+    growing = {name: part for name, part in parts.items() if _grows(model, name)}
+    steady = {name: part for name, part in parts.items() if name not in growing}
+    # What tells entities of one moment apart stays behind it, so that a partition has several.
+    own = [name for name in steady if _is_own(model, name)]
+    shared = [name for name in steady if name not in own]
+    if len(shared) > 1 and not own:
+        own.append(shared.pop())
+    behind = [*growing.values(), *(steady[name] for name in own)]
+    if shared:
+        partition = _separable(model, [steady[name] for name in shared])
+        yield "_".join(partition), "_".join(_separable(model, behind))
+    # Nothing is there to spread by but what is different each time.
+    for name in (*own, *reversed(growing)):
+        whole = _separable(model, [*growing.values(), *steady.values()])
+        yield f"{{{name}:hash{SPREAD_BUCKETS}}}", "_".join(whole)
+
+
+def _is_own(model: EntityType[Any], name: str) -> bool:
+    """Tell whether a field seems to be another one for each entity."""
+    return name in _OWN_WORDS or plain_type(model.fields[name]) is UUID
+
+
+def _holes(template: KeyTemplate) -> dict[str, str]:
+    found = re.finditer(r"\{([A-Za-z_]\w*)(:(?!hash)[^}]*)?\}", template.text)
+    return {match[1]: match[0] for match in found}
+
+
+def _separable(model: EntityType[Any], parts: Sequence[str]) -> list[str]:
+    """Return parts that can stand one behind another: texts but the last are escaped."""
+    return [
+        part.replace("}", ":esc}")
+        if _is_bare_text(model, part) and place < len(parts) - 1
+        else part
+        for place, part in enumerate(parts)
+    ]
+
+
+def _is_bare_text(model: EntityType[Any], part: str) -> bool:
+    name = part.strip("{}")
+    return name in model.fields and plain_type(model.fields[name]) is str
+
+
+def _grows(model: EntityType[Any], name: str) -> bool:
+    if _is_time(model.fields[name]):
+        return True
+    alone = KeyTemplate.compile(f"{{{name}:08d}}", {name: int}, role="partition", owner=model.name)
+    return plain_type(model.fields[name]) is int and alone.is_monotone
+
+
+def _is_time(field: Field) -> bool:
+    kind = plain_type(field)
+    return isinstance(kind, type) and issubclass(kind, date)
+
+
+def _is_proven(model: EntityType[Any], partition: str, row: str) -> bool:
+    annotations = {name: field.annotation for name, field in model.fields.items()}
+    try:
+        made = KeyTemplate.compile(partition, annotations, role="partition", owner=model.name)
+        rows = KeyTemplate.compile(row, annotations, role="row", owner=model.name)
+        KeyTemplate.check_pair(made, rows)
+    except DefinitionError:
+        return False
+    return not made.is_monotone
+
+
+def _hot_index(model: EntityType[Any], index: AnyIndex) -> Iterator[Lint]:
+    if index.is_local or (index.table == model.table and index.partition is model.partition):
+        return
+    if index.partition.is_monotone:
+        yield Lint(
+            "MonotonePartition",
+            f"The partition key of the index {index.name!r} begins with "
+            f"{index.partition.fields[0]!r}, which only grows: all copies go to the last "
+            "partition (prepend/append anti-pattern).",
+            "Begin it with what tells apart who writes, and range over the time in the row key.",
+        )
+    if not index.partition.fields:
+        yield _one_partition(f"The index {index.name!r}")
+
+
+# ---------------------------------------------------------------------------------------------
+# One partition, or one entity in each
+
+
+def _single(model: EntityType[Any]) -> Iterator[Lint]:
+    if not model.partition.fields:
+        yield _one_partition(model.name)
+
+
+def _one_partition(whose: str) -> Lint:
+    return Lint(
+        "SinglePartition",
+        f"{whose} keeps everything in one partition: the service cannot spread the load, and "
+        "about 2,000 entities a second are the most.",
+        f"Put a field into the partition template, or spread one: {{id:hash{SPREAD_BUCKETS}}}. "
+        "Or say allow_hot=True, if the table stays small.",
+    )
+
+
+def _lonely(
+    model: EntityType[Any], indexes: Sequence[AnyIndex], neighbours: Sequence[EntityType[Any]]
+) -> Iterator[Lint]:
+    if set(model.row.fields) - set(model.partition.fields):
+        return
+    shared = [each for each in neighbours if each is not model and _shares(model, each)]
+    if shared or not model.partition.fields:
+        return
+    for reason in _groups(indexes):
+        yield Lint(
+            "OneEntityPerPartition",
+            f"Each partition holds one {model.name}, and {reason}: no group can hold two of them.",
+            "Take a field that several entities share into the partition template, and what "
+            "tells them apart into the row template.",
+        )
+
+
+def _shares(model: EntityType[Any], other: EntityType[Any]) -> bool:
+    """Tell whether entities of another type can lie in the same partitions."""
+    mine, theirs = model.partition.literal_prefix, other.partition.literal_prefix
+    return model.table == other.table and (mine.startswith(theirs) or theirs.startswith(mine))
+
+
+def _groups(indexes: Sequence[AnyIndex]) -> Iterator[str]:
+    for index in indexes:
+        if index.is_local and isinstance(index, ListIndex):
+            yield f"the index {index.name!r} lists those of one partition"
+        elif index.is_local and getattr(index, "is_unique", False):
+            yield f"the index {index.name!r} is unique within one partition"
+
+
+# ---------------------------------------------------------------------------------------------
+# Logs
+
+
+def _log(model: EntityType[Any]) -> Iterator[Lint]:
+    """Find tables of log lines: keyed by time, with nothing but text, and called so."""
+    in_keys = [field for field in model.fields.values() if field.is_key]
+    others = [field for field in model.fields.values() if not field.is_key]
+    if not others or not any(_is_time(field) for field in in_keys):
+        return
+    if not all(_is_text(field) for field in others):
+        return
+    if model.partition.is_monotone or _sounds_like_log(model, others):
+        yield Lint(
+            "LogData",
+            f"{model.name} is text by time: log data, which is written much and read by the "
+            "stretch (log data anti-pattern).",
+            "Write it to blobs with db.log_writer(), one an hour, and read it with db.log_lines().",
+        )
+
+
+def _is_text(field: Field) -> bool:
+    kind = plain_type(field)
+    is_choice = get_origin(kind) is Literal or (isinstance(kind, type) and issubclass(kind, Enum))
+    return kind is str or is_choice
+
+
+def _sounds_like_log(model: EntityType[Any], others: Sequence[Field]) -> bool:
+    names = [model.cls.__name__, model.table, *(field.name for field in others)]
+    words = {word.lower() for name in names for word in re.findall("[A-Z]?[a-z]+|[A-Z]+", name)}
+    return bool(words & _LOG_WORDS)

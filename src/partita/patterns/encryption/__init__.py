@@ -1,0 +1,5 @@
+"""Sealed properties: keys, ciphers, and the formats of sealed values."""
+
+from partita.patterns.encryption.sealing import rewrap, seal, unseal
+
+__all__ = ["rewrap", "seal", "unseal"]

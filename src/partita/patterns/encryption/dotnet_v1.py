@@ -1,0 +1,141 @@
+"""Entities that the old SDKs encrypted ("version 1", from .NET, Java, Python, Node): read only.
+
+    _ClientEncryptionMetadata1  text: JSON with the wrapped key, its id, the IV of the entity
+    _ClientEncryptionMetadata2  binary: names of the encrypted properties, itself encrypted
+    property                    binary: AES-256-CBC, PKCS7, of the UTF-8 of a text
+    IV of a property            first 16 bytes of SHA-256(IV of the entity | RK + PK + name)
+
+Nothing here is authenticated: somebody who can write to the table can change what is read.
+Partita never writes this format.
+"""
+
+import hashlib
+from collections.abc import Mapping
+
+import msgspec
+
+from partita.errors import EncryptionKeyError, SealBrokenError
+from partita.patterns.encryption import ciphers
+from partita.patterns.encryption.keyring import KEY_BYTES, Keyring, WrappedKey
+from partita.patterns.protocol.untrusted_json import decode
+from partita.patterns.protocol.values import RowKey, Value
+
+KEY_DETAILS = "_ClientEncryptionMetadata1"
+PROPERTY_DETAILS = "_ClientEncryptionMetadata2"
+METADATA = frozenset({KEY_DETAILS, PROPERTY_DETAILS})
+
+_PROTOCOL = "1.0"
+_ALGORITHM = "AES_CBC_256"
+_IV_BYTES = 16
+
+
+class _WrappedContentKey(msgspec.Struct, frozen=True, rename="pascal"):
+    key_id: str
+    encrypted_key: bytes
+    algorithm: str
+
+
+class _Agent(msgspec.Struct, frozen=True, rename="pascal"):
+    protocol: str
+    encryption_algorithm: str
+
+
+class _KeyDetails(msgspec.Struct, frozen=True, rename="pascal"):
+    wrapped_content_key: _WrappedContentKey
+    encryption_agent: _Agent
+    content_encryption_iv: bytes = msgspec.field(name="ContentEncryptionIV")
+    key_wrapping_metadata: dict[str, str] | None = None
+
+    @property
+    def is_of_java(self) -> bool:
+        """Java put the partition key before the row key, and printed the names its own way."""
+        written_by = self.key_wrapping_metadata
+        return written_by is None or "Java" in written_by.get("EncryptionLibrary", "")
+
+
+class _Reader:
+    """Opens the properties of one entity."""
+
+    def __init__(
+        self, details: _KeyDetails, content_key: bytes, key: RowKey, facts: Mapping[str, object]
+    ) -> None:
+        self._iv = details.content_encryption_iv
+        self._key = content_key
+        self._facts = facts
+        self._place = key.partition + key.row if details.is_of_java else key.row + key.partition
+
+    def text(self, name: str, sealed: Value) -> str:
+        identity = (self._place + name).encode("utf-8", "surrogatepass")
+        iv = hashlib.sha256(self._iv + identity).digest()[:_IV_BYTES]
+        try:
+            if isinstance(sealed, bytes):
+                return ciphers.open_cbc(self._key, iv, sealed).decode()
+        except ciphers.FAILURES:
+            # Padding and UTF-8 fail alike, without a cause: the difference opens such values.
+            pass
+        raise _broken("A property that version 1 encrypted does not open.", self._facts, name)
+
+
+def unseal(
+    properties: Mapping[str, Value], *, key: RowKey, keyring: Keyring, facts: Mapping[str, object]
+) -> tuple[dict[str, Value], frozenset[str]]:
+    """Return the properties in the clear without the metadata, and which were encrypted.
+
+    Listed properties that are not there are passed over, as the old SDKs do: nothing vouches
+    for the list.
+    """
+    if not keyring.allow_dotnet_v1:
+        raise EncryptionKeyError(
+            "DotnetV1Refused",
+            "The entity was encrypted by an old SDK (version 1), which nobody allowed to read.",
+            facts=facts,
+            hint="Keyring(..., allow_dotnet_v1=True) reads it; saving it seals it anew.",
+        )
+    details = _parse_details(properties.get(KEY_DETAILS), facts)
+    wrapped = details.wrapped_content_key
+    content_key = keyring.unwrap(
+        WrappedKey(wrapped.key_id, wrapped.algorithm, wrapped.encrypted_key), facts
+    )
+    # A content key of P1 has its version in front and must not be lent to this format.
+    if len(content_key) != KEY_BYTES:
+        raise _broken("The content key is not one of version 1.", facts, KEY_DETAILS)
+    reader = _Reader(details, content_key, key, facts)
+    listed = reader.text(PROPERTY_DETAILS, properties.get(PROPERTY_DETAILS, ""))
+    names = _parse_names(listed, facts) & properties.keys()
+    opened = {
+        name: reader.text(name, value) if name in names else value
+        for name, value in properties.items()
+        if name not in METADATA
+    }
+    return opened, names
+
+
+def _parse_details(text: Value | None, facts: Mapping[str, object]) -> _KeyDetails:
+    try:
+        if isinstance(text, str):
+            details = decode(text, _KeyDetails)
+            agent = details.encryption_agent
+            if (agent.protocol, agent.encryption_algorithm) == (_PROTOCOL, _ALGORITHM):
+                return details
+    except msgspec.DecodeError:
+        pass
+    raise _broken("The metadata of version 1 cannot be understood.", facts, KEY_DETAILS)
+
+
+def _parse_names(text: str, facts: Mapping[str, object]) -> frozenset[str]:
+    try:
+        return frozenset(decode(text, list[str]))
+    except msgspec.DecodeError:
+        pass
+    if text.startswith("[") and text.endswith("]"):  # as Java prints a set: [First, Last]
+        return frozenset(name.strip() for name in text[1:-1].split(","))
+    raise _broken("The list of encrypted properties does not open.", facts, PROPERTY_DETAILS)
+
+
+def _broken(message: str, facts: Mapping[str, object], name: str) -> SealBrokenError:
+    return SealBrokenError(
+        "SealBroken",
+        message,
+        facts={**facts, "property": name},
+        hint="It was changed, carried here from another entity, or sealed with another key.",
+    )

@@ -1,0 +1,1 @@
+"""How a Python value is stored as a property."""

@@ -1,0 +1,319 @@
+"""Fields of an entity class: how each is stored, and which declarations cannot work."""
+
+import builtins
+import types
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import msgspec
+
+from partita.blobs.rules.names import check_container_name
+from partita.errors import DefinitionError, PartitaError
+from partita.patterns.fields.annotations import (
+    admits_none,
+    meaning_of,
+    narrowed,
+    plain,
+    union_members,
+)
+from partita.patterns.fields.class_adapters import ClassField
+from partita.patterns.fields.codecs import Codec, codec_for
+from partita.patterns.fields.markers import (
+    BlobMark,
+    CopiedFrom,
+    CountOf,
+    EncryptedMark,
+    Named,
+    Series,
+)
+from partita.patterns.protocol.values import Int32
+from partita.tables import edm
+from partita.tables.entity import check_property_name
+
+SLOTS_MAX = 5_000
+"""Slots of one series: more are another entity, or a blob of one's own."""
+
+_MARKERS = (Named, EncryptedMark, BlobMark, Series, CopiedFrom, CountOf)
+_Marker = Named | EncryptedMark | BlobMark | Series | CopiedFrom | CountOf
+
+
+class Field(msgspec.Struct, frozen=True):
+    """One field of an entity class."""
+
+    name: str
+    property: str
+    """The stored name. A series of properties has one for each slot instead: `slot_names`."""
+    annotation: Any
+    """Without Annotated."""
+    codec: Codec
+    """Of the value; of one slot's value for a series of properties."""
+    is_key: bool = False
+    """It is part of the partition key or row key, and of no property."""
+    is_encrypted: bool = False
+    blob: BlobMark | None = None
+    series: Series | None = None
+    derived: CopiedFrom | CountOf | None = None
+    default: Callable[[], Any] | None = None
+    slot_names: tuple[str, ...] = ()
+
+    @builtins.property
+    def has_default(self) -> bool:
+        return self.default is not None
+
+    @builtins.property
+    def is_in_blob(self) -> bool:
+        """The value lies in a blob: a field declared InBlob, or a series with store="blob"."""
+        return self.blob is not None
+
+    @builtins.property
+    def property_names(self) -> tuple[str, ...]:
+        """All properties that may hold something of this field."""
+        if self.is_key:
+            return ()
+        return self.slot_names or (self.property,)
+
+
+def make_field(
+    declared: ClassField, *, owner: str, is_key: bool, naming: Callable[[str], str]
+) -> Field:
+    """Return how a field is stored, or say why it cannot be."""
+    where = f"{owner}.{declared.name}"
+    annotation, marks = _peel(declared.annotation, where)
+    named = _one(marks, Named)
+    blob, series = _one(marks, BlobMark), _one(marks, Series)
+    derived = _one(marks, CopiedFrom) or _one(marks, CountOf)
+    _check_marks(marks, where)
+    if is_key:
+        _check_key(annotation, marks, where)
+    slot_names: tuple[str, ...] = ()
+    if series is not None:
+        _check_series(series, annotation, where)
+        if series.store == "blob":
+            blob = BlobMark()
+        else:
+            slot_names = _slot_names(series, where)
+    codec = (
+        codec_for(get_args(annotation)[1] if slot_names else annotation, where=where)
+        if blob is None
+        else codec_for(annotation, where=where, bytes_max=None)
+    )
+    if blob is not None:
+        _check_blob(blob, codec, where)
+    if isinstance(derived, CountOf) and (
+        codec.edm not in (edm.INT32, edm.INT64) or codec.is_optional
+    ):
+        raise refused(where, "A count is an int.", "Annotate it Annotated[int, CountOf(...)] = 0.")
+    return Field(
+        name=declared.name,
+        property=naming(declared.name) if named is None else named.name,
+        annotation=annotation,
+        codec=codec,
+        is_key=is_key,
+        is_encrypted=_one(marks, EncryptedMark) is not None,
+        blob=blob,
+        series=series,
+        derived=derived,
+        default=declared.default,
+        slot_names=slot_names,
+    )
+
+
+def refused(where: str, reason: str, hint: str) -> DefinitionError:
+    return DefinitionError("FieldRefused", f"{where}: {reason}", facts={"field": where}, hint=hint)
+
+
+# ---------------------------------------------------------------------------------------------
+# Markers
+
+
+def _peel(annotation: Any, where: str) -> tuple[Any, list[_Marker]]:
+    """Take our markers off, also from inside `| None`; they may stand nowhere deeper."""
+    if get_origin(annotation) is Annotated:
+        inner, marks = _peel(get_args(annotation)[0], where)
+        metadata = annotation.__metadata__
+        if Int32 in metadata and not any(
+            plain(each) in (int, Int32) for each in union_members(inner)
+        ):
+            raise refused(
+                where, "Int32 declares how an int is stored.", "Annotate it Annotated[int, Int32]."
+            )
+        return narrowed(inner, metadata), _markers_in(metadata, where) + marks
+    if (meant := meaning_of(annotation)) is not annotation:
+        return _peel(meant, where)
+    if get_origin(annotation) in (Union, types.UnionType):
+        members = [_peel(member, where) for member in get_args(annotation)]
+        union: Any = Union[tuple(member for member, _ in members)]  # noqa: UP007 - at run time
+        return union, [mark for _, found in members for mark in found]
+    if any(_markers_in(inner.__metadata__, where) for inner in _annotations_within(annotation)):
+        raise refused(
+            where,
+            "A marker stands inside the type, where it would do nothing.",
+            "Put it around the whole: Annotated[list[str], Encrypted].",
+        )
+    return annotation, []
+
+
+def _markers_in(metadata: tuple[Any, ...], where: str) -> list[_Marker]:
+    for item in metadata:
+        if isinstance(item, type) and item in _MARKERS:
+            raise refused(
+                where,
+                f"{item.__name__} is the class of a marker.",
+                f"Give one: {item.__name__}(...), Encrypted or InBlob.",
+            )
+    return [item for item in metadata if isinstance(item, _MARKERS)]
+
+
+def _annotations_within(annotation: Any) -> Iterator[Any]:
+    if get_origin(annotation) is Literal:
+        return
+    for argument in get_args(annotation):
+        while (meant := meaning_of(argument)) is not argument:
+            argument = meant  # noqa: PLW2901 - down to what it stands for
+        if get_origin(argument) is Annotated:
+            yield argument
+        yield from _annotations_within(argument)
+
+
+def _one(marks: list[_Marker], kind: type[Any]) -> Any:
+    return next((mark for mark in marks if isinstance(mark, kind)), None)
+
+
+def _check_marks(marks: list[_Marker], where: str) -> None:
+    storing = [mark for mark in marks if not isinstance(mark, Named)]
+    if len(storing) > 1 or len(marks) - len(storing) > 1:
+        raise refused(where, *_reason_against(marks))
+
+
+def _reason_against(marks: list[_Marker]) -> tuple[str, str]:
+    kinds = {type(mark) for mark in marks}
+    if kinds >= {EncryptedMark, BlobMark}:
+        return (
+            "A blob is named by the hash of its content, which would tell of an encrypted one.",
+            "Encrypt the bytes yourself, or keep the field small and only Encrypted.",
+        )
+    if EncryptedMark in kinds and kinds & {CopiedFrom, CountOf}:
+        return "What is kept from another entity is not secret there.", "Leave out Encrypted."
+    if EncryptedMark in kinds and Series in kinds:
+        return (
+            "A slot is merged alone, and a merge cannot seal.",
+            "Use an Encrypted dict field, or a Series in the clear.",
+        )
+    if kinds >= {BlobMark, Series}:
+        return "A series has its own way into a blob.", 'Use Series(..., store="blob") alone.'
+    return "It has two markers that exclude each other.", "Leave out one of them."
+
+
+def _check_key(annotation: Any, marks: list[_Marker], where: str) -> None:
+    if admits_none(annotation):
+        raise refused(
+            where, "A field of the keys cannot be None.", "Drop `| None`, or use another field."
+        )
+    for mark in marks:
+        raise refused(where, *_reason_against_key(mark))
+
+
+def _reason_against_key(mark: _Marker) -> tuple[str, str]:
+    if isinstance(mark, Named):
+        return "It is part of the keys and not a property.", "Leave out Named(...)."
+    if isinstance(mark, EncryptedMark):
+        return "Keys are never encrypted.", "Use a key that tells nothing, such as a UUID."
+    if isinstance(mark, CopiedFrom | CountOf):
+        return "A key cannot follow another entity.", "Use a field of its own in the template."
+    return "What lies outside the entity cannot be part of its keys.", "Use another field."
+
+
+# ---------------------------------------------------------------------------------------------
+# Series and blobs
+
+
+def _check_series(series: Series, annotation: Any, where: str) -> None:
+    if get_origin(annotation) is not dict or get_args(annotation)[0] is not int:
+        raise refused(where, "A series is a dict from slot to value.", "Annotate it dict[int, V].")
+    if not 1 <= series.slots <= SLOTS_MAX:
+        raise refused(
+            where, f"A series has 1 to {SLOTS_MAX} slots.", "Use one entity a period, or InBlob."
+        )
+    if admits_none(get_args(annotation)[1]):
+        raise refused(where, "A slot cannot hold None.", "An empty slot is not in the dict.")
+
+
+def _slot_names(series: Series, where: str) -> tuple[str, ...]:
+    try:
+        names = tuple(series.pattern.format(slot) for slot in range(series.slots))
+    except (ValueError, IndexError, KeyError, AttributeError) as error:
+        raise refused(
+            where,
+            f"The pattern {series.pattern!r} cannot be formatted with a slot.",
+            'Use one place for the number: "h{:02d}".',
+        ) from error
+    if len(set(names)) < len(names):
+        raise refused(
+            where,
+            f"The pattern {series.pattern!r} gives two slots one name.",
+            'It needs a place for the number: "h{:02d}".',
+        )
+    return names
+
+
+def _check_blob(blob: BlobMark, codec: Codec, where: str) -> None:
+    if codec.edm not in (edm.BINARY, edm.STRING):
+        raise refused(
+            where, "Only bytes, text and nested values lie in blobs.", "Leave out InBlob."
+        )
+    try:
+        check_container_name(blob.container)
+    except PartitaError as error:
+        raise refused(
+            where,
+            f"{blob.container!r} cannot be the name of a container.",
+            error.hint or "A container's name has 3 to 63 characters.",
+        ) from error
+
+
+# ---------------------------------------------------------------------------------------------
+# Names of properties
+
+SYSTEM_NAMES = frozenset({"PartitionKey", "RowKey", "Timestamp"})
+
+
+def check_names(fields: dict[str, Field], owner: str, ours: frozenset[str]) -> None:
+    """Refuse property names that are illegal, taken by the service or by us, or twice there."""
+    taken: dict[str, str] = {}
+    for field in fields.values():
+        where = f"{owner}.{field.name}"
+        for name in field.property_names:
+            _check_name(name, where, ours)
+            if name in taken:
+                raise _name_refused(
+                    where,
+                    f"{name!r} is also the property of {taken[name]!r}.",
+                    'Give one of them another name: Annotated[..., Named("...")].',
+                )
+            taken[name] = field.name
+
+
+def _check_name(name: str, where: str, ours: frozenset[str]) -> None:
+    try:
+        check_property_name(name)
+    except PartitaError as error:
+        hint = error.hint or "A property's name has at most 255 characters."
+        raise _name_refused(where, f"{name!r} is no legal name of a property.", hint) from error
+    if name in SYSTEM_NAMES or name in ours:
+        raise _name_refused(
+            where,
+            f"{name!r} is a property of the {'service' if name in SYSTEM_NAMES else 'library'}.",
+            'Give it another name: Annotated[..., Named("...")].',
+        )
+    if name.startswith("_"):
+        raise _name_refused(
+            where,
+            f"{name!r} begins with '_', as the library's own properties do.",
+            'Give it another name: Annotated[..., Named("...")].',
+        )
+
+
+def _name_refused(where: str, reason: str, hint: str) -> DefinitionError:
+    return DefinitionError(
+        "PropertyNameRefused", f"{where}: {reason}", facts={"field": where}, hint=hint
+    )

@@ -1,0 +1,1 @@
+"""Work that follows a write: index rows, moves, transactions, done by workers."""

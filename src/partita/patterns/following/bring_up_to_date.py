@@ -1,0 +1,458 @@
+"""Bringing what follows an entity up to date: index rows elsewhere, derived fields, blobs.
+
+Everything here looks at the entity as it is now, and may be done twice, late, or by two workers
+at once. The order is the proof: read the follower, then the entity, then write the follower
+under the etag that was read, then look whether the entity is still the same. Two workers cannot
+both write under one etag; and who wrote what is out of date by then sees it and starts again.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from partita.errors import (
+    ConflictError,
+    DamageError,
+    EncryptionKeyError,
+    EntityExistsError,
+    EntityNotFoundError,
+    StoreBusyError,
+    UnknownTypeError,
+)
+from partita.patterns.encryption import sealing as encryption
+from partita.patterns.fields.markers import CopiedFrom
+from partita.patterns.protocol.calls import (
+    CreateContainer,
+    DeleteBlob,
+    GetBlob,
+    GetRow,
+    Invoke,
+    ListedBlob,
+    PutBlob,
+    RowOperation,
+    Steps,
+    Verb,
+    WriteRows,
+    ask,
+)
+from partita.patterns.protocol.values import Row, RowKey
+from partita.patterns.types.decorators import Dependent, EntityType
+from partita.patterns.types.indexes import AnyIndex, ListIndex, Storage
+from partita.patterns.types.row_layout import GENERATION
+from partita.patterns.writing import derived_fields as derived
+from partita.patterns.writing import index_rows as copies
+from partita.patterns.writing.context import Context
+from partita.patterns.writing.index_rows import Version
+from partita.patterns.writing.load import count_sources, find, find_rows, keys_between, load
+from partita.patterns.writing.outbox_entry import Touched
+from partita.patterns.writing.rows import Stored, open_row, shows_secrets
+from partita.patterns.writing.write import Change, write
+
+_NAME_PART_MAX = 60
+"""Characters of a key that stand in the name of a blob, which has 1,024 in all."""
+_HASHED = "~~"
+"""Stands before the hash of a key that is longer."""
+ROUNDS_MAX = 50
+"""How often a follower is tried again because its entity or itself changed meanwhile."""
+
+
+def model_of(context: Context, name: str) -> EntityType[Any]:
+    model = context.models.get(name)
+    if model is None:
+        raise UnknownTypeError(
+            "UnknownType",
+            f"The outbox names the type {name!r}, which this program does not know.",
+            hint="Call db.table(...) for every type before the worker starts.",
+        )
+    return model
+
+
+def _do_each(parts: Iterable[Steps[None]]) -> Steps[None]:
+    """Do every part, also after one has failed; raise the first error at the end."""
+    errors: list[Exception] = []
+    for part in parts:
+        try:
+            yield from part
+        except Exception as error:  # noqa: BLE001 - users' functions raise anything
+            errors.append(error)
+    if errors:
+        raise errors[0]
+
+
+def settle(context: Context, touched: Touched) -> Steps[None]:
+    """Bring everything up to date that follows one entity, as far as this program knows it.
+
+    A follower that fails does not prevent the others from being brought up to date.
+    """
+    yield from _do_each(_followers_of(context, model_of(context, touched.type), touched))
+
+
+def _followers_of(
+    context: Context, model: EntityType[Any], touched: Touched
+) -> Iterator[Steps[None]]:
+    for index in context.live_indexes(model):
+        if index.name in touched.indexes:
+            keys = [RowKey(*key) for key in touched.indexes[index.name]]
+            yield settle_index(context, model, index, touched.key, keys)
+    for name, partition, lower, upper in touched.owners:
+        for dependent in model.watchers():
+            if dependent.name == name:
+                yield _settle_owners(context, dependent, partition, lower, upper)
+    for name in touched.derived:
+        for dependent in derived.dependents_of(model, name):
+            yield settle_owner(context, dependent, touched.key)
+    for name in touched.views:
+        for view in model.all_views():
+            if view.name == name:
+                yield show(context, model, view, touched.key)
+    if touched.blobs:
+        yield _remove_blobs(context, model, touched)
+
+
+def _settle_owners(
+    context: Context, dependent: Dependent, partition: str, lower: str, upper: str | None
+) -> Steps[None]:
+    keys = yield from keys_between(dependent.owner, partition, lower, upper)
+    yield from _do_each(settle_owner(context, dependent, key) for key in keys)
+
+
+def show(context: Context, model: EntityType[Any], view: Any, key: RowKey) -> Steps[None]:
+    """Show an entity to a view, again if it changed meanwhile: the last look is at what is now."""
+    given = {**model.partition.parse(key.partition), **model.row.parse(key.row)}
+    for _ in range(ROUNDS_MAX):
+        stored, etag = yield from load_as(context, model, key)
+        entity = None
+        if stored is not None:
+            entity = yield from find(context, stored.model, key)
+        yield from ask(Invoke(view.function, (context.face, given, entity)))
+        again = yield from ask(GetRow(model.table, key))
+        if _etag(again) == etag:
+            return
+    raise _restless(view.name, key)
+
+
+# ---------------------------------------------------------------------------------------------
+# Indexes
+
+
+def settle_index(
+    context: Context,
+    model: EntityType[Any],
+    index: AnyIndex,
+    key: RowKey,
+    known: Sequence[RowKey],
+) -> Steps[None]:
+    """Bring the rows of an index up to date for one entity, as it is now."""
+    keys = list(dict.fromkeys(known))
+    for _ in range(ROUNDS_MAX):
+        followers = yield from _followers(index, keys)
+        stored, etag = yield from load_as(context, index.owner, key)
+        version = version_of(stored)
+        copies.check_public(index, version)
+        wanted = copies.key_of(index, version)
+        if wanted is not None and wanted not in keys:
+            keys.append(wanted)
+            continue  # because a follower must be read before its entity
+        try:
+            for each in keys:
+                yield from _settle_key(context, index, key, version, followers[each], each)
+        except ConflictError:
+            continue  # because another worker wrote it
+        again = yield from ask(GetRow(model.table, key))
+        if _etag(again) == etag:
+            return
+    raise _restless(index.name, key)
+
+
+def settle_absent(context: Context, index: AnyIndex, key: RowKey) -> Steps[None]:
+    """Bring an entity into an index that most likely has no row for it yet: three requests.
+
+    An insert is refused where something is: it says as much as a look before it, which found
+    nothing, would have said.
+    """
+    stored, etag = yield from load_as(context, index.owner, key)
+    version = version_of(stored)
+    copies.check_public(index, version)
+    row = None if version is None else copies.row_of(index, version, context.sealing)
+    if row is None:
+        return  # because nothing was written that could be out of date
+    try:
+        yield from ask(WriteRows(index.table, (RowOperation(Verb.INSERT, row),)))
+    except EntityExistsError:
+        yield from settle_index(context, index.owner, index, key, [row.key])
+        return
+    again = yield from ask(GetRow(index.owner.table, key))
+    if _etag(again) != etag:
+        yield from settle_index(context, index.owner, index, key, [row.key])
+
+
+def load_as(
+    context: Context, model: EntityType[Any], key: RowKey
+) -> Steps[tuple[Stored | None, str]]:
+    """Read an entity as one of a type, and its etag, whatever it is.
+
+    None: there is none, or by now there is one of another type under the same keys.
+    """
+    *_, root = model.lineage()
+    try:
+        stored = yield from load(context, root, key)
+    except UnknownTypeError:
+        row = yield from ask(GetRow(model.table, key))
+        said = None if row is None else row.properties.get(root.type_property or "")
+        if said is not None and said not in context.models:
+            raise
+        return None, _etag(row)
+    if stored is None:
+        return None, ""
+    is_of = any(each.name == stored.model.name for each in model.family())
+    return (stored if is_of else None), stored.origin.etags[0]
+
+
+def version_of(stored: Stored | None) -> Version | None:
+    """Return an entity as its indexes see it."""
+    if stored is None:
+        return None
+    generation = stored.origin.system.get(GENERATION, 0)
+    return Version(
+        stored.origin.key,
+        stored.values,
+        stored.references(),
+        generation if isinstance(generation, int) else 0,
+    )
+
+
+def _etag(row: Row | None) -> str:
+    return "" if row is None else row.etag
+
+
+class _Listed(msgspec.Struct, frozen=True):
+    """What a blob of a list index holds; an absent one has no etag."""
+
+    members: list[list[str]]
+    etag: str = ""
+
+
+def _followers(index: AnyIndex, keys: Sequence[RowKey]) -> Steps[Mapping[RowKey, Any]]:
+    if isinstance(index, ListIndex) and index.storage is Storage.BLOB:
+        found: dict[RowKey, Any] = {}
+        for key in keys:
+            found[key] = yield from read_list_blob(index, key)
+        return found
+    return (yield from find_rows(index.table, keys)) if keys else {}
+
+
+def _settle_key(
+    context: Context,
+    index: AnyIndex,
+    member: RowKey,
+    version: Version | None,
+    there: Any,
+    key: RowKey,
+) -> Steps[None]:
+    is_wanted = copies.key_of(index, version) == key
+    if isinstance(index, ListIndex) and index.storage is not Storage.ROWS:
+        name = copies.member_name(index, member)
+        if isinstance(there, _Listed):
+            yield from _settle_blob(index, key, there, name, is_wanted=is_wanted)
+        else:
+            yield from _settle_list(index, key, there, name, is_wanted=is_wanted)
+        return
+    if not is_wanted or version is None:
+        if there is not None and copies.member_of(there, is_local=index.is_local) == member:
+            yield from _change(index.table, RowOperation(Verb.DELETE, Row(key, {}), there.etag))
+        return
+    row = copies.row_of(index, version, context.sealing)
+    assert row is not None
+    if there is None:
+        yield from _change(index.table, RowOperation(Verb.INSERT, row))
+    elif not _is_current(context, index, there, row):
+        yield from _change(index.table, RowOperation(Verb.REPLACE, row, there.etag))
+
+
+def _is_current(context: Context, index: AnyIndex, there: Row, wanted: Row) -> bool:
+    """Tell whether a copy says what it should, of this generation of its entity."""
+    if shows_secrets(there, wanted):
+        return False
+    try:
+        return _said(context, index, there) == _said(context, index, wanted)
+    except (DamageError, EncryptionKeyError):
+        return False  # because what cannot be read is better written anew
+
+
+def _said(context: Context, index: AnyIndex, row: Row) -> dict[str, Any]:
+    opened = open_row(row, index.owner, context.sealing, table=index.table)
+    return {name: each for name, each in opened.properties.items() if name != encryption.SEAL}
+
+
+def _change(table: str, operation: RowOperation) -> Steps[None]:
+    try:
+        yield from ask(WriteRows(table, (operation,)))
+    except EntityNotFoundError:
+        if operation.verb is not Verb.DELETE:
+            raise
+
+
+def _settle_list(
+    index: ListIndex[Any], key: RowKey, there: Row | None, name: list[str], *, is_wanted: bool
+) -> Steps[None]:
+    members = [] if there is None else copies.members_in(there.properties)
+    if (name in members) == is_wanted:
+        return
+    kept = [*members, name] if is_wanted else [each for each in members if each != name]
+    row = copies.list_row(index, key, kept, _etag(there))
+    verb = Verb.INSERT if there is None else Verb.REPLACE if kept else Verb.DELETE
+    yield from _change(index.table, RowOperation(verb, row, row.etag or "*"))
+
+
+def list_blob_prefix(index: ListIndex[Any]) -> str:
+    return f"{index.owner.name}/{index.name}/"
+
+
+def list_blob_name(index: ListIndex[Any], key: RowKey) -> str:
+    """Return the blob of one value (the guide's option 1); every text is a legal name."""
+    return f"{list_blob_prefix(index)}{_hex(key.partition)}/{_hex(key.row)}"
+
+
+def list_blob_key(index: ListIndex[Any], blob: ListedBlob) -> RowKey:
+    """Return the key of the list that a blob holds."""
+    partition, _, row = blob.name.removeprefix(list_blob_prefix(index)).partition("/")
+    told = {name.lower(): unquote(text) for name, text in blob.metadata.items()}
+    return RowKey(
+        told["partition"] if partition.startswith(_HASHED) else _unhex(partition),
+        told["row"] if row.startswith(_HASHED) else _unhex(row),
+    )
+
+
+def _list_blob_metadata(key: RowKey) -> dict[str, str]:
+    """Return the parts of a key that are too long for the name of a blob."""
+    parts = {"partition": key.partition, "row": key.row}
+    return {
+        name: quote(text, safe="") for name, text in parts.items() if _hex(text).startswith(_HASHED)
+    }
+
+
+def _hex(text: str) -> str:
+    is_plain = text.isascii() and text.replace("-", "").replace("_", "").isalnum()
+    if len(text) > _NAME_PART_MAX:
+        return _HASHED + sha256(text.encode()).hexdigest()
+    return text if is_plain else "~" + text.encode().hex()
+
+
+def _unhex(text: str) -> str:
+    return bytes.fromhex(text[1:]).decode() if text.startswith("~") else text
+
+
+def read_list_blob(index: ListIndex[Any], key: RowKey) -> Steps[_Listed]:
+    try:
+        blob = yield from ask(GetBlob(index.container, list_blob_name(index, key)))
+    except ConflictError as error:
+        if error.code != "ContainerNotFound":
+            raise
+        blob = None
+    if blob is None:
+        return _Listed([])
+    return _Listed(copies.read_members(blob.content), blob.etag)
+
+
+def _settle_blob(
+    index: ListIndex[Any], key: RowKey, there: _Listed, name: list[str], *, is_wanted: bool
+) -> Steps[None]:
+    if (name in there.members) == is_wanted:
+        return
+    kept = [each for each in there.members if each != name] + ([name] if is_wanted else [])
+    blob_name = list_blob_name(index, key)
+    if not kept:
+        if not (yield from ask(DeleteBlob(index.container, blob_name, there.etag))):
+            raise _list_changed()
+        return
+    content, metadata = msgspec.json.encode(sorted(kept)), _list_blob_metadata(key)
+    put = PutBlob(index.container, blob_name, content, metadata, there.etag)
+    try:
+        etag = yield from ask(put)
+    except ConflictError as error:
+        if error.code != "ContainerNotFound":
+            raise
+        yield from ask(CreateContainer(index.container))
+        etag = yield from ask(put)
+    if etag is None:
+        raise _list_changed()
+
+
+def _list_changed() -> ConflictError:
+    return ConflictError("ConditionNotMet", "Another worker wrote the list.")
+
+
+# ---------------------------------------------------------------------------------------------
+# Derived fields of owners elsewhere
+
+
+def settle_owner(context: Context, dependent: Dependent, key: RowKey) -> Steps[None]:
+    """Derive a field of one owner anew, from what is stored now."""
+    owner, field, marker = dependent.owner, dependent.field, dependent.marker
+    for _ in range(ROUNDS_MAX):
+        stored, _ = yield from load_as(context, owner, key)
+        if stored is None or field.name not in stored.model.fields:
+            return
+        source = stored.model.source_of(field)
+        if isinstance(marker, CopiedFrom):
+            source_key = derived.source_key(source, marker, stored.values)
+            found = None
+            if source_key is not None:
+                derived.check_public(source, marker, source_key)
+                found, _ = yield from load_as(context, source, source_key)
+            value = None if found is None else found.values[marker.field]
+        else:
+            value = yield from count_sources(context, source, marker, stored.values)
+        if value == stored.values[field.name]:
+            return
+        change = Change(
+            stored.model,
+            stored.origin,
+            dict(stored.values),
+            derived={field.name: value},
+        )
+        try:
+            yield from write(context, [change])
+        except ConflictError:
+            continue  # because the owner changed: look again
+        # Look again all the same: the source may have changed behind the first look.
+    raise _restless(dependent.name, key)
+
+
+# ---------------------------------------------------------------------------------------------
+# Blobs
+
+
+def _remove_blobs(context: Context, model: EntityType[Any], touched: Touched) -> Steps[None]:
+    """Remove blobs that the entity named, unless it still does. No other can ever name them."""
+    stored, _ = yield from load_as(context, model, touched.key)
+    for container, name in touched.blobs:
+        if not is_named(stored, container, name):
+            yield from ask(DeleteBlob(container, name))
+
+
+def remove_blob(container: str, name: str, etag: str) -> Steps[None]:
+    """Remove a blob if it is still the one that was looked at."""
+    yield from ask(DeleteBlob(container, name, etag))
+
+
+def is_named(stored: Stored | None, container: str, name: str) -> bool:
+    """Tell whether an entity names a blob, be it in a property that its type does not know."""
+    if stored is None:
+        return False
+    references = stored.references().values()
+    return any(each.container == container and each.name == name for each in references) or any(
+        isinstance(value, str) and name in value for value in stored.origin.extra.values()
+    )
+
+
+def _restless(what: str, key: RowKey) -> StoreBusyError:
+    return StoreBusyError(
+        "TooManyConflicts",
+        f"What {what!r} follows did not stand still.",
+        facts={"partition_key": key.partition, "row_key": key.row},
+        hint="It is tried again later.",
+    )

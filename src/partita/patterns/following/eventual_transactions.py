@@ -1,0 +1,90 @@
+"""Eventually consistent transactions: named, idempotent steps that a worker runs to the end.
+
+A transaction is started by a message, or in the same group as a change (then neither happens
+without the other). The worker runs the steps in order; if it dies, another one runs them again
+from the first. Between steps others see the work half done: there is no isolation.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from partita.errors import DefinitionError, UnknownTypeError, UsageError
+from partita.patterns.writing.context import Context
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+Step = Callable[..., Any]
+"""`step(db, arguments)`, plain or asynchronous. Doing it twice must do no more than once."""
+_IDEMPOTENT = "__partita_idempotent__"
+
+
+class Started(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The message that starts a transaction."""
+
+    transaction: str
+    arguments: str
+    """JSON."""
+
+
+class EventualTransaction(msgspec.Struct, frozen=True):
+    """Steps under a name. Made by `eventual`."""
+
+    name: str
+    steps: tuple[Step, ...]
+
+
+def idempotent(step: F) -> F:
+    """Declare that doing a step twice, or doing it over, does no more than doing it once.
+
+    >>> @idempotent
+    ... async def remove(db, arguments):
+    ...     await db.table(Employee).delete_if_exists(**arguments)
+    """
+    setattr(step, _IDEMPOTENT, True)
+    return step
+
+
+def eventual(name: str, *steps: Step) -> EventualTransaction:
+    """Declare an eventually consistent transaction of steps marked `@idempotent`."""
+    if not name or not steps:
+        raise DefinitionError(
+            "TransactionRefused",
+            "A transaction has a name and at least one step.",
+            facts={"transaction": name},
+        )
+    for step in steps:
+        if not getattr(step, _IDEMPOTENT, False):
+            raise DefinitionError(
+                "StepNotIdempotent",
+                f"{getattr(step, '__name__', step)!r} is not declared idempotent.",
+                facts={"transaction": name},
+                hint="A worker may run it twice. Use upsert and delete_if_exists, and mark it "
+                "@idempotent.",
+            )
+    return EventualTransaction(name, steps)
+
+
+def start_message(transaction: EventualTransaction, arguments: dict[str, Any]) -> Started:
+    """Return what starts a transaction. Arguments are what JSON can hold."""
+    try:
+        text = msgspec.json.encode(arguments).decode()
+    except TypeError as error:
+        raise UsageError(
+            "ArgumentsRefused",
+            f"The arguments of {transaction.name!r} cannot be stored as JSON: {error}.",
+            hint="Give keys and plain values, and let the steps read what they need.",
+        ) from error
+    return Started(transaction.name, text)
+
+
+def find_transaction(context: Context, name: str) -> EventualTransaction:
+    found = context.transactions.get(name)
+    if not isinstance(found, EventualTransaction):
+        raise UnknownTypeError(
+            "TransactionUnknown",
+            f"This worker does not know the transaction {name!r}.",
+            hint="Give it to the worker: db.know(transaction), or transactions=[...].",
+        )
+    return found

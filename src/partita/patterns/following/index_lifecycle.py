@@ -1,0 +1,723 @@
+"""The life of an index: write-only, rebuilt, readable, disabled; and whether it tells the truth.
+
+The state of an index is a row of the entity's own table:
+
+    partition key  ~partita
+    row key        ~ix_<type>@<index>
+    State          write-only | readable | disabled
+    Progress       where a rebuild goes on (JSON)
+
+An index that is declared over stored entities starts write-only: it follows changes, and is
+not read until a rebuild has brought the older ones in.
+
+The entities of a page are worked on side by side. Nothing of that is stored before the page is
+done, so that whoever goes on begins with the first one that may be missing. The module stays
+whole because rebuilding and repairing are one road, in two orders.
+"""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from partita.errors import (
+    ConflictError,
+    EntityExistsError,
+    EntityNotFoundError,
+    IndexNotReadableError,
+    InvalidPropertyError,
+    NewerVersionError,
+    TableNotFoundError,
+    UniqueViolationError,
+    UnknownTypeError,
+    UsageError,
+)
+from partita.patterns.fields.load_state import are_same
+from partita.patterns.fields.markers import CopiedFrom
+from partita.patterns.following.bring_up_to_date import (
+    is_named,
+    list_blob_key,
+    list_blob_prefix,
+    load_as,
+    read_list_blob,
+    remove_blob,
+    settle_absent,
+    settle_index,
+    settle_owner,
+    show,
+    version_of,
+)
+from partita.patterns.following.progress_counter import Progress, Tally
+from partita.patterns.planning.filter_text import bounds_text, quoted
+from partita.patterns.protocol.calls import (
+    Continuation,
+    CreateContainer,
+    CreateTable,
+    DeleteBlob,
+    GetRow,
+    ListBlobs,
+    ListedBlob,
+    Parallel,
+    QueryRows,
+    RowOperation,
+    Steps,
+    Verb,
+    WriteRows,
+    ask,
+)
+from partita.patterns.protocol.values import Row, RowKey, Value
+from partita.patterns.types import row_layout as layout
+from partita.patterns.types.blob_values import entity_of
+from partita.patterns.types.decorators import EntityType
+from partita.patterns.types.indexes import AnyIndex, ListIndex, Storage
+from partita.patterns.types.row_layout import COPY_MARK, STATES_PARTITION, VERSION
+from partita.patterns.writing import derived_fields as derived
+from partita.patterns.writing import index_rows as copies
+from partita.patterns.writing.context import Context, IndexState
+from partita.patterns.writing.load import count_sources, load
+from partita.patterns.writing.rows import read_copy, shows_secrets
+from partita.patterns.writing.write import Change, write
+from partita.ticks import TICKS_PER_SECOND
+
+T = TypeVar("T")
+
+_STATE = layout.STATE
+_PROGRESS = "Progress"
+
+
+class Drift(msgspec.Struct, frozen=True):
+    """One thing that is not as it should be."""
+
+    kind: str
+    """missing, stale, orphan, wrong (a derived field) or dangling (a reference)."""
+    what: str
+    """The index or the field."""
+    table: str
+    key: RowKey
+    """The entity; of an orphan, the row itself."""
+
+
+# ---------------------------------------------------------------------------------------------
+# States
+
+
+def state_key(index: AnyIndex) -> RowKey:
+    return layout.state_key(index.owner.name, index.name)
+
+
+def create_tables(context: Context) -> Steps[list[str]]:
+    """Create what is missing of the tables of all known types, and read the states of indexes."""
+    made: list[str] = []
+    for table in tables_of(context):
+        if (yield from ask(CreateTable(table))):
+            made.append(table)  # noqa: PERF401 - a comprehension cannot yield
+    if context.capabilities.has_blobs:
+        for container in _containers(context):
+            yield from ask(CreateContainer(container))
+    for model in list(context.models.values()):
+        for index in model.indexes:
+            yield from _begin(context, index, is_new=model.table in made)
+    return made
+
+
+def tables_of(context: Context) -> list[str]:
+    names = {model.table for model in context.models.values()}
+    for model in context.models.values():
+        names.update(
+            index.table
+            for index in model.indexes
+            if not (isinstance(index, ListIndex) and index.storage is Storage.BLOB)
+        )
+    return sorted(names)
+
+
+def _containers(context: Context) -> list[str]:
+    names = {
+        field.blob.container
+        for model in context.models.values()
+        for field in model.fields.values()
+        if field.blob is not None
+    }
+    names.update(
+        index.container
+        for model in context.models.values()
+        for index in model.indexes
+        if isinstance(index, ListIndex) and index.storage is Storage.BLOB
+    )
+    return sorted(names)
+
+
+def _begin(context: Context, index: AnyIndex, *, is_new: bool) -> Steps[None]:
+    state = yield from read_state(context, index)
+    if state is not None:
+        return
+    is_empty = is_new or not (yield from _has_entities(index.owner))
+    first = IndexState.READABLE if is_empty else IndexState.WRITE_ONLY
+    row = Row(state_key(index), _state_properties(first))
+    try:
+        yield from ask(WriteRows(index.owner.table, (RowOperation(Verb.INSERT, row),)))
+        context.states[index.owner.name, index.name] = first
+    except EntityExistsError:
+        yield from read_state(context, index)
+
+
+def _has_entities(model: EntityType[Any]) -> Steps[bool]:
+    query = QueryRows(model.table, type_filter(model), ("PartitionKey", "RowKey"), 1)
+    while True:
+        page = yield from ask(query)
+        if _of_type(model, page.rows):
+            return True
+        if page.continuation is None:
+            return False
+        query = msgspec.structs.replace(query, continuation=page.continuation)
+
+
+def type_filter(model: EntityType[Any]) -> str:
+    """Return the filter that selects the first rows of a type's entities."""
+    if model.type_property is None:
+        return f"PartitionKey ne {quoted(STATES_PARTITION)}"
+    names = (f"{model.type_property} eq {quoted(each.name)}" for each in model.family())
+    return " or ".join(names)
+
+
+def _of_type(model: EntityType[Any], rows: Sequence[Row]) -> Sequence[Row]:
+    """Return the rows that are entities: where no type is stored, their keys must tell it."""
+    if model.type_property is not None:
+        return rows
+    return [
+        row
+        for row in rows
+        if model.partition.matches(row.key.partition) and model.row.matches(row.key.row)
+    ]
+
+
+def _state_properties(state: IndexState, progress: str = "") -> dict[str, Value]:
+    return {"EntityType": "~index", _STATE: state.value, _PROGRESS: progress}
+
+
+def read_state(context: Context, index: AnyIndex) -> Steps[IndexState | None]:
+    """Read and remember the state of an index; None if nobody wrote one."""
+    row = yield from ask(GetRow(index.owner.table, state_key(index)))
+    if row is None:
+        return None
+    state = IndexState(str(row.properties[_STATE]))
+    context.states[index.owner.name, index.name] = state
+    return state
+
+
+def write_state(
+    context: Context, index: AnyIndex, state: IndexState, progress: str = ""
+) -> Steps[None]:
+    row = Row(state_key(index), _state_properties(state, progress))
+    yield from ask(WriteRows(index.owner.table, (RowOperation(Verb.UPSERT_REPLACE, row),)))
+    context.states[index.owner.name, index.name] = state
+
+
+def require_readable(context: Context, index: AnyIndex) -> Steps[None]:
+    """Raise unless an index may be read."""
+    if context.state_of(index) is IndexState.READABLE:
+        return
+    state = yield from read_state(context, index)
+    if state is IndexState.READABLE:
+        return
+    said = "has no state yet" if state is None else f"is {state.value}"
+    raise IndexNotReadableError(
+        "IndexNotReadable",
+        f"The index {index.name!r} of {index.owner.name} {said}: reading it could miss entities.",
+        facts={"index": index.name, "table": index.owner.table},
+        hint="Call db.create_tables() once, and db.rebuild(index) if entities were stored before "
+        "the index was declared (partita patterns rebuild does it from the command line).",
+    )
+
+
+# ---------------------------------------------------------------------------------------------
+# Rebuilding
+
+
+def rebuild(context: Context, index: AnyIndex, progress: Progress) -> Steps[int]:
+    """Bring every stored entity into an index, then let it be read. It goes on where it stopped.
+
+    Writers need not stop: they keep the index up to date for whatever they touch.
+    """
+    row = yield from ask(GetRow(index.owner.table, state_key(index)))
+    if row is not None and row.properties[_STATE] == IndexState.DISABLED.value:
+        yield from _clear(context, index, ignore)  # what was left there follows nothing
+    stored = "" if row is None else str(row.properties.get(_PROGRESS, ""))
+    start = msgspec.json.decode(stored, type=_Rebuilt) if stored else _Rebuilt()
+    yield from write_state(context, index, IndexState.WRITE_ONLY, stored)
+    tally, query = Tally(progress, start.done), _entities(index.owner, start.continuation)
+    while True:
+        page = yield from ask(query)
+        keys = [row.key for row in _of_type(index.owner, page.rows)]
+        yield from _reindex_all(context, index, keys, tally)
+        if page.continuation is None:
+            break
+        query = msgspec.structs.replace(query, continuation=page.continuation)
+        # Only now: what is stored says that everything before it is done.
+        kept = msgspec.json.encode(_Rebuilt(tally.done, page.continuation)).decode()
+        yield from write_state(context, index, IndexState.WRITE_ONLY, kept)
+    yield from write_state(context, index, IndexState.READABLE)
+    return tally.done
+
+
+class _Rebuilt(msgspec.Struct, frozen=True):
+    done: int = 0
+    continuation: Continuation | None = None
+
+
+def _entities(model: EntityType[Any], continuation: Continuation | None = None) -> QueryRows:
+    return QueryRows(
+        model.table, type_filter(model), ("PartitionKey", "RowKey"), continuation=continuation
+    )
+
+
+def _reindex_all(
+    context: Context, index: AnyIndex, keys: Sequence[RowKey], tally: Tally
+) -> Steps[None]:
+    """Bring entities into an index that most likely lacks them, side by side.
+
+    Those that share an index entity go one after the other: they would only keep each other
+    from writing it, and who loses too often gives up.
+    """
+    lists: dict[object, list[tuple[RowKey, RowKey | None]]] = {}
+    if _is_shared(index):
+        looks = yield from _side_by_side(context, [_list_of(context, index, key) for key in keys])
+        for key, wanted in zip(keys, looks, strict=True):
+            lists.setdefault(wanted, []).append((key, wanted))
+    else:
+        lists = {key: [(key, None)] for key in keys}
+    chains = [_reindex_chain(context, index, each, tally) for each in lists.values()]
+    yield from _side_by_side(context, chains)
+
+
+def _is_shared(index: AnyIndex) -> bool:
+    """Tell whether one row or blob of an index stands for several entities."""
+    return isinstance(index, ListIndex) and index.storage is not Storage.ROWS
+
+
+def _list_of(context: Context, index: AnyIndex, key: RowKey) -> Steps[RowKey | None]:
+    """Return the list that an entity belongs into, by a look that decides nothing else."""
+    stored, _ = yield from load_as(context, index.owner, key)
+    return copies.key_of(index, version_of(stored))
+
+
+def _reindex_chain(
+    context: Context,
+    index: AnyIndex,
+    members: Sequence[tuple[RowKey, RowKey | None]],
+    tally: Tally,
+) -> Steps[None]:
+    for key, known in members:
+        if index.is_local or _is_shared(index):
+            yield from reindex(context, index, key, [] if known is None else [known])
+        else:
+            yield from settle_absent(context, index, key)
+        tally.add()
+
+
+def _side_by_side(context: Context, steps: Sequence[Steps[T]]) -> Steps[Sequence[T]]:
+    """Drive steps at once, as many as the database allows; return their answers in order."""
+    if not steps:
+        return ()
+    answers = yield from ask(Parallel(tuple(steps), context.options.parallel))
+    return answers
+
+
+def reindex(
+    context: Context, index: AnyIndex, key: RowKey, known: Sequence[RowKey] = ()
+) -> Steps[None]:
+    """Bring one entity into an index, whatever is there; `known` is where it may be already."""
+    if not index.is_local:
+        yield from settle_index(context, index.owner, index, key, known)
+        return
+    looked_at: RowKey | None = None
+    while True:
+        stored, _ = yield from load_as(context, index.owner, key)
+        if stored is None:
+            return
+        change = Change(
+            stored.model, stored.origin, dict(stored.values), is_merge=True, reindexed=index
+        )
+        try:
+            yield from write(context, [change])
+        except UniqueViolationError as error:
+            taken = RowKey(str(error.facts["partition_key"]), str(error.facts["row_key"]))
+            if taken == looked_at:
+                error.facts["entity"] = key.row  # for there is no object of the caller to name it
+                raise
+            looked_at = taken
+            yield from _remove_orphan(context, index, taken)
+            continue  # because perhaps nobody has the value
+        except ConflictError:
+            continue  # because the entity changed: bring in what it is now
+        return
+
+
+def replay(context: Context, model: EntityType[Any], name: str, progress: Progress) -> Steps[int]:
+    """Show every stored entity of a type to one of its views.
+
+    What was deleted is not told of: empty first what the view wrote.
+    """
+    view = next((each for each in model.all_views() if each.name == name), None)
+    if view is None:
+        raise UsageError(
+            "ViewUnknown",
+            f"{model.name} has no view {name!r}.",
+            facts={"type": model.name},
+            hint=f"It has {', '.join(each.name for each in model.all_views()) or 'none'}.",
+        )
+    done, query = 0, _entities(model)
+    while True:
+        page = yield from ask(query)
+        for row in page.rows:
+            yield from show(context, model, view, row.key)
+            done += 1
+            progress(done)
+        if page.continuation is None:
+            return done
+        query = msgspec.structs.replace(query, continuation=page.continuation)
+
+
+def disable(context: Context, index: AnyIndex, progress: Progress) -> Steps[int]:
+    """Stop an index and remove its rows. Writers elsewhere must have stopped following it."""
+    yield from write_state(context, index, IndexState.DISABLED)
+    return (yield from _clear(context, index, progress))
+
+
+def _clear(context: Context, index: AnyIndex, progress: Progress) -> Steps[int]:
+    """Remove all that an index stored; return how many rows or blobs that were."""
+    tally = Tally(progress)
+    if isinstance(index, ListIndex) and index.storage is Storage.BLOB:
+        blobs = yield from _list_blobs(index)
+        removals = [_remove_list(index, blob.name, tally) for blob in blobs]
+    else:
+        rows = yield from _index_rows(index, ("PartitionKey", "RowKey"))
+        removals = [_remove_row(index, row.key, tally) for row in rows]
+    yield from _side_by_side(context, removals)
+    return tally.done
+
+
+def _remove_list(index: ListIndex[Any], name: str, tally: Tally) -> Steps[None]:
+    yield from ask(DeleteBlob(index.container, name))
+    tally.add()
+
+
+def _remove_row(index: AnyIndex, key: RowKey, tally: Tally) -> Steps[None]:
+    with contextlib.suppress(EntityNotFoundError):
+        yield from ask(WriteRows(index.table, (RowOperation(Verb.DELETE, Row(key, {})),)))
+    tally.add()
+
+
+def ignore(_: int) -> None:
+    """Be told of progress by whom nobody watches."""
+
+
+def _index_rows(index: AnyIndex, select: tuple[str, ...] | None) -> Steps[list[Row]]:
+    rows: list[Row] = []
+    query = QueryRows(index.table, _rows_of(index), select)
+    try:
+        while True:
+            page = yield from ask(query)
+            rows += page.rows
+            if page.continuation is None:
+                return rows
+            query = msgspec.structs.replace(query, continuation=page.continuation)
+    except TableNotFoundError:
+        return rows
+
+
+def _list_blobs(index: ListIndex[Any]) -> Steps[list[ListedBlob]]:
+    blobs: list[ListedBlob] = []
+    call = ListBlobs(index.container, list_blob_prefix(index))
+    try:
+        while True:
+            page = yield from ask(call)
+            blobs += page.blobs
+            if not page.continuation:
+                return blobs
+            call = msgspec.structs.replace(call, continuation=page.continuation)
+    except ConflictError as error:
+        if error.code != "ContainerNotFound":
+            raise
+        return blobs
+
+
+def _rows_of(index: AnyIndex) -> str:
+    name = index.owner.type_property
+    if name is None:
+        bounds = index.row.bounds({})
+        here = bounds_text("RowKey", bounds.lower, bounds.upper)
+        return " and ".join(filter(None, (here, f"({copies.MEMBER_ROW} ge '' or Ids0 ge '')")))
+    return f"{name} eq {quoted(index.owner.name + COPY_MARK + index.name)}"
+
+
+# ---------------------------------------------------------------------------------------------
+# Verifying and repairing
+
+
+_Wanted = dict[str, dict[RowKey, set[tuple[str, ...]]]]
+"""By index and key of a row or list: the members that belong there."""
+
+
+def verify(context: Context, model: EntityType[Any], progress: Progress) -> Steps[list[Drift]]:
+    """Compare everything that follows the entities of a type with them. It scans the tables."""
+    found: list[Drift] = []
+    tally, query = Tally(progress), _entities(model)
+    indexes = [each for each in model.indexes if each in context.live_indexes(model)]
+    wanted: _Wanted = {index.name: {} for index in indexes}
+    while True:
+        page = yield from ask(query)
+        checks = [
+            _check_entity(context, model, row.key, indexes, tally)
+            for row in _of_type(model, page.rows)
+        ]
+        for checked in (yield from _side_by_side(context, checks)):
+            found += checked.drifts
+            for name, key, member in checked.wanted:
+                wanted[name].setdefault(key, set()).add(member)
+        if page.continuation is None:
+            break
+        query = msgspec.structs.replace(query, continuation=page.continuation)
+    for index in indexes:
+        found += yield from _orphans(context, index, wanted[index.name])
+    return found
+
+
+class _Checked(msgspec.Struct):
+    """What the look at one entity told: what is not right, and what its indexes should hold."""
+
+    drifts: list[Drift] = []
+    wanted: list[tuple[str, RowKey, tuple[str, ...]]] = []
+
+
+def _check_entity(
+    context: Context,
+    model: EntityType[Any],
+    key: RowKey,
+    indexes: Sequence[AnyIndex],
+    tally: Tally,
+) -> Steps[_Checked]:
+    checked = _Checked()
+    stored, _ = yield from load_as(context, model, key)
+    version = version_of(stored)
+    if stored is not None and version is not None:
+        for index in indexes:
+            place = copies.key_of(index, version)
+            if place is None:
+                continue
+            member = copies.member_name(index, key) if isinstance(index, ListIndex) else ()
+            checked.wanted.append((index.name, place, tuple(member)))
+            kind = yield from _compare(context, index, place, version)
+            if kind:
+                checked.drifts.append(Drift(kind, index.name, model.table, key))
+        for field in stored.model.fields.values():
+            if field.derived is not None:
+                is_right = yield from _is_derived(context, stored.model, field.name, stored.values)
+                if not is_right:
+                    checked.drifts.append(Drift("wrong", field.name, model.table, key))
+    tally.add()
+    return checked
+
+
+def _compare(context: Context, index: AnyIndex, key: RowKey, version: copies.Version) -> Steps[str]:
+    if isinstance(index, ListIndex) and index.storage is not Storage.ROWS:
+        if index.storage is Storage.BLOB:
+            members = (yield from read_list_blob(index, key)).members
+        else:
+            row = yield from ask(GetRow(index.table, key))
+            members = [] if row is None else copies.members_in(row.properties)
+        return "" if copies.member_name(index, version.key) in members else "missing"
+    there = yield from ask(GetRow(index.table, key))
+    if there is None:
+        return "missing"
+    return "" if _says_the_same(context, index, there, version) else "stale"
+
+
+def _says_the_same(context: Context, index: AnyIndex, there: Row, version: copies.Version) -> bool:
+    """Return whether a row of an index tells of its entity what is stored of it.
+
+    What is read of it is compared, not its properties: one that is absent reads as the default
+    of its field.
+    """
+    expected = copies.row_of(index, version, context.sealing)
+    assert expected is not None
+    ours, theirs = expected.properties, there.properties
+    marks = [copies.MEMBER_PARTITION, copies.MEMBER_ROW, VERSION, index.owner.type_property or ""]
+    if any(ours.get(name) != theirs.get(name) for name in marks):
+        return False
+    if isinstance(index, ListIndex):
+        return True
+    if shows_secrets(there, expected):
+        return False
+    try:
+        told = read_copy(index, there, context.sealing)
+    except InvalidPropertyError:
+        return False
+    return all(are_same(told[name], version.values[name]) for name in index.copied)
+
+
+def _is_derived(
+    context: Context, model: EntityType[Any], name: str, values: dict[str, Any]
+) -> Steps[bool]:
+    field = model.fields[name]
+    source, marker = model.source_of(field), field.derived
+    if isinstance(marker, CopiedFrom):
+        key = derived.source_key(source, marker, values)
+        found = None
+        if key is not None:
+            found, _ = yield from load_as(context, source, key)
+        expected = None if found is None else found.values[marker.field]
+    else:
+        assert marker is not None
+        expected = yield from count_sources(context, source, marker, values)
+    return are_same(values[name], expected)
+
+
+def _orphans(
+    context: Context, index: AnyIndex, wanted: Mapping[RowKey, set[tuple[str, ...]]]
+) -> Steps[list[Drift]]:
+    """Find rows of an index that no entity wants, and lists with a member too many."""
+    strays: list[RowKey] = []
+    if isinstance(index, ListIndex) and index.storage is not Storage.ROWS:
+        for key, members in (yield from _lists(context, index)):
+            if not members or not members <= wanted.get(key, set()):
+                strays.append(key)
+    else:
+        rows = yield from _index_rows(index, ("PartitionKey", "RowKey"))
+        strays = [row.key for row in rows if row.key not in wanted]
+    return [Drift("orphan", index.name, index.table, key) for key in strays]
+
+
+def _lists(
+    context: Context, index: ListIndex[Any]
+) -> Steps[list[tuple[RowKey, set[tuple[str, ...]]]]]:
+    """Return the keys of all lists of an index, and the members in each."""
+    if index.storage is Storage.BLOB:
+        blobs = yield from _list_blobs(index)
+        keys = [list_blob_key(index, blob) for blob in blobs]
+        reads = [read_list_blob(index, key) for key in keys]
+        lists = yield from _side_by_side(context, reads)
+        return [
+            (key, set(map(tuple, listed.members))) for key, listed in zip(keys, lists, strict=True)
+        ]
+    rows = yield from _index_rows(index, None)
+    return [(row.key, set(map(tuple, copies.members_in(row.properties)))) for row in rows]
+
+
+def repair(
+    context: Context, model: EntityType[Any], drifts: Sequence[Drift], progress: Progress
+) -> Steps[int]:
+    """Put right what `verify` found; each is looked at again before it is touched.
+
+    Orphans go first: one may hold the unique value that an entity lacks its copy for.
+    """
+    tally, indexes = Tally(progress), {each.name: each for each in model.indexes}
+    orphans: dict[object, list[Drift]] = {}
+    absent: dict[str, list[RowKey]] = {}
+    wrong: dict[RowKey, list[Drift]] = {}
+    for drift in drifts:
+        index = indexes.get(drift.what)
+        if index is None:
+            wrong.setdefault(drift.key, []).append(drift)
+        elif drift.kind == "orphan":
+            # What a stray list names may belong into another one, which others name too.
+            apart = drift.what if _is_shared(index) else (drift.what, drift.key)
+            orphans.setdefault(apart, []).append(drift)
+        else:
+            absent.setdefault(drift.what, []).append(drift.key)
+    removals = [_remove_orphans(context, indexes, each, tally) for each in orphans.values()]
+    yield from _side_by_side(context, removals)
+    for name, keys in absent.items():
+        yield from _reindex_all(context, indexes[name], keys, tally)
+    mends = [_derive_anew(context, model, each, tally) for each in wrong.values()]
+    yield from _side_by_side(context, mends)
+    return tally.done
+
+
+def _remove_orphans(
+    context: Context, indexes: Mapping[str, AnyIndex], drifts: Sequence[Drift], tally: Tally
+) -> Steps[None]:
+    for drift in drifts:
+        yield from _remove_orphan(context, indexes[drift.what], drift.key)
+        tally.add()
+
+
+def _derive_anew(
+    context: Context, model: EntityType[Any], drifts: Sequence[Drift], tally: Tally
+) -> Steps[None]:
+    """Derive the fields of one owner, one after the other."""
+    for drift in drifts:
+        if drift.kind == "wrong":
+            for dependent in derived.dependents_of(model, drift.what):
+                yield from settle_owner(context, dependent, drift.key)
+        tally.add()
+
+
+def _remove_orphan(context: Context, index: AnyIndex, key: RowKey) -> Steps[None]:
+    """Settle an index row, or a list, for every entity that it names."""
+    if isinstance(index, ListIndex) and index.storage is Storage.BLOB:
+        names = (yield from read_list_blob(index, key)).members
+    else:
+        row = yield from ask(GetRow(index.table, key))
+        if row is None:
+            return
+        if isinstance(index, ListIndex) and index.storage is not Storage.ROWS:
+            names = copies.members_in(row.properties)
+        else:
+            member = copies.member_of(row, is_local=index.is_local)
+            names = [[member.partition, member.row]]
+    for name in names:
+        owner = RowKey(*name) if len(name) == 2 else RowKey(key.partition, name[0])
+        yield from settle_index(context, index.owner, index, owner, [key])
+
+
+# ---------------------------------------------------------------------------------------------
+# Blobs that no entity names
+
+
+def collect_blobs(context: Context, container: str, progress: Progress) -> Steps[int]:
+    """Remove blobs that were written for an entity that was never stored.
+
+    Only those older than the grace: a writer may be between the blob and the entity.
+    """
+    before = context.clock.ticks() / TICKS_PER_SECOND - context.options.blob_grace
+    done, continuation = 0, ""
+    while True:
+        page = yield from ask(ListBlobs(container, continuation=continuation))
+        for blob in page.blobs:
+            owner = entity_of(blob.metadata)
+            if owner is None or blob.modified.timestamp() > before:
+                continue
+            table, key = owner
+            if not (yield from _is_used(context, table, key, container, blob.name)):
+                yield from remove_blob(container, blob.name, blob.etag)
+                done += 1
+                progress(done)
+        if not page.continuation:
+            return done
+        continuation = page.continuation
+
+
+def _is_used(context: Context, table: str, key: RowKey, container: str, name: str) -> Steps[bool]:
+    """Tell whether the entity that a blob was written for names it, or may do so.
+
+    Who does not know the type of an entity, or its version, does not know what it names.
+    """
+    models = [
+        model
+        for model in context.models.values()
+        if model.table.lower() == table.lower()
+        and model.partition.matches(key.partition)
+        and model.row.matches(key.row)
+    ]
+    is_told = False
+    for model in models:
+        try:
+            stored = yield from load(context, model, key)
+        except (UnknownTypeError, NewerVersionError):
+            continue
+        is_told = True
+        if is_named(stored, container, name):
+            return True
+    return not is_told

@@ -1,0 +1,1 @@
+"""SAS tokens for exactly the keys of some entities."""

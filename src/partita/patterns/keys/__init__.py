@@ -1,0 +1,1 @@
+"""Key templates, and the proofs that their keys are unique and sorted."""

@@ -1,0 +1,310 @@
+"""Parts of a key of a fixed width: numbers, times, dates, UUIDs.
+
+Each value has a code, a whole number from 0, and codes sort as values do. Ends of an interval
+that are no values of the part (too large, too fine) lie between two codes and need no error;
+values to be written do.
+"""
+
+import re
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from partita.errors import InvalidKeyError
+from partita.keys import DOTNET_TICKS_MAX
+from partita.patterns.keys.intervals import Interval
+from partita.patterns.keys.key_parts import KeyPart
+from partita.patterns.keys.key_text import Bounds, nothing, successor
+from partita.patterns.protocol.values import Instant
+from partita.ticks import TICKS_PER_MICROSECOND
+
+_YEAR_ONE = datetime(1, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+"""Ticks in a microsecond: Python keeps no single ones."""
+_SEVENTH_DIGIT = re.compile(r"\.[0-9]{6}([0-9])")
+_LAST_DAY = 9999_12_31
+
+
+class CodePart(KeyPart, frozen=True):
+    """A part whose values have codes up to `code_max`, written in `width` characters."""
+
+    code_max: int
+    width: int
+    descends: bool = False
+
+    @property
+    def is_ordered(self) -> bool:
+        return True
+
+    @property
+    def is_descending(self) -> bool:
+        return self.descends
+
+    @property
+    def is_prefix_free(self) -> bool:
+        return True
+
+    @property
+    def length_min(self) -> int:
+        return self.width
+
+    @property
+    def pattern(self) -> str:
+        return f"[0-9]{{{self.width}}}"
+
+    @property
+    def grain(self) -> int:
+        """How many codes one value of Python stands for."""
+        return 1
+
+    @property
+    def domain(self) -> str:
+        """What the values are, in words."""
+        raise NotImplementedError
+
+    def code(self, value: Any) -> tuple[int, bool]:
+        """Return the greatest code not above the value, and whether it is the value's own."""
+        raise NotImplementedError
+
+    def value(self, code: int) -> Any:
+        raise NotImplementedError
+
+    def own_code(self, value: Any) -> tuple[int, bool]:
+        """Return the code to write, which may be finer than the grain."""
+        return self.code(value)
+
+    def write(self, code: int) -> str:
+        return f"{code:0{self.width}d}"
+
+    def read(self, text: str) -> int:
+        return int(text)
+
+    def encode(self, value: Any) -> str:
+        code, is_exact = self.own_code(value)
+        if not is_exact or not 0 <= code <= self.code_max:
+            raise InvalidKeyError(
+                "KeyOutOfRange",
+                f"The value of the key field {self.field!r} is not {self.domain}.",
+                facts={"field": self.field},
+                hint="Give the template room for the largest value before anything is stored.",
+            )
+        return self.write(self.code_max - code if self.descends else code)
+
+    def decode(self, text: str) -> Any:
+        code = self.read(text)
+        if code > self.code_max:
+            raise ValueError(text)
+        return self.value(self.code_max - code if self.descends else code)
+
+    def narrow(self, prefix: str, interval: Interval) -> Bounds:
+        if interval.prefix is not None:
+            self.refuse_type(f"{self.domain} and no starting_with()", interval.prefix)
+        low, high = max(self._least(interval), 0), min(self._most(interval), self.code_max)
+        if low > high:
+            return nothing(prefix, self.field)
+        if self.descends:
+            low, high = self.code_max - high, self.code_max - low
+        lower, upper = prefix + self.write(low), successor(prefix + self.write(high))
+        return Bounds(lower, upper, frozenset((self.field,)))
+
+    def _least(self, interval: Interval) -> int:
+        if interval.lower is None:
+            return 0
+        code, is_exact = self.code(interval.lower)
+        return code if is_exact and interval.has_lower_inside else code + self.grain
+
+    def _most(self, interval: Interval) -> int:
+        if interval.upper is None:
+            return self.code_max
+        code, is_exact = self.code(interval.upper)
+        return code - 1 if is_exact and not interval.has_upper_inside else code + self.grain - 1
+
+
+class PaddedInt(CodePart, frozen=True, kw_only=True):
+    """`{id:06d}`."""
+
+    kind: type[int]
+
+    @property
+    def domain(self) -> str:
+        return f"an int of up to {self.width} digits, not below zero"
+
+    def code(self, value: Any) -> tuple[int, bool]:
+        if not isinstance(value, int) or isinstance(value, bool):
+            self.refuse_type("an int", value)
+        return int(value), True
+
+    def value(self, code: int) -> Any:
+        return self.kind(code)
+
+
+class FixedPoint(CodePart, frozen=True, kw_only=True):
+    """`{amount:D12.2}`: 12 digits in all, 2 of them behind the point. Code 0 stays free."""
+
+    places: int
+
+    @property
+    def domain(self) -> str:
+        return f"a number of up to {self.width - 1} digits, {self.places} of them behind the point"
+
+    @property
+    def _offset(self) -> int:
+        return (self.code_max + 1) // 2
+
+    def code(self, value: Any) -> tuple[int, bool]:
+        if isinstance(value, int) and not isinstance(value, bool):
+            units, is_exact = value * 10**self.places, True
+        elif isinstance(value, Decimal) and value.is_finite():
+            units, is_exact = self._units(value)
+        else:
+            self.refuse_type("a finite Decimal", value)
+        return max(units + self._offset, 0), is_exact and units > -self._offset
+
+    def _units(self, value: Decimal) -> tuple[int, bool]:
+        # By whole numbers: arithmetic of decimals rounds to the precision of the context.
+        sign, digits, exponent = value.as_tuple()
+        assert isinstance(exponent, int), "the value is finite"
+        if not value:
+            return 0, True
+        if value.adjusted() + self.places >= self.width:
+            return (-self._offset if sign else self._offset), True
+        shift = exponent + self.places
+        magnitude, rest = int("".join(map(str, digits))), 0
+        if shift >= 0:
+            magnitude *= 10**shift
+        elif -shift > len(digits):
+            magnitude, rest = 0, magnitude
+        else:
+            magnitude, rest = divmod(magnitude, 10**-shift)
+        return (-magnitude - bool(rest) if sign else magnitude), not rest
+
+    def value(self, code: int) -> Decimal:
+        if code == 0:
+            raise ValueError(code)
+        units = code - self._offset
+        return Decimal((int(units < 0), tuple(map(int, str(abs(units)))), -self.places))
+
+
+class Truth(CodePart, frozen=True):
+    """A bool."""
+
+    @property
+    def domain(self) -> str:
+        return "a bool"
+
+    def code(self, value: Any) -> tuple[int, bool]:
+        if not isinstance(value, bool):
+            self.refuse_type("a bool", value)
+        return int(value), True
+
+    def value(self, code: int) -> bool:
+        return bool(code)
+
+
+class Moment(CodePart, frozen=True):
+    """`{at:desc}`, as .NET programs on the same table write it.
+
+    A key of theirs may hold a seventh digit of a second. It is read as an Instant, which is
+    written with that digit again, and compares as what Python keeps of it.
+    """
+
+    @property
+    def domain(self) -> str:
+        return "a moment of the years 1 to 9999 in UTC"
+
+    @property
+    def grain(self) -> int:
+        return TICKS_PER_MICROSECOND
+
+    def code(self, value: Any) -> tuple[int, bool]:
+        if not isinstance(value, datetime):
+            self.refuse_type("a datetime with a zone", value)
+        if value.utcoffset() is None:
+            raise InvalidKeyError(
+                "NaiveDatetime",
+                f"The key field {self.field!r} takes a datetime with a zone: without one it "
+                "names no moment.",
+                facts={"field": self.field},
+                hint="Make it with a zone: datetime(..., tzinfo=UTC).",
+            )
+        return (value - _YEAR_ONE) // _MICROSECOND * TICKS_PER_MICROSECOND, True
+
+    def own_code(self, value: Any) -> tuple[int, bool]:
+        code, is_exact = self.code(value)
+        digit = _SEVENTH_DIGIT.search(getattr(value, "text", ""))
+        return code + (int(digit[1]) if digit else 0), is_exact
+
+    def value(self, code: int) -> datetime:
+        microseconds, ticks = divmod(code, TICKS_PER_MICROSECOND)
+        moment = _YEAR_ONE + microseconds * _MICROSECOND
+        if not ticks:
+            return moment
+        seconds = moment.replace(tzinfo=None).isoformat(timespec="microseconds")
+        return Instant.of(moment, f"{seconds}{ticks}Z")
+
+
+class Day(CodePart, frozen=True):
+    """`{day:asc}`."""
+
+    @property
+    def domain(self) -> str:
+        return "a date"
+
+    def code(self, value: Any) -> tuple[int, bool]:
+        if not isinstance(value, date) or isinstance(value, datetime):
+            self.refuse_type("a date", value)
+        return value.year * 10_000 + value.month * 100 + value.day, True
+
+    def value(self, code: int) -> date:
+        return date(code // 10_000, code // 100 % 100, code % 100)
+
+
+class Guid(CodePart, frozen=True):
+    """A UUID, whose text sorts as its number does."""
+
+    @property
+    def domain(self) -> str:
+        return "a UUID"
+
+    @property
+    def pattern(self) -> str:
+        return "-".join(f"[0-9a-f]{{{digits}}}" for digits in (8, 4, 4, 4, 12))
+
+    def code(self, value: Any) -> tuple[int, bool]:
+        if not isinstance(value, UUID):
+            self.refuse_type("a UUID", value)
+        return value.int, True
+
+    def value(self, code: int) -> UUID:
+        return UUID(int=code)
+
+    def write(self, code: int) -> str:
+        return str(UUID(int=code))
+
+    def read(self, text: str) -> int:
+        return UUID(text).int
+
+
+def padded_int(field: str, digits: int, kind: type[int]) -> CodePart:
+    return PaddedInt(field, 10**digits - 1, digits, kind=kind)
+
+
+def fixed_point(field: str, digits: int, places: int) -> CodePart:
+    return FixedPoint(field, 2 * 10**digits - 1, digits + 1, places=places)
+
+
+def truth(field: str) -> CodePart:
+    return Truth(field, 1, 1)
+
+
+def moment(field: str, *, descends: bool) -> CodePart:
+    return Moment(field, DOTNET_TICKS_MAX, 19, descends)
+
+
+def day(field: str, *, descends: bool) -> CodePart:
+    return Day(field, _LAST_DAY, 8, descends)
+
+
+def guid(field: str) -> CodePart:
+    return Guid(field, 2**128 - 1, 36)

@@ -1,0 +1,257 @@
+"""Which kind of part a field of a type is in a key, by what its template says behind the colon.
+
+What is refused here says how the part could be written instead; `templates.py` puts that into
+the whole template.
+"""
+
+import re
+from collections.abc import Iterator
+from datetime import date, datetime
+from decimal import Decimal
+from enum import Enum, Flag
+from typing import Any, Literal, get_args, get_origin
+from uuid import UUID
+
+import msgspec
+
+from partita.patterns.fields.codecs import plain, union_members
+from partita.patterns.keys import fixed_width_parts as key_codes
+from partita.patterns.keys.key_parts import Bucket, Choice, Escaped, KeyPart, PlainInt, Text
+from partita.patterns.keys.key_text import RESERVED, is_legal
+from partita.tables import limits
+
+BUCKETS_MIN = 2
+BUCKETS_MAX = 256
+"""A reader fans out to so many places: more of them cost more than they spread."""
+
+Role = Literal["partition", "row"]
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where in which template a part stands."""
+
+    role: Role
+    following: str
+    """The literal behind it, up to the next field."""
+    is_last: bool
+    is_wide: bool = False
+    is_optional: bool = False
+
+
+class UnfitPartError(Exception):
+    """The part cannot be; `instead` is template text that could stand in its place."""
+
+    def __init__(self, code: str, message: str, *, instead: str = "", hint: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.instead = instead
+        self.hint = hint
+
+
+def part_for(field: str, spec: str, annotation: object, place: Place) -> KeyPart:
+    """Return the part for a field, or raise UnfitPartError."""
+    annotation = _plain_type(field, annotation, place)
+    buckets = re.fullmatch("hash([0-9]{1,4})", spec)
+    if buckets:
+        return _bucket(field, int(buckets[1]), annotation, place)
+    if get_origin(annotation) is Literal:
+        return _choice(field, spec, get_args(annotation), place)
+    if not isinstance(annotation, type):
+        raise _no_key_type(field, annotation)
+    if issubclass(annotation, Enum):
+        return _choice(field, spec, _members(field, annotation), place)
+    for kind, make in _KINDS:
+        if issubclass(annotation, kind):
+            return make(field, spec, annotation, place)
+    raise _no_key_type(field, annotation)
+
+
+def _plain_type(field: str, annotation: object, place: Place) -> Any:
+    annotation = plain(annotation)
+    members = union_members(annotation)
+    if members == (annotation,):
+        return annotation
+    if len(members) != 1:
+        raise _no_key_type(field, annotation)
+    if not place.is_optional:
+        raise UnfitPartError(
+            "KeyFieldOptional",
+            f"The field {field!r} may be None, and a key has no way to say None.",
+            hint="Give the field a type without None, or leave it out of the key.",
+        )
+    return plain(members[0])
+
+
+def _no_key_type(field: str, annotation: object) -> UnfitPartError:
+    name = getattr(annotation, "__name__", str(annotation))
+    return UnfitPartError(
+        "KeyFieldType",
+        f"The field {field!r} is of type {name}, which cannot be written in a key.",
+        hint="Keys take str, int, Decimal, bool, datetime, date, UUID, Enum and Literal.",
+    )
+
+
+def _wrong_spec(field: str, spec: str, kind: str, *rest: str) -> UnfitPartError:
+    colon = f":{spec}" if spec else ""
+    named = " or ".join(f"{{{field}{':' if other else ''}{other}}}" for other in rest)
+    return UnfitPartError(
+        "TemplateSpec",
+        f"A field of type {kind} cannot be written as {{{field}{colon}}}.",
+        hint=f"Write {named}.",
+    )
+
+
+def _not_descending(field: str) -> UnfitPartError:
+    return UnfitPartError(
+        "TemplateSpec",
+        f"The number {field!r} cannot be written in descending order: only a datetime or a date "
+        "can.",
+        hint=f"Keep an int field that falls as {field!r} rises, such as 99999999 - {field}, and "
+        "write that one in the key, with :08d.",
+    )
+
+
+def _text(field: str, spec: str, _: type, place: Place) -> KeyPart:
+    if spec == "esc":
+        return Escaped(field, place.following[:1])
+    if spec:
+        raise _wrong_spec(field, spec, "str", "", "esc")
+    return Text(field, place.is_wide)
+
+
+def _int(field: str, spec: str, kind: type, place: Place) -> KeyPart:
+    padded = re.fullmatch("0([1-9][0-9]{0,5})d", spec)
+    if padded:
+        return key_codes.padded_int(field, _digits(field, padded[1]), kind)
+    if spec == "" and place.role == "partition":
+        return PlainInt(field, kind)
+    if spec == "desc":
+        raise _not_descending(field)
+    raise UnfitPartError(
+        "TemplateSpec",
+        f"The number {field!r} would not sort: as text, 10 lies before 9.",
+        instead=f"{{{field}:08d}}",
+    )
+
+
+def _decimal(field: str, spec: str, _: type, _place: Place) -> KeyPart:
+    if spec == "desc":
+        raise _not_descending(field)
+    shape = re.fullmatch(r"D([1-9][0-9]{0,5})\.([0-9]{1,6})", spec)
+    if not shape or int(shape[2]) > int(shape[1]):
+        raise UnfitPartError(
+            "TemplateSpec",
+            f"The number {field!r} needs its digits: how many in all, and behind the point.",
+            instead=f"{{{field}:D12.2}}",
+        )
+    return key_codes.fixed_point(field, _digits(field, shape[1]), int(shape[2]))
+
+
+def _digits(field: str, text: str) -> int:
+    digits = int(text)
+    if digits > limits.KEY_CHARACTERS_MAX:
+        raise UnfitPartError(
+            "TemplateTooLong",
+            f"The part {field!r} is longer than a key can be: "
+            f"{limits.KEY_CHARACTERS_MAX} UTF-16 code units.",
+            hint="Leave out digits.",
+        )
+    return digits
+
+
+def _bool(field: str, spec: str, _: type, _place: Place) -> KeyPart:
+    if spec:
+        raise _wrong_spec(field, spec, "bool", "")
+    return key_codes.truth(field)
+
+
+def _datetime(field: str, spec: str, _: type, _place: Place) -> KeyPart:
+    if spec not in ("asc", "desc"):
+        raise _wrong_spec(field, spec, "datetime", "desc", "asc")
+    return key_codes.moment(field, descends=spec == "desc")
+
+
+def _date(field: str, spec: str, _: type, _place: Place) -> KeyPart:
+    if spec not in ("asc", "desc"):
+        raise _wrong_spec(field, spec, "date", "asc", "desc")
+    return key_codes.day(field, descends=spec == "desc")
+
+
+def _uuid(field: str, spec: str, _: type, _place: Place) -> KeyPart:
+    if spec not in ("", "uuid"):
+        raise _wrong_spec(field, spec, "UUID", "")
+    return key_codes.guid(field)
+
+
+_KINDS = (
+    (str, _text),
+    (bool, _bool),
+    (int, _int),
+    (Decimal, _decimal),
+    (datetime, _datetime),
+    (date, _date),
+    (UUID, _uuid),
+)
+"""In this order: a bool is an int, and a datetime a date."""
+
+
+def _members(field: str, annotation: type[Enum]) -> Iterator[Enum]:
+    if issubclass(annotation, Flag):
+        raise _no_key_type(field, annotation)
+    return iter(annotation)
+
+
+def _choice(field: str, spec: str, members: Any, place: Place) -> KeyPart:
+    if spec not in ("", "enum"):
+        raise _wrong_spec(field, spec, "Enum or Literal", "")
+    forms = {member: _form(field, member, place) for member in members}
+    kinds = {isinstance(member.value if isinstance(member, Enum) else member, str)
+             for member in forms}  # fmt: skip
+    if len(kinds) != 1:
+        raise UnfitPartError(
+            "KeyFieldType",
+            f"The values of {field!r} are not all text or all int, or there are none.",
+            hint="Keys take an Enum or Literal whose values are of one of the two types.",
+        )
+    return Choice(field, forms, "" if place.is_last else place.following, place.is_last,
+                  place.is_wide)  # fmt: skip
+
+
+def _form(field: str, member: object, place: Place) -> str:
+    value = member.value if isinstance(member, Enum) else member
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise UnfitPartError(
+            "KeyFieldType",
+            f"{value!r}, a value of {field!r}, is neither text nor int.",
+            hint="Keys take an Enum or Literal whose values are all text or all int.",
+        )
+    form = str.__str__(value) if isinstance(value, str) else int.__repr__(value)
+    if not is_legal(form) or (place.is_wide and RESERVED in form):
+        raise UnfitPartError(
+            "TemplateCharacter",
+            f"{form!r}, a value of {field!r}, holds a character that keys cannot hold.",
+            hint="Choose another value, or leave the field out of the key.",
+        )
+    return form
+
+
+def _bucket(field: str, buckets: int, annotation: Any, place: Place) -> KeyPart:
+    if not BUCKETS_MIN <= buckets <= BUCKETS_MAX:
+        raise UnfitPartError(
+            "TemplateSpec",
+            f"A field is spread over {BUCKETS_MIN} to {BUCKETS_MAX} places, not {buckets}.",
+            instead=f"{{{field}:hash16}}",
+        )
+    written = msgspec.structs.replace(place, role="partition", is_wide=False)
+    for spec in ("esc", "", "asc"):
+        try:
+            return Bucket(field, buckets, part_for(field, spec, annotation, written))
+        except UnfitPartError as error:
+            if error.code != "TemplateSpec":
+                raise
+    raise UnfitPartError(
+        "TemplateSpec",
+        f"The field {field!r} cannot be hashed: equal numbers are written in several ways.",
+        hint="Spread by another field of the key.",
+    )

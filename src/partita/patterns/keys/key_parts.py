@@ -1,0 +1,402 @@
+"""How one field is written in a key: the kinds of parts that a key template is made of.
+
+Every kind is injective. Those that are ordered sort as text as the values do (or the other way
+round, where they descend). Here are those of any length; `key_codes.py` has those of a fixed
+width. What a field is written as:
+
+    int :0Nd        N digits with leading zeros; not below zero
+    int             its digits; partition keys only
+    Decimal :Dp.s   p + 1 digits: the number in units of 10^-s, plus 10^p
+    bool            0 or 1
+    datetime :asc   19 digits: ticks of 100 ns since year 1, UTC; :desc their distance from the last
+    date :asc       8 digits: YYYYMMDD; :desc 99991231 less that
+    UUID            36 characters, lower case
+    Enum, Literal   the value
+    str             the text itself; last in a key
+    str :esc        the text, =XX for each UTF-8 byte of what is illegal, reserved or a separator
+    any :hashN      blake2b of the value as it is written (:esc, :asc) modulo N, in as many digits
+                    as N - 1 has; beside the whole value
+"""
+
+import re
+from collections.abc import Iterable
+from decimal import Decimal
+from functools import cache
+from hashlib import blake2b
+from itertools import pairwise
+from typing import Any, NoReturn
+
+import msgspec
+
+from partita.errors import InvalidKeyError
+from partita.patterns.keys.intervals import Interval, comparable
+from partita.patterns.keys.key_text import (
+    ILLEGAL_CHARACTERS,
+    RESERVED,
+    Bounds,
+    ceiling,
+    is_legal,
+    just_above,
+    nothing,
+    successor,
+)
+from partita.tables import limits
+
+_ILLEGAL = re.compile(f"[{ILLEGAL_CHARACTERS}]")
+_ILLEGAL_IF_WIDE = re.compile(f"[{ILLEGAL_CHARACTERS}{RESERVED}]")
+_TOO_LONG = 10**limits.KEY_CHARACTERS_MAX
+_EQUAL_TO_INT = (bool, float, complex, Decimal)
+_SEPARATORS = "_-|:;,.!"
+_SEVERAL = "Say between(first, last) for a range of values; for several say c.field.in_([...])."
+
+
+class KeyPart(msgspec.Struct, frozen=True):
+    """One field in a key."""
+
+    field: str
+
+    @property
+    def is_ordered(self) -> bool:
+        return False
+
+    @property
+    def is_descending(self) -> bool:
+        return False
+
+    @property
+    def is_prefix_free(self) -> bool:
+        """Whether no written value is the beginning of another: the next part may follow."""
+        return False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the value can be read from the key."""
+        return True
+
+    @property
+    def length_min(self) -> int:
+        return 0
+
+    @property
+    def pattern(self) -> str:
+        """What a written value looks like, as a regular expression without groups."""
+        raise NotImplementedError
+
+    def encode(self, value: Any) -> str:
+        raise NotImplementedError
+
+    def decode(self, text: str) -> Any:
+        """Return the value of a text that has the pattern; ValueError if there is none."""
+        raise NotImplementedError
+
+    def is_delimited_by(self, following: str) -> bool:  # noqa: ARG002 - others look at it
+        """Tell whether a reader knows where the value ends when this literal comes next."""
+        return self.is_prefix_free
+
+    def delimited(self, following: str) -> str:
+        """Return how the template would have to write the part before this literal.
+
+        Asked only of a part that the literal does not delimit: those of a known length never are.
+        """
+        raise NotImplementedError
+
+    def narrow(self, prefix: str, interval: Interval) -> Bounds | None:  # noqa: ARG002 - as above
+        """Return what an interval of values is behind a prefix; None: it cannot be said."""
+        return None
+
+    def refuse_type(self, expected: str, value: object) -> NoReturn:
+        raise InvalidKeyError(
+            "KeyValueType",
+            f"The key field {self.field!r} takes {expected}, not {type(value).__name__}.",
+            facts={"field": self.field},
+            hint=_SEVERAL if isinstance(value, tuple | list | set | range) else "",
+        )
+
+
+class PlainInt(KeyPart, frozen=True):
+    """`{tenant}`: a number without padding, which does not sort."""
+
+    kind: type[int]
+
+    @property
+    def length_min(self) -> int:
+        return 1
+
+    @property
+    def pattern(self) -> str:
+        return "0|-?[1-9][0-9]*"
+
+    def encode(self, value: Any) -> str:
+        if not isinstance(value, int) or isinstance(value, bool):
+            self.refuse_type("an int", value)
+        if abs(value) >= _TOO_LONG:
+            raise too_long(limits.KEY_CHARACTERS_MAX)
+        return int.__repr__(value)
+
+    def decode(self, text: str) -> Any:
+        return self.kind(text)
+
+    def is_delimited_by(self, following: str) -> bool:
+        return bool(following) and following[0] not in "0123456789"
+
+    def delimited(self, following: str) -> str:  # noqa: ARG002 - digits need nothing behind
+        return f"{{{self.field}:08d}}"
+
+
+class Text(KeyPart, frozen=True):
+    """`{name}`: a text as it is, which can only come last."""
+
+    is_wide: bool
+    """Whether further rows, `~` and a number behind the key, must be told from other keys."""
+
+    @property
+    def is_ordered(self) -> bool:
+        return True
+
+    @property
+    def pattern(self) -> str:
+        return f"[^{self._refused.pattern[1:-1]}]*"
+
+    @property
+    def _refused(self) -> re.Pattern[str]:
+        return _ILLEGAL_IF_WIDE if self.is_wide else _ILLEGAL
+
+    def encode(self, value: Any) -> str:
+        if not isinstance(value, str):
+            self.refuse_type("a text", value)
+        if self._refused.search(value):
+            characters = r"/ \ # ? ~" if self.is_wide else r"/ \ # ?"
+            raise InvalidKeyError(
+                "InvalidKeyCharacter",
+                f"The value of the key field {self.field!r} holds what keys of this template "
+                f"cannot hold: {characters}, a control character or half a surrogate pair.",
+                facts={"field": self.field},
+                hint=f"Write {{{self.field}:esc}} in the template: it takes every text.",
+            )
+        return value
+
+    def decode(self, text: str) -> str:
+        return text
+
+    def delimited(self, following: str) -> str:
+        return Escaped(self.field, "").delimited(following)
+
+    def narrow(self, prefix: str, interval: Interval) -> Bounds:
+        if interval.prefix is not None:
+            return self._starting_with(prefix, interval.prefix)
+        lower, upper = self._lower(prefix, interval), self._upper(prefix, interval)
+        if lower is None:
+            return nothing(prefix, self.field)
+        return Bounds(lower, upper, frozenset(() if self.is_wide else (self.field,)))
+
+    def _starting_with(self, prefix: str, text: str) -> Bounds:
+        whole = prefix + text
+        if not is_legal(whole) or whole.startswith(RESERVED) or (self.is_wide and RESERVED in text):
+            return nothing(prefix, self.field)
+        return Bounds(whole, successor(whole), frozenset((self.field,)))
+
+    def _lower(self, prefix: str, interval: Interval) -> str | None:
+        if interval.lower is None:
+            return prefix
+        text = prefix + self._end(interval.lower)
+        return ceiling(text) if interval.has_lower_inside else just_above(text)
+
+    def _upper(self, prefix: str, interval: Interval) -> str | None:
+        if interval.upper is None:
+            return successor(prefix)
+        end = self._end(interval.upper)
+        if self.is_wide:
+            starts = (prefix + end[:length] for length in range(len(end) + 1))
+            return above_further_rows(*starts)
+        return just_above(prefix + end) if interval.has_upper_inside else ceiling(prefix + end)
+
+    def _end(self, end: Any) -> str:
+        end = comparable(end)
+        if not isinstance(end, str):
+            self.refuse_type("a text", end)
+        return end
+
+
+class Escaped(KeyPart, frozen=True):
+    """`{name:esc}`: any text, told from the separator behind it; it does not sort."""
+
+    separator: str
+    """The first character of what follows in the template; empty if nothing does."""
+
+    @property
+    def pattern(self) -> str:
+        return f"(?:[^{_escaped(self.separator).pattern[1:-1]}]|=[0-9A-F]{{2}})*"
+
+    def encode(self, value: Any) -> str:
+        if not isinstance(value, str):
+            self.refuse_type("a text", value)
+        try:
+            return _escaped(self.separator).sub(_escape, value)
+        except UnicodeEncodeError as error:
+            raise InvalidKeyError(
+                "InvalidKeyCharacter",
+                f"The value of the key field {self.field!r} holds half a surrogate pair, which "
+                "is no text.",
+                facts={"field": self.field},
+            ) from error
+
+    def decode(self, text: str) -> str:
+        value = re.sub("(?:=[0-9A-F]{2})+", _unescape, text)
+        if self.encode(value) != text:
+            raise ValueError(text)  # an escape that was not needed: another key than we write
+        return value
+
+    def is_delimited_by(self, following: str) -> bool:
+        return bool(following) and following[0] != "="
+
+    def delimited(self, following: str) -> str:
+        separator = "" if self.is_delimited_by(following) else "_"
+        return f"{{{self.field}:esc}}{separator}"
+
+    def narrow(self, prefix: str, interval: Interval) -> Bounds | None:
+        if interval.prefix is None:
+            return None
+        try:
+            whole = prefix + self.encode(interval.prefix)
+        except InvalidKeyError:
+            return nothing(prefix, self.field)  # no text begins with half a pair
+        if not is_legal(whole):
+            return nothing(prefix, self.field)
+        return Bounds(whole, successor(whole), frozenset((self.field,)))
+
+
+class Choice(KeyPart, frozen=True):
+    """A value out of a fixed set, by its text. What is claimed of it is tried on every member."""
+
+    forms: dict[Any, str]
+    following: str
+    """The literal behind the part, up to the next field."""
+    is_last: bool
+    is_wide: bool
+
+    @property
+    def is_ordered(self) -> bool:
+        in_key_order = sorted(self.forms, key=lambda value: self.forms[value] + self.following)
+        return in_key_order == sorted(self.forms, key=comparable)
+
+    @property
+    def is_prefix_free(self) -> bool:
+        return _is_prefix_free(self.forms.values())
+
+    @property
+    def length_min(self) -> int:
+        return min(map(len, self.forms.values()))
+
+    @property
+    def pattern(self) -> str:
+        return "|".join(map(re.escape, self.forms.values()))
+
+    def encode(self, value: Any) -> str:
+        # By equality, not by hash: a StrEnum is equal to its text and has another hash.
+        found = (form for member, form in self.forms.items() if member == value)
+        form = next(found, None) if type(value) not in _EQUAL_TO_INT else None
+        if form is None:
+            self.refuse_type("one of its declared values", value)
+        return form
+
+    def decode(self, text: str) -> Any:
+        return next(value for value, form in self.forms.items() if form == text)
+
+    def is_delimited_by(self, following: str) -> bool:
+        return _is_prefix_free(form + following for form in self.forms.values())
+
+    def delimited(self, following: str) -> str:
+        fit = (mark for mark in _SEPARATORS if self.is_delimited_by(mark + following))
+        return f"{{{self.field}}}{next(fit, '_')}"
+
+    def narrow(self, prefix: str, interval: Interval) -> Bounds:
+        keys = {prefix + form + self.following: value for value, form in self.forms.items()}
+        try:
+            inside = {key for key, value in keys.items() if interval.holds(value)}
+        except TypeError:
+            end = interval.upper if interval.lower is None else interval.lower
+            self.refuse_type("an interval of its declared values", end)
+        if not inside:
+            return nothing(prefix, self.field)
+        bounds = Bounds(min(inside), self._upper(inside))
+        if any(bounds.holds(key) for key in keys.keys() - inside):
+            return bounds
+        return msgspec.structs.replace(bounds, expressed=frozenset((self.field,)))
+
+    def _upper(self, inside: set[str]) -> str | None:
+        if not self.is_last or self.is_prefix_free:
+            return successor(max(inside))
+        return above_further_rows(*inside) if self.is_wide else just_above(max(inside))
+
+
+class Bucket(KeyPart, frozen=True):
+    """`{device:hash16}`: spreads what would lie together."""
+
+    buckets: int
+    written: KeyPart
+    """What is hashed: the value in full."""
+
+    @property
+    def is_prefix_free(self) -> bool:
+        return True
+
+    @property
+    def is_full(self) -> bool:
+        return False
+
+    @property
+    def length_min(self) -> int:
+        return len(str(self.buckets - 1))
+
+    @property
+    def pattern(self) -> str:
+        return f"[0-9]{{{self.length_min}}}"
+
+    def encode(self, value: Any) -> str:
+        digest = blake2b(self.written.encode(value).encode(), digest_size=8).digest()
+        return self.write(int.from_bytes(digest) % self.buckets)
+
+    def decode(self, text: str) -> int:
+        if int(text) >= self.buckets:
+            raise ValueError(text)
+        return int(text)
+
+    def write(self, bucket: int) -> str:
+        return f"{bucket:0{self.length_min}d}"
+
+
+def above_further_rows(*keys: str) -> str | None:
+    """Return what lies above keys and the further rows of wide entities that have them.
+
+    Those do not follow their entity at once: `Jo~1` lies behind `Joan`, and `J~1` behind both.
+    A text that is no key has no further rows.
+    """
+    highest = [ceiling(max(keys)), *(successor(key + RESERVED) for key in keys if is_legal(key))]
+    return None if None in highest else max(filter(None, highest))
+
+
+def too_long(limit: int) -> InvalidKeyError:
+    return InvalidKeyError(
+        "KeyTooLong",
+        f"The key would be longer than the limit of {limit} UTF-16 code units.",
+        facts={"limit": limit},
+        hint="Keep long texts in properties.",
+    )
+
+
+def _is_prefix_free(texts: Iterable[str]) -> bool:
+    ordered = sorted(texts)
+    return not any(later.startswith(text) for text, later in pairwise(ordered))
+
+
+@cache
+def _escaped(separator: str) -> re.Pattern[str]:
+    return re.compile(f"[=_{RESERVED}{ILLEGAL_CHARACTERS}{re.escape(separator)}]")
+
+
+def _escape(match: re.Match[str]) -> str:
+    return "".join(f"={byte:02X}" for byte in match[0].encode())
+
+
+def _unescape(match: re.Match[str]) -> str:
+    return bytes.fromhex(match[0].replace("=", "")).decode()

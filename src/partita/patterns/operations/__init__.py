@@ -1,0 +1,1 @@
+"""The verbs on entities: load, save, groups, bulk, queries, joins."""

@@ -1,0 +1,204 @@
+"""Atomic groups: what the caller collects, and how it is sent."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from partita.errors import (
+    EntityExistsError,
+    EntityNotFoundError,
+    ETagMismatchError,
+    GroupRuleError,
+    StoreBusyError,
+)
+from partita.patterns.following.eventual_transactions import EventualTransaction, start_message
+from partita.patterns.following.moving import load_at_rest
+from partita.patterns.operations.verbs import (
+    change_of,
+    check_entity,
+    know_etag,
+    patch_of,
+    remember,
+    upsert_of,
+)
+from partita.patterns.protocol.calls import Sleep, Steps, ask
+from partita.patterns.protocol.values import RowKey
+from partita.patterns.types.decorators import EntityType, entity_type
+from partita.patterns.types.projections import refuse_partial
+from partita.patterns.writing import outbox_entry as outbox
+from partita.patterns.writing.context import Context
+from partita.patterns.writing.load import locate
+from partita.patterns.writing.merges import Merge
+from partita.patterns.writing.write import Change, pause, write
+
+
+class _Removal(msgspec.Struct):
+    """A deletion that looks first: an entity that is not there is no failure."""
+
+    model: EntityType[Any]
+    key: RowKey
+
+
+class _Upsert(msgspec.Struct):
+    """A write that looks first: it is over whatever is stored."""
+
+    model: EntityType[Any]
+    entity: Any
+    merge: Merge
+
+
+Wanted = Change | _Removal | _Upsert
+
+
+class Collected:
+    """Changes of one partition, checked as they are collected."""
+
+    def __init__(self, context: Context, model: EntityType[Any], partition: str) -> None:
+        self._context = context
+        self._table = model.table
+        self._home = model.declaration.table
+        """Where the type says that it lies; the table of a period is another."""
+        self._partition = partition
+        self._changes: list[Wanted] = []
+        self._started: list[outbox.Step] = []
+        self._keys: set[RowKey] = set()
+
+    def save(self, entity: Any) -> None:
+        """Insert or replace, as `save` of the table does."""
+        change = change_of(self._here(self._type_of(entity)), entity)
+        self._add(change.model, change.key, change)
+
+    def upsert(self, entity: Any, *, merge: Merge) -> None:
+        """Write an entity whatever is stored, as `upsert` of the table does."""
+        own = check_entity(self._here(self._type_of(entity)), entity)
+        self._add(own, own.key(own.values(entity)), _Upsert(own, entity, merge))
+
+    def patch(self, entity: Any, changes: Mapping[str, Any]) -> None:
+        """Change some fields of an entity that is still as it was loaded."""
+        change = patch_of(self._here(self._type_of(entity)), entity, changes)
+        self._add(change.model, change.key, change)
+
+    def delete(self, entity: Any) -> None:
+        """Delete an entity that is still as it was loaded."""
+        model = check_entity(self._here(self._type_of(entity)), entity)
+        origin = model.origin(entity)
+        if origin is None:
+            raise GroupRuleError(
+                "NotLoaded",
+                f"This {model.name} was neither loaded nor saved.",
+                hint="Use delete_if_exists(...) with its key.",
+            )
+        self._add(model, origin.key, Change(model, origin, None, entity))
+
+    def remove(self, model: EntityType[Any], key: RowKey) -> None:
+        model = self._here(model)
+        self._add(model, key, _Removal(model, key))
+
+    def _type_of(self, entity: Any) -> EntityType[Any]:
+        refuse_partial(entity)
+        return entity_type(type(entity))
+
+    def _here(self, model: EntityType[Any]) -> EntityType[Any]:
+        return model.in_table(self._table) if model.table == self._home else model
+
+    def start(self, transaction: EventualTransaction, arguments: Mapping[str, Any]) -> None:
+        """Start an eventually consistent transaction, if and only if the group is committed."""
+        if self._table != self._home:
+            raise GroupRuleError(
+                "PeriodHasNoOutbox",
+                "The table of a period is dropped with all that waits in it.",
+                facts={"table": self._table},
+                hint="Start the transaction alone: db.start(...).",
+            )
+        started = start_message(transaction, dict(arguments))
+        self._started.append(outbox.Step(started.transaction, started.arguments))
+
+    def _add(self, model: EntityType[Any], key: RowKey, change: Wanted) -> None:
+        self._check_place(model, key)
+        if key in self._keys:
+            raise GroupRuleError(
+                "InvalidDuplicateRow",
+                f"The group changes this {model.name} already.",
+                facts={"partition_key": key.partition, "row_key": key.row},
+                hint="Combine the changes into one, or use two groups.",
+            )
+        self._keys.add(key)
+        if self._table == self._home:
+            self._context.know(model)
+        self._changes.append(change)
+
+    def _check_place(self, model: EntityType[Any], key: RowKey) -> None:
+        if model.table != self._table or key.partition != self._partition:
+            raise GroupRuleError(
+                "PartitionMismatch",
+                "All entities of a group lie in one partition of one table.",
+                facts={
+                    "table": self._table,
+                    "partition_key": self._partition,
+                    "other": f"{model.table}/{key.partition}",
+                },
+                hint="Use two groups, or an eventually consistent transaction.",
+            )
+
+    def commit(self) -> Steps[list[Any]]:
+        """Send the group; return the saved entities in their order."""
+        context = self._context
+        for attempt in range(context.options.attempts_max):
+            if attempt:
+                yield from ask(Sleep(pause(context, attempt)))
+            changes: list[Change] = []
+            looked: set[int] = set()
+            for wanted in self._changes:
+                change = yield from self._look(wanted)
+                if change is None:
+                    continue
+                if change is not wanted and not change.is_blind:
+                    looked.add(len(changes))
+                changes.append(change)
+            if not changes and not self._started:
+                return []
+            if not changes:
+                raise _nothing_to_change()
+            try:
+                written = yield from write(context, changes, started=self._started)
+            except (EntityExistsError, EntityNotFoundError, ETagMismatchError) as error:
+                place = error.facts.get("index", 0)
+                if place in looked:
+                    continue  # because what we looked at ourselves changed meanwhile
+                raise
+            for change in changes:
+                if change.after is None and change.entity is not None:
+                    change.model.set_origin(change.entity, None)
+            return [
+                remember(change.entity, outcome)
+                for change, outcome in zip(changes, written, strict=True)
+                if change.after is not None
+            ]
+        raise StoreBusyError(
+            "TooManyConflicts",
+            "What the group was to delete or to replace kept changing.",
+            facts={"table": self._table, "partition_key": self._partition},
+        )
+
+    def _look(self, wanted: Wanted) -> Steps[Change | None]:
+        """Return the change over what is stored now; None if there is nothing to delete."""
+        if isinstance(wanted, Change):
+            yield from know_etag(self._context, wanted)
+            return wanted
+        if isinstance(wanted, _Upsert):
+            return (
+                yield from upsert_of(self._context, wanted.model, wanted.entity, merge=wanted.merge)
+            )
+        key = yield from locate(wanted.model, wanted.key)
+        self._check_place(wanted.model, key)
+        stored = yield from load_at_rest(self._context, wanted.model, key)
+        return None if stored is None else Change(stored.model, stored.origin, None)
+
+
+def _nothing_to_change() -> GroupRuleError:
+    return GroupRuleError(
+        "GroupEmpty",
+        "A transaction was to be started with a group that changes nothing.",
+        hint="Start it alone: db.start(...).",
+    )

@@ -1,0 +1,92 @@
+"""How many bytes the service counts for an entity, before it is sent.
+
+The public `measure`; that of `values` counts one row, and stands on the path of every call.
+"""
+
+from typing import Any
+
+from partita.patterns.operations.raw import RawEntity
+from partita.patterns.protocol import values
+from partita.patterns.protocol.values import Row, RowKey
+from partita.patterns.types.blob_values import BlobReference, folder_of, reference_to, to_content
+from partita.patterns.types.decorators import EntityType
+from partita.patterns.types.entity_types import entity_type
+from partita.patterns.types.row_layout import (
+    PART_MARK,
+    PARTS,
+    STAMP,
+    WRITE,
+    note_write,
+    part_key,
+    print_manifest,
+)
+from partita.patterns.writing.rows import deal, encode, marks_of
+
+_SOME_WRITE = "0" * 16
+"""As long as what tells one write from another."""
+_SOME_STAMP = 10**16
+"""With as many digits as the ticks of these centuries."""
+
+
+def measure(stored: object) -> int:
+    """Return how many bytes the service counts for an entity, a raw one, or a row.
+
+    An entity is counted as `save` would write it, with its own properties of ours and all its
+    rows; what a seal adds, rows of indexes and the content of blobs are not. The limit is 1 MiB
+    for each row.
+
+    >>> from partita.patterns import entity, measure
+    >>> @entity(table="staff", partition="{dept}", row="{id:05d}")
+    ... class Porter:
+    ...     dept: str
+    ...     id: int
+    ...     age: int = 0
+    >>> measure(Porter(dept="Sales", id=1))
+    146
+    """
+    if isinstance(stored, Row):
+        return values.measure(stored)
+    if isinstance(stored, RawEntity):
+        return values.measure(Row(stored.key, stored.properties))
+    model = entity_type(type(stored))
+    return sum(map(values.measure, _rows_of(model, stored)))
+
+
+def _rows_of(model: EntityType[Any], entity: object) -> list[Row]:
+    told, before = model.values(entity), model.origin(entity)
+    key = model.key(told)
+    kept = {} if before is None else before.number_types
+    first, *rest = deal(model, encode(model, told, _references(model, key, told), kept), before)
+    ours = marks_of(model)
+    if model.type_property is not None:
+        ours[WRITE] = note_write(_SOME_WRITE, {} if before is None else before.system)
+    if rest:
+        stamps = dict.fromkeys(range(1, len(rest) + 1), _SOME_STAMP)
+        ours[PARTS] = print_manifest(stamps, len(rest) + 1)
+    further = {**marks_of(model, PART_MARK), STAMP: _SOME_STAMP}
+    return [
+        Row(key, first | ours),
+        *(Row(part_key(key, place), part | further) for place, part in enumerate(rest, start=1)),
+    ]
+
+
+def _references(
+    model: EntityType[Any], key: RowKey, told: dict[str, Any]
+) -> dict[str, BlobReference | None]:
+    references: dict[str, BlobReference | None] = {}
+    for field in model.fields.values():
+        if field.blob is None:
+            continue
+        content = to_content(field, told[field.name])
+        references[field.name] = (
+            None
+            if content is None
+            else reference_to(
+                content,
+                folder=folder_of(model.table, key),
+                property_name=field.property,
+                container=field.blob.container,
+                write_id=_SOME_WRITE,
+            )
+        )
+    return references

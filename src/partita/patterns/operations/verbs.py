@@ -1,0 +1,689 @@
+"""What one can do with entities, as steps: save, patch, upsert, delete, update, increment, move.
+
+Every write is conditional on what was read, unless the caller says `force`. A conflict on the
+caller's own entity is the caller's to decide; `update` decides by asking a pure function again.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any, TypeVar, get_args
+
+from partita.errors import (
+    ConflictError,
+    EntityExistsError,
+    EntityNotFoundError,
+    ETagMismatchError,
+    StoreBusyError,
+    ThrottledError,
+    UnavailableError,
+    UsageError,
+)
+from partita.patterns.fields.annotations import plain, union_members
+from partita.patterns.fields.load_state import are_same, snapshot
+from partita.patterns.following.moving import (
+    come_to_rest,
+    finish_move,
+    load_at_rest,
+    start_move,
+    unmarked,
+)
+from partita.patterns.planning.columns import find_field
+from partita.patterns.protocol.calls import (
+    GetRow,
+    Invoke,
+    RowOperation,
+    Sleep,
+    Steps,
+    Verb,
+    WriteRows,
+    ask,
+)
+from partita.patterns.protocol.values import Row, RowKey, Value
+from partita.patterns.types.decorators import EntityType, Field, Origin, entity_type
+from partita.patterns.types.projections import refuse_partial
+from partita.patterns.types.row_layout import (
+    VERSION,
+    WRITE,
+    find_note,
+    is_noted,
+    note_write,
+    part_key,
+)
+from partita.patterns.writing.context import Context
+from partita.patterns.writing.load import find, find_any, locate
+from partita.patterns.writing.merges import Merge, apply_merge, can_stand_alone, values_to_merge
+from partita.patterns.writing.outbox_entry import entry_removal
+from partita.patterns.writing.rows import Stored, encode_slot, narrower_types, slot_name, with_types
+from partita.patterns.writing.write import Change, Written, pause, write, write_in_doubt
+
+T = TypeVar("T")
+
+_NUMBERS = (int, float, Decimal, timedelta)
+
+
+def check_entity(model: EntityType[T], entity: T) -> EntityType[T]:
+    """Return the own type of an entity that is to be written to a table."""
+    refuse_partial(entity)
+    if not isinstance(entity, model.cls):
+        raise UsageError(
+            "TypeMismatch",
+            f"An object of type {type(entity).__name__} was given to the table of {model.name}.",
+            facts={"type": model.name},
+            hint="Give it to db.table() of its own class.",
+        )
+    own = entity_type(type(entity))
+    if own.is_abstract:
+        raise UsageError(
+            "AbstractEntity",
+            f"{own.name} is declared abstract: only types derived from it are stored.",
+            facts={"type": own.name},
+        )
+    return own.in_table(model.table)
+
+
+def check_newest_first(model: EntityType[Any]) -> None:
+    """Refuse the tail of rows that do not lie with the newest first: it would be the oldest."""
+    first = next(model.row.parts(), None)
+    if first is None or not first.is_descending:
+        raise UsageError(
+            "NotALogTail",
+            f"The row key of {model.name} does not begin with the newest first.",
+            facts={"type": model.name, "row": model.row.text},
+            hint='Let it begin so: row="{at:desc}_...". The first in the order of their keys: '
+            "all().limit(n).",
+        )
+
+
+def key_of(model: EntityType[Any], given: Mapping[str, Any]) -> RowKey:
+    """Return the key that fields give; all of both keys, and no others."""
+    missing = [name for name in model.key_fields if name not in given]
+    unknown = [name for name in given if name not in model.key_fields]
+    if missing or unknown:
+        wrong = f"{missing[0]!r} is missing" if missing else f"{unknown[0]!r} is none of them"
+        raise UsageError(
+            "KeyFields",
+            f"{model.name} is found by {', '.join(model.key_fields)}; {wrong}.",
+            facts={"type": model.name},
+            hint="Give every field of the keys by name; for more than one entity use "
+            "partition(...).range(...) or where(...).",
+        )
+    return model.key(given)
+
+
+def absent(model: EntityType[Any], key: RowKey) -> EntityNotFoundError:
+    return EntityNotFoundError(
+        "ResourceNotFound",
+        f"There is no such {model.name}.",
+        facts={
+            "table": model.table,
+            "partition_key": key.partition,
+            "row_key": key.row,
+        },
+    )
+
+
+def get(context: Context, model: EntityType[T], given: Mapping[str, Any]) -> Steps[T]:
+    key = key_of(model, given)
+    entity = yield from find_any(context, model, key)
+    if entity is None:
+        raise absent(model, key)
+    return entity
+
+
+# ---------------------------------------------------------------------------------------------
+# Save, patch, upsert
+
+
+def change_of(model: EntityType[Any], entity: Any) -> Change:
+    """Return the change that saving an entity means: insert a new one, replace a loaded one."""
+    own = check_entity(model, entity)
+    values, origin = own.values(entity), own.origin(entity)
+    if origin is not None and (key := own.key(values)) != origin.key:
+        raise UsageError(
+            "KeyChanged",
+            f"A field of the keys of this {own.name} was changed since it was loaded.",
+            facts={"from": origin.key.row, "to": key.row, "partition_key": key.partition},
+            hint="Say move(entity, ...) to give it other keys; a new object is a new entity.",
+        )
+    return Change(own, origin, values, entity)
+
+
+def remember(entity: T, written: Written) -> T:
+    """Let an object know what is stored of it; one with other derived fields is made anew."""
+    model = entity_type(type(entity))
+    model.set_origin(entity, written.origin)
+    differing = {
+        field.name: written.values[field.name]
+        for field in model.fields.values()
+        if field.derived is not None and field.name in written.values
+    }
+    now = model.values(entity)
+    if all(now[name] == value for name, value in differing.items()):
+        return entity
+    changed = model.rebuild(entity, snapshot(differing))
+    model.set_origin(changed, written.origin)
+    return changed
+
+
+def save(context: Context, model: EntityType[T], entity: T, *, force: bool = False) -> Steps[T]:
+    """Insert a new entity, or replace one that is still as it was loaded."""
+    if force:
+        return (yield from upsert(context, model, entity))
+    change = change_of(model, entity)
+    yield from know_etag(context, change)
+    [written] = yield from write(context, [change])
+    return remember(entity, written)
+
+
+def know_etag(context: Context, change: Change) -> Steps[None]:
+    """Find the etag of an entity that was read from a copy, if it is still what the copy said.
+
+    One that is in the middle of a move is not to be changed before that is over.
+    """
+    origin = change.before
+    if origin is None:
+        return
+    if origin.etags:
+        if (yield from come_to_rest(context, change.model, origin)):
+            raise _not_as_loaded(change, "was being moved when it was loaded")
+        return
+    stored = yield from load_at_rest(context, change.model, origin.key)
+    if stored is None or not all(
+        are_same(stored.values[name], value) for name, value in origin.values.items()
+    ):
+        raise _not_as_loaded(
+            change, "was read from an index or merged, and is not what is stored now"
+        )
+    change.before = stored.origin
+
+
+def _not_as_loaded(change: Change, reason: str) -> ETagMismatchError:
+    error = ETagMismatchError(
+        "UpdateConditionNotSatisfied",
+        f"This {change.model.name} {reason}.",
+        facts={"partition_key": change.key.partition, "row_key": change.key.row},
+        hint="Load it by its own keys and decide again.",
+    )
+    error.entity = change.entity
+    return error
+
+
+def upsert(context: Context, model: EntityType[T], entity: T, *, merge: Merge = False) -> Steps[T]:
+    """Write an entity whatever is stored; with `merge` only what the caller set."""
+    own = check_entity(model, entity)
+    is_there: bool | None = True
+    for attempt in range(context.options.attempts_max):
+        if attempt:
+            yield from ask(Sleep(pause(context, attempt)))
+        change = yield from upsert_of(context, model, entity, merge=merge, is_there=is_there)
+        try:
+            [written] = yield from write(context, [change])
+        except (EntityExistsError, EntityNotFoundError, ETagMismatchError) as error:
+            if change.is_blind and not change.must_exist:
+                raise
+            # Another writer came between the read and the write, or there is nothing to merge with.
+            is_there = not isinstance(error, EntityNotFoundError)
+            continue
+        return remember(entity, written)
+    raise _busy(own, own.key(own.values(entity)), context.options.attempts_max)
+
+
+def upsert_of(
+    context: Context,
+    model: EntityType[Any],
+    entity: Any,
+    *,
+    merge: Merge,
+    is_there: bool | None = None,
+) -> Steps[Change]:
+    """Return the change that an upsert means, over what is stored now if something follows it.
+
+    `is_there` is what to assume of an entity where a merge depends on it; None: look.
+    """
+    own = check_entity(model, entity)
+    if merge is not False:
+        return (yield from _merge_of(context, own, entity, merge, is_there=is_there))
+    values, origin = own.values(entity), own.origin(entity)
+    change = Change(own, None, values, entity)
+    if origin is not None:
+        change.extra, change.sealed = unmarked(origin.extra), origin.sealed
+        change.number_types = origin.number_types
+    if is_followed_by_nothing(own):
+        change.is_blind = True
+        return change
+    stored = yield from _load_own(context, own, change.key)
+    if stored is not None:
+        change.before = stored.origin
+        change.before.extra = change.extra
+    return change
+
+
+def _merge_of(
+    context: Context, own: EntityType[Any], entity: Any, merge: Merge, *, is_there: bool | None
+) -> Steps[Change]:
+    values, origin = own.values(entity), own.origin(entity)
+    change = Change(own, None, values, entity)
+    if origin is not None and origin.key != change.key:
+        origin = None
+    if origin is not None:
+        change.number_types = origin.number_types
+    written = values_to_merge(own, entity, origin, merge)
+    if _is_merged_blindly(own, written, origin):
+        stands_alone = can_stand_alone(own, entity, written)
+        if stands_alone or is_there:
+            change.is_merge, change.is_blind, change.given = True, True, written
+            change.must_exist = not stands_alone
+            return change
+    stored = yield from _load_own(context, own, change.key)
+    if stored is not None:
+        after = apply_merge(own, stored.values, written)
+        return Change(own, stored.origin, after, entity, is_merge=True, given=written)
+    if origin is not None:
+        change.extra, change.sealed = unmarked(origin.extra), origin.sealed
+    return change
+
+
+def _load_own(context: Context, own: EntityType[Any], key: RowKey) -> Steps[Stored | None]:
+    stored = yield from load_at_rest(context, own, key)
+    if stored is not None and stored.model is not own:
+        raise _of_another_type(own, stored.model, key)
+    return stored
+
+
+def _is_merged_blindly(
+    model: EntityType[Any], written: Mapping[str, Any], origin: Origin | None
+) -> bool:
+    """Return whether one merge request says what is meant, whatever is stored.
+
+    It cannot remove a property, seal a part of what is sealed together, or upcast what is stored.
+    """
+    is_sealed = bool(model.sealed_properties or model.encrypt or (origin and origin.sealed))
+    return (
+        is_followed_by_nothing(model)
+        and model.version == 1
+        and not is_sealed
+        and not any(value is None for value in written.values())
+    )
+
+
+def is_followed_by_nothing(model: EntityType[Any]) -> bool:
+    """Tell whether what is stored under a key can be replaced or deleted without a look at it.
+
+    Types of one family may have the same keys: what is stored may be of another one.
+    """
+    *_, root = model.lineage()
+    return all(each.is_plain for each in root.family())
+
+
+def _of_another_type(model: EntityType[Any], stored: EntityType[Any], key: RowKey) -> UsageError:
+    return UsageError(
+        "TypeMismatch",
+        f"Under the keys of this {model.name} there is a {stored.name}.",
+        facts={"type": model.name, "partition_key": key.partition, "row_key": key.row},
+        hint="Delete it first: what follows the one type does not follow the other.",
+    )
+
+
+def patch(
+    context: Context,
+    model: EntityType[T],
+    entity: T,
+    changes: Mapping[str, Any],
+    *,
+    force: bool = False,
+) -> Steps[T]:
+    """Change some fields of a loaded entity, sending no others."""
+    own = check_entity(model, entity)
+    change = patch_of(own, entity, changes)
+    if force:
+        return (yield from update(context, own, change.key, lambda now: _evolved(now, changes)))
+    yield from know_etag(context, change)
+    [written] = yield from write(context, [change])
+    changed: T = remember(change.entity, written)  # type: ignore[assignment]
+    return changed
+
+
+def patch_of(model: EntityType[Any], entity: Any, changes: Mapping[str, Any]) -> Change:
+    """Return the change that a patch means, of an object that has the fields."""
+    own = check_entity(model, entity)
+    if own.origin(entity) is None:
+        raise UsageError(
+            "NotLoaded",
+            f"This {own.name} was neither loaded nor saved, so nothing is known to patch.",
+            hint="Load it first, or write some fields whatever is stored: "
+            'upsert(entity, merge=["text", "stars"]).',
+        )
+    for name in changes:
+        if find_field(own, name).is_encrypted:
+            raise UsageError(
+                "EncryptedMerge",
+                f"{name!r} is encrypted: the sealed fields of an entity are written together.",
+                hint="Use save(evolve(entity, ...)).",
+            )
+    change = change_of(model, _evolved(entity, changes))
+    change.is_merge = True
+    return change
+
+
+def _evolved(entity: T, changes: Mapping[str, Any]) -> T:
+    own = entity_type(type(entity))
+    changed = own.rebuild(entity, changes)
+    own.set_origin(changed, own.origin(entity))
+    return changed
+
+
+def update(
+    context: Context, model: EntityType[T], key: RowKey, function: Callable[[T], T]
+) -> Steps[T]:
+    """Read, let a pure function decide, write; again if the entity changed meanwhile."""
+    for attempt in range(context.options.attempts_max):
+        if attempt:
+            yield from ask(Sleep(pause(context, attempt)))
+        entity = yield from find(context, model, key)
+        if entity is None:
+            raise absent(model, key)
+        decided: T | None = yield from ask(Invoke(function, (entity,)))
+        if decided is None:
+            raise UsageError(
+                "NothingDecided",
+                "The function given to update() returned None.",
+                hint="Return the changed entity: update(lambda e: evolve(e, ...), ...).",
+            )
+        own = check_entity(model, decided)
+        if decided is not entity and own.values(decided) == own.values(entity):
+            return entity
+        own.set_origin(decided, own.origin(entity))
+        try:
+            return (yield from save(context, model, decided))
+        except (EntityNotFoundError, ETagMismatchError):
+            continue  # because it changed: ask the function about what it is now
+    raise _busy(model, key, context.options.attempts_max)
+
+
+def update_by(
+    context: Context, model: EntityType[T], given: Mapping[str, Any], function: Callable[[T], T]
+) -> Steps[T]:
+    """Update the entity that has these key fields."""
+    key = yield from locate(model, key_of(model, given))
+    return (yield from update(context, model, key, function))
+
+
+def _busy(model: EntityType[Any], key: RowKey, attempts: int) -> StoreBusyError:
+    return StoreBusyError(
+        "TooManyConflicts",
+        f"Other writers of this {model.name} were faster {attempts} times.",
+        facts={"partition_key": key.partition, "row_key": key.row},
+        hint="Try later, or spread what everybody writes over several entities.",
+    )
+
+
+# ---------------------------------------------------------------------------------------------
+# Delete
+
+
+def delete(
+    context: Context, model: EntityType[Any], entity: Any, *, force: bool = False
+) -> Steps[None]:
+    """Delete an entity that is still as it was loaded."""
+    own = check_entity(model, entity)
+    origin = own.origin(entity)
+    if force or origin is None:
+        key = own.key(own.values(entity)) if origin is None else origin.key
+        if origin is None and not force:
+            raise UsageError(
+                "NotLoaded",
+                f"This {own.name} was neither loaded nor saved: whether it is what is stored is "
+                "not known.",
+                hint="Load it first, or delete by key: delete_if_exists(...).",
+            )
+        yield from delete_key(context, own, key)
+        own.set_origin(entity, None)
+        return
+    change = Change(own, origin, None, entity)
+    yield from know_etag(context, change)
+    yield from write(context, [change])
+    own.set_origin(entity, None)
+
+
+def delete_by(context: Context, model: EntityType[Any], given: Mapping[str, Any]) -> Steps[bool]:
+    """Delete the entity that has these key fields. False: there is none."""
+    key = yield from locate(model, key_of(model, given))
+    return (yield from delete_key(context, model, key))
+
+
+def delete_key(context: Context, model: EntityType[Any], key: RowKey) -> Steps[bool]:
+    """Delete whatever is stored under a key. False: nothing was."""
+    if is_followed_by_nothing(model):
+        operation = RowOperation(Verb.DELETE, Row(key, {}))
+        try:
+            yield from ask(WriteRows(model.table, (operation,)))
+        except EntityNotFoundError as error:
+            return bool(error.facts.get("answer_lost"))
+        return True
+    for attempt in range(context.options.attempts_max):
+        if attempt:
+            yield from ask(Sleep(pause(context, attempt)))
+        stored = yield from load_at_rest(context, model, key)
+        if stored is None:
+            return False
+        try:
+            yield from write(context, [Change(stored.model, stored.origin, None)])
+        except (EntityNotFoundError, ETagMismatchError):
+            continue  # because it changed or went meanwhile: look again
+        return True
+    raise _busy(model, key, context.options.attempts_max)
+
+
+# ---------------------------------------------------------------------------------------------
+# Increment
+
+
+def increment(
+    context: Context,
+    model: EntityType[Any],
+    entity: Any,
+    name: str,
+    slot: int | None,
+    by: Any,
+) -> Steps[Any]:
+    """Add to one number by merging one property; return what it became."""
+    own = check_entity(model, entity)
+    field = _numeric_field(own, name, slot)
+    origin = own.origin(entity)
+    key = own.key(own.values(entity)) if origin is None else origin.key
+    property_name = field.property if slot is None else slot_name(field, slot)
+    if _is_free(context, own, field) and (yield from _is_of_now(own, key, property_name)):
+        added = yield from _merge_sum(context, own, key, property_name, field, by)
+        if added is not None:
+            return added
+    changed = yield from update(
+        context, own, key, lambda now: _evolved(now, {name: _added(now, name, slot, by)})
+    )
+    value = getattr(changed, name)
+    return value if slot is None else value[slot]
+
+
+def _is_of_now(model: EntityType[Any], key: RowKey, name: str) -> Steps[bool]:
+    """Look whether an entity is of the current version, where the row to merge does not say it."""
+    if not model.upcasters or model.layout.places.get(name, 0) == 0:
+        return True
+    first = yield from ask(GetRow(model.table, key, (VERSION,)))
+    return first is not None and first.properties.get(VERSION, 1) == model.version
+
+
+def _merge_sum(
+    context: Context,
+    model: EntityType[Any],
+    entity_key: RowKey,
+    name: str,
+    field: Field,
+    by: Any,
+) -> Steps[Any]:
+    """Add by a merge; None where that cannot be, because there is no such row or an older one."""
+    place = model.layout.places.get(name, 0)
+    key = part_key(entity_key, place)
+    write_id = context.clock.random_bytes(8).hex()
+    noted = ""
+    lost: UnavailableError | None = None
+    in_doubt: ConflictError | None = None
+    for attempt in range(context.options.attempts_max):
+        if attempt and lost is None:
+            yield from ask(Sleep(pause(context, attempt)))
+        row = yield from ask(GetRow(model.table, key, (name, WRITE, VERSION)))
+        if row is not None and is_noted(write_id, row.properties.get(WRITE)):
+            return field.codec.decode(row.properties[name])  # only the answer was lost
+        if lost is not None:
+            raise lost
+        if row is None or (place == 0 and row.properties.get(VERSION, 1) != model.version):
+            return None
+        if in_doubt is not None and find_note(noted, row.properties.get(WRITE)) is None:
+            raise write_in_doubt(model.table, key) from in_doubt
+        current = row.properties.get(name)
+        if current is None and (yield from _is_elsewhere(model, entity_key, name)):
+            return None
+        if current is None and field.default is not None and field.series is None:
+            current = field.codec.encode(field.default())
+        value = by if current is None else field.codec.decode(current) + by
+        noted = note_write(write_id, row.properties)
+        added: dict[str, Value] = {name: encode_slot(field, value)}
+        kept = narrower_types(model, row.properties)
+        properties = {**with_types(added, kept), WRITE: noted}
+        operation = RowOperation(Verb.MERGE, Row(key, properties), row.etag)
+        try:
+            yield from ask(WriteRows(model.table, (operation,)))
+        except (EntityNotFoundError, ETagMismatchError) as error:
+            in_doubt = error if error.facts.get("answer_lost") else None
+            continue  # because somebody else counted
+        except ThrottledError:
+            raise
+        except UnavailableError as error:
+            lost = error
+            continue
+        return value
+    raise _busy(model, key, context.options.attempts_max)
+
+
+def _is_elsewhere(model: EntityType[Any], key: RowKey, name: str) -> Steps[bool]:
+    """Look whether a property lies in a row where the type, before it changed, had it."""
+    own = model.layout.places.get(name, 0)
+    for place in range(model.layout.rows):
+        if place != own:
+            row = yield from ask(GetRow(model.table, part_key(key, place), (name,)))
+            if row is not None and name in row.properties:
+                return True
+    return False
+
+
+def _numeric_field(model: EntityType[Any], name: str, slot: int | None) -> Field:
+    field = model.fields.get(name)
+    if field is None or field.is_key or field.derived is not None:
+        raise UsageError(
+            "NotANumber",
+            f"{model.name}.{name} is no number that can be added to.",
+            hint="Name a field that is neither part of the keys nor derived.",
+        )
+    if not _is_number(field):
+        raise UsageError(
+            "NotANumber",
+            f"{model.name}.{name} holds nothing that can be added to.",
+            hint="Name a field that holds a number.",
+        )
+    if (field.series is not None) != (slot is not None):
+        raise UsageError(
+            "SlotMissing" if slot is None else "NotASeries",
+            f"{model.name}.{name} is {'a series: say which slot' if slot is None else 'no series'}",
+            hint='increment(entity, "series", slot) or increment(entity, "field").',
+        )
+    return field
+
+
+def _is_number(field: Field) -> bool:
+    held = get_args(field.annotation)[1] if field.series is not None else field.annotation
+    return all(
+        isinstance(kind, type) and issubclass(kind, _NUMBERS) and not issubclass(kind, bool | Enum)
+        for kind in map(plain, union_members(plain(held)))
+    )
+
+
+def _is_free(context: Context, model: EntityType[Any], field: Field) -> bool:
+    """Tell whether a merge of this field alone leaves everything else as it should be."""
+    if field.is_in_blob or field.is_encrypted or model.encrypt is not None:
+        return False
+    if model.all_views():
+        return False
+    followed = {name for index in context.live_indexes(model) for name in index.needed_fields} | {
+        name for watcher in model.watchers() for name in watcher.marker.where
+    }
+    followed |= {getattr(watcher.marker, "field", "") for watcher in model.watchers()}
+    return field.name not in followed
+
+
+def _added(entity: Any, name: str, slot: int | None, by: Any) -> Any:
+    value = getattr(entity, name)
+    if slot is None:
+        return by if value is None else value + by
+    return {**value, slot: value[slot] + by if slot in value else by}
+
+
+# ---------------------------------------------------------------------------------------------
+# Move
+
+
+def _is_as_stored(model: EntityType[T], entity: T, origin: Origin) -> bool:
+    """Tell whether an object has no change that was not saved; large values are not compared."""
+    values = model.values(entity)
+    return all(
+        are_same(values[field.name], origin.values.get(field.name))
+        for field in model.fields.values()
+        if not field.is_in_blob and field.name in origin.values
+    )
+
+
+def move(context: Context, model: EntityType[T], entity: T, changes: Mapping[str, Any]) -> Steps[T]:
+    """Give a loaded entity other keys; between partitions through the outbox."""
+    own = check_entity(model, entity)
+    origin = own.origin(entity)
+    if origin is None:
+        raise UsageError(
+            "NotLoaded", f"This {own.name} was neither loaded nor saved.", hint="Load it first."
+        )
+    for name in changes:
+        find_field(own, name)
+    moved = own.rebuild(entity, changes)
+    target = own.key(own.values(moved))
+    if target == origin.key:
+        raise UsageError(
+            "KeyUnchanged",
+            "The entity would keep its keys.",
+            hint="Use save(evolve(entity, ...)) to change other fields.",
+        )
+    leaving = Change(own, origin, None, entity)
+    yield from know_etag(context, leaving)
+    if target.partition == origin.key.partition:
+        arriving = Change(own, None, own.values(moved), moved)
+        left = origin if leaving.before is None else leaving.before
+        arriving.extra, arriving.sealed = unmarked(left.extra), left.sealed
+        arriving.number_types = left.number_types
+        written = yield from write(context, [leaving, arriving])
+        return remember(moved, written[1])
+    if set(changes) - set(own.key_fields) or not _is_as_stored(own, entity, origin):
+        raise UsageError(
+            "MoveChangesFields",
+            "A move to another partition changes fields of the keys only.",
+            hint="Move it as it is stored, then save what else changes.",
+        )
+    assert leaving.before is not None
+    try:
+        reference, intent = yield from start_move(context, own, leaving.before, target)
+        yield from finish_move(context, intent, reference)
+    except ConflictError as error:
+        error.entity = entity
+        raise
+    yield from entry_removal(reference)
+    context.forget(reference)
+    arrived = yield from find(context, own, target)
+    if arrived is None:
+        raise absent(own, target)
+    return arrived

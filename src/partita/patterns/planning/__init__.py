@@ -1,0 +1,1 @@
+"""From conditions to requests, decided without I/O."""

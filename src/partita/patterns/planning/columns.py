@@ -1,0 +1,409 @@
+"""`table.c`: conditions on the fields of an entity, written as Python comparisons.
+
+A condition is a frozen value; nothing is asked of the service here. It means what the service
+makes of it, in two-valued logic: a comparison with an absent property is false, so that
+`c.age != 40` leaves entities without an age out and `~(c.age == 40)` finds them.
+
+>>> from partita.patterns.types.decorators import entity, entity_type
+>>> @entity(table="staff", partition="{dept}", row="{id:06d}")
+... class Person:
+...     dept: str
+...     id: int
+...     age: int
+>>> c = Columns(entity_type(Person))
+>>> isinstance((c.age > 40) & (c.dept == "Sales"), Condition)
+True
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from decimal import Decimal
+from enum import Enum
+from typing import Any, Generic, Literal, NoReturn, TypeVar, get_origin
+
+import msgspec
+
+from partita.errors import UnknownFieldError, UsageError
+from partita.patterns.fields.codecs import plain, union_members
+from partita.patterns.fields.fields import Field
+from partita.patterns.protocol.values import Value
+from partita.patterns.types.decorators import EntityType
+from partita.tables import edm
+
+T = TypeVar("T")
+
+Operator = Literal["eq", "ne", "lt", "le", "gt", "ge"]
+"""The comparisons of the service, by its names for them."""
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """What an entity must satisfy. Combine with `&`, `|` and `~`, each side in parentheses."""
+
+    def __and__(self, other: "Condition") -> "Condition":
+        return all_of(self, _checked(other))
+
+    def __or__(self, other: "Condition") -> "Condition":
+        return any_of(self, _checked(other))
+
+    def __invert__(self) -> "Condition":
+        if self in (ALWAYS, NEVER):
+            return NEVER if self == ALWAYS else ALWAYS
+        return self.condition if isinstance(self, Negated) else Negated(self)
+
+    def __bool__(self) -> NoReturn:
+        message = (
+            "a condition is neither true nor false: use & for and, | for or, ~ for not, each side "
+            "in parentheses, and between() instead of a < c.x < b"
+        )
+        raise TypeError(message)
+
+    def __repr__(self) -> str:
+        return f"<condition {_shown(self)}>"
+
+
+class Compare(Condition, frozen=True):
+    """A field on the left, a value on the right."""
+
+    field: Field
+    operator: Operator
+    value: Any
+    stored: Value
+    """The value as the service stores it."""
+
+
+class IsIn(Condition, frozen=True):
+    """The field equals one of the values. `stored` has the same order."""
+
+    field: Field
+    values: tuple[Any, ...]
+    stored: tuple[Value, ...]
+
+
+class StartsWith(Condition, frozen=True):
+    """The text in the field begins with this one."""
+
+    field: Field
+    text: str
+
+
+class IsPresent(Condition, frozen=True):
+    """The field holds a value, whatever it is."""
+
+    field: Field
+
+
+class Negated(Condition, frozen=True):
+    condition: Condition
+
+
+class AllOf(Condition, frozen=True):
+    """Every one of them; nothing to satisfy if there is none. Build with `all_of`."""
+
+    conditions: tuple[Condition, ...]
+
+
+class AnyOf(Condition, frozen=True):
+    """One of them at least; impossible if there is none. Build with `any_of`."""
+
+    conditions: tuple[Condition, ...]
+
+
+ALWAYS = AllOf(())
+NEVER = AnyOf(())
+
+
+def all_of(*conditions: Condition) -> Condition:
+    """Join conditions by and, in one flat chain."""
+    flat: list[Condition] = []
+    for each in conditions:
+        flat.extend(each.conditions if isinstance(each, AllOf) else (each,))
+    if NEVER in flat:
+        return NEVER
+    return flat[0] if len(flat) == 1 else AllOf(tuple(flat))
+
+
+def any_of(*conditions: Condition) -> Condition:
+    """Join conditions by or, in one flat chain."""
+    flat: list[Condition] = []
+    for each in conditions:
+        flat.extend(each.conditions if isinstance(each, AnyOf) else (each,))
+    if ALWAYS in flat:
+        return ALWAYS
+    return flat[0] if len(flat) == 1 else AnyOf(tuple(flat))
+
+
+def conjuncts(condition: Condition | None) -> tuple[Condition, ...]:
+    """Return the conditions that all must hold."""
+    if condition is None:
+        return ()
+    return condition.conditions if isinstance(condition, AllOf) else (condition,)
+
+
+def fields_in(condition: Condition) -> Iterator[Field]:
+    """Walk the fields that a condition looks at; one may come several times."""
+    match condition:
+        case Compare() | IsIn() | StartsWith() | IsPresent():
+            yield condition.field
+        case Negated():
+            yield from fields_in(condition.condition)
+        case AllOf() | AnyOf():
+            for each in condition.conditions:
+                yield from fields_in(each)
+        case _:
+            raise AssertionError(condition)
+
+
+def _shown(condition: Condition) -> str:  # noqa: PLR0911 - one honest switch
+    """Say a condition in the same words in every process."""
+    match condition:
+        case Compare(field, operator, _, stored):
+            return f"{field.name} {operator} {stored!r}"
+        case IsIn(field, _, stored_values):
+            return f"{field.name} in {stored_values!r}"
+        case StartsWith(field, text):
+            return f"{field.name} starts with {text!r}"
+        case IsPresent(field):
+            return f"{field.name} is present"
+        case Negated():
+            return f"not ({_shown(condition.condition)})"
+        case AllOf():
+            return f"({' and '.join(map(_shown, condition.conditions))})"
+        case AnyOf():
+            return f"({' or '.join(map(_shown, condition.conditions))})"
+        case _:
+            raise AssertionError(condition)
+
+
+def checked_condition(given: object) -> Condition:
+    """Return what was given to where(), or raise if it is not a condition."""
+    if isinstance(given, Condition):
+        return given
+    if isinstance(given, Column):
+        what, hint = f"the field {given!r}", "Compare the field with a value."
+    elif callable(given):
+        what, hint = "a function", "Decide in Python on the entities that the query returns."
+    else:
+        what, hint = f"a value of type {type(given).__name__}", "Leave out where() to read all."
+    raise UsageError(
+        "NotACondition",
+        f"where() takes a condition on the columns of a table; {what} was given.",
+        hint=f"Write where(table.c.age > 40). {hint}",
+    )
+
+
+def _checked(other: object) -> Condition:
+    if not isinstance(other, Condition):
+        message = (
+            f"a condition cannot be joined with a value of type {type(other).__name__}: put each "
+            "comparison in parentheses, as in (c.age > 40) & (c.grade == Grade.SENIOR)"
+        )
+        raise TypeError(message)
+    return other
+
+
+# ---------------------------------------------------------------------------------------------
+# Columns
+
+
+class Columns(Generic[T]):
+    """The fields of an entity type, each as an attribute."""
+
+    __slots__ = ("_model",)
+
+    def __init__(self, model: EntityType[T]) -> None:
+        self._model = model
+
+    def __getattr__(self, name: str) -> "Column":
+        if name.startswith("__"):  # probes of copy, inspect and the like, never a field
+            raise AttributeError(name)
+        return Column(find_field(self._model, name))
+
+    def __dir__(self) -> list[str]:
+        return sorted(self._model.fields)
+
+    def __repr__(self) -> str:
+        return f"<fields of {self._model.name}: {', '.join(self._model.fields)}>"
+
+
+def find_field(model: EntityType[Any], name: str) -> Field:
+    """Return a field of a type, or say which there are."""
+    field = model.fields.get(name)
+    if field is None:
+        raise UnknownFieldError(
+            "UnknownField",
+            f"{model.name} has no field {name!r}.",
+            facts={"type": model.name, "field": name},
+            hint=f"Its fields are {', '.join(model.fields)}.",
+        )
+    return field
+
+
+class Column:
+    """One field on the left side of a comparison."""
+
+    __slots__ = ("_field",)
+
+    __hash__ = None  # type: ignore[assignment]  # == makes a condition, so that sets cannot work
+
+    def __init__(self, field: Field) -> None:
+        self._field = field
+
+    def __eq__(self, value: object) -> Condition:  # type: ignore[override]
+        return self._compare("eq", value)
+
+    def __ne__(self, value: object) -> Condition:  # type: ignore[override]
+        return self._compare("ne", value)
+
+    def __lt__(self, value: Any) -> Condition:
+        return self._order("lt", value)
+
+    def __le__(self, value: Any) -> Condition:
+        return self._order("le", value)
+
+    def __gt__(self, value: Any) -> Condition:
+        return self._order("gt", value)
+
+    def __ge__(self, value: Any) -> Condition:
+        return self._order("ge", value)
+
+    def in_(self, values: Iterable[Any]) -> Condition:
+        """The field equals one of them; no entity satisfies an empty choice."""
+        _check_filterable(self._field)
+        values = tuple(values)
+        if not values:
+            return NEVER
+        return IsIn(self._field, values, tuple(stored_form(self._field, each) for each in values))
+
+    def between(self, lower: Any, upper: Any) -> Condition:
+        """The field lies from `lower` to `upper`, both inside."""
+        return all_of(self._order("ge", lower), self._order("le", upper))
+
+    def startswith(self, text: str) -> Condition:
+        """The text in the field begins with `text`."""
+        _check_filterable(self._field)
+        if plain_type(self._field) is not str:
+            raise _not_filterable(
+                self._field, "it holds no text, and only a text has a beginning.", "Use between()."
+            )
+        stored_form(self._field, text)
+        return StartsWith(self._field, text)
+
+    def is_present(self) -> Condition:
+        """The field holds a value; a field that is None is not stored at all."""
+        _check_filterable(self._field)
+        return ALWAYS if self._field.is_key else IsPresent(self._field)
+
+    def is_absent(self) -> Condition:
+        """The field is None: the entity lacks the property."""
+        _check_filterable(self._field)
+        return NEVER if self._field.is_key else Negated(IsPresent(self._field))
+
+    def _order(self, operator: Operator, value: object) -> Condition:
+        if not is_sortable(self._field):
+            raise _not_filterable(
+                self._field,
+                "the service would not compare what is stored as Python compares the values.",
+                "Compare with ==, != or in_(), or keep a number or a text that sorts.",
+            )
+        return self._compare(operator, value)
+
+    def _compare(self, operator: Operator, value: object) -> Condition:
+        return compare(self._field, operator, value)
+
+    def _refuse(self, _: object) -> NoReturn:
+        message = (
+            f"& and | bind tighter than comparisons: put each one in parentheses, as in "
+            f"(c.{self._field.name} == ...) & (...)"
+        )
+        raise TypeError(message)
+
+    __and__ = __rand__ = __or__ = __ror__ = _refuse
+
+    def __bool__(self) -> NoReturn:
+        message = f"c.{self._field.name} is no condition: compare it with a value"
+        raise TypeError(message)
+
+    def __repr__(self) -> str:
+        return f"<field {self._field.name}>"
+
+
+def compare(field: Field, operator: Operator, value: object) -> Condition:
+    """Return the comparison of a field that may be compared with a value that it may hold."""
+    _check_filterable(field)
+    return Compare(field, operator, value, stored_form(field, value))
+
+
+def stored_form(field: Field, value: object) -> Value:
+    """Return the value as it is stored, where a comparison with it can ever be true."""
+    stored = None if value is None else field.codec.encode(value)
+    if stored is None:
+        raise UsageError(
+            "NeverMatches",
+            f"{field.name!r} is compared with None: None is not stored, and a comparison with an "
+            "absent property is never true.",
+            facts={"field": field.name},
+            hint=f"Use c.{field.name}.is_absent() or c.{field.name}.is_present().",
+        )
+    if isinstance(stored, float) and math.isnan(stored):
+        raise UsageError(
+            "NeverMatches",
+            f"{field.name!r} is compared with NaN, which equals nothing.",
+            facts={"field": field.name},
+            hint="Compare with a number.",
+        )
+    return stored
+
+
+# ---------------------------------------------------------------------------------------------
+# What can be compared
+
+
+def plain_type(field: Field) -> Any:
+    """Return what a field is annotated with, without `| None`."""
+    members = union_members(plain(field.annotation))
+    return plain(members[0]) if len(members) == 1 else field.annotation
+
+
+def is_sortable(field: Field) -> bool:
+    """Tell whether `<` means the same to Python and to whoever evaluates the condition."""
+    # Key fields are read back from the key and compared as values where the key does not sort.
+    return field.codec.is_ordered or (field.is_key and plain_type(field) is Decimal)
+
+
+def refusal(field: Field) -> str:
+    """Say why a field cannot be compared at all; empty if it can be."""
+    reasons: tuple[tuple[bool, str], ...] = (
+        (field.is_encrypted, "it is encrypted: the service sees another text at every write."),
+        (field.is_in_blob, "its value lies in a blob."),
+        (field.series is not None, "it is a series of many properties."),
+        (_is_nested(field), "it is stored as JSON, which the service cannot look into."),
+    )
+    return next((reason for holds, reason in reasons if holds), "")
+
+
+def _is_nested(field: Field) -> bool:
+    kind = plain_type(field)
+    is_choice = get_origin(kind) is Literal or (isinstance(kind, type) and issubclass(kind, Enum))
+    return (
+        field.codec.edm == edm.STRING
+        and not field.codec.is_ordered
+        and not is_choice
+        and kind is not Decimal
+    )
+
+
+def _check_filterable(field: Field) -> None:
+    reason = refusal(field)
+    if reason:
+        raise _not_filterable(
+            field, reason, "Filter by another field, or read the entities and choose in Python."
+        )
+
+
+def _not_filterable(field: Field, reason: str, hint: str) -> UsageError:
+    return UsageError(
+        "NotFilterable",
+        f"{field.name!r} cannot be compared like this: {reason}",
+        facts={"field": field.name},
+        hint=hint,
+    )

@@ -1,0 +1,495 @@
+"""How a query is read: which requests, with which filter, and what is decided here.
+
+Pure. A plan never loses an entity that the query asks for, and never calls itself better than
+the service would: every request is a point, or a filter whose bounds the service reads as
+the same class (the guide's "How your choice of PartitionKey and RowKey impacts query
+performance").
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from partita.errors import UsageError
+from partita.patterns.fields.fields import Field
+from partita.patterns.keys.intervals import Interval
+from partita.patterns.keys.key_parts import Bucket
+from partita.patterns.keys.key_text import successor
+from partita.patterns.keys.templates import KeyTemplate
+from partita.patterns.planning.columns import (
+    NEVER,
+    AllOf,
+    AnyOf,
+    Compare,
+    Condition,
+    Negated,
+    Operator,
+    StartsWith,
+    all_of,
+    conjuncts,
+    fields_in,
+    find_field,
+    stored_form,
+)
+from partita.patterns.planning.filter_text import check_length, evaluate_values, grouped, quoted
+from partita.patterns.planning.key_conditions import Branch, branches_of, is_about, is_exact
+from partita.patterns.planning.requests import (
+    Hull,
+    PointRead,
+    QueryKind,
+    RangeRead,
+    Read,
+    ScanRead,
+    Spot,
+    gather,
+    kind_of,
+)
+from partita.patterns.protocol.values import RowKey
+from partita.patterns.types.decorators import EntityType
+from partita.patterns.types.indexes import AnyIndex, ListIndex, Storage
+from partita.patterns.types.row_layout import COPY_MARK, PART_MARK, VERSION
+
+__all__ = [
+    "Asked",
+    "PointRead",
+    "QueryKind",
+    "QueryPlan",
+    "RangeRead",
+    "Read",
+    "ScanRead",
+    "conditions_of",
+    "plan_query",
+    "worse",
+]
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What a plan was made for."""
+
+    model: EntityType[Any]
+    given: Mapping[str, Any]
+    condition: Condition | None = None
+    via: AnyIndex | None = None
+
+    @property
+    def templates(self) -> list[tuple[KeyTemplate, KeyTemplate]]:
+        """The keys to look under: those of the index, or of each type that may answer."""
+        if self.via is not None:
+            return [(self.via.partition, self.via.row)]
+        pairs = {
+            (each.partition.text, each.row.text): (each.partition, each.row)
+            for each in self.model.family()
+            if not each.is_abstract
+        }
+        return list(pairs.values()) or [(self.model.partition, self.model.row)]
+
+    @property
+    def is_untyped(self) -> bool:
+        """Whether only the keys tell the type's entities from others in the table."""
+        return self.via is None and self.model.type_property is None
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """The fields that are in the keys of everything that may answer."""
+        found = [{*partition.fields, *row.fields} for partition, row in self.templates]
+        return frozenset(set.intersection(*found))
+
+
+class QueryPlan(msgspec.Struct, frozen=True):
+    """Perform `requests`, keep the rows that `filter` lets through and `client` holds for."""
+
+    kind: QueryKind
+    table: str
+    requests: tuple[Read, ...]
+    """In the order of their keys, without overlap."""
+    bound: tuple[str, ...]
+    """The key fields that the requests are bounded by."""
+    asked: Asked
+    filter: str = ""
+    """What the service decides on each entity: its type and the residual. Points have none."""
+    client: Condition | None = None
+    """What is decided here, on the whole entity, with `evaluate` or `evaluate_values`."""
+    served: Condition | None = None
+    """What the service decides besides the type."""
+    residual: Condition | None = None
+    """The conditions that no bounds of keys say, wherever they are decided."""
+    is_merged: bool = False
+    """The requests are one partition that was spread: merged by row key they are in its order."""
+
+    @property
+    def est_requests(self) -> int:
+        """The least number of requests: a range may take several pages."""
+        return len(self.requests)
+
+    @property
+    def is_ordered(self) -> bool:
+        """Tell whether the requests, one after another, answer in the order of keys."""
+        return not self.is_merged
+
+    @property
+    def is_refused(self) -> bool:
+        """Tell whether the query must be asked for with allow_scan()."""
+        return self.kind in (QueryKind.MULTI_PARTITION, QueryKind.TABLE)
+
+    @property
+    def loads_members(self) -> bool:
+        """Tell whether the rows only name the entities, which are read then."""
+        return isinstance(self.asked.via, ListIndex)
+
+    def filter_of(self, read: Read) -> str:
+        """Return the whole filter of one request."""
+        return check_length(" and ".join(filter(None, (read.bounds_text(), self.filter))))
+
+    @property
+    def summary(self) -> str:
+        """One line without values, the same for every call of a query: for files that are kept."""
+        via = self.asked.via
+        parts = [self.kind.value, self.table]
+        parts += [] if via is None else [f"via {via.name}"]
+        parts += [f"by {', '.join(self.bound)}"] if self.bound else []
+        if self.residual is not None:
+            names = dict.fromkeys(field.name for field in fields_in(self.residual))
+            parts.append(f"residual {', '.join(names)}")
+        return " ".join(parts)
+
+
+def worse(this: QueryPlan, that: QueryPlan) -> bool:
+    """Tell whether this way to read is dearer than that one."""
+    return _cost(this) > _cost(that)
+
+
+def _cost(plan: QueryPlan) -> tuple[int, bool, int]:
+    spread = len(plan.requests) if plan.kind is QueryKind.SPREAD else 0
+    return plan.kind.rank, plan.residual is not None, spread
+
+
+def plan_query(
+    model: EntityType[Any],
+    given: Mapping[str, Any],
+    condition: Condition | None = None,
+    *,
+    via: AnyIndex | None = None,
+) -> QueryPlan:
+    """Plan the reading of the entities that have the given key fields and satisfy a condition.
+
+    `given` are values or Intervals of fields of the keys: those of the index, if there is one.
+    """
+    asked = Asked(model, given, condition, via)
+    if condition is None and (point := _find_point(asked)) is not None:
+        return point
+    if condition is not None:
+        _check_columns(model, condition)
+    wanted = [*conditions_of(asked), *conjuncts(condition)]
+    if NEVER in wanted:
+        return _made(asked, (), [], [])
+    keys = asked.keys
+    of_keys = [each for each in wanted if is_about(each, keys)]
+    branches, left_out = branches_of(wanted, keys)
+    found = [_find(asked, pair, branch, of_keys) for pair in asked.templates for branch in branches]
+    reads, hull = gather([spot for each in found for spot in each.spots])
+    if not all(isinstance(read, PointRead) for read in reads):
+        _check_storage(via)
+    vague = {id(each) for each in left_out} | {
+        id(each) for each in wanted if not is_exact(each, keys)
+    }
+    rest = [
+        each
+        for each in wanted
+        if not is_about(each, keys) or not _is_said(each, found, hull, is_vague=id(each) in vague)
+    ]
+    return _made(asked, reads, rest, found)
+
+
+def _check_columns(model: EntityType[Any], condition: Condition) -> None:
+    """Refuse columns of another table, which may have a field of the same name."""
+    for field in fields_in(condition):
+        own = find_field(model, field.name)
+        if own is field:
+            continue
+        owner, _, _ = field.codec.where.rpartition(".")
+        if owner not in {each.name for each in model.lineage()}:
+            raise UsageError(
+                "ColumnOfAnother",
+                f"The condition is on {field.codec.where}, and the query is of {model.name}.",
+                facts={"type": model.name, "field": field.name},
+                hint="Use those of the table that is asked: table.where(table.c.field == ...).",
+            )
+
+
+def _find_point(asked: Asked) -> QueryPlan | None:
+    """Return the plan of the commonest query of all, which needs no thought."""
+    pairs = asked.templates
+    partition, row = pairs[0]
+    names = tuple(dict.fromkeys(partition.fields + row.fields))
+    is_point = len(pairs) == 1 and asked.given.keys() == set(names)
+    if not is_point or any(isinstance(limit, Interval) for limit in asked.given.values()):
+        return None
+    if isinstance(asked.via, ListIndex):
+        return None
+    key = RowKey(partition.format(asked.given), row.format(asked.given))
+    return QueryPlan(
+        kind=QueryKind.POINT,
+        table=asked.model.table if asked.via is None else asked.via.table,
+        requests=(PointRead(key),),
+        bound=names,
+        asked=asked,
+    )
+
+
+def conditions_of(asked: Asked) -> list[Condition]:
+    """Return what is given as conditions."""
+    model, known = asked.model, asked.keys
+    found: list[Condition] = []
+    for name, limit in asked.given.items():
+        field = find_field(model, name)
+        if name not in known:
+            place = model.name if asked.via is None else f"the index {asked.via.name!r}"
+            raise UsageError(
+                "NotAKeyField",
+                f"{name!r} is not in the keys of {place}.",
+                facts={"type": model.name, "field": name},
+                hint=f"Its keys are made of {', '.join(sorted(known)) or 'no fields'}; "
+                f"use where(c.{name} == ...) for other fields.",
+            )
+        found += _of_limit(field, limit)
+    return found
+
+
+def _of_limit(field: Field, limit: Any) -> Iterator[Condition]:
+    if not isinstance(limit, Interval):
+        yield _compared(field, "eq", limit)
+        return
+    if limit.prefix is not None:
+        yield StartsWith(field, limit.prefix)
+    if limit.lower is not None:
+        yield _compared(field, "ge" if limit.has_lower_inside else "gt", limit.lower)
+    if limit.upper is not None:
+        yield _compared(field, "le" if limit.has_upper_inside else "lt", limit.upper)
+
+
+def _compared(field: Field, operator: Operator, value: object) -> Condition:
+    return Compare(field, operator, value, stored_form(field, value))
+
+
+# ---------------------------------------------------------------------------------------------
+# Where to look for one branch
+
+
+class _Found(msgspec.Struct, frozen=True):
+    """Where a branch is looked for, and which conditions hold for all that lies there."""
+
+    spots: tuple[Spot, ...]
+    expressed: frozenset[str] = frozenset()
+    of_partition: frozenset[str] = frozenset()
+    """Of the expressed fields, those that the partition key says alone."""
+    bound: tuple[str, ...] = ()
+    is_spread: bool = False
+
+    @property
+    def is_settled(self) -> bool:
+        """Tell whether all conditions on keys were decided: their fields are known."""
+        return not self.is_spread and all(spot.point is not None for spot in self.spots)
+
+
+def _find(
+    asked: Asked,
+    templates: tuple[KeyTemplate, KeyTemplate],
+    branch: Branch,
+    of_keys: list[Condition],
+) -> _Found:
+    partition, row = templates
+    rows = row.bounds(branch.limits, is_tight=asked.is_untyped)
+    known = branch.values(partition.fields)
+    if rows.is_empty:
+        return _Found(())
+    if known is not None:
+        partitions: tuple[str, ...] = (partition.format(known),)
+    elif _is_spread(partition, branch):
+        partitions = partition.spread_values(branch.limits)
+    else:
+        return _find_open(asked, templates, branch)
+    in_partition = frozenset(part.field for part in partition.parts() if part.is_full)
+    said = in_partition
+    row_values = branch.values(row.fields)
+    if row_values is not None:
+        spots = _spots_of_row(asked.via, partitions, row.format(row_values), rows.upper)
+        values = {**(known or {}), **row_values}
+        if known is not None and not all(evaluate_values(each, values) for each in of_keys):
+            return _Found(())
+        said |= frozenset(row.fields)
+    else:
+        spots = tuple(Spot(each, rows.lower, rows.upper) for each in partitions)
+        said |= rows.expressed
+    return _Found(
+        spots,
+        said - branch.blurred,
+        in_partition - branch.blurred,
+        _bound(templates, branch, said | set(known or ())),
+        is_spread=known is None,
+    )
+
+
+def _find_open(asked: Asked, templates: tuple[KeyTemplate, KeyTemplate], branch: Branch) -> _Found:
+    partitions, rows = (
+        template.bounds(branch.limits, is_tight=asked.is_untyped) for template in templates
+    )
+    if partitions.is_empty:
+        return _Found(())
+    said = (partitions.expressed | rows.expressed) - branch.blurred
+    spot = Spot(
+        partitions.lower,
+        rows.lower,
+        rows.upper,
+        is_open=True,
+        partition_upper=partitions.upper,
+    )
+    bound = _bound(templates, branch, partitions.expressed)
+    return _Found((spot,), said, bound=bound)
+
+
+def _is_spread(partition: KeyTemplate, branch: Branch) -> bool:
+    """Tell whether the partitions can be counted: only the field of a hash is missing."""
+    missing = [part for part in partition.parts() if branch.values((part.field,)) is None]
+    return all(isinstance(part, Bucket) for part in missing)
+
+
+def _spots_of_row(
+    via: AnyIndex | None, partitions: tuple[str, ...], row: str, upper: str | None
+) -> tuple[Spot, ...]:
+    if isinstance(via, ListIndex) and via.storage is Storage.ROWS:
+        members = row + PART_MARK
+        return tuple(Spot(each, members, successor(members)) for each in partitions)
+    return tuple(Spot(each, row, upper, RowKey(each, row)) for each in partitions)
+
+
+def _check_storage(via: AnyIndex | None) -> None:
+    if isinstance(via, ListIndex) and via.storage is Storage.BLOB:
+        raise UsageError(
+            "NotAKeyField",
+            f"The index {via.name!r} keeps a blob for each value: it needs all of them.",
+            facts={"index": via.name},
+            hint=f"Give {', '.join(via.key_fields)}, each as one value.",
+        )
+
+
+def _bound(
+    templates: tuple[KeyTemplate, KeyTemplate], branch: Branch, used: frozenset[str] | set[str]
+) -> tuple[str, ...]:
+    names = dict.fromkeys(templates[0].fields + templates[1].fields)
+    return tuple(name for name in names if name in branch.limits and name in used)
+
+
+def _is_said(condition: Condition, found: list[_Found], hull: Hull, *, is_vague: bool) -> bool:
+    """Tell whether a condition holds for all that the requests hold."""
+    names = {field.name for field in fields_in(condition)}
+    match hull:
+        case Hull.PARTITIONS:
+            return False
+        case Hull.ROWS:
+            return not is_vague and all(names <= each.of_partition for each in found)
+        case Hull.NOTHING:
+            return all(
+                each.is_settled or (not is_vague and names <= each.expressed) for each in found
+            )
+
+
+def _made(
+    asked: Asked, reads: tuple[Read, ...], rest: list[Condition], found: list[_Found]
+) -> QueryPlan:
+    kind = kind_of(reads)
+    is_points = kind in (QueryKind.POINT, QueryKind.POINTS)
+    served = [each for each in rest if not is_points and _is_served(asked, each)]
+    client = rest
+    if not any(each.upcasters for each in asked.model.family()):
+        # Otherwise older versions come through the filter, and are decided on when upcast.
+        client = [each for each in rest if not any(each is other for other in served)]
+    bound = dict.fromkeys(name for each in found if each.spots for name in each.bound)
+    return QueryPlan(
+        kind=kind,
+        table=asked.model.table if asked.via is None else asked.via.table,
+        requests=reads,
+        filter="" if is_points else _filter_text(asked, served),
+        client=all_of(*client) if client else None,
+        served=all_of(*served) if served else None,
+        residual=all_of(*rest) if rest else None,
+        bound=tuple(bound),
+        asked=asked,
+        is_merged=kind is QueryKind.SPREAD and any(each.is_spread for each in found),
+    )
+
+
+# ---------------------------------------------------------------------------------------------
+# What the service decides
+
+
+def _is_served(asked: Asked, condition: Condition) -> bool:
+    """Tell whether the service can decide on a condition, on the row that it would be asked of."""
+    if asked.model.encrypt is not None or isinstance(asked.via, ListIndex):
+        return False
+    if not _sorts_as_stored(condition):
+        return False
+    names = {field.name for field in fields_in(condition)}
+    if asked.via is not None:
+        return names <= set(asked.via.copied)
+    return all(
+        _is_alike(field, each.fields[field.name]) and _is_in_first_row(each, field)
+        for field in fields_in(condition)
+        for each in asked.model.family()
+    )
+
+
+def _sorts_as_stored(condition: Condition) -> bool:
+    match condition:
+        case Compare(field, operator):
+            return operator in ("eq", "ne") or field.codec.is_ordered
+        case Negated():
+            return _sorts_as_stored(condition.condition)
+        case AllOf() | AnyOf():
+            return all(map(_sorts_as_stored, condition.conditions))
+        case _:
+            return True
+
+
+def _is_alike(this: Field, that: Field) -> bool:
+    """Tell whether a type and one derived from it store a field in the same way."""
+    ways = [(field.is_key, field.property, field.codec.edm) for field in (this, that)]
+    return not this.is_key and ways[0] == ways[1]
+
+
+def _is_in_first_row(model: EntityType[Any], field: Field) -> bool:
+    """Tell whether a filter on the first row of an entity, the one with its type, sees a field."""
+    return model.layout.places.get(field.property, 0) == 0
+
+
+def _filter_text(asked: Asked, served: list[Condition]) -> str:
+    """Return what the service is asked of each entity: to be of the type, and the conditions."""
+    types = [asked.via.owner] if asked.via is not None else _stored_types(asked.model)
+    name = asked.model.type_property
+    if not served or not any(each.upcasters for each in types):
+        said = [] if name is None else [_one_of([_type_text(asked, each) for each in types])]
+        return " and ".join([*said, *map(grouped, served)])
+    return _one_of([_versioned(asked, each, served) for each in types])
+
+
+def _versioned(asked: Asked, model: EntityType[Any], served: list[Condition]) -> str:
+    """Ask the conditions of entities of the current version, and let the older ones through."""
+    said = [] if model.type_property is None else [_type_text(asked, model)]
+    conditions = " and ".join(map(grouped, served))
+    if model.upcasters:
+        conditions = f"(not ({VERSION} eq {model.version}) or {conditions})"
+    return " and ".join([*said, conditions])
+
+
+def _type_text(asked: Asked, model: EntityType[Any]) -> str:
+    suffix = "" if asked.via is None else COPY_MARK + asked.via.name
+    return f"{model.type_property} eq {quoted(model.name + suffix)}"
+
+
+def _one_of(texts: list[str]) -> str:
+    joined = " or ".join(texts) or "false"
+    return f"({joined})" if " or " in joined else joined
+
+
+def _stored_types(model: EntityType[Any]) -> list[EntityType[Any]]:
+    return [each for each in model.family() if not each.is_abstract]

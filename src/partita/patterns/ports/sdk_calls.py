@@ -1,0 +1,426 @@
+"""What each call asks of an official client, and what its answer means: shared by both faces.
+
+A port asks `plan_of(call)` which method to call on which client, and `answer_of` or `refusal_of`
+what came of it. Waiting is the ports' only own business.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, TypeGuard
+from uuid import uuid4
+
+import msgspec
+from azure.core import MatchConditions
+from azure.core.exceptions import AzureError, HttpResponseError
+from azure.core.rest import HttpRequest
+
+from partita.errors import PartitaError, UsageError
+from partita.patterns.ports import group_body
+from partita.patterns.ports.metering import Meter
+from partita.patterns.ports.row_requests import RowCall, read_one, read_page, request_of
+from partita.patterns.ports.sdk_errors import code_of, refusal_of_part, translate
+from partita.patterns.protocol import calls
+from partita.patterns.protocol.calls import Call, Cost
+from partita.patterns.protocol.row_json import unreadable
+from partita.patterns.protocol.values import Row, measure
+
+Service = Literal["tables", "queues", "blobs"]
+Result = Literal["value", "page", "stream"]
+
+ALL_METHODS = frozenset({"DELETE", "GET", "HEAD", "MERGE", "PATCH", "POST", "PUT"})
+TABLE_OPTIONS = {"retry_on_methods": ALL_METHODS}
+"""The table SDK repeats no POST whose answer was lost. The core compares what it finds, so that a
+lost answer is asked for again like any other."""
+ROW_OPTIONS = {"stream": True, **TABLE_OPTIONS}
+"""The pipeline must not decode what is read here; see MeteredTransport."""
+
+CLIENTS = {
+    "tables": "get_table_client",
+    "queues": "get_queue_client",
+    "blobs": "get_container_client",
+}
+"""How a service client is asked for the client of one name."""
+
+
+class NotThereError(AzureError):
+    """Stands for a 404 that the SDK would swallow."""
+
+    def __init__(self, response: Any = None, **_: Any) -> None:
+        super().__init__("404")
+        self.response = response
+
+
+_SAY_NOT_THERE = {"error_map": {404: NotThereError}}
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """A method of a client, and how its result is read."""
+
+    service: Service
+    name: str
+    """Of the table, queue or container; empty: the client of the whole service."""
+    method: str
+    arguments: tuple[Any, ...] = ()
+    options: dict[str, Any] = {}
+    result: Result = "value"
+    continuation: object = None
+    blob: str = ""
+
+
+Answer = Callable[[Any, Any, Meter, Cost], Any]
+"""(call, what the client returned, meter, cost) → the answer of the call."""
+
+_RAISE = object()
+_REFUSED = 400
+_NOT_FOUND = 404
+
+
+def plan_of(call: Call[Any]) -> Plan:
+    """Return what to ask of which client."""
+    found = _CALLS.get(type(call))
+    if found is None:
+        raise UsageError("UnknownCall", f"{type(call).__name__} is no call of a port.")
+    return found[0](call)
+
+
+def answer_of(call: Call[Any], result: Any, meter: Meter, cost: Cost) -> Any:
+    """Return the answer that a client's result means, and count what it carried."""
+    return _CALLS[type(call)][1](call, result, meter, cost)
+
+
+def refusal_of(call: Call[Any], error: Exception, meter: Meter, endpoint: str) -> Any:
+    """Return the answer that a refusal means, or raise it as an error of Partita."""
+    translated = translate(_told(error), endpoint=endpoint)
+    answer = _CALLS[type(call)][2].get(translated.code, _RAISE)
+    if answer is _RAISE:
+        raise _with_facts(call, translated, meter) from error
+    return answer
+
+
+def _told(error: Exception) -> AzureError:
+    """Return what the service said, where the SDK has put words of its own in the place."""
+    if isinstance(error, NotThereError):
+        return HttpResponseError(response=error.response)
+    if isinstance(error, AzureError):
+        return error
+    if isinstance(error.__context__, AzureError):  # a ValueError about the name of a table
+        return error.__context__
+    raise error
+
+
+def _with_facts(call: Call[Any], error: PartitaError, meter: Meter) -> PartitaError:
+    for name in ("table", "queue", "container"):
+        if hasattr(call, name):
+            error.facts.setdefault(name, getattr(call, name))
+    if isinstance(call, calls.WriteRows) and len(call.operations) == 1:
+        error.facts.setdefault("index", 0)
+    if meter.is_in_doubt:
+        error.facts["answer_lost"] = True
+    return error
+
+
+def count_rows(cost: Cost, rows: Iterable[Row]) -> None:
+    """Add rows that were carried, in either direction."""
+    for row in rows:
+        cost.entities += 1
+        cost.bytes += measure(row)
+
+
+def carried_by(operation: calls.RowOperation) -> Row:
+    """Return what a write carries: of a delete only the keys go."""
+    return Row(operation.row.key, {}) if operation.verb is calls.Verb.DELETE else operation.row
+
+
+# Tables
+
+
+def of_rows(call: Call[Any]) -> TypeGuard[RowCall]:
+    """Tell whether a call reads or writes rows: its request is printed here, not by the SDK."""
+    return isinstance(call, RowCall)
+
+
+def row_request(client: Any, call: RowCall) -> HttpRequest:
+    """Return the request of a call; the client's own pipeline signs, sends and repeats it."""
+    # The SDK keeps these two to itself; a test holds that they are there.
+    root = f"{client.scheme}://{client._primary_hostname}"  # noqa: SLF001
+    made = request_of(call, root, str(uuid4()) if is_group(call) else "")
+    headers = {**made.headers, "x-ms-version": client.api_version}
+    return HttpRequest(made.method, made.url, headers=headers, content=made.body)
+
+
+def row_answer(call: RowCall, response: Any, meter: Meter, cost: Cost) -> Any:
+    """Return what was answered, and count what it carried; or raise what the service refused."""
+    if response.status_code >= _REFUSED:
+        refusal = HttpResponseError(response=response)
+        if response.status_code == _NOT_FOUND and not code_of(refusal):
+            raise unreadable() from refusal  # of another server: nothing is said of a row
+        raise refusal
+    if isinstance(call, calls.GetRow):
+        row = read_one(response.content)
+        count_rows(cost, (row,))
+        return row
+    if isinstance(call, calls.QueryRows):
+        page = read_page(response.content, response.headers)
+        count_rows(cost, page.rows)
+        return page
+    etags = _group_etags(call, response, meter) if is_group(call) else (_etag(response),)
+    count_rows(cost, map(carried_by, call.operations))
+    return etags
+
+
+def is_group(call: RowCall) -> bool:
+    """Tell whether a call goes as an entity group transaction."""
+    return isinstance(call, calls.WriteRows) and len(call.operations) > 1
+
+
+def _etag(response: Any) -> str:
+    return response.headers.get("etag") or ""
+
+
+def _group_etags(call: calls.WriteRows, response: Any, meter: Meter) -> tuple[str, ...]:
+    parts = group_body.read_answer(response.content, response.headers.get("Content-Type", ""))
+    refused = next((part for part in parts if part.status >= _REFUSED), None)
+    if refused is not None:
+        error = refusal_of_part(refused.status, refused.headers, refused.body)
+        raise _with_facts(call, error, meter)
+    return tuple(map(group_body.etag_of, parts))
+
+
+def _row_call(call: RowCall) -> Plan:
+    return Plan("tables", call.table, "")
+
+
+def _create_table(call: calls.CreateTable) -> Plan:
+    return Plan("tables", call.table, "create_table", options=dict(TABLE_OPTIONS))
+
+
+def _delete_table(call: calls.DeleteTable) -> Plan:
+    return Plan("tables", call.table, "delete_table", options=TABLE_OPTIONS | _SAY_NOT_THERE)
+
+
+def _list_tables(call: calls.ListTables) -> Plan:
+    if not call.prefix:
+        return Plan("tables", "", "list_tables", result="page")
+    text = call.prefix.replace("'", "''")
+    query = f"TableName ge '{text}' and TableName lt '{text}{{'"  # '{' follows 'z'
+    return Plan("tables", "", "query_tables", (query,), result="page")
+
+
+def _table_names(
+    call: calls.ListTables, result: Any, _meter: Meter, _cost: Cost
+) -> tuple[str, ...]:
+    items, _ = result
+    return tuple(item.name for item in items if item.name.startswith(call.prefix))
+
+
+# Queues
+
+
+def _seconds(value: float) -> int:
+    """Return whole seconds, the unit of the service: never less than was asked for."""
+    return math.ceil(value)
+
+
+def _create_queue(call: calls.CreateQueue) -> Plan:
+    return Plan("queues", call.queue, "create_queue")
+
+
+def _put_message(call: calls.PutMessage) -> Plan:
+    options = {"time_to_live": -1, "visibility_timeout": _seconds(call.delay)}
+    return Plan("queues", call.queue, "send_message", (call.text,), options)
+
+
+def _receive_messages(call: calls.ReceiveMessages) -> Plan:
+    options = {
+        "messages_per_page": call.count,
+        "max_messages": call.count,
+        "visibility_timeout": max(1, _seconds(call.visibility)),
+    }
+    return Plan("queues", call.queue, "receive_messages", (), options, "page")
+
+
+def _messages(
+    _call: calls.ReceiveMessages, result: Any, _meter: Meter, cost: Cost
+) -> tuple[calls.Message, ...]:
+    found, _ = result
+    received = tuple(
+        calls.Message(item.id, item.pop_receipt, item.content or "", item.dequeue_count)
+        for item in found
+    )
+    cost.bytes += sum(len(message.text.encode()) for message in received)
+    return received
+
+
+def _peek_messages(call: calls.PeekMessages) -> Plan:
+    return Plan("queues", call.queue, "peek_messages", (), {"max_messages": 32})
+
+
+def _peeked(
+    _call: calls.PeekMessages, result: Any, _meter: Meter, _cost: Cost
+) -> tuple[calls.Message, ...]:
+    return tuple(
+        calls.Message(item.id, "", item.content or "", item.dequeue_count or 0) for item in result
+    )
+
+
+def _count_messages(call: calls.CountMessages) -> Plan:
+    return Plan("queues", call.queue, "get_queue_properties")
+
+
+def _counted(_call: calls.CountMessages, result: Any, _meter: Meter, _cost: Cost) -> int:
+    return int(result.approximate_message_count or 0)
+
+
+def _renew_message(call: calls.RenewMessage) -> Plan:
+    message = call.message
+    options = {"visibility_timeout": max(1, _seconds(call.visibility))}
+    return Plan("queues", call.queue, "update_message", (message.id, message.receipt), options)
+
+
+def _renewed(call: calls.RenewMessage, result: Any, _meter: Meter, _cost: Cost) -> calls.Message:
+    return msgspec.structs.replace(call.message, receipt=result.pop_receipt)
+
+
+def _delete_message(call: calls.DeleteMessage) -> Plan:
+    message = call.message
+    return Plan("queues", call.queue, "delete_message", (message.id, message.receipt))
+
+
+def _put_done(call: calls.PutMessage, _result: Any, _meter: Meter, cost: Cost) -> None:
+    cost.bytes += len(call.text.encode())
+
+
+# Blobs
+
+
+def _create_container(call: calls.CreateContainer) -> Plan:
+    return Plan("blobs", call.container, "create_container")
+
+
+def _put_blob(call: calls.PutBlob) -> Plan:
+    options: dict[str, Any] = {"metadata": call.metadata or None, "overwrite": call.etag != ""}
+    if call.etag:
+        options |= {"etag": call.etag, "match_condition": MatchConditions.IfNotModified}
+    return Plan("blobs", call.container, "upload_blob", (call.content,), options, blob=call.name)
+
+
+def _blob_etag(call: calls.PutBlob, result: Any, _meter: Meter, cost: Cost) -> str:
+    cost.bytes += len(call.content)
+    return str(result["etag"])
+
+
+def _get_blob(call: calls.GetBlob) -> Plan:
+    return Plan("blobs", call.container, "download_blob", result="stream", blob=call.name)
+
+
+def _blob(_call: calls.GetBlob, result: Any, _meter: Meter, cost: Cost) -> calls.Blob:
+    content, properties = result
+    cost.bytes += len(content)
+    return calls.Blob(content, properties.etag, dict(properties.metadata or {}))
+
+
+def _append_blob(call: calls.AppendBlob) -> Plan:
+    options = {"appendpos_condition": call.position, "length": len(call.content)}
+    return Plan("blobs", call.container, "append_block", (call.content,), options, blob=call.name)
+
+
+def make_append_blob(call: calls.AppendBlob) -> Plan:
+    """Return what comes before the first block: the blob is made if it is missing."""
+    options = {"metadata": call.metadata or None, "match_condition": MatchConditions.IfMissing}
+    return Plan("blobs", call.container, "create_append_blob", (), options, blob=call.name)
+
+
+ALREADY_MADE = frozenset({"BlobAlreadyExists", "ConditionNotMet", "TargetConditionNotMet"})
+
+
+def _appended(call: calls.AppendBlob, _result: Any, _meter: Meter, cost: Cost) -> int:
+    cost.bytes += len(call.content)
+    return call.position + len(call.content)
+
+
+def _set_metadata(call: calls.SetBlobMetadata) -> Plan:
+    return Plan("blobs", call.container, "set_blob_metadata", (call.metadata,), blob=call.name)
+
+
+def _delete_blob(call: calls.DeleteBlob) -> Plan:
+    options: dict[str, Any] = {"delete_snapshots": "include"}
+    if call.etag is not None:
+        options |= {"etag": call.etag, "match_condition": MatchConditions.IfNotModified}
+    return Plan("blobs", call.container, "delete_blob", (), options, blob=call.name)
+
+
+def _list_blobs(call: calls.ListBlobs) -> Plan:
+    return Plan(
+        "blobs",
+        call.container,
+        "list_blobs",
+        (),
+        {"name_starts_with": call.prefix or None, "include": ["metadata"]},
+        "page",
+        call.continuation or None,
+    )
+
+
+def _blob_page(_call: calls.ListBlobs, result: Any, _meter: Meter, _cost: Cost) -> calls.BlobPage:
+    items, continuation = result
+    listed = tuple(
+        calls.ListedBlob(
+            item.name,
+            f'"{item.etag.strip(chr(34))}"',  # a list names etags without their quotes
+            item.size,
+            item.last_modified,
+            dict(item.metadata or {}),
+        )
+        for item in items
+    )
+    return calls.BlobPage(listed, continuation or "")
+
+
+def _true(_call: Any, _result: Any, _meter: Meter, _cost: Cost) -> bool:
+    return True
+
+
+def _made(_call: Any, _result: Any, meter: Meter, _cost: Cost) -> bool:
+    """A queue that was there with the same metadata is answered with 204."""
+    return meter.status == 201
+
+
+_NOT_OURS: dict[str, Any] = {"MessageNotFound": False, "PopReceiptMismatch": False}
+_CALLS: dict[type, tuple[Callable[[Any], Plan], Answer, dict[str, Any]]] = {
+    calls.GetRow: (_row_call, row_answer, {"ResourceNotFound": None, "EntityNotFound": None}),
+    calls.QueryRows: (_row_call, row_answer, {}),
+    calls.WriteRows: (_row_call, row_answer, {}),
+    calls.CreateTable: (_create_table, _true, {"TableAlreadyExists": False}),
+    calls.DeleteTable: (
+        _delete_table,
+        _true,
+        {"ResourceNotFound": False, "TableNotFound": False, "TableBeingDeleted": False},
+    ),
+    calls.ListTables: (_list_tables, _table_names, {}),
+    calls.CreateQueue: (_create_queue, _made, {"QueueAlreadyExists": False}),
+    calls.PutMessage: (_put_message, _put_done, {}),
+    calls.ReceiveMessages: (_receive_messages, _messages, {}),
+    calls.PeekMessages: (_peek_messages, _peeked, {"QueueNotFound": ()}),
+    calls.CountMessages: (_count_messages, _counted, {"QueueNotFound": None}),
+    calls.RenewMessage: (_renew_message, _renewed, dict.fromkeys(_NOT_OURS)),
+    calls.DeleteMessage: (_delete_message, _true, _NOT_OURS),
+    calls.CreateContainer: (_create_container, _true, {"ContainerAlreadyExists": False}),
+    calls.PutBlob: (
+        _put_blob,
+        _blob_etag,
+        {"BlobAlreadyExists": None, "ConditionNotMet": None, "TargetConditionNotMet": None},
+    ),
+    calls.GetBlob: (_get_blob, _blob, {"BlobNotFound": None}),
+    calls.AppendBlob: (
+        _append_blob,
+        _appended,
+        {"AppendPositionConditionNotMet": None, "BlobNotFound": None},
+    ),
+    calls.SetBlobMetadata: (_set_metadata, _true, {"BlobNotFound": False}),
+    calls.DeleteBlob: (
+        _delete_blob,
+        _true,
+        {"BlobNotFound": False, "ConditionNotMet": False, "TargetConditionNotMet": False},
+    ),
+    calls.ListBlobs: (_list_blobs, _blob_page, {}),
+}

@@ -1,0 +1,79 @@
+"""What the official clients are built with, for an account in this process or one elsewhere."""
+
+from typing import Any, Protocol
+
+from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
+from azure.core.pipeline.transport import AioHttpTransport, RequestsTransport
+
+from partita.patterns.protocol.capabilities import Capabilities
+from partita.service.hosting.in_process import ENDPOINTS, LocalAccount
+from partita.service.hosting.services import KINDS
+
+CONNECT_SECONDS_MAX = 20
+READ_SECONDS_MAX = 60
+STORAGE_RETRIES = {"initial_backoff": 0.5, "increment_base": 2, "random_jitter_range": 0.4}
+"""In place of the SDK's fifteen seconds before the first retry of a queue or blob request."""
+
+_KINDS = {kind.name: kind for kind in KINDS}
+
+
+class Clients(Protocol):
+    """Where the services are, and the arguments of their clients."""
+
+    endpoints: dict[str, str]
+
+    def arguments(self, kind: str, *, is_async: bool) -> dict[str, Any]:
+        """Return the arguments of a service client, its transport among them."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class LocalClients:
+    """Clients of an account in this process."""
+
+    def __init__(self, account: LocalAccount, *, is_owned: bool) -> None:
+        self.endpoints = ENDPOINTS
+        self.account = account
+        self._is_owned = is_owned
+
+    def arguments(self, kind: str, *, is_async: bool) -> dict[str, Any]:
+        return _retrying(kind) | self.account.client_arguments(_KINDS[kind], is_async=is_async)
+
+    def close(self) -> None:
+        """Close the account if it was opened for these clients."""
+        if self._is_owned:
+            self.account.close()
+
+
+class RemoteClients:
+    """Clients of services behind HTTP."""
+
+    def __init__(self, endpoints: dict[str, str], account: str, key: str, sas: str) -> None:
+        self.endpoints = endpoints
+        self._credential = AzureNamedKeyCredential(account, key) if key else AzureSasCredential(sas)
+
+    def arguments(self, kind: str, *, is_async: bool) -> dict[str, Any]:
+        transport = AioHttpTransport if is_async else RequestsTransport
+        return _retrying(kind) | {
+            ("endpoint" if kind == "tables" else "account_url"): self.endpoints[kind],
+            "credential": self._credential,
+            "transport": transport(
+                connection_timeout=CONNECT_SECONDS_MAX, read_timeout=READ_SECONDS_MAX
+            ),
+        }
+
+    def close(self) -> None:
+        """Nothing of its own to close."""
+
+
+def _retrying(kind: str) -> dict[str, Any]:
+    return {} if kind == "tables" else dict(STORAGE_RETRIES)
+
+
+def check_service(capabilities: Capabilities, kind: str) -> None:
+    """Refuse a service that the endpoint does not have."""
+    if kind == "queues":
+        capabilities.require_queues("This call")
+    if kind == "blobs":
+        capabilities.require_blobs("This call")

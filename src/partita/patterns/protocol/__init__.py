@@ -1,0 +1,1 @@
+"""What the core asks of the outside, and what a row is: pure values."""

@@ -1,0 +1,1 @@
+"""Tables per period, and logs in append blobs."""

@@ -1,0 +1,1 @@
+"""What an entity class declares: type, links, indexes, layout of its rows."""

@@ -1,0 +1,119 @@
+"""Large values in blobs (the guide's large entities pattern): names, references, their order.
+
+A blob is written before the entity that names it, and removed after the last entity that did:
+an entity never names a blob that is missing, and a crash leaves an orphan at worst. Every write
+makes a blob of its own name, which no later write can name again: once no entity names it, it
+can be removed at once.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from partita.errors import ChecksumError, InvalidPropertyError, LimitExceededError
+from partita.patterns.fields.fields import Field
+from partita.patterns.protocol.untrusted_json import decode
+from partita.patterns.protocol.values import RowKey
+from partita.tables import edm
+
+BLOB_BYTES_MAX = 256 * 1024 * 1024
+"""The largest value of one field: it is held in memory whole."""
+
+
+class BlobReference(msgspec.Struct, frozen=True):
+    """What an entity holds in place of the value."""
+
+    name: str
+    length: int
+    sha256: str
+    container: str
+
+    def to_text(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_text(cls, text: object) -> "BlobReference":
+        try:
+            return decode(str(text), cls)
+        except msgspec.DecodeError as error:
+            raise InvalidPropertyError(
+                "PropertyTypeMismatch",
+                "The property holds no reference to a blob.",
+                hint="The field is declared InBlob, but something else was stored there.",
+            ) from error
+
+    def is_of(self, content: bytes) -> bool:
+        """Tell whether this is a reference to such content."""
+        return len(content) == self.length and hashlib.sha256(content).hexdigest() == self.sha256
+
+    def check(self, content: bytes) -> None:
+        """Raise unless this is the content that was written."""
+        if not self.is_of(content):
+            raise ChecksumError(
+                "BlobChanged",
+                "The blob of a large property is not what was written.",
+                facts={"container": self.container, "blob": self.name},
+            )
+
+
+def folder_of(table: str, key: RowKey) -> str:
+    """Return where all blobs of an entity lie; every text is a legal part of a name."""
+    return f"{table.lower()}/{_part(key.partition)}/{_part(key.row)}/"
+
+
+def reference_to(
+    content: bytes, *, folder: str, property_name: str, container: str, write_id: str
+) -> BlobReference:
+    digest = hashlib.sha256(content).hexdigest()
+    name = f"{folder}{property_name}/{digest}-{write_id}"
+    return BlobReference(name, len(content), digest, container)
+
+
+def blob_metadata(table: str, key: RowKey) -> dict[str, str]:
+    """Return what a blob says of the entity it belongs to, for the collection of orphans."""
+    return {
+        "table": table,
+        "partition": quote(key.partition, safe=""),
+        "row": quote(key.row, safe=""),
+    }
+
+
+def entity_of(metadata: Mapping[str, str]) -> tuple[str, RowKey] | None:
+    """Return table and key of the entity that a blob belongs to; None if it is not ours."""
+    lowered = {name.lower(): value for name, value in metadata.items()}
+    if not {"table", "partition", "row"} <= set(lowered):
+        return None
+    return lowered["table"], RowKey(unquote(lowered["partition"]), unquote(lowered["row"]))
+
+
+def to_content(field: Field, value: Any) -> bytes | None:
+    """Return the bytes of a value that goes into a blob; None for None."""
+    stored = field.codec.encode(value)
+    if stored is None:
+        return None
+    content = stored.encode() if isinstance(stored, str) else stored
+    assert isinstance(content, bytes)
+    if len(content) > BLOB_BYTES_MAX:
+        raise LimitExceededError(
+            "ValueTooLarge",
+            f"{field.name!r} has {len(content)} bytes; the limit is {BLOB_BYTES_MAX}.",
+            facts={"field": field.name},
+            hint="Write the blob yourself, in blocks, and keep its name in the entity.",
+        )
+    return content
+
+
+def from_content(field: Field, content: bytes) -> Any:
+    """Return the value that `to_content` made bytes of."""
+    return field.codec.decode(content if field.codec.edm == edm.BINARY else content.decode())
+
+
+def _part(text: str) -> str:
+    # A long or empty text, and one with dots that a client would resolve, are named by a hash.
+    quoted = quote(text, safe="")
+    if quoted and len(quoted) <= 200 and quoted.strip("."):
+        return quoted
+    return "~" + hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,439 @@
+"""EntityType: everything that is known of one entity class.
+
+A type is made by `@entity` and does not change afterwards, except for what is declared later and
+elsewhere: indexes, upcasters, types derived from it, and fields of other types that follow it.
+"""
+
+import copy
+import string
+from collections.abc import Callable, Iterator, Mapping, Set
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from partita.errors import (
+    DefinitionError,
+    InvalidPropertyError,
+    NewerVersionError,
+    PartitaError,
+    SchemaError,
+)
+from partita.patterns.fields.class_adapters import ClassShape
+from partita.patterns.fields.fields import SYSTEM_NAMES, Field, check_names, make_field
+from partita.patterns.fields.load_state import Origin, find_origin, set_origin
+from partita.patterns.fields.markers import CopiedFrom, CountOf
+from partita.patterns.fields.naming import snake_case
+from partita.patterns.keys.templates import KeyTemplate, Role
+from partita.patterns.protocol.values import Instant, Int32, RowKey, Value
+from partita.patterns.types.row_layout import ROWS_MAX, VERSION, Layout, lay_out
+from partita.tables.entity import check_table_name
+
+T = TypeVar("T")
+
+Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
+Resolver = Callable[[str, str, str], bool]
+"""Tells by partition key, row key and property name whether a property is to be encrypted."""
+
+_RAW = frozenset({str, bytes, bool, int, float, Instant, Int32})
+"""What an upcaster may hand back as it is stored; the rest is encoded as the field says."""
+
+PLACE = "__partita_entity__"
+
+
+class Declaration(msgspec.Struct, frozen=True):
+    """What is given to `@entity`."""
+
+    table: str
+    partition: str
+    row: str
+    name: str
+    naming: Callable[[str], str]
+    version: int = 1
+    type_property: str | None = "EntityType"
+    encrypt: Resolver | None = None
+    access: Any = ()
+    allow_hot: bool = False
+    is_abstract: bool = False
+
+
+class Dependent(msgspec.Struct, frozen=True):
+    """A derived field of another type that follows entities of this one."""
+
+    owner: "EntityType[Any]"
+    field: Field
+    marker: CopiedFrom | CountOf
+
+    @property
+    def name(self) -> str:
+        return f"{self.owner.name}.{self.field.name}"
+
+
+class EntityType(Generic[T]):
+    """One entity class: keys, fields, version, and what belongs to it."""
+
+    def __init__(
+        self,
+        shape: ClassShape[T],
+        declaration: Declaration,
+        parent: "EntityType[Any] | None" = None,
+    ) -> None:
+        self.cls = shape.cls
+        self.declaration = declaration
+        self.name = declaration.name
+        self.table = declaration.table
+        self.version = declaration.version
+        self.type_property = declaration.type_property
+        self.encrypt = declaration.encrypt
+        self.access = declaration.access
+        self.allow_hot = declaration.allow_hot
+        self.is_abstract = declaration.is_abstract
+        self.parent = parent
+        self.children: list[EntityType[Any]] = []
+        self.indexes: list[Any] = []
+        self.views: list[Any] = []
+        self.dependents: list[Dependent] = []
+        self.sources: dict[str, EntityType[Any]] = {}
+        """The types that derived fields follow, as far as these are defined."""
+        self.upcasters: dict[int, Upcaster] = {}
+        self._shape = shape
+        _check_declaration(declaration)
+        self.fields = _fields_of(shape, declaration)
+        self.layout = _layout_of(self.fields, self.name)
+        self.partition, self.row = _templates_of(self.fields, declaration, self.layout)
+        self.sealed_properties = frozenset(
+            field.property for field in self.fields.values() if field.is_encrypted
+        )
+        self._by_property = {
+            name: field for field in self.fields.values() for name in field.property_names
+        }
+
+    @property
+    def key_fields(self) -> tuple[str, ...]:
+        """The fields of both keys, in their order there."""
+        return tuple(dict.fromkeys(self.partition.fields + self.row.fields))
+
+    def field_of(self, stored_name: str) -> Field | None:
+        """Return the field that a property belongs to; None if the type does not know it."""
+        return self._by_property.get(stored_name)
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether an entity takes several rows."""
+        return self.layout.rows > 1
+
+    # -- objects
+
+    def values(self, obj: T) -> dict[str, Any]:
+        """Return the fields of an object by their names."""
+        return self._shape.values(obj)
+
+    def build(self, values: Mapping[str, Any]) -> T:
+        """Make an object, with the class's own validation; the class has defaults for the rest."""
+        try:
+            return self._shape.build(values)
+        except (TypeError, ValueError, msgspec.MsgspecError) as error:
+            raise InvalidPropertyError(
+                "EntityNotAccepted",
+                f"The class {self.name} does not accept what is stored: {_summary(error)}.",
+                facts={"type": self.name},
+                hint="Relax its validation, or raise its version and add an upcaster.",
+            ) from error
+
+    def rebuild(self, obj: T, changes: Mapping[str, Any]) -> T:
+        """Make a changed object; what the class raises is not caught."""
+        return self._shape.rebuild(obj, changes)
+
+    def fields_set(self, obj: T) -> Set[str] | None:
+        """Return the fields that were given or assigned; None if the class does not tell."""
+        return self._shape.fields_set(obj)
+
+    def key(self, values: Mapping[str, Any]) -> RowKey:
+        return RowKey(self.partition.format(values), self.row.format(values))
+
+    def origin(self, obj: T) -> Origin | None:
+        return find_origin(obj)
+
+    def set_origin(self, obj: T, origin: Origin | None) -> None:
+        set_origin(obj, origin)
+
+    # -- relatives
+
+    def lineage(self) -> "Iterator[EntityType[Any]]":
+        """Yield this type and those that it is derived from, nearest first."""
+        yield self
+        if self.parent is not None:
+            yield from self.parent.lineage()
+
+    def family(self) -> "Iterator[EntityType[Any]]":
+        """Yield this type and all that are derived from it."""
+        yield self
+        for child in self.children:
+            yield from child.family()
+
+    def watchers(self) -> Iterator[Dependent]:
+        """Yield the derived fields that follow entities of this type, or of one above it."""
+        for each in self.lineage():
+            yield from each.dependents
+
+    def all_views(self) -> list[Any]:
+        """Return the views that follow this type or one that it is derived from."""
+        return [view for each in self.lineage() for view in each.views]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether an entity is one row that nothing follows and that follows nothing."""
+        return not (
+            self.is_wide
+            or self.all_indexes()
+            or self.all_views()
+            or any(True for _ in self.watchers())
+            or any(field.derived or field.is_in_blob for field in self.fields.values())
+        )
+
+    def all_indexes(self) -> list[Any]:
+        """Return the indexes of this type and of those that it is derived from."""
+        return [index for each in self.lineage() for index in each.indexes]
+
+    def in_table(self, table: str) -> "EntityType[T]":
+        """Return this type as it lies in another table, for tables by period."""
+        if table == self.table:
+            return self
+        other = copy.copy(self)
+        other.table = table
+        other.children = [child.in_table(table) for child in self.children]
+        return other
+
+    def related(self) -> "Iterator[EntityType[Any]]":
+        """Yield the types that a change or a read of this one may touch."""
+        yield from self.lineage()
+        yield from self.family()
+        yield from (dependent.owner for dependent in self.watchers())
+        yield from (self.source_of(field) for field in self.fields.values() if field.derived)
+
+    def source_of(self, field: Field) -> "EntityType[Any]":
+        """Return the type that a derived field follows."""
+        found = self.sources.get(field.name)
+        if found is None:
+            assert field.derived is not None
+            raise DefinitionError(
+                "SourceMissing",
+                f"{self.name}.{field.name} follows {field.derived.source!r}, which is no entity.",
+                facts={"type": self.name, "field": field.name},
+                hint="Define it in the same module, or give the class itself.",
+            )
+        return found
+
+    # -- versions
+
+    def check_upcasters(self) -> None:
+        """Refuse a chain of upcasters with a hole."""
+        if not self.upcasters:
+            return
+        for version in range(min(self.upcasters), self.version):
+            if version not in self.upcasters:
+                raise DefinitionError(
+                    "UpcasterMissing",
+                    f"{self.name} has an upcaster from version {min(self.upcasters)}, but none"
+                    f" from {version}.",
+                    facts={"type": self.name, "version": version},
+                    hint=f"Add @upcast({self.cls.__name__}, from_version={version}).",
+                )
+
+    def upcast(
+        self, properties: Mapping[str, Value], keys: Mapping[str, Any], version: int
+    ) -> dict[str, Value]:
+        """Return the properties of an entity that was stored by an older version of the type."""
+        self.check_upcasters()
+        if version > self.version:
+            raise NewerVersionError(
+                "NewerVersion",
+                f"This {self.name} was stored by version {version}; this code knows"
+                f" {self.version}.",
+                facts={"type": self.name, "version": version},
+                hint="Update this program, or read the entity with raw().",
+            )
+        stored_names = self._stored_names(properties, keys)
+        old = {name: properties[stored] for name, stored in stored_names.items()} | dict(keys)
+        for each in range(version, self.version):
+            upcaster = self.upcasters.get(each)
+            if upcaster is None:
+                raise SchemaError(
+                    "UpcasterMissing",
+                    f"A stored {self.name} is of version {version}, and nothing brings it to"
+                    f" {self.version}.",
+                    facts={"type": self.name, "version": each},
+                    hint=f"Add @upcast({self.cls.__name__}, from_version={each}).",
+                )
+            old = upcaster(dict(old))
+        self._check_keys_kept(old, keys)
+        return dict(self._properties_of(old, keys, stored_names))
+
+    def _stored_names(
+        self, properties: Mapping[str, Value], keys: Mapping[str, Any]
+    ) -> dict[str, str]:
+        """Return by which name of a property each name that upcasters see is stored."""
+        names: dict[str, str] = {}
+        for stored in properties:
+            field = self._by_property.get(stored)
+            if field is not None and not field.slot_names:
+                names[field.name] = stored
+        for stored in properties:
+            if stored not in names.values():
+                name = stored if stored in self._by_property else snake_case(stored)
+                is_free = name not in names and name not in keys
+                names[name if is_free else stored] = stored
+        return names
+
+    def _check_keys_kept(self, upcast: Mapping[str, Any], keys: Mapping[str, Any]) -> None:
+        for name, value in keys.items():
+            if name not in upcast or upcast[name] != value:
+                raise SchemaError(
+                    "UpcasterChangedKey",
+                    f"An upcaster of {self.name} changed or dropped {name!r}, a part of its keys.",
+                    facts={"type": self.name, "field": name},
+                    hint="Keys stay as they are: use move() to give an entity another key.",
+                )
+
+    def _properties_of(
+        self, upcast: Mapping[str, Any], keys: Mapping[str, Any], stored_names: Mapping[str, str]
+    ) -> Iterator[tuple[str, Value]]:
+        for name, value in upcast.items():
+            if name in keys or value is None:
+                continue
+            field = self.fields.get(name)
+            if field is not None and not field.slot_names:
+                stored = value if type(value) in _RAW else field.codec.encode(value)
+                assert stored is not None
+                yield field.property, stored
+            elif isinstance(value, Value):
+                yield stored_names.get(name) or self.declaration.naming(name), value
+            else:
+                raise SchemaError(
+                    "UpcasterUnknownField",
+                    f"An upcaster of {self.name} returned {name!r}, which is no field.",
+                    facts={"type": self.name, "name": name},
+                    hint=f"Fields are {', '.join(self.fields)}.",
+                )
+
+    def __repr__(self) -> str:
+        return f"<entity type {self.name} of table {self.table}>"
+
+
+def entity_type(cls: type[T]) -> EntityType[T]:
+    """Return what is known of an entity class."""
+    found: EntityType[T] | None = getattr(cls, "__dict__", {}).get(PLACE)
+    if found is None or found.cls is not cls:
+        name = getattr(cls, "__qualname__", type(cls).__qualname__)
+        raise DefinitionError(
+            "NotAnEntity",
+            f"{name} is no entity class.",
+            facts={"class": name},
+            hint="Put @entity(...) before the class, above every other decorator."
+            if found is not None
+            else "Put @entity(table=..., partition=..., row=...) before the class.",
+        )
+    return found
+
+
+def type_of_given(given: type[T] | EntityType[T]) -> EntityType[T]:
+    """Return the type that a class or the type itself stands for."""
+    return given if isinstance(given, EntityType) else entity_type(given)
+
+
+def _summary(error: Exception) -> str:
+    """Say what a class objected to, without the values that pydantic would print."""
+    details = getattr(error, "errors", None)
+    if callable(details):
+        places = [".".join(map(str, each["loc"])) or "the whole" for each in details()]
+        return f"{type(error).__name__} in {', '.join(places)}"
+    return type(error).__name__
+
+
+# ---------------------------------------------------------------------------------------------
+# Making a type
+
+
+def _refused(name: str, reason: str, hint: str) -> DefinitionError:
+    return DefinitionError("EntityRefused", f"{name}: {reason}", facts={"type": name}, hint=hint)
+
+
+def _check_declaration(declaration: Declaration) -> None:
+    name = declaration.name
+    try:
+        check_table_name(declaration.table)
+    except PartitaError as error:
+        raise _refused(
+            name,
+            f"{declaration.table!r} cannot be the name of a table.",
+            "It has 3 to 63 letters and digits and begins with a letter.",
+        ) from error
+    if not 1 <= declaration.version < 2**31:
+        raise _refused(name, "Versions count from 1.", "Leave out version=, or raise it by one.")
+    if not name or "@" in name or "~" in name:
+        raise _refused(
+            name or "''",
+            "The name of a type is not empty and has neither '@' nor '~', which mark our rows.",
+            "Give it another: name=...",
+        )
+    if declaration.type_property is not None and (
+        not declaration.type_property.isidentifier()
+        or declaration.type_property.startswith("_")
+        or declaration.type_property in SYSTEM_NAMES | {VERSION}
+    ):
+        raise _refused(
+            name,
+            f"{declaration.type_property!r} cannot be the property that holds the type.",
+            "Use a name of letters and digits that is not taken.",
+        )
+
+
+def _fields_of(shape: ClassShape[Any], declaration: Declaration) -> dict[str, Field]:
+    keys = {*_names_in(declaration.partition), *_names_in(declaration.row)}
+    fields = {
+        declared.name: make_field(
+            declared,
+            owner=declaration.name,
+            is_key=declared.name in keys,
+            naming=declaration.naming,
+        )
+        for declared in shape.fields
+    }
+    ours = frozenset(filter(None, (declaration.type_property, VERSION)))
+    check_names(fields, declaration.name, ours)
+    return fields
+
+
+def _names_in(template: str) -> set[str]:
+    try:
+        return {name for _, name, _, _ in string.Formatter().parse(template) if name}
+    except ValueError:
+        return set()  # the template says what is wrong with it when it is compiled
+
+
+def _layout_of(fields: Mapping[str, Field], name: str) -> Layout:
+    layout = lay_out(stored for field in fields.values() for stored in field.property_names)
+    if layout.rows > ROWS_MAX:
+        raise DefinitionError(
+            "EntityTooWide",
+            f"{name} needs {layout.rows} rows, and a group writes {ROWS_MAX}.",
+            facts={"type": name, "rows": layout.rows},
+            hint='Keep series in a blob: Series(..., store="blob"), or use nested values.',
+        )
+    return layout
+
+
+def _templates_of(
+    fields: Mapping[str, Field], declaration: Declaration, layout: Layout
+) -> tuple[KeyTemplate, KeyTemplate]:
+    annotations = {name: field.annotation for name, field in fields.items()}
+
+    def compiled(text: str, role: Role, *, no_tilde: bool = False) -> KeyTemplate:
+        return KeyTemplate.compile(
+            text, annotations, role=role, owner=declaration.name, no_tilde=no_tilde
+        )
+
+    partition = compiled(declaration.partition, "partition")
+    # Further rows of a wide entity have a '~' and a number behind its row key.
+    row = compiled(declaration.row, "row", no_tilde=layout.rows > 1)
+    KeyTemplate.check_pair(partition, row)
+    return partition, row

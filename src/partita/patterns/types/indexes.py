@@ -1,0 +1,428 @@
+"""Declarations of secondary indexes: copies under other keys, and lists of members.
+
+An index whose rows lie in the entity's own partition is written in the same group: atomic, and
+able to be unique. Any other index follows by the outbox and a worker. The proof that no two
+entities can want the same copy is made here, at declaration.
+"""
+
+import enum
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, Literal, TypeVar
+
+from partita.errors import DefinitionError
+from partita.patterns.fields.annotations import plain, union_members
+from partita.patterns.fields.fields import Field
+from partita.patterns.keys.templates import KeyTemplate
+from partita.patterns.protocol.values import RowKey
+from partita.patterns.types.decorators import EntityType, entity_type
+from partita.patterns.types.row_layout import PART_MARK
+
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
+"""An index of a type serves those derived from it as well."""
+INDEXES_MAX = 20
+"""Indexes of one type in its own partition: a change of all of them must fit into a group."""
+
+
+_EMPTY: dict[Any, Any] = {bytes: b"", str: ""}
+"""What the condition of an index sees in place of a value that lies in a blob."""
+
+
+class Storage(enum.Enum):
+    """Where a list index keeps its members (the guide's index entities, three ways, and ours)."""
+
+    ROWS = "rows"
+    """One row for each member: no contention, no size limit."""
+    PARTITION = "partition"
+    """One index entity a value, in the entity's own partition: option 2."""
+    TABLE = "table"
+    """One index entity a value, in another partition or table: option 3."""
+    BLOB = "blob"
+    """One blob a value: option 1."""
+
+
+class Index(Generic[T_contra]):
+    """Entities of one type under other keys, as copies. Made by `index`."""
+
+    def __init__(  # noqa: PLR0913 - a declaration
+        self,
+        owner: EntityType[T_contra],
+        name: str,
+        table: str,
+        partition: KeyTemplate,
+        row: KeyTemplate,
+        *,
+        is_unique: bool,
+        copied: tuple[str, ...],
+        condition: Callable[[T_contra], bool] | None,
+    ) -> None:
+        self.owner = owner
+        self.name = name
+        self.table = table
+        self.partition = partition
+        self.row = row
+        self.is_unique = is_unique
+        self.copied = copied
+        """The fields that a copy holds besides those of its keys."""
+        self.condition = condition
+        self.is_local = table == owner.table and partition.text == owner.partition.text
+
+    @property
+    def key_fields(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self.partition.fields + self.row.fields))
+
+    @property
+    def is_complete(self) -> bool:
+        """Tell whether a copy holds the whole entity: of a type below the owner it does not."""
+        return not self.owner.children and set(self.owner.fields) <= {
+            *self.key_fields,
+            *self.copied,
+        }
+
+    @property
+    def needed_fields(self) -> frozenset[str]:
+        """The fields whose change changes a copy: any, if a condition looks at them."""
+        if self.condition is not None:
+            return frozenset(self.owner.fields)
+        return frozenset({*self.key_fields, *self.copied})
+
+    def key(self, values: Mapping[str, Any]) -> RowKey | None:
+        """Return where the copy lies; None if the index leaves this entity out."""
+        if any(values[name] is None for name in self.key_fields):
+            return None
+        if self.condition is not None and not self.condition(self._asked_about(values)):
+            return None
+        return RowKey(self.partition.format(values), self.row.format(values))
+
+    def _asked_about(self, values: Mapping[str, Any]) -> Any:
+        """Return the entity that a condition looks at: one of the owner's type, by its fields.
+
+        Of a value in a blob it sees only whether there is one, for who else has read it?
+        """
+        told = {name: values[name] for name in self.owner.fields}
+        for field in self.owner.fields.values():
+            if field.is_in_blob and told[field.name] is not None:
+                told[field.name] = _EMPTY.get(_kind_of(field), told[field.name])
+        return self.owner.build(told)
+
+    def __repr__(self) -> str:
+        return f"<index {self.name!r} of {self.owner.name}>"
+
+
+class ListIndex(Generic[T_contra]):
+    """The members that share a value. Made by `list_index`."""
+
+    def __init__(  # noqa: PLR0913 - a declaration
+        self,
+        owner: EntityType[T_contra],
+        name: str,
+        table: str,
+        partition: KeyTemplate,
+        row: KeyTemplate,
+        storage: Storage,
+        *,
+        container: str,
+    ) -> None:
+        self.owner = owner
+        self.name = name
+        self.table = table
+        self.partition = partition
+        self.row = row
+        self.storage = storage
+        self.container = container
+        here = table == owner.table and partition.text == owner.partition.text
+        self.is_local = here and storage in (Storage.ROWS, Storage.PARTITION)
+
+    @property
+    def key_fields(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self.partition.fields + self.row.fields))
+
+    @property
+    def needed_fields(self) -> frozenset[str]:
+        return frozenset(self.key_fields)
+
+    def key(self, values: Mapping[str, Any]) -> RowKey | None:
+        """Return the key of the list; None if the index leaves this entity out."""
+        if any(values[name] is None for name in self.key_fields):
+            return None
+        return RowKey(self.partition.format(values), self.row.format(values))
+
+    def member_key(self, values: Mapping[str, Any], member: RowKey) -> RowKey | None:
+        """Return the row of one member, for the storage that has one."""
+        key = self.key(values)
+        return None if key is None else member_row(key, member, is_local=self.is_local)
+
+    def __repr__(self) -> str:
+        return f"<list index {self.name!r} of {self.owner.name}>"
+
+
+def _kind_of(field: Field) -> Any:
+    members = union_members(plain(field.annotation))
+    return plain(members[0]) if len(members) == 1 else None
+
+
+AnyIndex = Index[Any] | ListIndex[Any]
+
+
+def member_row(key: RowKey, member: RowKey, *, is_local: bool) -> RowKey:
+    """Return the key of a member's row: values are free of the mark, so that it is injective."""
+    behind = member.row if is_local else f"{member.partition}{PART_MARK}{member.row}"
+    return RowKey(key.partition, f"{key.row}{PART_MARK}{behind}")
+
+
+def list_of(row_key: str) -> str:
+    """Return the row key of the list that a member's row belongs to.
+
+    >>> list_of("last_Jones~emp_000001")
+    'last_Jones'
+    """
+    return row_key.partition(PART_MARK)[0]
+
+
+def index(  # noqa: PLR0913 - keyword-only, each with a plain default
+    cls: type[T],
+    *,
+    row: str,
+    partition: str | None = None,
+    table: str | None = None,
+    unique: bool = False,
+    copy: Sequence[str] | None = None,
+    where: Callable[[T], bool] | None = None,
+    name: str | None = None,
+) -> Index[T]:
+    """Declare copies of an entity under other keys.
+
+    In the entity's own partition (no `table`, no `partition`) a copy is written in the same
+    group, and `unique=True` refuses a second entity with the same key. Elsewhere copies follow
+    by the outbox. `copy` names the fields of partial copies; `where` leaves entities out, and
+    so does None in a field of the keys.
+
+    >>> from partita.patterns import entity, index
+    >>> @entity(table="staff", partition="{dept}", row="emp_{id:06d}")
+    ... class Person:
+    ...     dept: str
+    ...     id: int
+    ...     email: str
+    >>> index(Person, row="email_{email}", unique=True).is_local
+    True
+    """
+    owner = entity_type(cls)
+    templates = _templates(owner, partition, row, no_tilde=False)
+    made = Index(
+        owner,
+        name or _name_of(table, partition, row),
+        table or owner.table,
+        *templates,
+        is_unique=unique,
+        copied=_copied(owner, copy, templates),
+        condition=where,
+    )
+    _check_place(made)
+    _check_unique(made)
+    _register(made)
+    return made
+
+
+def list_index(  # noqa: PLR0913 - keyword-only, each with a plain default
+    cls: type[T],
+    *,
+    row: str,
+    partition: str | None = None,
+    table: str | None = None,
+    store: Literal["rows", "partition", "table", "blob"] = "rows",
+    container: str = "partita-indexes",
+    name: str | None = None,
+) -> ListIndex[T]:
+    """Declare lists of the entities that share a value: the guide's index entities.
+
+    `store` says where: "rows" (one row a member, the default), "partition" (one index entity in
+    the same partition), "table" (one elsewhere) or "blob" (one blob a value).
+    """
+    owner = entity_type(cls)
+    if store not in {each.value for each in Storage}:
+        raise DefinitionError(
+            "IndexRefused",
+            f"{owner.name}: A list index has no store {store!r}.",
+            facts={"type": owner.name},
+            hint=f"There are {', '.join(each.value for each in Storage)}.",
+        )
+    templates = _templates(owner, partition, row, no_tilde=True)
+    made = ListIndex(
+        owner,
+        name or _name_of(table, partition, row),
+        table or owner.table,
+        *templates,
+        Storage(store),
+        container=container,
+    )
+    if made.storage is Storage.PARTITION and not made.is_local:
+        raise _refused(made, 'store="partition" keeps lists in the entity\'s own partition.',
+                       'Leave out table= and partition=, or say store="table".')  # fmt: skip
+    if made.storage is Storage.TABLE and made.table == owner.table and partition is None:
+        raise _refused(made, 'store="table" keeps lists in another partition or table.',
+                       'Give table= or partition=, or say store="partition".')  # fmt: skip
+    _check_place(made)
+    _register(made)
+    return made
+
+
+def _templates(
+    owner: EntityType[Any], partition: str | None, row: str, *, no_tilde: bool
+) -> tuple[KeyTemplate, KeyTemplate]:
+    annotations = {name: field.annotation for name, field in owner.fields.items()}
+
+    def compiled(text: str, role: Literal["partition", "row"]) -> KeyTemplate:
+        return KeyTemplate.compile(
+            text,
+            annotations,
+            role=role,
+            owner=f"an index of {owner.name}",
+            optional=True,
+            no_tilde=no_tilde,
+        )
+
+    own = owner.partition if partition is None else compiled(partition, "partition")
+    return own, compiled(row, "row")
+
+
+def _name_of(table: str | None, partition: str | None, row: str) -> str:
+    words = re.findall(r"[A-Za-z0-9]+", " ".join(filter(None, (table, partition, row))))
+    return "_".join(words)
+
+
+def _copied(
+    owner: EntityType[Any], copy: Sequence[str] | None, templates: tuple[KeyTemplate, KeyTemplate]
+) -> tuple[str, ...]:
+    """Return the fields to copy: all but series, and always those of the entity's own keys."""
+    in_keys = {*templates[0].fields, *templates[1].fields}
+    if copy is None:
+        wanted = [name for name, field in owner.fields.items() if field.series is None]
+    else:
+        unknown = sorted(set(copy) - set(owner.fields))
+        if unknown:
+            raise DefinitionError(
+                "UnknownField",
+                f"{owner.name} has no field {unknown[0]!r}.",
+                facts={"type": owner.name, "fields": sorted(owner.fields)},
+            )
+        keys = [name for name, field in owner.fields.items() if field.is_key]
+        wanted = [*keys, *copy]
+    return tuple(name for name in dict.fromkeys(wanted) if name not in in_keys)
+
+
+def _check_place(made: AnyIndex) -> None:
+    """Refuse keys of fields that cannot be keys, and rows that would lie on the entities."""
+    for name in made.key_fields:
+        field = made.owner.fields[name]
+        if field.is_encrypted:
+            raise _refused(made, f"{name!r} is encrypted: a key would show it.",
+                           "Index another field.")  # fmt: skip
+        if field.is_in_blob or field.series is not None:
+            raise _refused(made, f"{name!r} does not lie in the entity itself.",
+                           "Index another field.")  # fmt: skip
+    for relative in _family_of(made.owner):
+        for other in (relative, *relative.indexes):
+            _check_two(made, other)
+
+
+def _family_of(owner: EntityType[Any]) -> list[EntityType[Any]]:
+    *_, root = owner.lineage()
+    return list(root.family())
+
+
+def check_apart(model: EntityType[Any], others: Iterable[EntityType[Any]]) -> None:
+    """Refuse a type whose rows, or those of its indexes, could be those of another one."""
+    for other in others:
+        for made in model.indexes:
+            for each in (other, *other.indexes):
+                _check_two(made, each)
+        for made in other.indexes:
+            _check_two(made, model)
+
+
+def _check_two(made: AnyIndex, other: AnyIndex | EntityType[Any]) -> None:
+    if _is_in_blobs(made) or _is_in_blobs(other):
+        return
+    if made.table.lower() == other.table.lower() and _may_meet(made, other):
+        raise _refused(
+            made,
+            f"Its row keys ({made.row.text}) could be those of {other.name} ({other.row.text}).",
+            _other_beginning(made, other),
+        )
+
+
+def _is_in_blobs(kept: AnyIndex | EntityType[Any]) -> bool:
+    return isinstance(kept, ListIndex) and kept.storage is Storage.BLOB
+
+
+def _other_beginning(made: AnyIndex, other: AnyIndex | EntityType[Any]) -> str:
+    hint = f'Begin them with a prefix of their own, such as row="by_{made.row.text}"'
+    if not other.row.may_begin_with("by_"):
+        return f"{hint}."
+    return f'{hint}, and those of {other.name} with another, such as row="is_{other.row.text}".'
+
+
+def _may_meet(one: AnyIndex, other: AnyIndex | EntityType[Any]) -> bool:
+    """Tell whether both could want the same key.
+
+    Not if they begin differently. Rows that do not say their type are told apart by a literal
+    beginning alone.
+    """
+    pairs = ((one.row, other.row), (one.partition, other.partition))
+    if one.owner.type_property is None:
+        return all(
+            mine.literal_prefix.startswith(theirs.literal_prefix)
+            or theirs.literal_prefix.startswith(mine.literal_prefix)
+            for mine, theirs in pairs
+        )
+    return all(mine.may_meet(theirs) for mine, theirs in pairs)
+
+
+def _check_unique(made: Index[Any]) -> None:
+    if made.is_unique:
+        if not made.is_local:
+            raise _refused(
+                made,
+                "Only an index in the entity's own partition can be unique: it must be written "
+                "in the same group.",
+                "Leave out table= and partition=, or unique=True.",
+            )
+        return
+    fields = set(made.key_fields)
+    keys = {name for name, field in made.owner.fields.items() if field.is_key}
+    known = [keys] + [
+        set(each.key_fields)
+        for each in made.owner.indexes
+        if isinstance(each, Index) and each.is_unique and each.condition is None
+    ]
+    if not any(each <= fields for each in known):
+        missing = ", ".join(sorted(keys - fields))
+        raise _refused(
+            made,
+            "Two entities could have the same copy.",
+            f"Add {missing} to its keys, or use list_index(), or declare a unique index first.",
+        )
+
+
+def _register(made: AnyIndex) -> None:
+    owner = made.owner
+    relatives = [each for relative in _family_of(owner) for each in relative.indexes]
+    if any(each.name == made.name for each in relatives):
+        raise _refused(made, "There is an index of this name.", "Give it another: name=...")
+    if sum(each.is_local for each in owner.all_indexes()) >= INDEXES_MAX:
+        raise _refused(
+            made,
+            f"A type can have {INDEXES_MAX} indexes in its own partition.",
+            "Give this one another partition or table.",
+        )
+    owner.indexes.append(made)
+
+
+def _refused(made: AnyIndex, message: str, hint: str) -> DefinitionError:
+    return DefinitionError(
+        "IndexRefused",
+        message,
+        facts={"type": made.owner.name, "index": made.name},
+        hint=hint,
+    )

@@ -1,0 +1,1 @@
+"""The one write path: from changed entities to one group of operations."""

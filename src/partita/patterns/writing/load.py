@@ -1,0 +1,303 @@
+"""The one road of every read: rows → one stored entity → its large values → an object.
+
+A read that meets a write half-way (rows of a wide entity that do not belong together, a blob
+that was replaced meanwhile) is made again; nothing half-written is ever handed out.
+"""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from partita.errors import (
+    BlobMissingError,
+    DefinitionError,
+    InvalidKeyError,
+    TornReadError,
+    UsageError,
+)
+from partita.patterns.fields.markers import CountOf
+from partita.patterns.planning.columns import Columns, Condition, all_of
+from partita.patterns.planning.filter_text import evaluate_values, literal
+from partita.patterns.planning.plans import plan_query
+from partita.patterns.protocol.calls import GetBlob, GetRow, Parallel, QueryRows, Steps, ask
+from partita.patterns.protocol.values import Row, RowKey
+from partita.patterns.types.blob_values import BlobReference, from_content
+from partita.patterns.types.decorators import EntityType
+from partita.patterns.types.row_layout import (
+    LAST_TEXT,
+    PART_MARK,
+    PARTS,
+    parse_manifest,
+    part_key,
+    place_of,
+)
+from partita.patterns.writing.context import Context
+from partita.patterns.writing.rows import Stored, from_rows
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+_KEYS = ("PartitionKey", "RowKey")
+
+REREADS_MAX = 10
+"""How often a read is made again that met a write half-way."""
+
+
+def find_rows(table: str, keys: Sequence[RowKey]) -> Steps[dict[RowKey, Row | None]]:
+    """Read rows by their keys, at once."""
+    if len(keys) == 1:
+        return {keys[0]: (yield from ask(GetRow(table, keys[0])))}
+    wanted = list(dict.fromkeys(keys))
+    rows = yield from ask(Parallel(tuple(ask(GetRow(table, key)) for key in wanted)))
+    return dict(zip(wanted, rows, strict=True))
+
+
+def load(context: Context, model: EntityType[Any], key: RowKey) -> Steps[Stored | None]:
+    """Read one entity without its large values."""
+    for attempt in range(REREADS_MAX):
+        rows = yield from _rows_of(model, key)
+        if not rows:
+            return None
+        try:
+            return from_rows(model, rows, context.sealing)
+        except TornReadError:
+            if attempt == REREADS_MAX - 1:
+                raise
+    raise AssertionError
+
+
+def _rows_of(model: EntityType[Any], key: RowKey) -> Steps[list[Row]]:
+    rows = yield from _rows_of_layout(model, key)
+    manifest = parse_manifest(rows[0].properties.get(PARTS)) if rows else {}
+    if rows and len(manifest) >= len(rows):
+        # A type that is wider wrote it: its own rows are more than those of this one.
+        found = yield from find_rows(model.table, [part_key(key, place) for place in manifest])
+        rows[1:] = [row for row in found.values() if row is not None]
+    return rows
+
+
+def _rows_of_layout(model: EntityType[Any], key: RowKey) -> Steps[list[Row]]:
+    if model.layout.rows == 1:
+        row = yield from ask(GetRow(model.table, key))
+        return [] if row is None else [row]
+    if not all(each.row.is_prefix_free for each in model.family()):
+        # Other entities may lie between the rows of this one: read them by their keys.
+        keys = [part_key(key, place) for place in range(model.layout.rows)]
+        found = yield from find_rows(model.table, keys)
+        return [row for row in found.values() if row is not None] if found[key] else []
+    page = yield from ask(QueryRows(model.table, _rows_filter(key)))
+    rows = list(page.rows)
+    while page.continuation is not None:
+        page = yield from ask(
+            QueryRows(model.table, _rows_filter(key), continuation=page.continuation)
+        )
+        rows += page.rows
+    rows.sort(key=lambda row: place_of(row.key.row)[1])  # as text the tenth comes before the second
+    return rows if rows and rows[0].key == key else []
+
+
+def _rows_filter(key: RowKey) -> str:
+    return (
+        f"PartitionKey eq {literal(key.partition)} and RowKey ge {literal(key.row)} "
+        f"and RowKey lt {literal(key.row + PART_MARK + LAST_TEXT)}"
+    )
+
+
+def fill(stored: Stored) -> Steps[dict[str, Any]]:
+    """Return the values of an entity with those that lie in blobs."""
+    values = dict(stored.values)
+    references = stored.references()
+    if not references:
+        return values
+    names = list(references)
+    contents = yield from ask(Parallel(tuple(_content(references[name]) for name in names)))
+    for name, content in zip(names, contents, strict=True):
+        values[name] = from_content(stored.model.fields[name], content)
+    return values
+
+
+def _content(reference: BlobReference) -> Steps[bytes]:
+    blob = yield from ask(GetBlob(reference.container, reference.name))
+    if blob is None:
+        raise BlobMissingError(
+            "BlobMissing",
+            "The blob of a large property is gone.",
+            facts={"container": reference.container, "blob": reference.name},
+            hint="The entity was replaced or deleted meanwhile: load it again.",
+        )
+    reference.check(blob.content)
+    return blob.content
+
+
+def find(context: Context, model: EntityType[T], key: RowKey) -> Steps[T | None]:
+    """Read one entity whole; None if there is none."""
+    for attempt in range(REREADS_MAX):
+        stored = yield from load(context, model, key)
+        if stored is None:
+            return None
+        try:
+            values = yield from fill(stored)
+        except BlobMissingError:
+            if attempt == REREADS_MAX - 1:
+                raise
+            continue
+        entity: T = to_entity(stored, values)
+        return entity
+    raise AssertionError
+
+
+# ---------------------------------------------------------------------------------------------
+# Types below one that was asked for, with keys of their own
+
+
+def find_any(context: Context, model: EntityType[T], key: RowKey) -> Steps[T | None]:
+    """Read an entity of a type or of one below it, by the key that its fields give the type."""
+    if not model.children:
+        return (yield from find(context, model, key))
+    own, others = _keys_below(model, key)
+    entity: T | None = None
+    if own is not None:
+        entity = yield from find(context, model, own)
+    if entity is None and others:
+        finds: list[Steps[Any]] = [find(context, model, each) for each in others]
+        found = yield from ask(Parallel(tuple(finds), context.options.parallel))
+        return _only(model, key, [each for each in found if each is not None])
+    return entity
+
+
+def locate(model: EntityType[Any], key: RowKey) -> Steps[RowKey]:
+    """Return the key under which `find_any` finds an entity; if there is none, the type's own."""
+    if not model.children:
+        return key
+    own, others = _keys_below(model, key)
+    if not others:
+        return own or key
+    if own is not None and (yield from ask(GetRow(model.table, own, _KEYS))) is not None:
+        return own
+    if own is None and len(others) == 1:
+        return others[0]
+    rows = yield from find_rows(model.table, others)
+    there = [each for each, row in rows.items() if row is not None]
+    return _only(model, key, there) or own or others[0]
+
+
+def _keys_below(model: EntityType[Any], key: RowKey) -> tuple[RowKey | None, list[RowKey]]:
+    """Return the key that the fields of a key give a type itself, and those of types below it.
+
+    One that cannot be stored has none: all that is below it is alike.
+    """
+    given = {**model.partition.parse(key.partition), **model.row.parse(key.row)}
+    keys: list[RowKey] = []
+    for each in model.family():
+        if each.is_abstract or set(each.key_fields) != set(model.key_fields):
+            continue
+        with contextlib.suppress(InvalidKeyError):  # such a value it cannot have
+            keys.append(each.key(given))
+    own = None if model.is_abstract and keys else key
+    return own, [each for each in dict.fromkeys(keys) if each != own]
+
+
+def _only(model: EntityType[Any], key: RowKey, found: Sequence[S]) -> S | None:
+    if len(found) > 1:
+        raise UsageError(
+            "KeyAmbiguous",
+            f"Several types derived from {model.name} have an entity with these key fields.",
+            facts={"type": model.name, "partition_key": key.partition, "row_key": key.row},
+            hint="Ask the table of the type that is meant: db.table(...).",
+        )
+    return found[0] if found else None
+
+
+def to_entity(stored: Stored, values: Mapping[str, Any]) -> Any:
+    """Make the object of an entity that was read."""
+    entity = stored.model.build(dict(values))
+    stored.model.set_origin(entity, stored.origin)
+    return entity
+
+
+def count_sources(
+    context: Context, source: EntityType[Any], marker: CountOf, owner: Mapping[str, Any]
+) -> Steps[int]:
+    """Count the entities that an owner counts, by their keys where the service can decide."""
+    given = {source_field: owner[owner_field] for source_field, owner_field in marker.where.items()}
+    if any(value is None and source.fields[name].is_key for name, value in given.items()):
+        return 0
+    plan = plan_query(source, *_as_query(source, given))
+    if plan.is_refused:
+        raise DefinitionError(
+            "DerivedRefused",
+            f"Counting {source.name} by {', '.join(given)} would read a whole table.",
+            hint="Let where= name every field of the source's partition key.",
+        )
+    total = 0
+    for read in plan.requests:
+        query = QueryRows(source.table, plan.filter_of(read), ("PartitionKey", "RowKey"))
+        while True:
+            page = yield from ask(query)
+            for row in page.rows:
+                total += yield from _counts(context, source, row.key, plan.client)
+            if page.continuation is None:
+                break
+            query = msgspec.structs.replace(query, continuation=page.continuation)
+    return total
+
+
+def _counts(
+    context: Context, source: EntityType[Any], key: RowKey, condition: Condition | None
+) -> Steps[int]:
+    """Return 1 for an entity that is to be counted; what the service cannot tell is looked at."""
+    if source.type_property is None and not source.row.matches(key.row):
+        return 0  # because it is one of our own rows
+    if condition is None:
+        return 1
+    stored = yield from load(context, source, key)
+    return int(stored is not None and evaluate_values(condition, stored.values))
+
+
+def _as_query(
+    source: EntityType[Any], given: Mapping[str, Any]
+) -> tuple[dict[str, Any], Condition | None]:
+    """Split fields into those of the keys and a condition on the others."""
+    keys = {name: value for name, value in given.items() if source.fields[name].is_key}
+    columns = Columns(source)
+    others: list[Condition] = []
+    for name, value in given.items():
+        if name not in keys:
+            column = getattr(columns, name)
+            others.append(column.is_absent() if value is None else column == value)
+    return keys, all_of(*others) if others else None
+
+
+def keys_between(
+    model: EntityType[Any], partition: str, lower: str, upper: str | None
+) -> Steps[list[RowKey]]:
+    """Return the keys of a type's entities in a range of one partition."""
+    query = query_between(model, partition, lower, upper, ("PartitionKey", "RowKey"))
+    keys: list[RowKey] = []
+    while True:
+        page = yield from ask(query)
+        keys += [row.key for row in page.rows if model.row.matches(row.key.row)]
+        if page.continuation is None:
+            return keys
+        query = msgspec.structs.replace(query, continuation=page.continuation)
+
+
+def query_between(
+    model: EntityType[Any],
+    partition: str,
+    lower: str,
+    upper: str | None,
+    select: tuple[str, ...] | None = None,
+) -> QueryRows:
+    """Return the query for the first rows of a type's entities in a range of one partition."""
+    conditions = [f"PartitionKey eq {literal(partition)}"]
+    if lower:
+        conditions.append(f"RowKey ge {literal(lower)}")
+    if upper is not None:
+        conditions.append(f"RowKey lt {literal(upper)}")
+    if model.type_property is not None:
+        names = [f"{model.type_property} eq {literal(each.name)}" for each in model.family()]
+        conditions.append(f"({' or '.join(names)})")
+    return QueryRows(model.table, " and ".join(conditions), select)

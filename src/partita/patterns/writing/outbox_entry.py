@@ -1,0 +1,248 @@
+"""Outbox entries: what is still to be done elsewhere after a group was committed.
+
+    row key     ~o_<19 digits of ticks>_<16 hex digits>
+    properties  EntityType "~outbox", Entry0, Entry1, ... (JSON, cut)
+
+An entry is written in the group of the change that it belongs to, and removed when its work is
+done. It names what may be out of date, never what to write there: a worker looks at the entity
+as it is then (`worker.py`), so that doing an entry twice, late or out of order does no harm.
+"""
+
+import contextlib
+import enum
+from collections.abc import Callable, Collection, Iterator
+
+import msgspec
+
+from partita.errors import ConflictError, DamageError, EntityNotFoundError
+from partita.patterns.protocol.calls import RowOperation, Steps, Verb, WriteRows, ask
+from partita.patterns.protocol.split_text import cut, join
+from partita.patterns.protocol.untrusted_json import decode
+from partita.patterns.protocol.values import Row, RowKey, Value
+from partita.patterns.types.row_layout import HIDDEN_MARK
+from partita.patterns.writing.context import OutboxReference
+from partita.ticks import Clock
+
+OUTBOX_PREFIX = HIDDEN_MARK + "o_"
+OUTBOX_END = HIDDEN_MARK + "p"
+OUTBOX_TYPE = "~outbox"
+TYPE_PROPERTY = "EntityType"
+_ENTRY = "Entry"
+
+
+class Touched(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One entity whose followers elsewhere may be out of date."""
+
+    type: str
+    partition: str
+    row: str
+    indexes: dict[str, list[tuple[str, str]]] = {}
+    """Keys under which an index may hold it, before and after the change."""
+    owners: list[tuple[str, str, str, str | None]] = []
+    """Fields derived from it, and where their owners lie: partition key, bounds of row keys."""
+    derived: list[str] = []
+    """Its own fields that are derived from entities elsewhere, to be derived once more."""
+    blobs: list[tuple[str, str]] = []
+    """Containers and blobs that it named and may name no longer."""
+    views: list[str] = []
+    """Views that follow it."""
+
+    @property
+    def key(self) -> RowKey:
+        return RowKey(self.partition, self.row)
+
+    @property
+    def is_idle(self) -> bool:
+        return not (self.indexes or self.owners or self.derived or self.blobs or self.views)
+
+
+class Step(msgspec.Struct, frozen=True):
+    """An eventually consistent transaction that was started in the same group."""
+
+    transaction: str
+    arguments: str
+
+
+class Move(msgspec.Struct, frozen=True):
+    """An entity that shall lie under other keys."""
+
+    type: str
+    source: tuple[str, str]
+    target: tuple[str, str]
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one group leaves to be done elsewhere."""
+
+    touched: list[Touched] = []
+    started: list[Step] = []
+    moves: list[Move] = []
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.touched or self.started or self.moves)
+
+
+# ---------------------------------------------------------------------------------------------
+# What an entry names
+
+
+class Kind(enum.Enum):
+    """What a name in an entry stands for; the name is `<kind>:<name>`."""
+
+    TYPE = "type"
+    INDEX = "index"
+    """`index:<type>@<index>`"""
+    VIEW = "view"
+    """`view:<type>@<view>`"""
+    FIELD = "field"
+    """`field:<type>.<field>`, a derived one"""
+    TRANSACTION = "transaction"
+
+    def name_of(self, text: str) -> str:
+        return f"{self.value}:{text}"
+
+
+def names_in(entry: Entry) -> frozenset[str]:
+    """Return everything that a worker must know to do an entry."""
+    names = {Kind.TYPE.name_of(move.type) for move in entry.moves}
+    names |= {Kind.TRANSACTION.name_of(step.transaction) for step in entry.started}
+    for touched in entry.touched:
+        names |= {Kind.TYPE.name_of(touched.type), *_names_of(touched)}
+    return frozenset(names)
+
+
+def _names_of(touched: Touched) -> Iterator[str]:
+    owner = touched.type
+    yield from (Kind.INDEX.name_of(f"{owner}@{name}") for name in touched.indexes)
+    yield from (Kind.FIELD.name_of(name) for name, *_ in touched.owners)
+    yield from (Kind.FIELD.name_of(f"{owner}.{name}") for name in touched.derived)
+    yield from (Kind.VIEW.name_of(f"{owner}@{name}") for name in touched.views)
+
+
+def without(entry: Entry, names: Collection[str]) -> Entry:
+    """Return what is left of an entry when some names are taken out of it."""
+    return _cut_down(entry, lambda name: name not in names, is_rest=True)
+
+
+def only(entry: Entry, names: Collection[str]) -> Entry:
+    """Return of an entry what these names stand for, and no more."""
+    return _cut_down(entry, lambda name: name in names, is_rest=False)
+
+
+def joined(one: Entry, other: Entry) -> Entry:
+    """Return an entry that asks for what two ask for."""
+    return Entry(one.touched + other.touched, one.started + other.started, one.moves + other.moves)
+
+
+def _cut_down(entry: Entry, is_meant: Callable[[str], bool], *, is_rest: bool) -> Entry:
+    touched = [
+        each
+        if not is_rest and is_meant(Kind.TYPE.name_of(each.type))
+        else _touched_by(each, is_meant, is_rest=is_rest)
+        for each in entry.touched
+    ]
+    return Entry(
+        [each for each in touched if not each.is_idle],
+        [each for each in entry.started if is_meant(Kind.TRANSACTION.name_of(each.transaction))],
+        [each for each in entry.moves if is_meant(Kind.TYPE.name_of(each.type))],
+    )
+
+
+def _touched_by(touched: Touched, is_meant: Callable[[str], bool], *, is_rest: bool) -> Touched:
+    """Return a touched entity with those followers that are meant; blobs go with the rest."""
+    owner = touched.type
+    if is_rest and not is_meant(Kind.TYPE.name_of(owner)):
+        return Touched(owner, touched.partition, touched.row)
+    return Touched(
+        owner,
+        touched.partition,
+        touched.row,
+        indexes={
+            name: keys
+            for name, keys in touched.indexes.items()
+            if is_meant(Kind.INDEX.name_of(f"{owner}@{name}"))
+        },
+        owners=[each for each in touched.owners if is_meant(Kind.FIELD.name_of(each[0]))],
+        derived=[
+            name for name in touched.derived if is_meant(Kind.FIELD.name_of(f"{owner}.{name}"))
+        ],
+        blobs=touched.blobs if is_rest else [],
+        views=[name for name in touched.views if is_meant(Kind.VIEW.name_of(f"{owner}@{name}"))],
+    )
+
+
+# ---------------------------------------------------------------------------------------------
+# Rows and messages
+
+
+def new_key(partition_key: str, clock: Clock) -> RowKey:
+    """Return the key of a new entry: entries of a partition sort by time."""
+    return RowKey(
+        partition_key, f"{OUTBOX_PREFIX}{clock.ticks():019d}_{clock.random_bytes(8).hex()}"
+    )
+
+
+def entry_operation(key: RowKey, entry: Entry) -> RowOperation:
+    return RowOperation(Verb.INSERT, Row(key, _properties_of(entry)))
+
+
+def _properties_of(entry: Entry) -> dict[str, Value]:
+    text = msgspec.json.encode(entry).decode()
+    return {TYPE_PROPERTY: OUTBOX_TYPE, **cut(_ENTRY, text)}
+
+
+def read_entry(row: Row) -> Entry:
+    try:
+        return decode(join(_ENTRY, row.properties), Entry)
+    except msgspec.DecodeError as error:
+        raise DamageError(
+            "OutboxDamaged",
+            "An outbox entry cannot be read.",
+            facts={"partition_key": row.key.partition, "row_key": row.key.row},
+        ) from error
+
+
+def written_at(key: RowKey) -> int:
+    """Return the ticks at which an entry was made; 0 if the key does not say."""
+    ticks = key.row.removeprefix(OUTBOX_PREFIX).partition("_")[0]
+    return int(ticks) if ticks.isdecimal() else 0
+
+
+def first_at(ticks: int) -> str:
+    """Return the row key before which all entries lie that were made before a tick."""
+    return f"{OUTBOX_PREFIX}{max(ticks, 0):019d}"
+
+
+def hint(reference: OutboxReference) -> str:
+    """Return the text of a message that tells a worker of an entry."""
+    return msgspec.json.encode(reference).decode()
+
+
+def read_hint(text: str) -> OutboxReference:
+    """Read a hint; raises msgspec.DecodeError for a message of somebody else."""
+    reference = decode(text, OutboxReference)
+    if not reference.key.row.startswith(OUTBOX_PREFIX):
+        # What is done is deleted: no message may name anything else.
+        raise msgspec.DecodeError("The message names a row that is no outbox entry.")
+    return reference
+
+
+def entry_removal(reference: OutboxReference) -> Steps[None]:
+    """Remove an entry whose work is done."""
+    removal = RowOperation(Verb.DELETE, Row(reference.key, {}))
+    with contextlib.suppress(EntityNotFoundError):  # another worker may have done the same
+        yield from ask(WriteRows(reference.table, (removal,)))
+
+
+def entry_shortening(table: str, row: Row, entry: Entry) -> Steps[bool]:
+    """Let an entry say less, or remove it if that is nothing. False: it changed, and was left."""
+    if entry.is_empty:
+        operation = RowOperation(Verb.DELETE, Row(row.key, {}), row.etag)
+    else:
+        operation = RowOperation(Verb.REPLACE, Row(row.key, _properties_of(entry)), row.etag)
+    try:
+        yield from ask(WriteRows(table, (operation,)))
+    except ConflictError:
+        return False  # because another worker has done it, or more of it
+    return True

@@ -1,0 +1,1 @@
+"""Transactions, and the dictionaries and queues that they change."""

@@ -1,0 +1,409 @@
+"""ReliableConcurrentQueue: many producers and consumers at once, in nearly the order of commits.
+
+    row    position -> visible from, ticks, 8 bytes | deliveries, 4 bytes | stored value
+
+A dequeue takes an item out of the others' sight at once, commits remove it, aborts put it back
+in front. `receive` hides an item for a time instead and counts its deliveries durably, for work
+that outlives a transaction: `complete` removes it, or it comes back by itself.
+"""
+
+import asyncio
+import contextlib
+import heapq
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Generic, TypeVar
+
+import msgspec
+
+from partita.errors import MutatedValueError, PartitaError
+from partita.reliable.collections.enumeration import ReadView, scan, snapshot_view
+from partita.reliable.collections.queue import Arrivals, stage_all
+from partita.reliable.collections.snapshot import Snapshot
+from partita.reliable.collections.transaction import (
+    Transaction,
+    Transactions,
+    Workspace,
+    refuse_snapshot,
+)
+from partita.reliable.state.locks import LockMode
+from partita.reliable.state.records import Operation
+from partita.reliable.state.state import POSITION_BYTES, Collection
+from partita.reliable.values import limits
+from partita.reliable.values.arguments import checked_count, checked_limit, checked_timeout
+from partita.reliable.values.serialization import ValueCodec
+from partita.ticks import TICKS_PER_SECOND
+
+V = TypeVar("V")
+D = TypeVar("D")
+
+STALE_MIN = 1_024
+"""Places of items that are gone are kept up to so many, and twice as many as there are items."""
+_VISIBLE_BYTES = 8
+HEADER_BYTES = 12
+"""What lies before the stored value in a row."""
+
+
+class Delivery(msgspec.Struct, Generic[V], frozen=True):
+    """An item that `receive` hid; `deliveries` counts this one too."""
+
+    value: V
+    position: int
+    deliveries: int
+    visible_again: int
+    """Wall clock in ticks at which others may have it, and the proof that it is still ours."""
+
+
+class ReliableConcurrentQueue(Generic[V]):
+    """A queue for many consumers. Open it with `state.concurrent_queue(...)`."""
+
+    def __init__(
+        self, state: Transactions, collection: Collection, *, values: ValueCodec[V]
+    ) -> None:
+        self._state = state
+        self.name = collection.description.name
+        self.collection = collection
+        self._values = values
+        self._arrivals = Arrivals()
+        self._taken: dict[bytes, str] = {}
+        self._returned: dict[bytes, int] = {}
+        """How often an abort put an item back; forgotten with the process."""
+        self._ready: list[bytes] = []
+        self._hidden: list[tuple[int, bytes]] = []
+        for key, row in collection.rows.values.items():
+            self._offer(key, row)
+
+    async def enqueue(
+        self, tx: Transaction, value: V, *, delay: float = 0.0, timeout: float | None = None
+    ) -> None:
+        """Add a value; others may have it after the commit and `delay` seconds."""
+        seconds = _checked_delay(delay)
+        space = await self._enter(tx, timeout)
+        visible = tx.now + round(seconds * TICKS_PER_SECOND) if seconds else 0
+        version = self.collection.description.written_version
+        stored = self._values.encode(value, version=version)
+        tx.stage_enqueue(space, _row(visible, 0, stored))
+        space.seen[len(space.seen).to_bytes(POSITION_BYTES)] = (stored, value)
+
+    async def dequeue(
+        self,
+        tx: Transaction,
+        default: D | None = None,
+        *,
+        wait: float = 0.0,
+        timeout: float | None = None,
+    ) -> V | D | None:
+        """Take a value; `default` if there is none after `wait` seconds."""
+        taken = await self.dequeue_many(tx, 1, wait=wait, timeout=timeout)
+        return taken[0] if taken else default
+
+    async def dequeue_many(
+        self, tx: Transaction, count: int, *, wait: float = 0.0, timeout: float | None = None
+    ) -> list[V]:
+        """Take up to `count` values; wait for the first if there is none."""
+        space, keys = await self._acquire(tx, count, wait, timeout)
+        with self._giving_back(keys):
+            rows = [self.collection.rows.values[key] for key in keys]
+            values = [self._values.decode(row[HEADER_BYTES:]) for row in rows]
+            stage_all(tx, space, dict.fromkeys(keys))
+        for key in keys:  # a taken value belongs to its consumer
+            space.handed_out.pop(key, None)
+        return values
+
+    async def receive(
+        self,
+        tx: Transaction,
+        count: int = 1,
+        *,
+        visibility: float,
+        wait: float = 0.0,
+        timeout: float | None = None,
+    ) -> list[Delivery[V]]:
+        """Hide up to `count` items for `visibility` seconds from the commit of `tx` on.
+
+        Who has not called `complete` by then gave the item back.
+        """
+        seconds = _checked_delay(visibility)
+        space, keys = await self._acquire(tx, count, wait, timeout)
+        visible = tx.now + round(seconds * TICKS_PER_SECOND)
+        deliveries = []
+        rows: dict[bytes, bytes | None] = {}
+        with self._giving_back(keys):
+            for key in keys:
+                row = self.collection.rows.values[key]
+                number, stored = _deliveries(row) + 1, row[HEADER_BYTES:]
+                rows[key] = _row(visible, number, stored)
+                value = self._values.decode(stored)
+                deliveries.append(Delivery(value, int.from_bytes(key), number, visible))
+            stage_all(tx, space, rows)
+        return deliveries
+
+    async def complete(
+        self, tx: Transaction, delivery: Delivery[V], *, timeout: float | None = None
+    ) -> bool:
+        """Remove a received item; False if it came back and is no longer ours."""
+        space, key = await self._own(tx, delivery, timeout)
+        if key is None:
+            return False
+        self._stage_own(tx, space, key, None)
+        return True
+
+    async def release(
+        self,
+        tx: Transaction,
+        delivery: Delivery[V],
+        *,
+        delay: float = 0.0,
+        timeout: float | None = None,
+    ) -> bool:
+        """Give a received item back after `delay` seconds; False if it is no longer ours."""
+        seconds = _checked_delay(delay)
+        space, key = await self._own(tx, delivery, timeout)
+        row = None if key is None else space.find(key)
+        if key is None or row is None:
+            return False
+        visible = tx.now + round(seconds * TICKS_PER_SECOND)
+        self._stage_own(tx, space, key, _row(visible, _deliveries(row), row[HEADER_BYTES:]))
+        return True
+
+    async def peek(
+        self,
+        tx: Transaction | Snapshot,
+        default: D | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> V | D | None:
+        """Return a value that could be taken next, without its lock; `default` if there is none."""
+        async for value in self.items(tx, limit=1, timeout=timeout):
+            return value
+        return default
+
+    async def count(self, tx: Transaction | Snapshot, *, timeout: float | None = None) -> int:
+        """Return the number of committed items, hidden ones too."""
+        if isinstance(tx, Snapshot):
+            tx.check_collection(self.collection)
+            return self.collection.count(tx.sequence)
+        await self._enter(tx, timeout)
+        return self.collection.count(tx.snapshot.sequence)
+
+    async def items(
+        self,
+        tx: Transaction | Snapshot,
+        *,
+        limit: int | None = None,
+        timeout: float | None = None,
+    ) -> AsyncIterator[V]:
+        """Yield committed values that nobody hides, in the order of their commits."""
+        left = checked_limit(limit)
+        space = None
+        if isinstance(tx, Snapshot):
+            view = snapshot_view(tx)
+        else:
+            space = await self._enter(tx, timeout)
+            view = ReadView(tx.snapshot, tx.check)  # own writes are not seen before the commit
+        now, taken = view.snapshot.now, frozenset(self._taken)
+        async for rows in scan(view, self.collection, b"", None, reverse=False):
+            for key, row in rows:
+                if left == 0:
+                    return
+                if _visible(row) <= now and key not in taken:
+                    left -= 1
+                    stored = row[HEADER_BYTES:]
+                    value = self._values.decode(stored)
+                    if space is not None and self._values.is_copied and isinstance(tx, Transaction):
+                        tx.hand_out(space, key, stored, value)
+                    yield value
+
+    def returned(self, delivery_position: int) -> int:
+        """Return how often aborted transactions put an item back, in this process."""
+        return self._returned.get(delivery_position.to_bytes(POSITION_BYTES), 0)
+
+    async def clear(self, tx: Transaction | None = None, *, timeout: float | None = None) -> None:
+        """Remove everything, in a given transaction or in its own."""
+        if tx is None:
+            async with self._state.transaction() as own:
+                await self.clear(own, timeout=timeout)
+            return
+        refuse_snapshot(tx)
+        tx.check_writable()
+        space = tx.space(self, timeout) or await tx.enter(self, timeout, LockMode.EXCLUSIVE)
+        await tx.lock(self, None, LockMode.EXCLUSIVE, timeout)
+        taken = list(space.writes)
+        tx.stage_clear(space)
+        self._give_back(taken)  # nobody sees them before this transaction ends
+
+    # --- what the transaction and the state ask -------------------------------------------
+
+    def key_of(self, encoded: bytes) -> object:
+        return int.from_bytes(encoded)
+
+    def check_mutation(self, space: Workspace) -> None:
+        for place, (stored, value) in space.seen.items():
+            self.check_same(place, value, stored)
+        for place, copies in space.handed_out.items():
+            for stored, value in copies:
+                self.check_same(place, value, stored)
+
+    def check_same(self, key: bytes, value: object, stored: bytes) -> None:
+        """Raise MutatedValueError when a value is not what its bytes say."""
+        path = self._values.mutated_path(value, stored)  # type: ignore[arg-type]
+        if path is not None:
+            raise MutatedValueError.of(self.name, int.from_bytes(key), path)
+
+    def more_operations(self, _space: Workspace) -> list[Operation]:
+        return []
+
+    def ended(self, space: Workspace, sequence: int | None) -> None:
+        """Give back what an abort had taken."""
+        if sequence is not None:
+            for key in space.writes:
+                self._taken.pop(key, None)
+            return
+        for key in space.writes:
+            if key in self._taken:
+                self._returned[key] = self._returned.get(key, 0) + 1
+        self._give_back(space.writes)
+
+    def watch(self, _sequence: int, key: bytes, _old: bytes | None, new: bytes | None) -> None:
+        """Hear of a change that was applied."""
+        if new is not None:
+            self._offer(key, new)
+            self._forget_gone()
+            self._arrivals.announce()
+        elif key:
+            self._returned.pop(key, None)
+        else:
+            self._returned.clear()
+
+    @property
+    def codec(self) -> ValueCodec[V]:
+        """What reads and writes the values."""
+        return self._values
+
+    def rebind(self, collection: Collection) -> None:
+        """Go on with the rows of a full copy."""
+        self.collection = collection
+        self._taken.clear()
+        self._returned.clear()
+        self._ready.clear()
+        self._hidden.clear()
+        for key, row in collection.rows.values.items():
+            self._offer(key, row)
+        self._arrivals.announce()
+
+    # --------------------------------------------------------------------------------------
+
+    async def _enter(self, tx: Transaction, timeout: float | None) -> Workspace:
+        refuse_snapshot(tx)
+        return tx.space(self, timeout) or await tx.enter(self, timeout)
+
+    async def _acquire(
+        self, tx: Transaction, count: int, wait: float, timeout: float | None
+    ) -> tuple[Workspace, list[bytes]]:
+        count = checked_count(count)
+        space = await self._enter(tx, timeout)
+        deadline = asyncio.get_running_loop().time() + checked_timeout(wait)
+        while True:
+            tx.check_writable()
+            keys = [] if space.is_cleared else self._take(tx, count)
+            seconds = deadline - asyncio.get_running_loop().time()
+            if keys or seconds <= 0 or count == 0:
+                return space, keys
+            await tx.pause(self._arrivals.expect(), min(seconds, self._next_visible(tx.now)))
+
+    async def _own(
+        self, tx: Transaction, delivery: Delivery[V], timeout: float | None
+    ) -> tuple[Workspace, bytes | None]:
+        """Return the key of a received item if nobody has received it since."""
+        space = await self._enter(tx, timeout)
+        key = delivery.position.to_bytes(POSITION_BYTES)
+        await tx.lock(self, key, LockMode.EXCLUSIVE, timeout)
+        row = space.find(key)
+        mine = (delivery.visible_again, delivery.deliveries)
+        if row is None or (_visible(row), _deliveries(row)) != mine:
+            return space, None
+        if self._taken.get(key, tx.id) != tx.id:
+            return space, None
+        self._taken[key] = tx.id  # its time may run out before we commit
+        return space, key
+
+    def _stage_own(self, tx: Transaction, space: Workspace, key: bytes, row: bytes | None) -> None:
+        try:
+            tx.stage(space, key, row)
+        except PartitaError:
+            if key not in space.writes:
+                self._give_back([key])
+            raise
+
+    def _take(self, tx: Transaction, count: int) -> list[bytes]:
+        now, values = tx.now, self.collection.rows.values
+        while self._hidden and self._hidden[0][0] <= now:
+            heapq.heappush(self._ready, heapq.heappop(self._hidden)[1])
+        keys: list[bytes] = []
+        while self._ready and len(keys) < count:
+            key = heapq.heappop(self._ready)
+            row = values.get(key)
+            # An item may lie here twice, or have been taken or removed since.
+            if row is None or key in self._taken:
+                continue
+            if _visible(row) > now:  # it was hidden since, or the clock went back
+                heapq.heappush(self._hidden, (_visible(row), key))
+                continue
+            self._taken[key] = tx.id
+            keys.append(key)
+        return keys
+
+    @contextlib.contextmanager
+    def _giving_back(self, keys: list[bytes]) -> Iterator[None]:
+        """Let others have the keys when the caller is not given them."""
+        try:
+            yield
+        except BaseException:
+            self._give_back(keys)
+            raise
+
+    def _give_back(self, keys: Iterable[bytes]) -> None:
+        came_back = False
+        for key in keys:
+            if self._taken.pop(key, None) is not None:
+                heapq.heappush(self._ready, key)
+                came_back = True
+        if came_back:
+            self._arrivals.announce()
+
+    def _next_visible(self, now: int) -> float:
+        if not self._hidden:
+            return float("inf")
+        return max(self._hidden[0][0] - now, 0) / TICKS_PER_SECOND + 0.001
+
+    def _forget_gone(self) -> None:
+        """Let go of what others took: nobody looks for it here while this is a secondary."""
+        rows = self.collection.rows.values
+        if len(self._ready) + len(self._hidden) > STALE_MIN + 2 * len(rows):
+            self._ready.clear()
+            self._hidden.clear()
+            for key, row in rows.items():
+                self._offer(key, row)
+
+    def _offer(self, key: bytes, row: bytes) -> None:
+        visible = _visible(row)
+        if visible:
+            heapq.heappush(self._hidden, (visible, key))
+        else:
+            heapq.heappush(self._ready, key)
+
+
+def _checked_delay(delay: object) -> float:
+    """Refuse what is no time; more than a life is for ever."""
+    return min(checked_timeout(delay), limits.TTL_SECONDS_MAX)
+
+
+def _row(visible: int, deliveries: int, stored: bytes) -> bytes:
+    return visible.to_bytes(_VISIBLE_BYTES) + deliveries.to_bytes(4) + stored
+
+
+def _visible(row: bytes) -> int:
+    return int.from_bytes(row[:_VISIBLE_BYTES])
+
+
+def _deliveries(row: bytes) -> int:
+    return int.from_bytes(row[_VISIBLE_BYTES:HEADER_BYTES])

@@ -1,0 +1,281 @@
+"""ReliableQueue: strict first in, first out, in the order of commits.
+
+Positions are given when a record is applied, so that producers never wait for each other. One
+transaction at a time may dequeue: it holds the head until it ends. Finding the queue empty
+locks nothing that a producer needs.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import Generic, TypeVar
+
+from partita.errors import MutatedValueError, PartitaError
+from partita.reliable.collections import enumeration
+from partita.reliable.collections.enumeration import scan, snapshot_view, transaction_view
+from partita.reliable.collections.snapshot import Snapshot
+from partita.reliable.collections.transaction import (
+    Transaction,
+    Transactions,
+    Workspace,
+    refuse_snapshot,
+)
+from partita.reliable.state.locks import LockMode
+from partita.reliable.state.records import Operation
+from partita.reliable.state.state import POSITION_BYTES, Collection
+from partita.reliable.values.arguments import checked_count, checked_limit, checked_timeout
+from partita.reliable.values.serialization import ValueCodec
+
+V = TypeVar("V")
+D = TypeVar("D")
+
+HEAD = b"head"
+"""The lock of the front end: longer or shorter than any position, so it is none."""
+
+
+class Arrivals:
+    """Those who wait for a queue to hold something."""
+
+    def __init__(self) -> None:
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def expect(self) -> "asyncio.Future[None]":
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting = [other for other in self._waiting if not other.done()]
+        self._waiting.append(future)
+        return future
+
+    def announce(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+
+class ReliableQueue(Generic[V]):
+    """A queue that survives. Open it with `state.queue(...)`."""
+
+    def __init__(
+        self, state: Transactions, collection: Collection, *, values: ValueCodec[V]
+    ) -> None:
+        self._state = state
+        self.name = collection.description.name
+        self.collection = collection
+        self._values = values
+        self._arrivals = Arrivals()
+        self._head = _first_position(collection)
+        """No value lies before this position, and none ever will."""
+
+    async def enqueue(self, tx: Transaction, value: V, *, timeout: float | None = None) -> None:
+        """Put a value at the end; others see it after the commit."""
+        space = await self._enter(tx, timeout)
+        version = self.collection.description.written_version
+        stored = self._values.encode(value, version=version)
+        tx.stage_enqueue(space, stored)
+        space.seen[len(space.seen).to_bytes(POSITION_BYTES)] = (stored, value)
+
+    async def dequeue(
+        self,
+        tx: Transaction,
+        default: D | None = None,
+        *,
+        wait: float = 0.0,
+        timeout: float | None = None,
+    ) -> V | D | None:
+        """Take the first value; `default` if there is none after `wait` seconds."""
+        taken = await self.dequeue_many(tx, 1, wait=wait, timeout=timeout)
+        return taken[0] if taken else default
+
+    async def dequeue_many(
+        self, tx: Transaction, count: int, *, wait: float = 0.0, timeout: float | None = None
+    ) -> list[V]:
+        """Take up to `count` values from the front; wait for the first if there is none."""
+        count = checked_count(count)
+        space = await self._enter(tx, timeout)
+        deadline = asyncio.get_running_loop().time() + checked_timeout(wait)
+        await tx.lock(self, HEAD, LockMode.EXCLUSIVE, timeout)
+        while True:
+            taken = self._take(tx, space, count)
+            seconds = deadline - asyncio.get_running_loop().time()
+            if taken or seconds <= 0 or count == 0:
+                return taken
+            await tx.pause(self._arrivals.expect(), seconds)
+
+    async def peek(
+        self,
+        tx: Transaction | Snapshot,
+        default: D | None = None,
+        *,
+        lock: LockMode = LockMode.SHARED,
+        timeout: float | None = None,
+    ) -> V | D | None:
+        """Return the first value without taking it; `default` if there is none."""
+        if isinstance(tx, Transaction) and tx.is_on_primary:
+            space = await self._enter(tx, timeout)
+            await tx.lock(self, HEAD, lock, timeout)
+            for key in self._first(space, 1):
+                return self._read(tx, space, key, self.collection.rows.values[key])
+            for own in space.enqueued[:1]:
+                return self._read(tx, space, _own_place(0), own)
+            return default
+        async for value in self.items(tx, limit=1, timeout=timeout):
+            return value
+        return default
+
+    async def count(self, tx: Transaction | Snapshot, *, timeout: float | None = None) -> int:
+        """Return the number of values: kept, not walked."""
+        if isinstance(tx, Snapshot):
+            tx.check_collection(self.collection)
+            return self.collection.count(tx.sequence)
+        space = await self._enter(tx, timeout)
+        return await enumeration.count(tx, space) + len(space.enqueued)
+
+    async def items(
+        self,
+        tx: Transaction | Snapshot,
+        *,
+        limit: int | None = None,
+        timeout: float | None = None,
+    ) -> AsyncIterator[V]:
+        """Yield the values from first to last, own ones behind the others."""
+        left = checked_limit(limit)
+        enqueued: list[bytes] = []
+        space = None
+        if isinstance(tx, Snapshot):
+            view = snapshot_view(tx)
+        else:
+            space = await self._enter(tx, timeout)
+            view, enqueued = transaction_view(tx, space), list(space.enqueued)
+        async for rows in scan(view, self.collection, b"", None, reverse=False):
+            for key, stored in rows:
+                if left == 0:
+                    return
+                left -= 1
+                yield self._read(tx, space, key, stored)
+        for index, stored in enumerate(enqueued):
+            if left == 0:
+                return
+            left -= 1
+            yield self._read(tx, space, _own_place(index), stored)
+
+    async def clear(self, tx: Transaction | None = None, *, timeout: float | None = None) -> None:
+        """Remove everything, in a given transaction or in its own."""
+        if tx is None:
+            async with self._state.transaction() as own:
+                await self.clear(own, timeout=timeout)
+            return
+        refuse_snapshot(tx)
+        tx.check_writable()
+        space = tx.space(self, timeout) or await tx.enter(self, timeout, LockMode.EXCLUSIVE)
+        await tx.lock(self, None, LockMode.EXCLUSIVE, timeout)
+        tx.stage_clear(space)
+
+    # --- what the transaction and the state ask -------------------------------------------
+
+    def key_of(self, encoded: bytes) -> object:
+        return "the head" if encoded == HEAD else int.from_bytes(encoded)
+
+    def check_mutation(self, space: Workspace) -> None:
+        for place, (stored, value) in space.seen.items():
+            self.check_same(place, value, stored)
+        for place, copies in space.handed_out.items():
+            for stored, value in copies:
+                self.check_same(place, value, stored)
+
+    def check_same(self, key: bytes, value: object, stored: bytes) -> None:
+        """Raise MutatedValueError when a value is not what its bytes say."""
+        path = self._values.mutated_path(value, stored)  # type: ignore[arg-type]
+        if path is not None:
+            raise MutatedValueError.of(self.name, int.from_bytes(key[-POSITION_BYTES:]), path)
+
+    def more_operations(self, _space: Workspace) -> list[Operation]:
+        return []
+
+    def ended(self, space: Workspace, sequence: int | None) -> None:
+        """Nothing is kept between transactions."""
+
+    def watch(self, _sequence: int, key: bytes, _old: bytes | None, new: bytes | None) -> None:
+        """Note a change that was applied: wake who waits for a value, go past one that left."""
+        if new is not None:
+            self._arrivals.announce()
+        elif key:
+            self._head = key + b"\x00"  # values leave in the order of their positions
+
+    @property
+    def codec(self) -> ValueCodec[V]:
+        """What reads and writes the values."""
+        return self._values
+
+    def rebind(self, collection: Collection) -> None:
+        """Go on with the rows of a full copy."""
+        self.collection = collection
+        self._head = _first_position(collection)
+        self._arrivals.announce()
+
+    # --------------------------------------------------------------------------------------
+
+    async def _enter(self, tx: Transaction, timeout: float | None) -> Workspace:
+        refuse_snapshot(tx)
+        return tx.space(self, timeout) or await tx.enter(self, timeout)
+
+    def _first(self, space: Workspace, count: int) -> list[bytes]:
+        """Return the first committed positions that this transaction has not taken.
+
+        The rows hold positions that were dequeued while a snapshot still sees them.
+        """
+        found: list[bytes] = []
+        rows, step = self.collection.rows, count + len(space.writes)
+        lower, is_front = self._head, True
+        while len(found) < count and not space.is_cleared:
+            keys = rows.between(lower, None, limit=step)
+            for key in keys:
+                if key in rows.values:
+                    is_front = False
+                    if key not in space.writes:
+                        found.append(key)
+                elif is_front:
+                    self._head = key + b"\x00"
+            if len(keys) < step:
+                break
+            lower = keys[-1] + b"\x00"
+        return found[:count]
+
+    def _take(self, tx: Transaction, space: Workspace, count: int) -> list[V]:
+        tx.check_writable()
+        keys = self._first(space, count)
+        stored = [self.collection.rows.values[key] for key in keys]
+        own = space.enqueued[: count - len(keys)]
+        values = [self._values.decode(one) for one in (*stored, *own)]
+        stage_all(tx, space, dict.fromkeys(keys))
+        del space.enqueued[: len(own)]
+        for key in keys:  # a taken value belongs to its consumer
+            space.handed_out.pop(key, None)
+        return values
+
+    def _read(
+        self, tx: Transaction | Snapshot, space: Workspace | None, place: bytes, stored: bytes
+    ) -> V:
+        value = self._values.decode(stored)
+        if space is not None and self._values.is_copied and isinstance(tx, Transaction):
+            tx.hand_out(space, place, stored, value)
+        return value
+
+
+def _own_place(index: int) -> bytes:
+    """Return where a transaction's own value lies that has no position yet."""
+    return b"own" + index.to_bytes(POSITION_BYTES)
+
+
+def _first_position(collection: Collection) -> bytes:
+    """Return where the first value is or will be: rows are put in the order of their positions."""
+    return next(iter(collection.rows.values), collection.tail.to_bytes(POSITION_BYTES))
+
+
+def stage_all(tx: Transaction, space: Workspace, rows: Mapping[bytes, bytes | None]) -> None:
+    """Stage every row or none: what the caller is not given must stay in the queue."""
+    try:
+        for key, row in rows.items():
+            tx.stage(space, key, row)
+    except PartitaError:
+        for key in rows:
+            space.writes.pop(key, None)
+        raise

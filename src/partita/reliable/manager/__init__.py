@@ -1,0 +1,1 @@
+"""The open state: its collections, housekeeping and backups."""

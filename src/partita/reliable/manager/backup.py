@@ -1,0 +1,445 @@
+"""Backups of a state: written beside its commits, and restored as a whole.
+
+A backup is full (a checkpoint) or an increment (the records since the backup before it);
+backup_chain.py has the files and what makes them a chain. A restore builds the whole state first
+and writes it as `restore.part`: from the moment that file has its name the restore is decided,
+and whoever opens the folder next finishes it.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from partita.errors import (
+    BackupOrderError,
+    DamageError,
+    NotReadableError,
+    PartitaError,
+    UnavailableError,
+)
+from partita.reliable.state.records import NO_HASH, decode_record
+from partita.reliable.state.state import State
+from partita.reliable.storage.backup_chain import (
+    HEAD,
+    Backup,
+    continued,
+    find_newest,
+    list_numbers,
+    manifest_name,
+    part_name,
+    read_chain,
+    read_records,
+    sha256_of,
+    tip_after,
+    write_manifest,
+)
+from partita.reliable.storage.checkpoint import (
+    RESTORE_FILE,
+    SYNC_BYTES,
+    Progress,
+    describe_file,
+    discarding,
+    is_checkpoint,
+    name_of,
+    put_in_place,
+    read_file,
+    verify_file,
+    write_file,
+)
+from partita.reliable.storage.disk import Disk
+from partita.reliable.storage.local_log import LocalLog
+from partita.reliable.storage.log import Log
+from partita.reliable.storage.os_disk import OsDisk
+from partita.reliable.storage.segment import Tip
+from partita.ticks import Clock
+
+__all__ = [
+    "Backup",
+    "Backups",
+    "Folder",
+    "RestoreContext",
+    "Restored",
+    "finish_restore",
+    "read_chain",
+    "restore",
+    "write_backup",
+]
+
+LOG_BYTES_KEPT_MAX = 800 * 1024 * 1024
+"""Of log that waits for the next increment; behind that a full backup is needed again."""
+
+Folder = str | Path | Disk
+
+
+class Restored(msgspec.Struct, frozen=True):
+    """What a restore has put in place; the epoch is above that of the backup."""
+
+    sequence: int
+    epoch: int
+    hash: bytes
+    backups: tuple[int, ...]
+    """The numbers of the backups that were used."""
+    restored_at: int
+
+
+class Source(Protocol):
+    """What is backed up: a StateManager is one."""
+
+    @property
+    def state(self) -> State: ...
+
+    @property
+    def log(self) -> Log: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+
+class Backups:
+    """The backups of one open state: one at a time, and the log that the next one needs."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._turn = asyncio.Lock()
+        self._needed: int | None = None
+        self._bytes_kept = 0
+
+    async def write(
+        self, folder: Folder, *, incremental: bool = False, progress: Progress | None = None
+    ) -> Backup:
+        """Back the state up into a folder; see `write_backup`."""
+        if self._turn.locked():
+            raise UnavailableError(
+                "BackupInProgress",
+                "This state is being backed up already.",
+                hint="Wait for that backup, then ask again.",
+            )
+        async with self._turn, _opened(folder) as disk:
+            before = self._needed
+            if before is None:
+                # What is committed while this one is written belongs to the next.
+                self._needed, self._bytes_kept = self._source.state.sequence + 1, 0
+            try:
+                backup = await write_backup(
+                    self._source, disk, incremental=incremental, progress=progress
+                )
+            except BaseException:
+                self._needed = before
+                raise
+            self._needed, self._bytes_kept = backup.last_sequence + 1, 0
+            return backup
+
+    def log_needed_from(self, log_bytes: int) -> int | None:
+        """Return the first record that the next increment needs; None when nothing waits for it.
+
+        Asked once a checkpoint, with the bytes of log since the checkpoint before: a chain that
+        nobody continues must not keep the log for ever.
+        """
+        self._bytes_kept += log_bytes
+        if self._bytes_kept > LOG_BYTES_KEPT_MAX:
+            self._needed = None
+        return self._needed
+
+
+class RestoreContext:
+    """What `on_data_loss` is given: why the state cannot be opened, and the way back."""
+
+    def __init__(self, target: Disk, clock: Clock, cause: PartitaError) -> None:
+        self.cause = cause
+        self.restored: Restored | None = None
+        self._target = target
+        self._clock = clock
+
+    async def restore(
+        self, folder: Folder, *, force: bool = True, up_to: int | None = None
+    ) -> Restored:
+        """Replace what is here by the newest backup of a folder, or by an older state of it."""
+        async with _opened(folder) as disk:
+            self.restored = await restore(disk, self._target, self._clock, force=force, up_to=up_to)
+            return self.restored
+
+
+async def write_backup(
+    source: Source, folder: Disk, *, incremental: bool, progress: Progress | None = None
+) -> Backup:
+    """Back up the state as it is now while commits go on. One state to a folder.
+
+    An increment holds the records since the newest backup in the folder; when there are none,
+    nothing is written and that backup is returned. It is refused (FullBackupNeeded) when there
+    is no backup that this state continues, or when the log no longer reaches back to it.
+    """
+    number = max(list_numbers(folder), default=0) + 1
+    if not incremental:
+        return await _write_full(source, folder, number, progress)
+    newest = find_newest(folder)
+    if newest is None:
+        raise _full_needed("the folder holds no backup")
+    state = source.state
+    if state.sequence < newest.last_sequence or state.epoch < newest.epoch:
+        raise _full_needed("the newest backup in the folder is ahead of this state", newest)
+    if state.sequence == newest.last_sequence:
+        if (state.hash.hex(), state.epoch) != (newest.hash_after, newest.epoch):
+            raise _full_needed("the newest backup is of another state, or of before a restore")
+        return newest
+    return await _write_increment(source, folder, newest, progress)
+
+
+async def restore(
+    source: Disk,
+    target: Disk,
+    clock: Clock,
+    *,
+    force: bool = False,
+    up_to: int | None = None,
+    progress: Progress | None = None,
+) -> Restored:
+    """Make the state on a disk what a folder of backups says; nothing else may have it open.
+
+    What is there already is replaced only if the backup continues it, or with `force`. The
+    restored state has a higher epoch than both, so that the two histories can be told apart.
+    """
+    chain = await read_chain(source, up_to=up_to, progress=progress)
+    here = await _tip_of(target, force=force)
+    state = State()
+    hash_here = await _rebuild(state, source, chain, up_to, at=here.sequence, progress=progress)
+    if not force:
+        _refuse_to_go_back(here, state, hash_here)
+    state.epoch = max(state.epoch, here.epoch) + 1
+    await write_file(target, RESTORE_FILE, state, progress=progress)
+    await finish_restore(target)
+    return Restored(
+        state.sequence,
+        state.epoch,
+        state.hash,
+        tuple(backup.number for backup in chain),
+        clock.ticks(),
+    )
+
+
+async def finish_restore(target: Disk) -> bool:
+    """Put a decided restore in place: to be called before a state's files are read.
+
+    It may be cut off anywhere and called again: until its last step `restore.part` is there, and
+    what is beside it counts for nothing.
+    """
+    names = target.names()
+    unfinished = f"{RESTORE_FILE}.new"
+    if unfinished in names:
+        target.remove(unfinished)
+    if RESTORE_FILE not in names:
+        return False
+    found = await verify_file(target, RESTORE_FILE)
+    # The process that named it may have been killed before it had synced the name: without it
+    # the old files are all there is.
+    await target.sync_folder()
+    for name in names:
+        if _is_of_state(name):
+            target.remove(name)
+    await target.sync_folder()
+    log = await LocalLog.begin(target, chain=(found.sequence, found.hash))
+    await log.close()
+    target.rename(RESTORE_FILE, name_of(found.sequence))
+    await target.sync_folder()
+    return True
+
+
+# Writing
+
+
+async def _write_full(
+    source: Source, folder: Disk, number: int, progress: Progress | None
+) -> Backup:
+    made_at = source.clock.ticks()
+    part = part_name(number)
+    written = await write_file(folder, part, source.state, progress=progress)
+    backup = Backup(
+        kind="full",
+        number=number,
+        first_sequence=0,
+        last_sequence=written.sequence,
+        epoch=written.epoch,
+        hash_before=NO_HASH.hex(),
+        epoch_before=0,
+        hash_after=written.hash.hex(),
+        sha256=await sha256_of(folder, part),
+        bytes=written.size,
+        path=part,
+        made_at=made_at,
+    )
+    await write_manifest(folder, backup)
+    return backup
+
+
+async def _write_increment(
+    source: Source, folder: Disk, newest: Backup, progress: Progress | None
+) -> Backup:
+    made_at = source.clock.ticks()
+    last = Tip(source.state.sequence, source.state.hash, source.state.epoch)
+    part = part_name(newest.number + 1)
+    file = folder.create(f"{part}.new")
+    with discarding(folder, file):
+        file.write(HEAD)
+        unsynced = 0
+        async for raw in _new_records(source.log, newest, last, progress):
+            file.write(len(raw).to_bytes(4) + raw)
+            unsynced += len(raw)
+            if unsynced >= SYNC_BYTES:
+                unsynced = 0
+                await file.sync()
+        size = file.size
+        await put_in_place(folder, file, part)
+    backup = Backup(
+        kind="incremental",
+        number=newest.number + 1,
+        first_sequence=newest.last_sequence + 1,
+        last_sequence=last.sequence,
+        epoch=last.epoch,
+        hash_before=newest.hash_after,
+        epoch_before=newest.epoch,
+        hash_after=last.hash.hex(),
+        sha256=await sha256_of(folder, part),
+        bytes=size,
+        path=part,
+        made_at=made_at,
+    )
+    await write_manifest(folder, backup)
+    return backup
+
+
+async def _new_records(
+    log: Log, newest: Backup, last: Tip, progress: Progress | None
+) -> AsyncIterator[bytes]:
+    """Yield the records after a backup up to one, each seen to continue the one before."""
+    tip = tip_after(newest)
+    total = last.sequence - tip.sequence
+    found = log.read_from(tip.sequence + 1)
+    try:
+        async for sequence, raw in found:
+            record = decode_record(raw)
+            # Epochs rise by a record that says who is primary; only a restore raises them silently.
+            if record.epoch > tip.epoch and not record.primary:
+                raise _full_needed("this state was restored since the newest backup", newest)
+            after = continued(tip, record, raw)
+            if after is None:
+                raise _full_needed("the newest backup is not of this state's history", newest)
+            tip = after
+            yield raw
+            if progress is not None:
+                progress(total - (last.sequence - sequence), total)
+            if sequence == last.sequence:
+                break
+    except NotReadableError as error:
+        raise _full_needed("the log was truncated since the newest backup", newest) from error
+    finally:
+        if isinstance(found, AsyncGenerator):
+            await found.aclose()
+    if tip != last:
+        raise _full_needed("the newest backup is not of this state's history", newest)
+
+
+# Restoring
+
+
+async def _tip_of(target: Disk, *, force: bool) -> Tip:
+    """Return how far the state on a disk reaches; with `force` damage is as good as nothing."""
+    try:
+        await finish_restore(target)
+        return await _read_tip(target)
+    except DamageError as error:
+        if force:
+            return Tip(0, NO_HASH, 0)
+        raise BackupOrderError(
+            "RestoreWouldGoBack",
+            "What is here is damaged: nobody can tell whether the backup continues it.",
+            hint="Keep a copy of the folder, then restore with force.",
+        ) from error
+
+
+async def _read_tip(target: Disk) -> Tip:
+    names = target.names()
+    tip = Tip(0, NO_HASH, 0)
+    for name in filter(is_checkpoint, names):
+        found = describe_file(target, name)
+        tip = Tip(found.sequence, found.hash, found.epoch)
+    if not any(name.startswith("log-") for name in names):
+        return tip
+    log = await LocalLog.open(target, chain=(tip.sequence, tip.hash))
+    await log.close()
+    return log.tip._replace(epoch=max(log.tip.epoch, tip.epoch))
+
+
+async def _rebuild(
+    state: State,
+    source: Disk,
+    chain: list[Backup],
+    up_to: int | None,
+    *,
+    at: int,
+    progress: Progress | None,
+) -> bytes | None:
+    """Fill a state from a chain; return its hash at one sequence, if the chain passes there."""
+    await read_file(source, chain[0].path, state, progress=progress)
+    hash_there = state.hash if state.sequence == at else None
+    first = state.sequence
+    last = chain[-1].last_sequence if up_to is None else up_to
+    for backup in chain[1:]:
+        async with contextlib.aclosing(read_records(source, backup)) as records:
+            async for record, new_hash in records:
+                if record.sequence > last:
+                    break
+                state.apply(record, new_hash)
+                if state.sequence == at:
+                    hash_there = state.hash
+                if progress is not None:
+                    progress(state.sequence - first, last - first)
+    return hash_there
+
+
+def _refuse_to_go_back(here: Tip, state: State, hash_here: bytes | None) -> None:
+    if not here.sequence:
+        return
+    if here.sequence < state.sequence and here.hash == hash_here:
+        return
+    if here.sequence >= state.sequence:
+        reason = f"What is here reaches {here.sequence}, the backup {state.sequence}."
+    else:
+        reason = f"The backup cannot be seen to continue what is here up to {here.sequence}."
+    raise BackupOrderError(
+        "RestoreWouldGoBack",
+        reason,
+        facts={"here": here.sequence, "backup": state.sequence},
+        hint="Restore into an empty folder, or with force if what is here may be lost.",
+    )
+
+
+def _is_of_state(name: str) -> bool:
+    return name.startswith(("log-", "checkpoint-"))
+
+
+# Files and names
+
+
+@contextlib.asynccontextmanager
+async def _opened(folder: Folder) -> AsyncIterator[Disk]:
+    """Open a folder of the machine for as long as it is needed; a Disk is its owner's."""
+    if not isinstance(folder, str | Path):
+        yield folder
+        return
+    disk = OsDisk(Path(folder))
+    try:
+        yield disk
+    finally:
+        disk.close()
+
+
+def _full_needed(reason: str, newest: Backup | None = None) -> BackupOrderError:
+    return BackupOrderError(
+        "FullBackupNeeded",
+        f"An incremental backup is not possible: {reason}.",
+        facts={"newest": manifest_name(newest.number)} if newest else {},
+        hint="Take a full backup, then go on with incremental ones.",
+    )

@@ -1,0 +1,132 @@
+"""With which types and options a collection is opened, and whether two openings say the same."""
+
+import functools
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any, get_origin
+
+import msgspec
+
+from partita.errors import CollectionMismatchError
+from partita.reliable.collections.indexes import Index
+from partita.reliable.values.schema import Schema, Step
+
+NO_INDEXES: Mapping[str, Index] = types.MappingProxyType({})
+
+
+class Declaration(msgspec.Struct, frozen=True):
+    """What one call of `dictionary`, `queue` or `concurrent_queue` asks for."""
+
+    value: Any
+    schema: Schema
+    upcasts: tuple[Step, ...]
+    mutable: str
+    key: Any = None
+    preserve_unknown: bool = True
+    ttl: float | None = None
+    indexes: Mapping[str, Index] = NO_INDEXES
+
+
+def refuse_other(name: str, opened: Declaration, given: Declaration) -> None:
+    """Refuse to open a collection otherwise than it is open: all holders share it."""
+    found = list(_differences(opened, given))
+    if not found:
+        return
+    is_open = ", ".join(f"{option}={before}" for option, before, _ in found)
+    is_given = ", ".join(f"{option}={after}" for option, _, after in found)
+    raise CollectionMismatchError(
+        "CollectionOptionsDiffer",
+        f"{name!r} is open with {is_open} and cannot be opened with {is_given} beside that.",
+        facts={"collection": name, "options": [option for option, _, _ in found]},
+        hint="Open it with the same types and options wherever this state is used; to change "
+        "them, close the state and open it again.",
+    )
+
+
+def _differences(opened: Declaration, given: Declaration) -> Iterator[tuple[str, str, str]]:
+    for option in ("key", "value"):
+        before, after = getattr(opened, option), getattr(given, option)
+        if before != after:
+            yield option, _type_text(before), _type_text(after)
+    versions = [(one.schema.version, one.schema.written) for one in (opened, given)]
+    if versions[0] != versions[1]:
+        yield "version", _schema_text(opened.schema), _schema_text(given.schema)
+    for option in ("ttl", "mutable", "preserve_unknown"):
+        before, after = getattr(opened, option), getattr(given, option)
+        if before != after:
+            yield option, repr(before), repr(after)
+    if not _is_same_all(opened.upcasts, given.upcasts):
+        yield "upcasts", _functions_text(opened.upcasts), _functions_text(given.upcasts)
+    for name in sorted({*opened.indexes, *given.indexes}):
+        one, other = opened.indexes.get(name), given.indexes.get(name)
+        if one is None or other is None or not _is_same_index(one, other):
+            yield f"indexes[{name!r}]", _index_text(one), _index_text(other)
+
+
+def _is_same_index(one: Index, other: Index) -> bool:
+    return one.version == other.version and _is_same(one.function, other.function)
+
+
+def _is_same_all(ones: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
+    return len(ones) == len(others) and all(map(_is_same, ones, others))
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether two functions do the same: a lambda is another object at each call."""
+    if one == other:
+        return True
+    if isinstance(one, functools.partial) and isinstance(other, functools.partial):
+        return (one.args, one.keywords) == (other.args, other.keywords) and _is_same(
+            one.func, other.func
+        )
+    if not isinstance(one, types.FunctionType) or not isinstance(other, types.FunctionType):
+        return False
+    left, right = one.__code__, other.__code__
+    return (
+        one.__globals__ is other.__globals__
+        and (left.co_code, left.co_names, left.co_freevars, _constants(left))
+        == (right.co_code, right.co_names, right.co_freevars, _constants(right))
+        and (one.__defaults__, one.__kwdefaults__) == (other.__defaults__, other.__kwdefaults__)
+        and _held(one) == _held(other)
+    )
+
+
+def _constants(code: types.CodeType) -> list[tuple[type, object]]:
+    return [(type(constant), constant) for constant in code.co_consts]
+
+
+def _held(function: types.FunctionType) -> list[object]:
+    """Return what a function took from around it; an empty cell holds nothing yet."""
+    return [
+        cell.cell_contents if cell != types.CellType() else None
+        for cell in function.__closure__ or ()
+    ]
+
+
+def _type_text(declared: Any) -> str:
+    if get_origin(declared) is not None or not isinstance(declared, type):
+        return str(declared)
+    is_builtin = declared.__module__ == "builtins"
+    return declared.__name__ if is_builtin else f"{declared.__module__}.{declared.__qualname__}"
+
+
+def _schema_text(schema: Schema) -> str:
+    if schema.written == schema.version:
+        return str(schema.version)
+    return f"Schema(version={schema.version}, write={schema.written})"
+
+
+def _functions_text(functions: tuple[Any, ...]) -> str:
+    return f"[{', '.join(map(_function_text, functions))}]"
+
+
+def _function_text(function: Any) -> str:
+    code = getattr(function, "__code__", None)
+    name = getattr(function, "__qualname__", None) or repr(function)
+    return name if code is None else f"{name} (line {code.co_firstlineno})"
+
+
+def _index_text(index: Index | None) -> str:
+    if index is None:
+        return "None"
+    return f"Index({_function_text(index.function)}, version={index.version})"

@@ -1,0 +1,189 @@
+"""Questions to JetStream and their answers, over a Link.
+
+Every answer has a known end: what was asked for, Failed with the server's code, or NoAnswer.
+Everything is asked of a leader; direct reads, which any replica may answer, are not used.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from partita.reliable.nats.link import PAUSE_SECONDS, Link, logger
+from partita.reliable.replication.stream import NoAnswer
+from partita.ticks import Clock
+
+NO_MESSAGE = 10037
+STREAM_NOT_FOUND = 10059
+NAME_IN_USE = 10058
+SUBJECT_OVERLAP = 10065
+WRONG_LAST = frozenset({10071, 10164})
+DUPLICATE_IN_PROCESS = 10158
+NO_PEERS = 10005
+NOT_CLUSTERED = 10074
+NOT_ENABLED = frozenset({10039, 10076})
+SECOND = 1_000_000_000
+"""Durations are nanoseconds in this API."""
+STORE_SECONDS = 2.0
+"""For one attempt of those that are repeated until they are answered."""
+
+
+class Failure(msgspec.Struct, frozen=True):
+    code: int = 0
+    err_code: int = 0
+    description: str = ""
+
+
+class Failed(Exception):  # noqa: N818 - an answer of the server, translated before it leaves
+    """The server answered with an error."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(f"{failure.description} ({failure.err_code})")
+        self.code = failure.err_code
+
+
+class Unsettled(Failed):
+    """The server has no leader to ask right now."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    error: Failure | None = None
+
+
+class Stored(Answer, frozen=True):
+    seq: int = 0
+
+
+class StreamState(msgspec.Struct, frozen=True):
+    messages: int = 0
+    first_seq: int = 0
+    last_seq: int = 0
+    subjects: dict[str, int] = {}
+
+
+class StreamAnswer(Answer, frozen=True):
+    config: dict[str, Any] = {}
+    state: StreamState = StreamState()
+
+
+class Message(msgspec.Struct, frozen=True):
+    seq: int
+    content: bytes = msgspec.field(default=b"", name="data")
+    hdrs: bytes = b""
+
+
+class MessageAnswer(Answer, frozen=True):
+    message: Message | None = None
+
+
+_T = TypeVar("_T", bound=Answer)
+
+
+class Api:
+    """The requests that Partita makes of JetStream."""
+
+    def __init__(self, link: Link, clock: Clock) -> None:
+        self.link = link
+        self.clock = clock
+
+    async def store(
+        self, subject: str, raw: bytes, headers: Mapping[str, str], timeout: float
+    ) -> int:
+        """Publish into a stream and return the sequence. Raises Failed, NoAnswer."""
+        async with deadline(timeout):
+            while True:
+                sent = await self.link.request(
+                    subject, raw, headers=headers, timeout=timeout, once=True
+                )
+                try:
+                    return read(sent.data, Stored).seq
+                except Failed as failure:
+                    if failure.code != DUPLICATE_IN_PROCESS:
+                        raise
+                await asyncio.sleep(PAUSE_SECONDS)  # its first copy is about to be answered
+
+    async def store_surely(
+        self, subject: str, raw: bytes, headers: Mapping[str, str], timeout: float
+    ) -> None:
+        """Publish again until an answer comes; the message id makes it once."""
+        marked = {**headers, "Nats-Msg-Id": self.clock.new_id()}
+        async with deadline(timeout):
+            while True:
+                try:
+                    await self.store(subject, raw, marked, STORE_SECONDS)
+                except Failed as failure:
+                    raise no_answer(failure) from failure
+                except NoAnswer:
+                    await asyncio.sleep(PAUSE_SECONDS)
+                else:
+                    return
+
+    async def get(self, stream: str, where: Mapping[str, object], timeout: float) -> Message | None:
+        """Return the message at a place; None when the leader has none there."""
+        try:
+            answer = await self.call(f"STREAM.MSG.GET.{stream}", where, MessageAnswer, timeout)
+        except Failed as failure:
+            if failure.code == NO_MESSAGE:
+                return None
+            raise no_answer(failure) from failure
+        return answer.message
+
+    async def look(self, stream: str, timeout: float, *, subjects: str = "") -> StreamAnswer:
+        """Return settings and state of a stream, with the subjects that match."""
+        asked = {"subjects_filter": subjects} if subjects else {}
+        try:
+            return await self.call(f"STREAM.INFO.{stream}", asked, StreamAnswer, timeout)
+        except Failed as failure:
+            raise no_answer(failure) from failure
+
+    async def change(self, verb: str, order: Mapping[str, object], timeout: float) -> None:
+        """Have something done that may be done twice."""
+        try:
+            await self.call(verb, order, Answer, timeout)
+        except Failed as failure:
+            raise no_answer(failure) from failure
+
+    async def call(
+        self, verb: str, asked: Mapping[str, object], expected: type[_T], timeout: float
+    ) -> _T:
+        """Ask; while there is no leader to ask, ask again. Raises Failed, NoAnswer."""
+        payload = msgspec.json.encode(asked) if asked else b""
+        async with deadline(timeout):
+            while True:
+                answer = await self.link.request(f"$JS.API.{verb}", payload, timeout=timeout)
+                try:
+                    return read(answer.data, expected)
+                except Unsettled as failure:
+                    logger.debug("JetStream %s: %s", verb, failure)
+                await asyncio.sleep(PAUSE_SECONDS)
+
+
+def read(raw: bytes, expected: type[_T]) -> _T:
+    """Decode an answer. Raises Failed, Unsettled, NoAnswer."""
+    try:
+        answer = msgspec.json.decode(raw, type=expected)
+    except msgspec.MsgspecError as error:
+        message = f"An answer that is none of JetStream's: {raw[:80]!r}."
+        raise NoAnswer(message) from error
+    if answer.error is None:
+        return answer
+    is_settled = answer.error.code != 503 or answer.error.err_code in NOT_ENABLED
+    raise (Failed if is_settled else Unsettled)(answer.error)
+
+
+def no_answer(failure: Failed) -> NoAnswer:
+    """Turn a refusal that says nothing about the log into what callers wait out."""
+    logger.warning("JetStream refuses: %s", failure)
+    return NoAnswer(str(failure))
+
+
+@contextlib.asynccontextmanager
+async def deadline(seconds: float) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        message = f"No answer within {seconds:.3g} s."
+        raise NoAnswer(message) from None

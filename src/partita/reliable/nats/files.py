@@ -1,0 +1,115 @@
+"""Files in a NATS object store, in the layout of the NATS tools, which can list and read them.
+
+A file is chunks under a fresh name and one entry that points to them, written last: a reader
+finds the old file or the new one, whole.
+"""
+
+import base64
+import contextlib
+import hashlib
+
+import msgspec
+
+from partita.errors import ChecksumError
+from partita.reliable.nats.api import Api, deadline
+from partita.reliable.replication.stream import NoAnswer
+
+CHUNK_BYTES = 512 * 1024
+CLEAN_UP_SECONDS = 2.0
+
+
+class FileEntry(msgspec.Struct, frozen=True):
+    """What points to the chunks of a file."""
+
+    name: str
+    bucket: str
+    nuid: str
+    size: int
+    chunks: int
+    digest: str
+    mtime: str = "0001-01-01T00:00:00Z"
+    deleted: bool = False
+
+
+class FileBucket:
+    """The files of one partition."""
+
+    def __init__(self, api: Api, name: str) -> None:
+        self._api = api
+        self._name = name
+        self.stream = f"OBJ_{name}"
+        self.subjects = [f"$O.{name}.C.>", f"$O.{name}.M.>"]
+
+    async def put(self, name: str, content: bytes, *, timeout: float) -> None:
+        async with deadline(timeout):
+            before = await self._entry(name, timeout)
+            nuid = self._api.clock.new_id().replace("-", "")
+            try:
+                await self._put_new(name, content, nuid, timeout)
+            except NoAnswer:
+                await self._clean_up(nuid)
+                raise
+            if before is not None:
+                await self._clean_up(before.nuid)
+
+    async def get(self, name: str, *, timeout: float) -> bytes | None:
+        async with deadline(timeout):
+            while True:
+                entry = await self._entry(name, timeout)
+                if entry is None:
+                    return None
+                content = await self._content(entry, timeout)
+                if _digest(content) == entry.digest:
+                    return content
+                if await self._entry(name, timeout) == entry:  # else it was just replaced
+                    raise ChecksumError(
+                        "FileDamaged",
+                        "A file beside the log is not what was stored.",
+                        facts={"file": name, "bucket": self._name},
+                        hint="Remove it; a replica puts a new one with its next checkpoint.",
+                    )
+
+    async def _put_new(self, name: str, content: bytes, nuid: str, timeout: float) -> None:
+        begins = range(0, len(content), CHUNK_BYTES)
+        for begin in begins:
+            piece = content[begin : begin + CHUNK_BYTES]
+            await self._api.store_surely(self._chunks(nuid), piece, {}, timeout)
+        digest = _digest(content)
+        entry = FileEntry(name, self._name, nuid, len(content), len(begins), digest)
+        raw = msgspec.json.encode(entry)
+        await self._api.store_surely(self._subject(name), raw, {"Nats-Rollup": "sub"}, timeout)
+
+    async def _entry(self, name: str, timeout: float) -> FileEntry | None:
+        message = await self._api.get(self.stream, {"last_by_subj": self._subject(name)}, timeout)
+        if message is None:
+            return None
+        entry = msgspec.json.decode(message.content, type=FileEntry)
+        return None if entry.deleted else entry
+
+    async def _content(self, entry: FileEntry, timeout: float) -> bytes:
+        pieces: list[bytes] = []
+        sequence = 1
+        for _ in range(entry.chunks):
+            where = {"seq": sequence, "next_by_subj": self._chunks(entry.nuid)}
+            message = await self._api.get(self.stream, where, timeout)
+            if message is None:
+                break
+            pieces.append(message.content)
+            sequence = message.seq + 1
+        return b"".join(pieces)
+
+    async def _clean_up(self, nuid: str) -> None:
+        """Give free the chunks that nothing points to; what is missed costs room only."""
+        order = {"filter": self._chunks(nuid)}
+        with contextlib.suppress(NoAnswer):
+            await self._api.change(f"STREAM.PURGE.{self.stream}", order, CLEAN_UP_SECONDS)
+
+    def _chunks(self, nuid: str) -> str:
+        return f"$O.{self._name}.C.{nuid}"
+
+    def _subject(self, name: str) -> str:
+        return f"$O.{self._name}.M.{base64.urlsafe_b64encode(name.encode()).decode()}"
+
+
+def _digest(content: bytes) -> str:
+    return f"SHA-256={base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode()}"

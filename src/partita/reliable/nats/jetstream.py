@@ -1,0 +1,380 @@
+"""The Stream contract on NATS JetStream: a stream, a key-value bucket and an object store.
+
+Only a publish proves anything about being current; what it answers is the fence of the log.
+Nothing is called durable before every node has said that it syncs what it acknowledges.
+"""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
+
+from partita.clock import SystemClock
+from partita.errors import (
+    ConfigurationError,
+    LimitExceededError,
+    NotDurableError,
+    NotReadableError,
+    UsageError,
+)
+from partita.reliable.nats.api import WRONG_LAST, Api, Failed, no_answer
+from partita.reliable.nats.consumer import pull
+from partita.reliable.nats.files import FileBucket
+from partita.reliable.nats.link import PAUSE_SECONDS, Link, end_tasks, logger, server_urls
+from partita.reliable.nats.monitor import ask_all, check_durable, monitor_urls, unsynced
+from partita.reliable.nats.streams import (
+    file_settings,
+    log_settings,
+    open_stream,
+    register_settings,
+)
+from partita.reliable.replication.stream import NoAnswer, PublishRefused, Register
+from partita.reliable.values import limits
+from partita.ticks import Clock
+
+PARTITION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+SERVER_VERSION_MIN = (2, 12)
+"""Older servers lack the repairs of 2.12; the tests run on 2.15."""
+HEADER_BYTES = 1024
+"""Room in a message for what is not the record."""
+MAX_PAYLOAD_MIN = 1024 * 1024
+"""What a server takes unless it is told otherwise."""
+BOUNDS_SECONDS = 2.0
+"""For the question that messages() asks on its own."""
+NODES_AGAIN_SECONDS = 30.0
+MISSING_NODES_AGAIN_SECONDS = 2.0
+
+
+class JetStream:
+    """One partition's stream, register and files on a NATS cluster; see `stream.Stream`."""
+
+    message_bytes_max: int
+
+    def __init__(self, api: Api, partition: str, monitor: Sequence[str] | None) -> None:
+        self.partition = partition
+        self.message_bytes_max = 0
+        self._api = api
+        self._link = api.link
+        self._monitor = monitor
+        self._stream = f"partita-{partition}"
+        self._bucket = f"partita-{partition}-register"
+        self._files = FileBucket(api, f"partita-{partition}-files")
+        self._not_durable: NotDurableError | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._sleepers: set[Callable[[], None]] = set()
+
+    @classmethod
+    async def connect(  # noqa: PLR0913 - each is a setting of its own
+        cls,
+        url: str | Sequence[str],
+        *,
+        partition: str,
+        replicas: int = 3,
+        register_seconds: float = 3.0,
+        verify_durable: bool = True,
+        monitor: Sequence[str] | None = None,
+        timeout: float = 30.0,
+        connect_options: Mapping[str, Any] | None = None,
+        first_sequence: int = 1,
+        clock: Clock | None = None,
+    ) -> "JetStream":
+        """Connect, prove that the cluster syncs, and create or open what the partition needs.
+
+        `monitor` gives the nodes' monitoring addresses (http://host:8222) where they are not at
+        the client port + 4000. `connect_options` go to nats-py: user, password, token,
+        user_credentials, nkeys_seed, tls, tls_hostname, name. `first_sequence` is where a log
+        begins that is created here: right after a state that was restored.
+        """
+        _check_arguments(partition, replicas, register_seconds)
+        urls = server_urls(url)
+        link = Link(urls, {"name": f"partita/{partition}", **(connect_options or {})})
+        stream = cls(Api(link, clock or SystemClock()), partition, monitor)
+        deadline = asyncio.get_running_loop().time() + timeout
+        await link.start(timeout)
+        try:
+            await stream._check_server()
+            if verify_durable:
+                await stream._verify_nodes(deadline)
+            await stream._open_streams(replicas, register_seconds, first_sequence, deadline)
+        except BaseException:
+            await stream.close()
+            raise
+        return stream
+
+    async def close(self) -> None:
+        """End messages() and whatever waits for an answer; leave nothing running."""
+        self._link.closed = True
+        await end_tasks(self._watching)
+        await self._link.close()
+        for wake in list(self._sleepers):
+            wake()
+
+    # The log
+
+    async def publish(
+        self, raw: bytes, *, epoch: int, expected: int, message_id: str, timeout: float
+    ) -> int:
+        if self._not_durable is not None:
+            raise self._not_durable
+        if len(raw) > self.message_bytes_max:
+            raise LimitExceededError(
+                "RecordTooLarge",
+                "The record is larger than a message of this NATS cluster may be.",
+                facts={"bytes": len(raw), "limit": self.message_bytes_max},
+                hint="Write less in one transaction, or raise max_payload on every node.",
+            )
+        headers = {"Nats-Expected-Last-Sequence": str(expected), "Nats-Msg-Id": message_id}
+        try:
+            return await self._api.store(self._subject(epoch), raw, headers, timeout)
+        except Failed as failure:
+            if failure.code in WRONG_LAST:
+                raise PublishRefused(str(failure)) from failure
+            raise no_answer(failure) from failure
+
+    async def get(self, sequence: int, *, timeout: float) -> bytes | None:
+        message = await self._api.get(self._stream, {"seq": sequence}, timeout)
+        return None if message is None else message.content
+
+    async def bounds(self, *, timeout: float) -> tuple[int, int]:
+        state = (await self._api.look(self._stream, timeout)).state
+        if state.messages == 0:
+            return state.last_seq + 1, state.last_seq
+        return state.first_seq, state.last_seq
+
+    async def messages(self, start: int) -> AsyncIterator[tuple[int, bytes]]:
+        needed = start
+        while not self._link.closed:
+            with contextlib.suppress(NoAnswer):
+                consumer = pull(self._api, self._stream, needed, self._sleepers)
+                async with contextlib.aclosing(consumer) as pulled:
+                    async for sequence, raw in pulled:
+                        if sequence < needed:  # a lagging node begins at its own end
+                            continue
+                        if sequence > needed:
+                            break
+                        yield sequence, raw
+                        needed += 1
+                await self._check_held(needed)
+            if not self._link.closed:
+                await asyncio.sleep(PAUSE_SECONDS)
+
+    async def seal(self, epoch: int, *, timeout: float) -> None:
+        """Swap the subject; PublishRefused when a higher epoch has sealed the stream already."""
+        answer = await self._api.look(self._stream, timeout)
+        current = int(answer.config["subjects"][0].rpartition(".e")[2])
+        if current == epoch:
+            return
+        if current > epoch:
+            message = f"The stream is sealed by epoch {current}."
+            raise PublishRefused(message)
+        settings = {**answer.config, "subjects": [self._subject(epoch)]}
+        await self._api.change(f"STREAM.UPDATE.{self._stream}", settings, timeout)
+
+    async def purge(self, below: int, *, timeout: float) -> None:
+        # Purging beyond the end would move the end: the next record would get another sequence.
+        _, last = await self.bounds(timeout=timeout)
+        order = {"seq": min(below, last + 1)}
+        if order["seq"] > 1:
+            await self._api.change(f"STREAM.PURGE.{self._stream}", order, timeout)
+
+    # The register
+
+    async def read_register(self, key: str, *, timeout: float) -> Register | None:
+        return await self._read_register(self._key_subject(key), timeout)
+
+    async def list_registers(self, prefix: str, *, timeout: float) -> dict[str, Register]:
+        bucket = f"KV_{self._bucket}"
+        held = await self._api.look(bucket, timeout, subjects=f"$KV.{self._bucket}.>")
+        begin = self._key_subject(prefix)
+        subjects = [subject for subject in sorted(held.state.subjects) if subject.startswith(begin)]
+        reads = await asyncio.gather(*(self._read_register(each, timeout) for each in subjects))
+        skip = len(self._key_subject(""))
+        found = zip(subjects, reads, strict=True)
+        return {_plain_key(subject[skip:]): read for subject, read in found if read is not None}
+
+    async def write_register(
+        self, key: str, value: bytes, *, revision: int, timeout: float
+    ) -> int | None:
+        headers = {"Nats-Expected-Last-Subject-Sequence": str(revision)}
+        try:
+            return await self._api.store(self._key_subject(key), value, headers, timeout)
+        except Failed as failure:
+            if failure.code in WRONG_LAST:
+                return None
+            raise no_answer(failure) from failure
+
+    async def remove_register(self, key: str, *, revision: int, timeout: float) -> None:
+        # Only the newest revision is kept: a newer one lies above what is purged here.
+        order = {"filter": self._key_subject(key), "seq": revision + 1}
+        await self._api.change(f"STREAM.PURGE.KV_{self._bucket}", order, timeout)
+
+    async def _read_register(self, subject: str, timeout: float) -> Register | None:
+        message = await self._api.get(f"KV_{self._bucket}", {"last_by_subj": subject}, timeout)
+        if message is None or b"KV-Operation:" in message.hdrs:  # removed by a NATS tool
+            return None
+        return Register(message.content, message.seq)
+
+    # The files
+
+    async def put_file(self, name: str, content: bytes, *, timeout: float) -> None:
+        await self._files.put(name, content, timeout=timeout)
+
+    async def get_file(self, name: str, *, timeout: float) -> bytes | None:
+        return await self._files.get(name, timeout=timeout)
+
+    # Inside
+
+    def _subject(self, epoch: int) -> str:
+        return f"partita.{self.partition}.e{epoch}"
+
+    def _key_subject(self, key: str) -> str:
+        return f"$KV.{self._bucket}.{_nats_key(key)}"
+
+    async def _check_held(self, needed: int) -> None:
+        if self._link.closed:
+            return
+        first, last = await self.bounds(timeout=BOUNDS_SECONDS)
+        if needed < first:
+            raise NotReadableError(
+                "LogTruncated",
+                "The log no longer holds what was asked for.",
+                facts={"sequence": needed, "first": first, "last": last},
+                hint="Begin with a checkpoint or a full copy; what was truncated is in it.",
+            )
+
+    async def _check_server(self) -> None:
+        client = (await self._link.connection()).client
+        version = client.connected_server_version
+        if (version.major, version.minor) < SERVER_VERSION_MIN:
+            raise ConfigurationError(
+                "NatsServerTooOld",
+                "The NATS server is older than Partita needs.",
+                facts={"version": f"{version.major}.{version.minor}.{version.patch}"},
+                hint="Use nats-server {}.{} or later.".format(*SERVER_VERSION_MIN),
+            )
+        self.message_bytes_max = limits.RECORD_BYTES_MAX
+        self._fit_into(client.max_payload)
+
+    def _fit_into(self, max_payload: int) -> None:
+        """Keep records below what a node takes; another node may be the next to be asked."""
+        if max_payload < MAX_PAYLOAD_MIN:
+            raise ConfigurationError(
+                "NatsPayloadTooSmall",
+                "max_payload of a NATS node leaves too little room for a record.",
+                facts={"max_payload": max_payload, "needed": MAX_PAYLOAD_MIN},
+                hint="Set max_payload: 8MB on every node.",
+            )
+        self.message_bytes_max = min(self.message_bytes_max, max_payload - HEADER_BYTES)
+
+    async def _open_streams(
+        self, replicas: int, register_seconds: float, first_sequence: int, deadline: float
+    ) -> None:
+        register = f"$KV.{self._bucket}.>"
+        wanted = {
+            "log": log_settings(self._stream, self._subject(0), first_sequence),
+            "register": register_settings(f"KV_{self._bucket}", register, register_seconds),
+            "files": file_settings(self._files.stream, self._files.subjects),
+        }
+        for kind, settings in wanted.items():
+            left = max(0.1, deadline - asyncio.get_running_loop().time())
+            await open_stream(
+                self._api, kind, self.partition, settings, replicas=replicas, timeout=left
+            )
+
+    # Whether the nodes sync
+
+    async def _verify_nodes(self, deadline: float) -> None:
+        """Refuse a cluster that does not sync; go on watching it once it does."""
+        began = asyncio.get_running_loop().time()
+        while True:
+            try:
+                missing = await self._ask_nodes(asyncio.get_running_loop().time() - began)
+            except NotDurableError as error:
+                # While nodes start, stop or elect, some cannot be asked; it passes, or it does not.
+                is_certain = error is self._not_durable
+                if is_certain or asyncio.get_running_loop().time() > deadline:
+                    raise
+                await asyncio.sleep(PAUSE_SECONDS)
+                continue
+            for name in missing:
+                logger.warning("the NATS node %s is down; it is asked when it comes back", name)
+            self._watching = asyncio.create_task(self._watch_nodes(is_whole=not missing))
+            return
+
+    async def _watch_nodes(self, *, is_whole: bool) -> None:
+        """Stop publishing when a node comes back, or joins, that does not sync."""
+        while True:
+            await asyncio.sleep(NODES_AGAIN_SECONDS if is_whole else MISSING_NODES_AGAIN_SECONDS)
+            try:
+                is_whole = not await self._ask_nodes()
+            except NotDurableError as error:
+                is_whole = False
+                if error is self._not_durable:
+                    logger.error("%s", error)
+            except ConfigurationError as error:
+                logger.error("%s", error)  # a node joined that takes too little
+
+    async def _ask_nodes(self, waited: float = 0.0) -> list[str]:
+        """Ask all nodes and return those that are down; remember one that says it does not sync."""
+        given = self._monitor
+        addresses = monitor_urls(self._link.urls) if given is None else list(given)
+        statuses = await ask_all(addresses)
+        try:
+            missing = check_durable(statuses, addresses, waited=waited)
+        except NotDurableError as error:
+            if unsynced(statuses):
+                self._not_durable = error
+            raise
+        self._not_durable = None
+        for status in statuses:
+            self._fit_into(status.max_payload)
+        return missing
+
+
+_PLAIN = re.compile(r"[-/_A-Za-z0-9]")
+
+
+def _nats_key(key: str) -> str:
+    """Write a key with the characters that NATS allows; prefixes stay prefixes.
+
+    >>> _nats_key("replica/a.b"), _plain_key("replica/a=2Eb")
+    ('replica/a=2Eb', 'replica/a.b')
+    """
+    return "".join(
+        character
+        if _PLAIN.match(character)
+        else "".join(f"={byte:02X}" for byte in character.encode())
+        for character in key
+    )
+
+
+def _plain_key(key: str) -> str:
+    return re.sub(
+        r"(?:=[0-9A-F]{2})+", lambda found: bytes.fromhex(found[0].replace("=", "")).decode(), key
+    )
+
+
+def _check_arguments(partition: str, replicas: int, register_seconds: float) -> None:
+    if not PARTITION.fullmatch(partition):
+        raise UsageError(
+            "InvalidPartitionName",
+            "A partition's name has 1 to 100 of the characters A-Z a-z 0-9 _ -, the first not one"
+            " of the last two.",
+            facts={"partition": partition},
+            hint="Choose another name.",
+        )
+    if replicas not in (1, 3, 5):
+        raise UsageError(
+            "InvalidReplicas",
+            "A log has 3 or 5 replicas; 1 is for development.",
+            facts={"replicas": replicas},
+            hint="Give replicas=3.",
+        )
+    if register_seconds < 1:
+        raise UsageError(
+            "InvalidLease",
+            "A lease on NATS lasts at least a second.",
+            facts={"seconds": register_seconds},
+            hint="Give 3 seconds or more.",
+        )

@@ -1,0 +1,387 @@
+"""One lasting connection to a NATS cluster: it asks, listens, and finds another node when one goes.
+
+nats-py speaks the protocol; staying connected is done here. Its own reconnecting waits for a
+frozen server to read what was written to it, and sends old messages again after the change.
+Here a lost node is left at once, and what was under way there ends with NoAnswer.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from partita.errors import ConfigurationError, NotAuthorizedError, QuorumLostError
+from partita.reliable.nats.monitor import CLIENT_PORT
+from partita.reliable.replication.stream import NoAnswer
+
+try:
+    import nats.errors
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+except ImportError as error:  # only without the extra
+    raise ConfigurationError(
+        "ExtraMissing",
+        "A state on NATS needs the package nats-py.",
+        hint='pip install "partita[replicated]".',
+    ) from error
+
+CONNECT_SECONDS = 2.0
+PING_SECONDS = 1.0
+FROZEN_SECONDS = 3.0
+"""A node that does not answer a ping for so long is left."""
+PAUSE_SECONDS = 0.1
+"""Between two attempts to reach somebody."""
+PATIENCE_SECONDS = 1.0
+"""How long the first silence lasts before a question is asked again; it doubles."""
+PENDING_BYTES_MAX = 1 << 40
+"""More than can be: at this limit nats-py would wait, and lose a cancellation meanwhile."""
+LOST = "The connection was lost."
+
+logger = logging.getLogger("partita.reliable")
+logging.getLogger("nats").addHandler(logging.NullHandler())
+
+Listener = Callable[[Msg], Awaitable[None]]
+
+
+def server_urls(url: str | Sequence[str]) -> list[str]:
+    """Take addresses apart: a list, or one text with commas; scheme and user are said once.
+
+    >>> server_urls("nats://ada:secret@one:4222,two")
+    ['nats://ada:secret@one:4222', 'nats://ada:secret@two:4222']
+    """
+    parts = url.split(",") if isinstance(url, str) else list(url)
+    if not parts or not all(part.strip() for part in parts):
+        raise _bad_url(url)
+    scheme, found, _ = parts[0].strip().partition("://")
+    if not found:
+        scheme = "nats"
+    user = urlsplit(_with_scheme(parts[0].strip(), scheme)).netloc.rpartition("@")[0]
+    return [_whole_url(part.strip(), scheme, user) for part in parts]
+
+
+def _with_scheme(part: str, scheme: str) -> str:
+    return part if "://" in part else f"{scheme}://{part}"
+
+
+def _whole_url(part: str, scheme: str, user: str) -> str:
+    try:
+        split = urlsplit(_with_scheme(part, scheme))
+        host, port = split.hostname, split.port or CLIENT_PORT
+    except ValueError as error:
+        raise _bad_url(part) from error
+    if split.scheme not in ("nats", "tls") or not host or split.path.strip("/") or split.query:
+        raise _bad_url(part)
+    own_user = split.netloc.rpartition("@")[0] or user
+    bracketed = f"[{host}]" if ":" in host else host
+    return f"{split.scheme}://{own_user}{'@' if own_user else ''}{bracketed}:{port}"
+
+
+def _bad_url(url: object) -> ConfigurationError:
+    shown = str(url).rpartition("@")[2]  # what stands before is a secret
+    return ConfigurationError(
+        "InvalidNatsUrl",
+        "This is not the address of a NATS cluster.",
+        facts={"url": shown},
+        hint="Write nats://host1:4222,host2:4222,host3:4222 (or tls://…).",
+    )
+
+
+class NobodyListens(Exception):  # noqa: N818 - an answer, not an error
+    """The node knows of nobody who takes messages on the subject: it was not passed on."""
+
+
+class Connection:
+    """A client of one node, its open questions, and those who want to know when it is lost.
+
+    Questions are kept here and not by nats-py, whose waiting may swallow a cancellation.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.client = Client()
+        self.lost = asyncio.Event()
+        self.listeners: set[Callable[[], None]] = set()
+        self.last_error: Exception | None = None
+        self._inbox = ""
+        self._asked = 0
+        self._answers: dict[str, asyncio.Future[Msg]] = {}
+
+    async def open(self, options: Mapping[str, Any]) -> None:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            await self.client.connect(
+                servers=[self.url],
+                allow_reconnect=False,
+                max_reconnect_attempts=1,
+                reconnect_time_wait=0,  # a node that refuses is left for another at once
+                connect_timeout=int(CONNECT_SECONDS) or 1,
+                ping_interval=24 * 3600,  # the link pings
+                pending_size=PENDING_BYTES_MAX,
+                error_cb=self._on_error,
+                closed_cb=self._on_closed,
+                **options,
+            )
+            self._inbox = self.client.new_inbox()
+            await self.client.subscribe(
+                f"{self._inbox}.*", cb=self._take, pending_msgs_limit=0, pending_bytes_limit=0
+            )
+
+    async def request(self, subject: str, payload: bytes, headers: dict[str, str] | None) -> Msg:
+        """Ask and wait for ever; the caller has a deadline. Raises NobodyListens, NoAnswer."""
+        if self.lost.is_set():
+            raise NoAnswer(LOST)
+        self._asked += 1
+        token = str(self._asked)
+        answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
+        self._answers[token] = answer
+        try:
+            reply = f"{self._inbox}.{token}"
+            await self.client.publish(subject, payload, reply=reply, headers=headers)
+            message = await answer
+        except (nats.errors.Error, OSError) as error:
+            raise NoAnswer(str(error) or type(error).__name__) from error
+        finally:
+            self._answers.pop(token, None)
+        if not message.data and (message.headers or {}).get("Status") == "503":
+            raise NobodyListens
+        return message
+
+    async def _take(self, message: Msg) -> None:
+        answer = self._answers.get(message.subject.rpartition(".")[2])
+        if answer is not None and not answer.done():
+            answer.set_result(message)
+
+    async def _on_error(self, error: Exception) -> None:
+        self.last_error = error
+        logger.debug("NATS at %s: %r", self.shown, error)
+        if isinstance(error, OSError | nats.errors.UnexpectedEOF | nats.errors.ProtocolError):
+            self.lose()
+
+    async def _on_closed(self) -> None:
+        self.lose()
+
+    @property
+    def shown(self) -> str:
+        """The address without its secrets."""
+        return self.url.rpartition("://")[2].rpartition("@")[2]
+
+    @property
+    def is_alive(self) -> bool:
+        """False when nobody reads the socket any more: a ping would not notice."""
+        reading = self.client._reading_task  # noqa: SLF001 - no public way
+        return self.client.is_connected and reading is not None and not reading.done()
+
+    def lose(self) -> None:
+        """Tell all who wait for an answer of this node that none will come."""
+        if self.lost.is_set():
+            return
+        self.lost.set()
+        for answer in list(self._answers.values()):
+            if not answer.done():
+                answer.set_exception(NoAnswer(LOST))
+        for listener in list(self.listeners):
+            listener()
+
+    async def drop(self) -> None:
+        """Let go of everything now, also of a node that is frozen and reads no more."""
+        self.lose()
+        client = self.client
+        # nats-py would first write what is pending and wait until it is read.
+        client._pending, client._pending_data_size = [], 0  # noqa: SLF001 - no public way
+        writer = getattr(client._transport, "_io_writer", None)  # noqa: SLF001
+        if writer is not None:
+            writer.transport.abort()
+        subscriptions = list(client._subs.values())  # noqa: SLF001
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await client.close()
+        except (nats.errors.Error, OSError, TimeoutError, RuntimeError) as error:
+            logger.debug("NATS at %s, while it was left: %r", self.shown, error)
+        finally:
+            await end_tasks(
+                client._reading_task,  # noqa: SLF001
+                client._ping_interval_task,  # noqa: SLF001
+                client._flusher_task,  # noqa: SLF001
+                *(each._wait_for_msgs_task for each in subscriptions),  # noqa: SLF001
+            )
+
+
+async def end_tasks(*tasks: "asyncio.Task[Any] | None") -> None:
+    """Cancel until they have ended: nats-py and wait_for() swallow a cancellation at times."""
+    left = {task for task in tasks if task is not None and task is not asyncio.current_task()}
+    while left := {task for task in left if not task.done()}:
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left, timeout=PAUSE_SECONDS)
+
+
+class Link:
+    """The connection that is there whenever one of the nodes is."""
+
+    def __init__(self, urls: Sequence[str], options: Mapping[str, Any]) -> None:
+        self._given = list(urls)
+        self._options = dict(options)
+        self._known = list(urls)
+        self._connection: Connection | None = None
+        self._newest: Connection | None = None
+        """The connection, or the one that is being opened: whoever ends the keeper drops it."""
+        self._connected = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+        self._last_error: Exception | None = None
+        self.closed = False
+
+    async def start(self, timeout: float) -> None:
+        """Connect to any node, or say why none could be reached in time."""
+        self._keeper = asyncio.create_task(self._keep())
+        try:
+            async with asyncio.timeout(timeout):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(CONNECT_SECONDS):
+                        await self._connected.wait()
+                if not self._connected.is_set():
+                    logger.warning("no NATS server answers yet at %s", ", ".join(self._shown()))
+                await self._connected.wait()
+        except TimeoutError:
+            await self.close()
+            raise self._unreachable() from self._last_error
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        self.closed = True
+        self._connected.set()  # whoever waits for a connection learns that none will come
+        await end_tasks(self._keeper)
+        if self._newest is not None:
+            await self._newest.drop()
+            self._newest = None
+
+    @property
+    def urls(self) -> list[str]:
+        """Every client address that was given or that a node has told of."""
+        return list(self._known)
+
+    async def connection(self) -> Connection:
+        """Return the live connection; wait for it while there is none."""
+        while True:
+            if self.closed:
+                raise NoAnswer("The connection is closed.")
+            connection = self._connection
+            if connection is not None and not connection.lost.is_set():
+                return connection
+            await self._connected.wait()
+            await asyncio.sleep(0)  # a lost one is cleared in this turn
+
+    async def request(
+        self,
+        subject: str,
+        payload: bytes,
+        *,
+        timeout: float,
+        headers: Mapping[str, str] | None = None,
+        once: bool = False,
+    ) -> Msg:
+        """Ask and return the answer. Raises NoAnswer.
+
+        While nobody listens on the subject it asks again: the node that should is about to be
+        elected. It asks again, too, when the node asked is silent: it may have died with the
+        question. Not so with `once`, for a message that may have arrived.
+        """
+        why = f"No answer within {timeout:.3g} s."
+        patience = timeout if once else PATIENCE_SECONDS
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    try:
+                        async with asyncio.timeout(patience):
+                            return await self._ask(subject, payload, headers)
+                    except NobodyListens:
+                        why = "Nobody listens on the subject."
+                    except TimeoutError:
+                        if once:
+                            raise
+                        patience *= 2
+                    except NoAnswer:
+                        if once or self.closed:
+                            raise
+                    await asyncio.sleep(PAUSE_SECONDS)
+        except TimeoutError:
+            raise NoAnswer(why) from None
+
+    async def _ask(self, subject: str, payload: bytes, headers: Mapping[str, str] | None) -> Msg:
+        connection = await self.connection()
+        return await connection.request(subject, payload, dict(headers) if headers else None)
+
+    async def _keep(self) -> None:
+        while True:
+            connection = await self._connect_to_any()
+            self._connection = connection
+            self._connected.set()
+            try:
+                await self._watch(connection)
+            finally:
+                self._connected.clear()
+                self._connection = None
+            await connection.drop()
+            logger.info("lost the connection to the NATS node at %s", connection.shown)
+
+    async def _connect_to_any(self) -> Connection:
+        """Go round the known nodes until one takes us."""
+        while True:
+            for _ in range(len(self._known)):
+                url = self._known.pop(0)
+                self._known.append(url)
+                connection = self._newest = Connection(url)
+                try:
+                    await connection.open(self._options)
+                except (nats.errors.Error, OSError, TimeoutError) as error:
+                    self._last_error = connection.last_error or error
+                    await connection.drop()
+                else:
+                    self._learn(connection)
+                    return connection
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    def _learn(self, connection: Connection) -> None:
+        """Remember the nodes that this one tells of, reached in the same way."""
+        told = [each.netloc for each in connection.client.discovered_servers]
+        fresh = server_urls([self._given[0], *told])[1:]
+        self._known += [url for url in dict.fromkeys(fresh) if url not in self._known]
+
+    async def _watch(self, connection: Connection) -> None:
+        """Return when the node is lost: closed, or silent for too long."""
+        while not connection.lost.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PING_SECONDS):
+                    await connection.lost.wait()
+                return
+            try:
+                async with asyncio.timeout(FROZEN_SECONDS):
+                    await connection.client.flush(timeout=int(FROZEN_SECONDS))
+            except (nats.errors.Error, OSError, TimeoutError):
+                return
+            if not connection.is_alive:
+                return
+            self._learn(connection)
+
+    def _shown(self) -> list[str]:
+        """The given addresses without their secrets."""
+        return [url.rpartition("://")[2].rpartition("@")[2] for url in self._given]
+
+    def _unreachable(self) -> QuorumLostError | NotAuthorizedError:
+        facts = {"nodes": ",".join(self._shown()), "cause": str(self._last_error or "no answer")}
+        if "authorization" in str(self._last_error).lower():
+            return NotAuthorizedError(
+                "NatsNotAuthorized",
+                "The NATS cluster does not know this user, password or token.",
+                facts=facts,
+                hint="Give them in the URL (nats://user:password@host) or in connect_options.",
+            )
+        return QuorumLostError(
+            "NatsUnreachable",
+            "No node of the NATS cluster could be reached.",
+            facts=facts,
+            hint="Start the cluster (`partita nats up` starts one for development), or check the"
+            " addresses.",
+        )

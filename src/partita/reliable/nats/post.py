@@ -1,0 +1,103 @@
+"""Questions and answers over NATS request/reply, on one connection of its own."""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import nats.errors
+from nats.aio.msg import Msg
+
+from partita.reliable.nats.link import PAUSE_SECONDS, Connection, Link, logger
+from partita.reliable.nats.request_reply import Answering
+from partita.reliable.replication.stream import NoAnswer
+
+QUEUE = "primary"
+"""While two replicas believe that they are primary, only one of them is asked."""
+UNSUBSCRIBE_SECONDS = 2.0
+
+
+class NatsPost:
+    """See `post.Post`."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    @classmethod
+    async def connect(
+        cls, urls: Sequence[str], options: Mapping[str, Any], *, timeout: float
+    ) -> "NatsPost":
+        link = Link(urls, options)
+        await link.start(timeout)
+        return cls(link)
+
+    async def ask(self, subject: str, raw: bytes, *, timeout: float) -> bytes:
+        answer = await self._link.request(subject, raw, timeout=timeout, once=True)
+        return bytes(answer.data)
+
+    async def listen(self, subject: str, answering: Answering) -> "NatsListening":
+        listening = NatsListening(self._link, subject, answering)
+        await listening.begun.wait()
+        return listening
+
+    async def close(self) -> None:
+        await self._link.close()
+
+
+class NatsListening:
+    """One subject that is listened on, wherever the connection is."""
+
+    def __init__(self, link: Link, subject: str, answering: Answering) -> None:
+        self.begun = asyncio.Event()
+        """Set when the subscription was asked for, or when there is nothing to ask any more."""
+        self._link = link
+        self._subject = subject
+        self._answering = answering
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._keeper = asyncio.create_task(self._keep())
+
+    async def close(self, seconds: float) -> None:
+        self._keeper.cancel()
+        await asyncio.gather(self._keeper, return_exceptions=True)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=seconds)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _keep(self) -> None:
+        try:
+            while True:
+                connection = await self._link.connection()
+                try:
+                    await self._subscribed(connection)
+                except (nats.errors.Error, OSError) as error:
+                    logger.debug("cannot listen on %s: %r", self._subject, error)
+                    await asyncio.sleep(PAUSE_SECONDS)
+        except NoAnswer:
+            return  # the link was closed
+        finally:
+            self.begun.set()
+
+    async def _subscribed(self, connection: Connection) -> None:
+        """Listen until the connection is lost, or until cancelled."""
+        subscription = await connection.client.subscribe(self._subject, queue=QUEUE, cb=self._take)
+        self.begun.set()
+        try:
+            await connection.lost.wait()
+        finally:
+            with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
+                async with asyncio.timeout(UNSUBSCRIBE_SECONDS):
+                    await subscription.unsubscribe()
+
+    async def _take(self, message: Msg) -> None:
+        """Answer in a task: nats-py waits for this function before it gives the next message."""
+        task = asyncio.create_task(self._answer(message))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, message: Msg) -> None:
+        raw = await self._answering(message.data)
+        # An answer that does not arrive is asked for again.
+        with contextlib.suppress(nats.errors.Error, OSError):
+            await message.respond(raw)

@@ -1,0 +1,1 @@
+"""A service of many partitions: assignment, membership, requests."""

@@ -1,0 +1,191 @@
+"""Who belongs to a service now, and who holds what: its record and its members' heartbeats.
+
+Both lie on a stream of the service's own. The stream's last message is the service's record; it
+is replaced by a fenced append, so that of two members who would change it one comes second and
+reads again. Heartbeats are registers that expire.
+"""
+
+import contextlib
+import itertools
+
+import msgspec
+
+from partita.errors import QuorumLostError, UsageError
+from partita.reliable.replication.stream import NoAnswer, PublishRefused, Stream
+from partita.reliable.service.assignment import Placement, assign
+from partita.ticks import Clock
+
+FORMAT = 1
+MEMBER_PREFIX = "member."
+ANSWER_SECONDS = 2.0
+RECORDS_KEPT = 16
+OPEN_ATTEMPTS = 30
+
+
+class Held(msgspec.Struct, frozen=True, array_like=True):
+    """What a member says of one partition that it holds and can serve."""
+
+    applied: int
+    is_primary: bool
+
+
+class Member(msgspec.Struct, frozen=True):
+    """What a member says of itself once in a while."""
+
+    address: str
+    holds: dict[int, Held]
+
+
+class ServiceRecord(msgspec.Struct, frozen=True):
+    """What was fixed when the service was created, and who holds what since the last change."""
+
+    format: int
+    partitions: int
+    replicas: int
+    members: tuple[str, ...] = ()
+    places: tuple[tuple[int, ...], ...] = ()
+    """For every partition the places of its members in `members`, the preferred primary first."""
+
+    @property
+    def placement(self) -> Placement:
+        return tuple(tuple(self.members[place] for place in group) for group in self.places)
+
+    def with_members(self, members: list[str]) -> "ServiceRecord":
+        """Share the partitions out among these members; what can stay stays."""
+        placement = assign(members, self.partitions, self.replicas, self.placement)
+        place_of = {member: place for place, member in enumerate(members)}
+        places = tuple(tuple(place_of[member] for member in group) for group in placement)
+        return msgspec.structs.replace(self, members=tuple(members), places=places)
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_record = msgspec.msgpack.Decoder(ServiceRecord).decode
+_decode_member = msgspec.msgpack.Decoder(Member).decode
+
+
+class Membership:
+    """One process's view of a service; `id` is its own name among the members."""
+
+    def __init__(self, stream: Stream, clock: Clock, name: str) -> None:
+        self.id = clock.random_bytes(6).hex()
+        self.members: dict[str, Member] = {}
+        """The live members as they were last seen."""
+        self._stream = stream
+        self._clock = clock
+        self._name = name
+        self._sequence = 0
+        self._record: ServiceRecord | None = None
+        self._revision = 0
+
+    @property
+    def record(self) -> ServiceRecord:
+        assert self._record is not None, "opened first"
+        return self._record
+
+    async def open(self, partitions: int | None, replicas: int) -> None:
+        """Read the service's record, or create the service."""
+        for attempt in itertools.count(1):
+            try:
+                if await self.refresh():
+                    break
+                if partitions is None:
+                    raise _unknown(self._name)
+                await self._append(ServiceRecord(FORMAT, partitions, replicas))
+            except NoAnswer as error:
+                if attempt == OPEN_ATTEMPTS:
+                    raise QuorumLostError(
+                        "QuorumLost",
+                        "The record of the service cannot be read: too few nodes answer.",
+                        facts={"service": self._name},
+                        hint="Start the nodes that are down; a majority is needed.",
+                    ) from error
+        found = self.record
+        if (partitions or found.partitions, replicas) != (found.partitions, found.replicas):
+            raise fixed(self._name, (partitions, replicas), (found.partitions, found.replicas))
+
+    async def refresh(self) -> bool:
+        """Read the newest record; False when there is none. Raises NoAnswer."""
+        _, last = await self._stream.bounds(timeout=ANSWER_SECONDS)
+        if last > self._sequence:
+            raw = await self._stream.get(last, timeout=ANSWER_SECONDS)
+            if raw is None:
+                raise NoAnswer("The record is not readable yet.")
+            self._record, self._sequence = _decode_record(raw), last
+        return self._record is not None
+
+    async def share_out(self) -> None:
+        """Write a record for the members that live now. Raises NoAnswer."""
+        await self._append(self.record.with_members(sorted(self.members)))
+        await self.refresh()
+
+    async def _append(self, record: ServiceRecord) -> None:
+        """Append at the end that we know; somebody else's record there is as good."""
+        with contextlib.suppress(PublishRefused):
+            stored = await self._stream.publish(
+                _encode(record),
+                epoch=0,
+                expected=self._sequence,
+                message_id=self._clock.new_id(),
+                timeout=ANSWER_SECONDS,
+            )
+            if stored > RECORDS_KEPT:
+                await self._stream.purge(stored - RECORDS_KEPT, timeout=ANSWER_SECONDS)
+
+    async def beat(self, member: Member) -> None:
+        """Say that we live, and what we hold. Raises NoAnswer."""
+        key, value = MEMBER_PREFIX + self.id, _encode(member)
+        for _ in range(2):
+            revision = await self._stream.write_register(
+                key, value, revision=self._revision, timeout=ANSWER_SECONDS
+            )
+            if revision is not None:
+                self._revision = revision
+                return
+            found = await self._stream.read_register(key, timeout=ANSWER_SECONDS)
+            self._revision = 0 if found is None else found.revision
+
+    async def look_round(self) -> None:
+        """Read who lives. Raises NoAnswer."""
+        found = await self._stream.list_registers(MEMBER_PREFIX, timeout=ANSWER_SECONDS)
+        self.members = {
+            key.removeprefix(MEMBER_PREFIX): _decode_member(beat.value)
+            for key, beat in sorted(found.items())
+        }
+
+    async def leave(self) -> None:
+        """Say that we are gone, so that nobody waits until the heartbeat expires."""
+        if self._revision:
+            key = MEMBER_PREFIX + self.id
+            with contextlib.suppress(NoAnswer):
+                await self._stream.remove_register(
+                    key, revision=self._revision, timeout=ANSWER_SECONDS
+                )
+
+    def primary_address(self, partition: int) -> str:
+        """Say where the primary was when we last looked; "" when nobody said."""
+        for member in self.members.values():
+            held = member.holds.get(partition)
+            if held is not None and held.is_primary:
+                return member.address
+        return ""
+
+
+def fixed(name: str, asked: tuple[int | None, int], found: tuple[object, object]) -> UsageError:
+    """Say that a service keeps the numbers that it was created with."""
+    return UsageError(
+        "PartitionCountFixed",
+        f"The service {name!r} was created with partitions={found[0]} and replicas={found[1]};"
+        " both are fixed at creation, since keys are where their hash puts them.",
+        facts={"partitions": asked[0], "replicas": asked[1]},
+        hint="Open it with its own numbers. To change them, create a service of another name and"
+        " carry the state over.",
+    )
+
+
+def _unknown(name: str) -> UsageError:
+    return UsageError(
+        "ServiceNotFound",
+        f"There is no service {name!r} yet.",
+        facts={"service": name},
+        hint="Give partitions=... to create it, or look at the name and the address.",
+    )

@@ -1,0 +1,1 @@
+"""Records, the state that they build, and key locks; pure."""

@@ -1,0 +1,505 @@
+"""Everything a replica holds, as bytes: `State.apply(record)` is deterministic and asks nobody.
+
+The newest version of every row lies in a plain dict, its keys in a sorted list. Older versions
+exist only while a snapshot may still ask for them: the first write to a key after a snapshot was
+opened puts what it replaces into the history of the key. So a state without snapshots pays
+nothing, and a snapshot costs one version of each key that is written while it is open.
+
+What no snapshot can ask for any more is discarded in the order in which it was replaced, a bounded
+number of entries in one turn of the event loop.
+
+What applying decides depends on the record and the state alone: positions of queues, which
+outcomes have expired, whether a record of an old epoch counts.
+"""
+
+import hashlib
+import heapq
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any, TypeVar
+
+import msgspec
+from sortedcontainers import SortedList
+
+from partita.errors import ChainBrokenError, DamageError
+from partita.reliable.state.records import (
+    NO_HASH,
+    Alter,
+    Clear,
+    Create,
+    Delete,
+    Drop,
+    Enqueue,
+    Outcome,
+    Put,
+    Record,
+)
+from partita.reliable.values.layout import Layout
+
+PRUNE_AT_ONCE = 512
+"""Old versions, old counts and cleared rows that are discarded in one turn of the event loop."""
+PRUNE_WINDOW = PRUNE_AT_ONCE // 2
+"""From one call of the loop to the one in its next turn: a turn overlaps with two such windows."""
+POSITION_BYTES = 8
+
+T = TypeVar("T")
+Past = list[tuple[int, T]]
+"""What was replaced, each with the sequence that replaced it, in ascending order."""
+_DISCARDED: tuple[int, Any] = (-1, None)
+
+Watcher = Callable[[int, bytes, bytes | None, bytes | None], None]
+"""Called by apply with (sequence, key, old value, new value); key b"" and no values: cleared."""
+
+
+class Description(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the log says about a collection beside its rows."""
+
+    name: str
+    kind: str
+    """dictionary, queue, concurrent_queue or index."""
+    key: str = ""
+    value: str = ""
+    fingerprint: str = ""
+    written_version: int = 1
+    """The schema version that every replica writes now."""
+    owner: int = 0
+    """Of an index: the dictionary that it belongs to."""
+    index_version: int = 0
+    is_ready: bool = True
+    """Of an index: whether it holds every row. Writers that do not know its function clear it."""
+    layouts: dict[int, Layout] = {}
+    """What values of a schema version consist of: the written version, and newer ones."""
+
+
+_description_decoder = msgspec.msgpack.Decoder(Description)
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def encode_description(description: Description) -> bytes:
+    """Return the bytes that Create and Alter carry."""
+    return _encode(description)
+
+
+class Rows:
+    """Keys and values of a collection in one generation (a clear starts the next).
+
+    `values` holds the newest version, `history` what newer ones replaced, `counts` the number of
+    keys before a record. A key is in `keys` exactly while it is in `values` or `history`.
+    """
+
+    __slots__ = ("counts", "history", "keys", "values")
+
+    def __init__(self, pairs: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        self.values: dict[bytes, bytes] = dict(pairs)
+        self.keys: SortedList[bytes] = SortedList(self.values)
+        self.history: dict[bytes, Past[bytes | None]] = {}
+        self.counts: Past[int] = []
+
+    def find(self, key: bytes, sequence: int) -> bytes | None:
+        """Return the value as of a sequence."""
+        versions = self.history.get(key)
+        if versions is not None:
+            place = _place_after(versions, sequence)
+            if place < len(versions):
+                return versions[place][1]
+        return self.values.get(key)
+
+    def count(self, sequence: int) -> int:
+        """Return how many keys there were at a sequence."""
+        place = _place_after(self.counts, sequence)
+        return self.counts[place][1] if place < len(self.counts) else len(self.values)
+
+    def between(
+        self, lower: bytes, upper: bytes | None, *, limit: int, reverse: bool = False
+    ) -> list[bytes]:
+        """Return the first keys (deleted ones too) of a half-open range, from either end."""
+        keys = self.keys.irange(
+            lower, upper, inclusive=(True, False), reverse=reverse
+        )  # the sorted list may change before the next call, never during this one
+        return list(islice(keys, limit))
+
+
+class Collection:
+    """One named dictionary, queue or index.
+
+    `generations` are the rows that clears replaced and that are not discarded yet; `tail` is the
+    next position of a queue and never goes back.
+    """
+
+    __slots__ = (
+        "description",
+        "generations",
+        "id",
+        "is_dropped",
+        "ready_since",
+        "rows",
+        "tail",
+        "watchers",
+    )
+
+    def __init__(self, identifier: int, description: Description) -> None:
+        self.id = identifier
+        self.description = description
+        self.rows = Rows()
+        self.generations: Past[Rows] = []
+        self.tail = 0
+        self.is_dropped = False
+        self.ready_since = 0
+        """Of an index: older snapshots do not find every row in it."""
+        self.watchers: list[Watcher] = []
+
+    def rows_at(self, sequence: int) -> Rows:
+        """Return the generation that a snapshot sees."""
+        place = _place_after(self.generations, sequence)
+        return self.generations[place][1] if place < len(self.generations) else self.rows
+
+    def find(self, key: bytes, sequence: int) -> bytes | None:
+        return self.rows_at(sequence).find(key, sequence)
+
+    def count(self, sequence: int) -> int:
+        return self.rows_at(sequence).count(sequence)
+
+    def scan(
+        self,
+        sequence: int,
+        lower: bytes,
+        upper: bytes | None,
+        *,
+        limit: int,
+        reverse: bool = False,
+    ) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
+        """Return the rows under the next `limit` keys, and the last of those keys if more follow.
+
+        Keys whose row a snapshot does not see count too: a step is bounded work. Go on behind
+        the last key (before it, in reverse).
+        """
+        rows = self.rows_at(sequence)
+        keys = rows.between(lower, upper, limit=limit, reverse=reverse)
+        last = keys[-1] if len(keys) == limit else None
+        if not rows.history:
+            # Without a history every key has a value.
+            return list(zip(keys, map(rows.values.__getitem__, keys), strict=True)), last
+        found = [(key, rows.find(key, sequence)) for key in keys]
+        return [(key, value) for key, value in found if value is not None], last
+
+    def pairs(self, sequence: int, *, limit: int) -> Iterator[list[tuple[bytes, bytes]]]:
+        """Yield all rows as of a sequence in key order, in steps of bounded work."""
+        lower: bytes | None = b""
+        while lower is not None:
+            found, last = self.scan(sequence, lower, None, limit=limit)
+            yield found
+            lower = None if last is None else last + b"\x00"
+
+
+class KeptOutcome(msgspec.Struct, frozen=True, array_like=True):
+    """What is remembered of an idempotent transaction."""
+
+    sequence: int
+    expires: int
+    result: bytes
+
+
+class State:
+    """All collections at one sequence, and what open snapshots still see."""
+
+    def __init__(self) -> None:
+        self.sequence = 0
+        self.epoch = 0
+        self.primary = ""
+        self.hash = NO_HASH
+        self.ticks = 0
+        """Wall clock of the newest record: a primary's times never go back behind it."""
+        self.collections: dict[int, Collection] = {}
+        self.names: dict[str, int] = {}
+        self.next_collection = 1
+        self._indexes: dict[int, list[Collection]] = {}
+        self.outcomes: dict[str, KeptOutcome] = {}
+        self._expiring: list[tuple[int, str]] = []
+        self._snapshots: dict[int, int] = {}
+        """How often each sequence is open, in ascending order: sequences only grow."""
+        self._newest_snapshot = -1
+        self._replaced: deque[tuple[int, Rows | Collection, bytes | None]] = deque()
+        """What is kept for snapshots, by the sequence that replaced it: a version of a key, a
+        count (without a key), or the rows before a clear (a collection)."""
+        self._prune_left = PRUNE_WINDOW
+        self.call_soon: Callable[[Callable[[], None]], object] | None = None
+        """Calls a function in the next turn of the event loop, where pruning then goes on.
+        Without it (nothing else shares the thread) each call to `prune` counts as a turn."""
+
+    def apply(self, record: Record, new_hash: bytes) -> bool:
+        """Change the state by the next record; False: it came from a deposed primary.
+
+        `new_hash` is the record's own. A record that does not follow is damage: stop.
+        """
+        if record.sequence != self.sequence + 1:
+            raise ChainBrokenError(
+                "ChainBroken",
+                f"Record {record.sequence} does not follow record {self.sequence}.",
+                facts={"sequence": record.sequence, "applied": self.sequence},
+                hint="The log lost records or was mixed with another: restore a backup.",
+            )
+        if record.epoch < self.epoch:
+            self.sequence = record.sequence
+            return False
+        if record.previous != self.hash:
+            raise ChainBrokenError(
+                "ChainBroken",
+                f"Record {record.sequence} does not continue the record before it.",
+                facts={"sequence": record.sequence, "epoch": record.epoch},
+                hint="The log was changed or mixed with another: restore a backup.",
+            )
+        sequence = self.sequence = record.sequence
+        self.hash = new_hash
+        self.epoch = record.epoch
+        self.ticks = max(self.ticks, record.ticks)
+        if record.primary:
+            self.primary = record.primary
+        for entry in record.entries:
+            for operation in entry.operations:
+                if isinstance(operation, Put):  # most are: replay is made of them
+                    collection = self._collection(operation.collection)
+                    self._put(collection, operation.key, operation.value, sequence)
+                else:
+                    self._apply(operation, sequence)
+        self._forget_outcomes()
+        if self._replaced:
+            self.prune()
+        return True
+
+    def indexes_of(self, owner: Collection) -> list[Collection]:
+        """Return the indexes that belong to a dictionary."""
+        return self._indexes.get(owner.id, [])
+
+    def find(self, name: str) -> Collection | None:
+        identifier = self.names.get(name)
+        return None if identifier is None else self.collections[identifier]
+
+    def open_snapshot(self) -> int:
+        """Keep what is visible now until `close_snapshot`; return its sequence."""
+        self._snapshots[self.sequence] = self._snapshots.get(self.sequence, 0) + 1
+        self._newest_snapshot = self.sequence
+        return self.sequence
+
+    def close_snapshot(self, sequence: int) -> None:
+        left = self._snapshots[sequence] - 1
+        if left:
+            self._snapshots[sequence] = left
+            return
+        del self._snapshots[sequence]
+        self._newest_snapshot = next(reversed(self._snapshots), -1)
+        self.prune()
+
+    def prune(self) -> bool:
+        """Discard what no snapshot can ask for; return whether nothing of it is left.
+
+        At most PRUNE_AT_ONCE entries go in one turn of the loop, however often this is called in
+        it; the following turns go on by themselves.
+        """
+        oldest = next(iter(self._snapshots), self.sequence)
+        replaced = self._replaced
+        if not replaced or replaced[0][0] > oldest:
+            return True
+        if self.call_soon is None:
+            self._prune_left = PRUNE_AT_ONCE
+        elif self._prune_left == PRUNE_WINDOW:
+            self.call_soon(self._begin_window)
+        while replaced and replaced[0][0] <= oldest:
+            if not self._prune_left:
+                return False
+            self._prune_left -= 1
+            self._discard_one()
+        return True
+
+    def _begin_window(self) -> None:
+        self._prune_left = PRUNE_WINDOW
+        self.prune()
+
+    def _discard_one(self) -> None:
+        """Discard the oldest entry, or one row of it where it is all rows before a clear."""
+        sequence, kept, key = self._replaced[0]
+        if isinstance(kept, Collection):
+            rows = kept.generations[bisect_left(kept.generations, (sequence,))][1]
+            if rows.keys:
+                rows.values.pop(rows.keys.pop(), None)
+                return
+            _discard(kept.generations, sequence)
+        elif key is None:
+            _discard(kept.counts, sequence)
+        else:
+            versions = kept.history[key]
+            _discard(versions, sequence)
+            if not versions:
+                del kept.history[key]
+                if key not in kept.values:
+                    kept.keys.remove(key)
+        self._replaced.popleft()
+
+    def digest(self) -> str:
+        """Return a hash of everything: equal on all replicas at equal sequence."""
+        digest = hashlib.blake2b(digest_size=16)
+        digest.update(_encode([self.sequence, self.epoch, self.hash, self.next_collection]))
+        for identifier in sorted(self.collections):
+            collection = self.collections[identifier]
+            values = sorted(collection.rows.values.items())
+            digest.update(_encode([identifier, collection.description, collection.tail, values]))
+        digest.update(_encode(sorted(self.outcomes.items())))
+        return digest.hexdigest()
+
+    def restore(
+        self, collections: Iterable[Collection], outcomes: Iterable[tuple[str, KeptOutcome]]
+    ) -> None:
+        """Take in what a checkpoint holds; sequence, epoch and hash are set beside it."""
+        for collection in collections:
+            self._add(collection)
+        self.outcomes = dict(outcomes)
+        self._expiring = [(kept.expires, name) for name, kept in self.outcomes.items()]
+        heapq.heapify(self._expiring)
+
+    def _apply(
+        self,
+        operation: Delete | Clear | Enqueue | Create | Alter | Drop | Outcome,
+        sequence: int,
+    ) -> None:
+        match operation:
+            case Delete(identifier, key):
+                self._delete(self._collection(identifier), key, sequence)
+            case Enqueue(identifier, value):
+                collection = self._collection(identifier)
+                position = collection.tail.to_bytes(POSITION_BYTES)
+                collection.tail += 1
+                self._put(collection, position, value, sequence)
+            case Outcome(name, result, expires):
+                self.outcomes[name] = KeptOutcome(sequence, expires, result)
+                heapq.heappush(self._expiring, (expires, name))
+            case Clear(identifier):
+                self._clear(self._collection(identifier), sequence)
+            case Create(identifier, description):
+                self._create(identifier, _decode_description(description))
+            case Alter(identifier, description):
+                self._alter(self._collection(identifier), _decode_description(description))
+            case Drop(identifier):
+                self._drop(self._collection(identifier), sequence)
+
+    def _put(self, collection: Collection, key: bytes, value: bytes, sequence: int) -> None:
+        rows = collection.rows
+        old = rows.values.get(key)
+        if old is None and key not in rows.history:
+            rows.keys.add(key)
+        if self._snapshots:
+            self._keep(rows, key, old, sequence)
+        rows.values[key] = value
+        for watch in collection.watchers:
+            watch(sequence, key, old, value)
+
+    def _delete(self, collection: Collection, key: bytes, sequence: int) -> None:
+        rows = collection.rows
+        if key not in rows.values:
+            raise DamageError(
+                "RecordMeaningless",
+                f"Record {sequence} removes a key that is not there.",
+                facts={"sequence": sequence, "collection": collection.description.name},
+                hint="The log does not belong to this state: restore a backup.",
+            )
+        old = rows.values[key]
+        if self._snapshots:
+            self._keep(rows, key, old, sequence)
+        del rows.values[key]
+        if key not in rows.history:
+            rows.keys.remove(key)
+        for watch in collection.watchers:
+            watch(sequence, key, old, None)
+
+    def _keep(self, rows: Rows, key: bytes, old: bytes | None, sequence: int) -> None:
+        """Keep what a write replaces, and the count before the record, for open snapshots.
+
+        What was written after the newest snapshot was opened is seen by none, so that it is not
+        kept: a key that is written often costs one version, not one for each write.
+        """
+        newest = self._newest_snapshot
+        versions = rows.history.setdefault(key, [])
+        if not versions or versions[-1][0] <= newest:
+            versions.append((sequence, old))
+            self._replaced.append((sequence, rows, key))
+        if not rows.counts or rows.counts[-1][0] <= newest:
+            rows.counts.append((sequence, len(rows.values)))
+            self._replaced.append((sequence, rows, None))
+
+    def _clear(self, collection: Collection, sequence: int) -> None:
+        # Without a snapshot too: to free many rows at once would hold the loop.
+        collection.generations.append((sequence, collection.rows))
+        self._replaced.append((sequence, collection, None))
+        collection.rows = Rows()
+        for watch in collection.watchers:
+            watch(sequence, b"", None, None)
+
+    def _create(self, identifier: int, description: Description) -> None:
+        self._add(Collection(identifier, description))
+        self.next_collection = max(self.next_collection, identifier + 1)
+
+    def _add(self, collection: Collection) -> None:
+        description = collection.description
+        self.collections[collection.id] = collection
+        self.names[description.name] = collection.id
+        if description.owner:
+            self._indexes.setdefault(description.owner, []).append(collection)
+
+    def _alter(self, collection: Collection, description: Description) -> None:
+        if description.is_ready and not collection.description.is_ready:
+            collection.ready_since = self.sequence
+        collection.description = description
+
+    def _drop(self, collection: Collection, sequence: int) -> None:
+        self._clear(collection, sequence)
+        collection.is_dropped = True
+        del self.collections[collection.id]
+        del self.names[collection.description.name]
+        self._indexes.pop(collection.id, None)
+        if collection.description.owner in self._indexes:
+            self._indexes[collection.description.owner].remove(collection)
+
+    def _collection(self, identifier: int) -> Collection:
+        try:
+            return self.collections[identifier]
+        except KeyError:
+            raise DamageError(
+                "RecordMeaningless",
+                f"Record {self.sequence} writes to a collection that does not exist.",
+                facts={"sequence": self.sequence, "collection": identifier},
+                hint="The log does not belong to this state: restore a backup.",
+            ) from None
+
+    def _forget_outcomes(self) -> None:
+        """Drop every outcome that has expired by the newest record's time."""
+        while self._expiring and self._expiring[0][0] <= self.ticks:
+            expires, name = heapq.heappop(self._expiring)
+            kept = self.outcomes.get(name)
+            if kept is not None and kept.expires == expires:  # else the key was used again
+                del self.outcomes[name]
+
+
+def _place_after(past: Past[Any], sequence: int) -> int:
+    """Return the place of the first entry that was replaced after a sequence."""
+    return bisect_left(past, (sequence + 1,))
+
+
+def _discard(past: Past[Any], sequence: int) -> None:
+    """Discard the oldest entry, which was replaced at a sequence.
+
+    Discarded entries stay in front until they are half of the list: to move the others for each
+    of them would take quadratic time.
+    """
+    place = bisect_left(past, (sequence,))
+    past[place] = _DISCARDED
+    if 2 * (place + 1) >= len(past):
+        del past[: place + 1]
+
+
+def _decode_description(raw: bytes) -> Description:
+    try:
+        return _description_decoder.decode(raw)
+    except msgspec.MsgspecError as error:
+        raise DamageError(
+            "RecordMeaningless", "A record describes a collection in an unknown way."
+        ) from error

@@ -1,0 +1,1 @@
+"""The disk: log segments, the local log, checkpoints, backup chains."""

@@ -1,0 +1,284 @@
+r"""Chains of backups as a folder holds them: manifests, parts, and the links between them.
+
+    backup-<number>.part    full: a checkpoint's format; incremental: "PARTINC\n" | format 4 |
+                            then of each record: length 4 | record (records.py)
+    backup-<number>.json    the manifest: what the part holds, its SHA-256, its place in the chain
+
+A manifest is written when its part is durable: a part without one is what a crash left. An
+increment begins with the record after the last of the backup before it, and says its hash, so
+that a link that is missing, foreign or changed is found before anything is restored.
+"""
+
+import asyncio
+import hashlib
+import re
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Literal
+
+import msgspec
+
+from partita.errors import BackupOrderError, ChecksumError, DamageError, FormatVersionError
+from partita.reliable.state.records import Record, decode_record, record_hash
+from partita.reliable.storage.checkpoint import Progress, describe_file, discarding, put_in_place
+from partita.reliable.storage.disk import Disk
+from partita.reliable.storage.segment import Tip
+from partita.reliable.values.limits import RECORD_BYTES_MAX
+
+FORMAT = 1
+MAGIC = b"PARTINC\n"
+HEAD = MAGIC + FORMAT.to_bytes(4)
+CHUNK_BYTES = 1024 * 1024
+
+
+class Backup(msgspec.Struct, frozen=True):
+    """One backup as its manifest tells it; hashes are hexadecimal."""
+
+    kind: Literal["full", "incremental"]
+    number: int
+    first_sequence: int
+    """Of an increment, its first record; 0 of a full backup, which holds everything."""
+    last_sequence: int
+    epoch: int
+    """At `last_sequence`."""
+    hash_before: str
+    """Of the record that an increment continues; nothing for a full backup."""
+    epoch_before: int
+    hash_after: str
+    """Of the record at `last_sequence`: what the next increment must continue."""
+    sha256: str
+    bytes: int
+    path: str
+    """The part's file name, in the folder of the manifest."""
+    made_at: int
+    """Wall clock in ticks."""
+
+
+class _Manifest(msgspec.Struct, frozen=True):
+    format: int
+    backup: Backup
+    check: str
+    """Blake2b of the encoded backup: a manifest may be read by people, not changed."""
+
+
+async def read_chain(
+    folder: Disk, *, up_to: int | None = None, progress: Progress | None = None
+) -> list[Backup]:
+    """Return the newest full backup and its increments, every byte and link verified.
+
+    With `up_to`, those that a restore to that sequence needs.
+    """
+    chain = _chain(folder, up_to)
+    done, total = 0, sum(backup.bytes for backup in chain)
+    for backup in chain:
+        await _verify(folder, backup)
+        done += backup.bytes
+        if progress is not None:
+            progress(done, total)
+    return chain
+
+
+async def write_manifest(folder: Disk, backup: Backup) -> None:
+    manifest = _Manifest(FORMAT, backup, _check(backup))
+    name = manifest_name(backup.number)
+    file = folder.create(f"{name}.new")
+    with discarding(folder, file):
+        file.write(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
+        await put_in_place(folder, file, name)
+
+
+def _chain(folder: Disk, up_to: int | None) -> list[Backup]:
+    """Go back from the newest manifest to the full backup that the wanted state rests on."""
+    numbers = sorted(list_numbers(folder), reverse=True)
+    chain: list[Backup] = []
+    for number in numbers:
+        if not chain and up_to is not None and _is_too_new(folder, number, up_to):
+            continue
+        backup = _read_manifest(folder, number)
+        if chain:
+            _refuse_unless_linked(backup, chain[-1])
+        chain.append(backup)
+        if backup.kind == "full":
+            _refuse_if_short(backup=chain[0], up_to=up_to)
+            return chain[::-1]
+    if chain:
+        raise _broken(manifest_name(chain[-1].number - 1), chain[-1])
+    raise BackupOrderError(
+        "BackupNotFound",
+        "The folder holds no backup." if up_to is None else f"No backup reaches back to {up_to}.",
+        facts={} if up_to is None else {"sequence": up_to},
+        hint="Choose the folder that the backups were written to, or a later sequence.",
+    )
+
+
+def _is_too_new(folder: Disk, number: int, up_to: int) -> bool:
+    """Whether a backup is not needed; what cannot be read may not keep us from older ones."""
+    try:
+        backup = _read_manifest(folder, number)
+    except (DamageError, BackupOrderError):
+        return True
+    begins = backup.last_sequence if backup.kind == "full" else backup.first_sequence
+    return begins > up_to
+
+
+def _refuse_if_short(backup: Backup, up_to: int | None) -> None:
+    if up_to is not None and backup.last_sequence < up_to:
+        raise BackupOrderError(
+            "BackupNotFound",
+            f"The backups that can be read reach {backup.last_sequence}, not {up_to}.",
+            facts={"sequence": up_to, "last": backup.last_sequence},
+            hint="Choose a sequence that the backups hold.",
+        )
+
+
+def _refuse_unless_linked(before: Backup, after: Backup) -> None:
+    """Two neighbours of the folder, the second of them an increment."""
+    if before.number != after.number - 1:
+        raise _broken(manifest_name(after.number - 1), after)
+    begins = Tip(after.first_sequence - 1, bytes.fromhex(after.hash_before), after.epoch_before)
+    if begins != tip_after(before):
+        raise _broken(manifest_name(after.number), after)
+
+
+def find_newest(folder: Disk) -> Backup | None:
+    """Return the newest backup if its chain is whole, as far as manifests and sizes tell."""
+    return _chain(folder, None)[-1] if list_numbers(folder) else None
+
+
+def _read_manifest(folder: Disk, number: int) -> Backup:
+    name = manifest_name(number)
+    try:
+        manifest = msgspec.json.decode(folder.read(name), type=_Manifest)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise _damaged(name, "it cannot be read") from error
+    backup = manifest.backup
+    if manifest.format > FORMAT:
+        raise _newer(name, manifest.format)
+    if manifest.check != _check(backup):
+        raise _damaged(name, "it was changed")
+    if backup.number != number or backup.path != part_name(number):
+        raise _broken(manifest_name(backup.number), backup)
+    if backup.path not in folder.names():
+        raise _broken(backup.path, backup)
+    if folder.size(backup.path) != backup.bytes:
+        raise _damaged(backup.path, f"it has not the {backup.bytes} bytes that were written")
+    return backup
+
+
+async def _verify(folder: Disk, backup: Backup) -> None:
+    """Compare a part with its manifest."""
+    if await sha256_of(folder, backup.path) != backup.sha256:
+        raise _damaged(backup.path, "it does not match its SHA-256")
+    if backup.kind == "full":
+        found = describe_file(folder, backup.path)
+        held = (found.sequence, found.epoch, found.hash.hex())
+        if held != (backup.last_sequence, backup.epoch, backup.hash_after):
+            raise _damaged(backup.path, "it holds another state than its manifest says")
+        return
+    async for _ in read_records(folder, backup):
+        pass
+
+
+async def read_records(folder: Disk, backup: Backup) -> AsyncGenerator[tuple[Record, bytes], None]:
+    """Yield the records of an increment with their hashes, each seen to continue the one before."""
+    tip = Tip(backup.first_sequence - 1, bytes.fromhex(backup.hash_before), backup.epoch_before)
+    async for raw in _raw_records(folder, backup.path):
+        record = decode_record(raw)
+        after = continued(tip, record, raw)
+        if after is None:
+            raise _damaged(backup.path, f"record {record.sequence} does not continue the chain")
+        tip = after
+        yield record, tip.hash
+    if tip != tip_after(backup):
+        raise _damaged(backup.path, "it holds other records than its manifest says")
+
+
+async def _raw_records(folder: Disk, name: str) -> AsyncIterator[bytes]:
+    size = folder.size(name)
+    if folder.read(name, 0, len(HEAD)) != HEAD:
+        raise _damaged(name, "it is not an increment that this version reads")
+    place, chunk, at = len(HEAD), b"", 0
+    while place < size:
+        length = int.from_bytes(chunk[at : at + 4])
+        if len(chunk) - at < 4 or len(chunk) - at - 4 < length:
+            chunk, at = folder.read(name, place, CHUNK_BYTES), 0
+            length = int.from_bytes(chunk[:4])
+            await asyncio.sleep(0)
+        if len(chunk) < 4 or not 0 < length <= min(size - place - 4, RECORD_BYTES_MAX):
+            raise _damaged(name, f"there is no record at byte {place}")
+        if len(chunk) - at - 4 < length:
+            chunk = folder.read(name, place, length + 4)
+        yield chunk[at + 4 : at + 4 + length]
+        at += 4 + length
+        place += 4 + length
+
+
+def continued(tip: Tip, record: Record, raw: bytes) -> Tip | None:
+    """Return the tip after a record; None when it does not continue the one before.
+
+    A record of a deposed primary takes its sequence and changes nothing, as in State.apply.
+    """
+    if record.sequence != tip.sequence + 1:
+        return None
+    if record.epoch < tip.epoch:
+        return tip._replace(sequence=record.sequence)
+    if record.previous != tip.hash:
+        return None
+    return Tip(record.sequence, record_hash(raw), record.epoch)
+
+
+def tip_after(backup: Backup) -> Tip:
+    return Tip(backup.last_sequence, bytes.fromhex(backup.hash_after), backup.epoch)
+
+
+async def sha256_of(folder: Disk, name: str) -> str:
+    digest = hashlib.sha256()
+    for start in range(0, folder.size(name), CHUNK_BYTES):
+        digest.update(folder.read(name, start, CHUNK_BYTES))
+        await asyncio.sleep(0)
+    return digest.hexdigest()
+
+
+def _check(backup: Backup) -> str:
+    return hashlib.blake2b(msgspec.json.encode(backup), digest_size=16).hexdigest()
+
+
+def list_numbers(folder: Disk) -> list[int]:
+    found = (re.fullmatch(r"backup-(\d{6,})\.json", name) for name in folder.names())
+    return [int(match[1]) for match in found if match]
+
+
+def manifest_name(number: int) -> str:
+    return f"backup-{number:06}.json"
+
+
+def part_name(number: int) -> str:
+    return f"backup-{number:06}.part"
+
+
+def _broken(missing: str, needed_by: Backup) -> BackupOrderError:
+    return BackupOrderError(
+        "BackupChainBroken",
+        f"The backups are no chain: {missing} is missing, or is not the one that was written.",
+        facts={"missing": missing, "number": needed_by.number},
+        hint="Bring that file back from where it was copied to. With up_to= a state before the "
+        "hole can be restored.",
+    )
+
+
+def _damaged(name: str, reason: str) -> ChecksumError:
+    return ChecksumError(
+        "BackupDamaged",
+        f"{name} is damaged: {reason}.",
+        facts={"file": name},
+        hint="Nothing was changed. Use another copy of the backups; with up_to= a state before "
+        "the damage can be restored.",
+    )
+
+
+def _newer(name: str, number: int) -> FormatVersionError:
+    return FormatVersionError(
+        "FormatVersion",
+        f"{name} was written in format {number}; this version reads {FORMAT}.",
+        facts={"file": name, "format": number},
+        hint="Restore with the version of Partita that wrote it, or with a newer one.",
+    )

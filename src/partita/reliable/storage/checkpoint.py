@@ -1,0 +1,536 @@
+r"""Checkpoints: the whole state on disk up to a sequence, so that the log before it can be cut.
+
+    file     "PARTCKP\n" | format 4 | length 4 | crc32c 4 | heading | block | block | … | footer
+    heading  MessagePack map, the class Heading
+    block    collection 4 | length 4 | crc32c 4 | MessagePack array [key, value, key, value, …]
+    footer   "\xf6END" | blocks 8 | rows 8 | blake2b of everything before the footer 32
+
+Numbers are big-endian; a checksum covers its own head too. Blocks lie in the order of the
+heading's collections, rows in the order of their keys. Outcomes are the rows of collection 0,
+last and in the order in which they were kept: idempotency key and KeptOutcome, both encoded.
+
+A file gets its name after its sync, so a file with a name is whole or damaged, never unfinished.
+Only the newest is kept: it goes when the next one is durable, before the log is cut behind that.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+import msgspec
+from crc32c import crc32c
+
+from partita.errors import ChecksumError, DamageError, FormatVersionError, PartitaError
+from partita.reliable.state.state import Collection, Description, KeptOutcome, Rows, State
+from partita.reliable.storage.disk import Disk, GrowingFile
+
+FORMAT = 1
+MAGIC = b"PARTCKP\n"
+END = b"\xf6END"
+BLOCK_BYTES = 64 * 1024
+SYNC_BYTES = 1024 * 1024
+"""Written between two syncs: a commit's own sync never waits behind a large one."""
+CUT_BYTES = 4 * 1024 * 1024
+"""Of a file that is removed, given free between two turns of the loop."""
+ROWS_AT_ONCE = 256
+"""Looked at between two turns of the loop."""
+OUTCOMES = 0
+"""The number under which a file keeps outcomes; collections begin at 1."""
+RESTORE_FILE = "restore.part"
+"""A restored state that has not replaced the old one yet; backup.py puts it in place."""
+COPY = "copied checkpoint"
+
+_HEAD = struct.Struct(">8sIII")
+_BLOCK = struct.Struct(">III")
+_FOOTER = struct.Struct(">4sQQ32s")
+
+T = TypeVar("T")
+
+Progress = Callable[[int, int], None]
+"""Called now and then with (done, total) of the step under way; a new total is a new step."""
+Read = Callable[[int, int], bytes]
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """What one file holds: the state after the record at `sequence`, whose hash is `hash`."""
+
+    name: str
+    sequence: int
+    epoch: int
+    hash: bytes
+    ticks: int
+    size: int
+
+
+class Described(msgspec.Struct, frozen=True, array_like=True):
+    """One collection in the heading; `count` rows follow in blocks."""
+
+    id: int
+    description: Description
+    tail: int
+    count: int
+
+
+class Heading(msgspec.Struct, frozen=True):
+    """Everything about the state but its rows."""
+
+    sequence: int
+    epoch: int
+    hash: bytes
+    ticks: int
+    primary: str
+    next_collection: int
+    collections: Sequence[Described]
+    outcomes: int
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_heading_decoder = msgspec.msgpack.Decoder(Heading)
+_block_decoder = msgspec.msgpack.Decoder(list[bytes])
+_name_decoder = msgspec.msgpack.Decoder(str)
+_outcome_decoder = msgspec.msgpack.Decoder(KeptOutcome)
+
+
+class Checkpoints:
+    """The checkpoints of one disk. One is written at a time."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._turn = asyncio.Lock()
+        self.newest: Checkpoint | None = None
+        """The one to recover from; moved by load, write and install."""
+
+    async def load(self, state: State, *, progress: Progress | None = None) -> Checkpoint | None:
+        """Fill an empty state from the newest checkpoint, and remove what crashes left over."""
+        names = self._disk.names()
+        if RESTORE_FILE in names:
+            raise _restore_unfinished()
+        whole = [name for name in names if is_checkpoint(name)]
+        if whole:
+            self.newest = await read_file(self._disk, whole[-1], state, progress=progress)
+        if len(whole) > 1:
+            # A process that was killed may have named the newest and not synced its name: without
+            # it the older ones are all there is.
+            await self._disk.sync_folder()
+        await self._remove(name for name in names if name.startswith("checkpoint-"))
+        return self.newest
+
+    async def write(self, state: State, *, progress: Progress | None = None) -> Checkpoint:
+        """Write the state as it is now while commits go on; the one before is removed.
+
+        The records up to now must be durable: a checkpoint may not outlive them.
+        """
+        async with self._turn:
+            # A full copy may have come meanwhile: what it replaced is older.
+            if self.newest is not None and self.newest.sequence >= state.sequence:
+                return self.newest
+            name = name_of(state.sequence)
+            self.newest = await write_file(self._disk, name, state, progress=progress)
+            await self._remove(name for name in self._disk.names() if is_checkpoint(name))
+            return self.newest
+
+    def is_due(self, log_bytes: int, checkpoint_bytes: int) -> bool:
+        """Whether the log since the newest is worth a checkpoint.
+
+        It grows to the checkpoint's own size, so that all of them together write no more than
+        the log did.
+        """
+        return log_bytes >= max(checkpoint_bytes, self.newest.size if self.newest else 0)
+
+    def read(self, checkpoint: Checkpoint) -> bytes:
+        """Return the file for a full copy to another replica, which verifies it."""
+        return self._disk.read(checkpoint.name)
+
+    async def install(self, content: bytes, state: State) -> Checkpoint:
+        """Keep a copy from another replica and fill an empty state from it.
+
+        Nothing is kept or changed unless the copy is whole.
+        """
+        reader = Reader(COPY, len(content), lambda start, count: content[start : start + count])
+        contents = await reader.read_all()
+        async with self._turn:
+            return await self._install(content, contents, state)
+
+    async def _install(self, content: bytes, contents: "Contents", state: State) -> Checkpoint:
+        name = name_of(contents.heading.sequence)
+        file = self._disk.create(f"{name}.new")
+        with discarding(self._disk, file):
+            for start in range(0, len(content), SYNC_BYTES):
+                file.write(content[start : start + SYNC_BYTES])
+                await file.sync()
+            # A copy may be older than what is here, and load takes the newest by name.
+            for newer in [old for old in self._disk.names() if is_checkpoint(old) and old > name]:
+                self._disk.remove(newer)
+            await put_in_place(self._disk, file, name)
+        contents.fill(state)
+        self.newest = _checkpoint(name, contents.heading, len(content))
+        await self._remove(old for old in self._disk.names() if is_checkpoint(old))
+        return self.newest
+
+    async def _remove(self, names: Iterable[str]) -> None:
+        """Remove all of these but the newest, which is durable."""
+        for name in names:
+            if self.newest is None or name != self.newest.name:
+                await _remove_file(self._disk, name)
+
+
+def name_of(sequence: int) -> str:
+    """Return the file name of a checkpoint; names sort as sequences do."""
+    return f"checkpoint-{sequence:020}.part"
+
+
+def is_checkpoint(name: str) -> bool:
+    """Whether a file is a checkpoint that was finished."""
+    return name.startswith("checkpoint-") and name.endswith(".part")
+
+
+def describe_file(disk: Disk, name: str) -> Checkpoint:
+    """Read only the heading of a file."""
+    reader = _reader(disk, name)
+    return _checkpoint(name, reader.read_heading(), reader.size)
+
+
+async def verify_file(disk: Disk, name: str) -> Checkpoint:
+    """Verify every byte of a file without decoding its rows."""
+    reader = _reader(disk, name)
+    heading = reader.read_heading()
+    await reader.verify_rest()
+    return _checkpoint(name, heading, reader.size)
+
+
+async def read_file(
+    disk: Disk, name: str, state: State, *, progress: Progress | None = None
+) -> Checkpoint:
+    """Fill an empty state from a file, every byte verified before the state is touched."""
+    reader = _reader(disk, name)
+    contents = await reader.read_all(progress)
+    contents.fill(state)
+    return _checkpoint(name, contents.heading, reader.size)
+
+
+async def write_file(
+    disk: Disk, name: str, state: State, *, progress: Progress | None = None
+) -> Checkpoint:
+    """Write the state as it is now to a file that gets its name when it is durable."""
+    # All that follows is of this moment: descriptions and outcomes are values, tails and counts
+    # are copied, and the snapshot keeps the rows whatever becomes of their collections.
+    collections = [state.collections[number] for number in sorted(state.collections)]
+    outcomes = list(state.outcomes.items())
+    heading = _heading_of(state, collections)
+    sequence = state.open_snapshot()
+    try:
+        file = disk.create(f"{name}.new")
+        with discarding(disk, file):
+            writer = _Writer(file, heading, progress)
+            await writer.begin()
+            for collection in collections:
+                await writer.rows(collection.id, collection.pairs(sequence, limit=ROWS_AT_ONCE))
+            await writer.rows(OUTCOMES, _outcome_rows(outcomes))
+            writer.end()
+            size = file.size
+            await put_in_place(disk, file, name)
+    finally:
+        state.close_snapshot(sequence)
+    return _checkpoint(name, heading, size)
+
+
+async def put_in_place(disk: Disk, file: GrowingFile, name: str) -> None:
+    """Give a file its name: only when it is durable, so that a name means a whole file."""
+    await file.sync()
+    file.close()
+    disk.rename(file.name, name)
+    await disk.sync_folder()
+
+
+async def _remove_file(disk: Disk, name: str) -> None:
+    """Cut a file down before it goes: to free a large one at once would hold the loop."""
+    for size in range(disk.size(name) - CUT_BYTES, 0, -CUT_BYTES):
+        disk.grow(name, size).close()
+        await asyncio.sleep(0)
+    disk.remove(name)
+
+
+class _Writer:
+    """Writes heading, blocks and footer, hashed as they go."""
+
+    def __init__(self, file: GrowingFile, heading: Heading, progress: Progress | None) -> None:
+        self._file = file
+        self._heading = heading
+        self._hash = hashlib.blake2b(digest_size=32)
+        self._progress = progress
+        self._total = _row_count(heading)
+        self._blocks = 0
+        self._rows = 0
+        self._unsynced = 0
+
+    async def begin(self) -> None:
+        body = _encode(self._heading)
+        head = _HEAD.pack(MAGIC, FORMAT, len(body), _head_checksum(len(body), body))
+        await self._write(head + body)
+
+    async def rows(self, number: int, steps: Iterable[Iterable[tuple[bytes, bytes]]]) -> None:
+        """Write the rows of one collection, a turn of the loop between two steps."""
+        flat: list[bytes] = []
+        size = 0
+        for step in steps:
+            for key, value in step:
+                flat.append(key)
+                flat.append(value)
+                size += len(key) + len(value)
+                if size >= BLOCK_BYTES:
+                    await self._block(number, flat)
+                    flat, size = [], 0
+            await asyncio.sleep(0)
+        if flat:
+            await self._block(number, flat)
+
+    def end(self) -> None:
+        self._file.write(_FOOTER.pack(END, self._blocks, self._rows, self._hash.digest()))
+
+    async def _block(self, number: int, flat: list[bytes]) -> None:
+        body = _encode(flat)
+        checksum = _block_checksum(number, body)
+        await self._write(_BLOCK.pack(number, len(body), checksum) + body)
+        self._blocks += 1
+        self._rows += len(flat) // 2
+        if self._progress is not None:
+            self._progress(self._rows, self._total)
+
+    async def _write(self, chunk: bytes) -> None:
+        self._hash.update(chunk)
+        self._file.write(chunk)
+        self._unsynced += len(chunk)
+        if self._unsynced >= SYNC_BYTES:
+            self._unsynced = 0
+            await self._file.sync()
+
+
+class Contents:
+    """All that a verified file holds."""
+
+    def __init__(
+        self,
+        heading: Heading,
+        collections: list[Collection],
+        outcomes: list[tuple[str, KeptOutcome]],
+    ) -> None:
+        self.heading = heading
+        self._collections = collections
+        self._outcomes = outcomes
+
+    def fill(self, state: State) -> None:
+        """Make an empty state what the file says."""
+        assert not state.sequence, "a checkpoint fills an empty state"
+        assert not state.collections, "a checkpoint fills an empty state"
+        heading = self.heading
+        state.sequence, state.epoch, state.hash = heading.sequence, heading.epoch, heading.hash
+        state.primary, state.ticks = heading.primary, heading.ticks
+        state.next_collection = heading.next_collection
+        state.restore(self._collections, self._outcomes)
+
+
+class Reader:
+    """Reads and verifies one file; `name` is for errors."""
+
+    def __init__(self, name: str, size: int, read: Read) -> None:
+        self.size = size
+        self._name = name
+        self._read = read
+        self._hash = hashlib.blake2b(digest_size=32)
+        self._place = 0
+
+    def read_heading(self) -> Heading:
+        """Return the heading and stand behind it."""
+        head = self._read(0, _HEAD.size)
+        if head[: len(MAGIC)] != MAGIC:
+            raise _foreign(self._name)
+        if len(head) < _HEAD.size:
+            raise _damaged(self._name, 0, "it ends in its first bytes")
+        _, number, length, checksum = _HEAD.unpack(head)
+        if number > FORMAT:
+            raise _newer(self._name, number)
+        body = self._read(_HEAD.size, length)
+        if len(body) != length or _head_checksum(length, body, number) != checksum:
+            raise _damaged(self._name, 0, "the heading does not match its checksum")
+        self._advance(head, body)
+        return self._decoded(_heading_decoder, body)
+
+    async def read_all(self, progress: Progress | None = None) -> Contents:
+        """Read everything, a turn of the loop between two blocks."""
+        heading = self.read_heading()
+        total = _row_count(heading)
+        done = blocks = 0
+        rows = {described.id: Rows() for described in heading.collections}
+        outcomes: list[tuple[str, KeptOutcome]] = []
+        while self._place < self.size - _FOOTER.size:
+            number, flat = self._read_block()
+            pairs = iter(flat)
+            if number == OUTCOMES:
+                outcomes += self._outcomes(zip(pairs, pairs, strict=True))
+            elif number in rows:
+                rows[number].values.update(zip(pairs, pairs, strict=True))
+            else:
+                raise _damaged(self._name, self._place, "it holds rows of no collection")
+            blocks, done = blocks + 1, done + len(flat) // 2
+            if progress is not None:
+                progress(done, total)
+            await asyncio.sleep(0)
+        self._read_footer(blocks, done)
+        collections = [self._collection(one, rows[one.id]) for one in heading.collections]
+        if len(outcomes) != heading.outcomes:
+            raise _damaged(self._name, self._place, "outcomes are missing")
+        return Contents(heading, collections, outcomes)
+
+    async def verify_rest(self) -> None:
+        """Compare all that lies behind the heading with the footer's hash."""
+        end = self.size - _FOOTER.size
+        while self._place < end:
+            chunk = self._read(self._place, min(SYNC_BYTES, end - self._place))
+            if not chunk:
+                break
+            self._advance(b"", chunk)
+            await asyncio.sleep(0)
+        footer = self._read(self._place, _FOOTER.size)
+        if len(footer) < _FOOTER.size or _FOOTER.unpack(footer)[3] != self._hash.digest():
+            raise _damaged(self._name, self._place, "the footer does not match what is before it")
+
+    def _read_block(self) -> tuple[int, list[bytes]]:
+        head = self._read(self._place, _BLOCK.size)
+        room = self.size - _FOOTER.size - self._place - _BLOCK.size
+        if len(head) < _BLOCK.size or room < 0:
+            raise _damaged(self._name, self._place, "it ends in a block")
+        number, length, checksum = _BLOCK.unpack(head)
+        if length > room:
+            raise _damaged(self._name, self._place, "a block reaches over its end")
+        body = self._read(self._place + _BLOCK.size, length)
+        if _block_checksum(number, body) != checksum:
+            raise _damaged(self._name, self._place, "a block does not match its checksum")
+        flat = self._decoded(_block_decoder, body)
+        if len(flat) % 2:
+            raise _damaged(self._name, self._place, "a key has no value")
+        self._advance(head, body)
+        return number, flat
+
+    def _read_footer(self, blocks: int, rows: int) -> None:
+        footer = self._read(self._place, _FOOTER.size)
+        if footer != _FOOTER.pack(END, blocks, rows, self._hash.digest()):
+            raise _damaged(self._name, self._place, "the footer does not match what is before it")
+
+    def _collection(self, described: Described, rows: Rows) -> Collection:
+        if len(rows.values) != described.count:
+            raise _damaged(self._name, self._place, "rows of a collection are missing")
+        rows.keys.update(rows.values)
+        collection = Collection(described.id, described.description)
+        collection.rows, collection.tail = rows, described.tail
+        return collection
+
+    def _outcomes(self, pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[str, KeptOutcome]]:
+        for key, value in pairs:
+            yield self._decoded(_name_decoder, key), self._decoded(_outcome_decoder, value)
+
+    def _decoded(self, decoder: "msgspec.msgpack.Decoder[T]", body: bytes) -> T:
+        try:
+            return decoder.decode(body)
+        except msgspec.MsgspecError as error:
+            raise _damaged(self._name, self._place, "it has a right checksum and no meaning") from (
+                error
+            )
+
+    def _advance(self, head: bytes, body: bytes) -> None:
+        self._hash.update(head)
+        self._hash.update(body)
+        self._place += len(head) + len(body)
+
+
+@contextlib.contextmanager
+def discarding(disk: Disk, file: GrowingFile) -> Iterator[None]:
+    """Leave nothing behind when the writing fails: on a full disk the room is needed."""
+    try:
+        yield
+    except BaseException:
+        file.close()
+        with contextlib.suppress(PartitaError):  # the next load removes it
+            if file.name in disk.names():
+                disk.remove(file.name)
+        raise
+
+
+def _heading_of(state: State, collections: Iterable[Collection]) -> Heading:
+    return Heading(
+        state.sequence,
+        state.epoch,
+        state.hash,
+        state.ticks,
+        state.primary,
+        state.next_collection,
+        [Described(one.id, one.description, one.tail, len(one.rows.values)) for one in collections],
+        len(state.outcomes),
+    )
+
+
+def _outcome_rows(
+    outcomes: list[tuple[str, KeptOutcome]],
+) -> Iterator[list[tuple[bytes, bytes]]]:
+    for start in range(0, len(outcomes), ROWS_AT_ONCE):
+        step = outcomes[start : start + ROWS_AT_ONCE]
+        yield [(_encode(name), _encode(kept)) for name, kept in step]
+
+
+def _row_count(heading: Heading) -> int:
+    return sum(described.count for described in heading.collections) + heading.outcomes
+
+
+def _checkpoint(name: str, heading: Heading, size: int) -> Checkpoint:
+    return Checkpoint(name, heading.sequence, heading.epoch, heading.hash, heading.ticks, size)
+
+
+def _reader(disk: Disk, name: str) -> Reader:
+    return Reader(name, disk.size(name), lambda start, count: disk.read(name, start, count))
+
+
+def _head_checksum(length: int, body: bytes, number: int = FORMAT) -> int:
+    return crc32c(body, crc32c(_HEAD.pack(MAGIC, number, length, 0)))
+
+
+def _block_checksum(number: int, body: bytes) -> int:
+    return crc32c(body, crc32c(_BLOCK.pack(number, len(body), 0)))
+
+
+def _damaged(name: str, place: int, reason: str) -> ChecksumError:
+    return ChecksumError(
+        "CheckpointDamaged",
+        f"{name} is damaged at byte {place}: {reason}.",
+        facts={"file": name, "offset": place},
+        hint="Nothing was changed. Copy the folder, check the disk, and restore a backup; a "
+        "replica may be emptied and copied from another.",
+    )
+
+
+def _foreign(name: str) -> FormatVersionError:
+    return FormatVersionError(
+        "FormatVersion",
+        f"{name} is not a checkpoint of Partita, or its first bytes are damaged.",
+        facts={"file": name, "offset": 0},
+        hint="Choose another folder, or restore a backup.",
+    )
+
+
+def _newer(name: str, number: int) -> FormatVersionError:
+    return FormatVersionError(
+        "FormatVersion",
+        f"{name} was written in format {number}; this version reads {FORMAT}.",
+        facts={"file": name, "format": number},
+        hint="Open it with the version of Partita that wrote it, or with a newer one.",
+    )
+
+
+def _restore_unfinished() -> DamageError:
+    return DamageError(
+        "RestoreUnfinished",
+        "A restore was interrupted after it was decided and before it was in place.",
+        facts={"file": RESTORE_FILE},
+        hint="partita.open_state and partita state restore finish it; nothing else may read here.",
+    )

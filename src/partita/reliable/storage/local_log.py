@@ -1,0 +1,631 @@
+"""The log as files of one disk: `log-<first sequence>.part`, format in segment.py.
+
+A record is acknowledged after its sync. Opening verifies every byte and tells a torn tail from
+damage by witnesses of what was synced: each frame names the newest record synced before it, and
+marks in `log-marks` do so about once a second, when the log is opened, and with a sync when it
+is closed. A place that cannot be read is damage if a witness speaks for it, in any segment but
+the last, or if a segment is missing: the log refuses to open and changes nothing. Otherwise it
+is what a crash left of a record that no sync had returned for, and it is cut.
+
+What cannot be told: damage to the last acknowledged record after a crash within the second
+before its mark, and damage that takes the last records together with every mark of them; both
+look like a torn tail. After a clean close nothing is cut unless the marks are lost too.
+"""
+
+import asyncio
+import contextlib
+import logging
+from bisect import bisect_right
+from collections import deque
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from typing import Literal
+
+from partita.errors import (
+    ChainBrokenError,
+    DamageError,
+    LimitExceededError,
+    NotReadableError,
+    PartitaError,
+    StateClosedError,
+    StoreFullError,
+    StoreStoppedError,
+    UsageError,
+)
+from partita.reliable.state.records import NO_HASH
+from partita.reliable.storage.disk import Disk, GrowingFile
+from partita.reliable.storage.segment import (
+    CHUNK_BYTES,
+    HEAD_BYTES,
+    HEADING_BYTES,
+    MARK_BYTES,
+    Frame,
+    Heading,
+    Read,
+    Tip,
+    damaged,
+    decode_heading,
+    encode_frame,
+    encode_heading,
+    encode_mark,
+    is_whole,
+    newest_mark,
+    read_frames,
+    synced_after,
+    tip_after,
+)
+from partita.reliable.values.limits import RECORD_BYTES_MAX
+
+logger = logging.getLogger("partita.reliable")
+
+SEGMENT_BYTES = 64 * 1024 * 1024
+MARKS_FILE = "log-marks"
+MARKS_BYTES_MAX = 64 * 1024
+MARK_SECONDS = 1.0
+FAST_SYNC_SECONDS = 0.1
+PLACE_BYTES = 256 * 1024
+"""A reader that starts in the middle of a segment scans no more than this to find its record."""
+
+Durability = Literal["full", "fast"]
+"""`full`: acknowledged means synced. `fast`: it survives a kill of the process; a power cut may
+take the last tenth of a second, never half a record and never one before a kept one."""
+
+
+class Segment:
+    """One file of the log. `end` is where its acknowledged frames end."""
+
+    def __init__(self, name: str, heading: Heading) -> None:
+        self.name = name
+        self.first = heading.before.sequence + 1
+        self.seed = heading.seed
+        self.end = HEADING_BYTES
+        self.unproven = HEADING_BYTES
+        """Found when the log is opened: no witness says of the frames from here on that they
+        were synced."""
+        self.places = [(self.first, HEADING_BYTES)]
+        """Where to start reading for a sequence, every PLACE_BYTES."""
+
+    def extend(self, sequence: int, end: int) -> None:
+        """Count in the frame of a sequence, which ends there."""
+        if self.end - self.places[-1][1] >= PLACE_BYTES:
+            self.places.append((sequence, self.end))
+        self.end = end
+
+
+class LocalLog:
+    """Satisfies `Log` on a Disk, which it does not close. Build it with `open` or `begin`."""
+
+    record_bytes_max = RECORD_BYTES_MAX
+
+    def __init__(self, disk: Disk, tip: Tip, durability: Durability, segment_bytes: int) -> None:
+        self.first = tip.sequence + 1
+        self.last = tip.sequence
+        self.tip = tip
+        """Sequence, hash and epoch of the last record: what the next one continues."""
+        self.durability = durability
+        self.segment_bytes = segment_bytes
+        self.mark_seconds = MARK_SECONDS
+        self._disk = disk
+        self._segments: list[Segment] = []
+        self._tail: GrowingFile
+        self._marks: GrowingFile
+        self._synced = tip
+        """The newest record that has survived a sync; behind `tip` only in `fast`."""
+        self._marked = -1
+        """The sequence of the last mark."""
+        self._failure: PartitaError | None = None
+        """Set once by a disk that failed; from then on nothing is appended."""
+        self._is_closed = False
+        self._turn = asyncio.Lock()
+        """Held by whoever changes the tail: append, rotation, close."""
+        self._removal = asyncio.Lock()
+        self._work: asyncio.Task[None] | None = None
+        """The sync or rotation that goes on when its append is cancelled."""
+        self._followers: list[asyncio.Future[None]] = []
+        self._mark_timer: asyncio.TimerHandle | None = None
+        self._fast_sync: asyncio.Task[None] | None = None
+
+    # Opening
+
+    @classmethod
+    async def open(
+        cls,
+        disk: Disk,
+        *,
+        chain: tuple[int, bytes] | None = None,
+        durability: Durability = "full",
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> "LocalLog":
+        """Open the log of a disk, verified from end to end, or begin one on an empty disk.
+
+        `chain` is a sequence and the hash of its record that the caller knows to be durable (of
+        its checkpoint): the log must hold that record or begin right after it.
+        """
+        proof = newest_mark(disk.read(MARKS_FILE)) if MARKS_FILE in disk.names() else None
+        names = _names(disk, ".part")
+        if not names:
+            _refuse_if_lost(proof, chain)
+            return await cls.begin(disk, durability=durability, segment_bytes=segment_bytes)
+        log = cls(disk, Tip(0, NO_HASH, 0), durability, segment_bytes)
+        await log._recover(names, (proof, chain))
+        for name in _names(disk, ".new"):
+            disk.remove(name)  # a crash came before it had its name: nothing in it counts
+        return log
+
+    @classmethod
+    async def begin(
+        cls,
+        disk: Disk,
+        *,
+        chain: tuple[int, bytes] = (0, NO_HASH),
+        durability: Durability = "full",
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> "LocalLog":
+        """Begin an empty log after a record that a checkpoint holds: a new or restored state."""
+        if _names(disk, ".part"):
+            raise UsageError(
+                "LogExists",
+                "The disk holds a log already.",
+                hint="Open it; to begin anew, choose an empty folder.",
+            )
+        log = cls(disk, Tip(*chain, 0), durability, segment_bytes)
+        await log._begin_segment()
+        await log._begin_marks()
+        return log
+
+    async def _recover(
+        self, names: list[str], proofs: tuple[tuple[int, bytes] | None, ...]
+    ) -> None:
+        tip: Tip | None = None
+        known = dict(proof for proof in proofs if proof)
+        proven = max(known, default=0)
+        for name in names:
+            heading = decode_heading(name, self._disk.read(name, 0, HEADING_BYTES))
+            if name != _name_of(heading.before.sequence + 1) or tip not in (None, heading.before):
+                raise _missing(name, tip.sequence + 1 if tip else None)
+            segment = Segment(name, heading)
+            self._segments.append(segment)
+            tip = await self._verify(segment, heading.before, known)
+            self._refuse_if_damaged(segment, tip.sequence + 1, proven, is_last=name == names[-1])
+        assert tip is not None
+        self.first, self.last = self._segments[0].first, tip.sequence
+        self.tip = self._synced = tip
+        if proven > self.last:
+            raise _missing(names[-1], self.last + 1)
+        if proofs[-1] and proofs[-1][0] < self.first - 1:
+            raise _unreached(names[0], self.first)
+        await self._open_tail()
+        await self._begin_marks()
+
+    async def _verify(self, segment: Segment, tip: Tip, known: dict[int, bytes]) -> Tip:
+        """Read all whole frames of a segment and return the last record."""
+        _refuse_if_other(tip, known)
+        size = self._disk.size(segment.name)
+        paused = segment.end
+        proven = max(known, default=0)
+        unproven: deque[tuple[int, int]] = deque()
+        for frame in self._frames(segment, segment.end, size):
+            unproven.append((frame.sequence, segment.end))
+            proven = max(proven, frame.synced)
+            while unproven and unproven[0][0] <= proven:
+                unproven.popleft()
+            try:
+                tip = tip_after(tip, frame.sequence, frame.raw)
+            except DamageError as error:
+                error.facts |= {"file": segment.name, "offset": segment.end}
+                raise
+            if tip.sequence in known:
+                _refuse_if_other(tip, known)
+            segment.extend(frame.sequence, frame.end)
+            if frame.end - paused >= CHUNK_BYTES:
+                paused = frame.end
+                await asyncio.sleep(0)
+        segment.unproven = unproven[0][1] if unproven else segment.end
+        return tip
+
+    def _refuse_if_damaged(
+        self, segment: Segment, sequence: int, proven: int, *, is_last: bool
+    ) -> None:
+        """Tell damage from a torn tail where the whole frames of a segment end."""
+        size = self._disk.size(segment.name)
+        if segment.end == size:
+            return
+        if not is_last or proven >= sequence:
+            raise damaged(segment.name, segment.end, sequence)
+        read = self._read_of(segment)
+        if synced_after(read, segment.seed, segment.end + 1, size) >= sequence:
+            raise damaged(segment.name, segment.end, sequence)
+        logger.warning(
+            "%s: %d bytes after record %d were never acknowledged and are cut",
+            segment.name,
+            size - segment.end,
+            sequence - 1,
+        )
+
+    async def _open_tail(self) -> None:
+        """Sync what a killed process left unsynced: readers will act on it."""
+        segment = self._segments[-1]
+        self._tail = self._disk.grow(segment.name, segment.end)
+        if segment.unproven < segment.end:
+            self._tail.renew(segment.unproven)
+        await self._tail.sync()
+        await self._disk.sync_folder()
+
+    # Appending
+
+    async def append(self, sequence: int, raw: bytes, *, alone: bool = False) -> None:
+        """Return when the record is durable; `alone` says that nobody needs the loop meanwhile."""
+        async with self._turn:
+            await self._settle()
+            self._refuse_if_unfit()
+            tip = self._check(sequence, raw)
+            with self._stopping():
+                if self._tail.size + HEAD_BYTES + len(raw) > self.segment_bytes:
+                    await self._to_its_end(self._rotate())
+                segment = self._segments[-1]
+                self._tail.write(encode_frame(segment.seed, sequence, self._synced.sequence, raw))
+                if self.durability == "fast":
+                    self._sync_soon()
+                elif alone:
+                    self._tail.sync_now()
+                else:
+                    await self._sync_or_leave(tip)
+                    return
+            self._count(tip)
+
+    def _check(self, sequence: int, raw: bytes) -> Tip:
+        if len(raw) > self.record_bytes_max:
+            raise LimitExceededError(
+                "RecordTooLarge",
+                f"A record of {len(raw)} bytes is over the limit of {self.record_bytes_max}.",
+                facts={"sequence": sequence},
+                hint="Write less in one transaction.",
+            )
+        if sequence != self.last + 1 or not is_whole(raw):
+            raise UsageError(
+                "LogOrder",
+                f"Record {sequence} cannot be appended after record {self.last}.",
+                facts={"sequence": sequence, "last": self.last},
+                hint="Append whole records one at a time, each at the sequence after the last.",
+            )
+        return tip_after(self.tip, sequence, raw)
+
+    async def _sync_or_leave(self, tip: Tip) -> None:
+        try:
+            await self._sync_and_count(tip)
+        except asyncio.CancelledError:
+            # The frame is written. A sync after the one under way counts it in; if that one
+            # fails, so does this: a file remembers.
+            self._work = asyncio.ensure_future(self._sync_and_count(tip))
+            raise
+
+    async def _sync_and_count(self, tip: Tip) -> None:
+        await self._tail.sync()
+        self._count(tip)
+
+    def _count(self, tip: Tip) -> None:
+        """Let the record be seen: it is acknowledged from here on."""
+        self._segments[-1].extend(tip.sequence, self._tail.size)
+        self.tip, self.last = tip, tip.sequence
+        if self.durability == "full":
+            self._synced = tip
+        if self._mark_timer is None:
+            loop = asyncio.get_running_loop()
+            self._mark_timer = loop.call_later(self.mark_seconds, self._mark)
+        self._wake_followers()
+
+    async def _to_its_end(self, work: Coroutine[None, None, None]) -> None:
+        """Run work that a cancelled append must not leave half done."""
+        self._work = asyncio.ensure_future(work)
+        await asyncio.shield(self._work)
+        self._work = None
+
+    async def _settle(self) -> None:
+        """Wait for the work that a cancelled append left behind."""
+        if self._work is None:
+            return
+        await asyncio.wait((self._work,))
+        error, self._work = self._work.exception(), None
+        if isinstance(error, StoreStoppedError):
+            self._stop(error)
+        elif error is not None and not isinstance(error, StoreFullError):
+            raise error
+
+    @contextlib.contextmanager
+    def _stopping(self) -> Iterator[None]:
+        """Stop for good when the disk fails: after a failed sync nobody knows what it kept."""
+        try:
+            yield
+        except StoreStoppedError as error:
+            self._stop(error)
+            raise
+
+    def _stop(self, error: PartitaError) -> None:
+        if self._failure is None:
+            self._failure = error
+            logger.critical("the log stops acknowledging: %s", error)
+
+    def _refuse_if_unfit(self) -> None:
+        if self._is_closed:
+            raise _closed()
+        if self._failure is not None:
+            raise StoreStoppedError(
+                "StoreStopped",
+                "The disk failed; nothing is acknowledged until a restart has recovered.",
+                hint="Look at the disk and the kernel log, then restart.",
+            ) from self._failure
+
+    # Syncs of the fast mode
+
+    async def sync(self) -> None:
+        """Return when all that is acknowledged is durable; in `full` it is already."""
+        async with self._turn:
+            await self._settle()
+            self._refuse_if_unfit()
+            await self._sync_tail()
+
+    async def _sync_tail(self) -> None:
+        tip = self.tip
+        if self._synced is tip:
+            return
+        with self._stopping():
+            await self._tail.sync()
+        self._synced = tip
+
+    def _sync_soon(self) -> None:
+        if self._fast_sync is None:
+            self._fast_sync = asyncio.ensure_future(self._sync_later())
+
+    async def _sync_later(self) -> None:
+        await asyncio.sleep(FAST_SYNC_SECONDS)
+        async with self._turn:
+            self._fast_sync = None
+            await self._settle()
+            if not self._is_closed and self._failure is None:
+                with contextlib.suppress(StoreStoppedError):  # the next append is told
+                    await self._sync_tail()
+
+    # Segments
+
+    async def _rotate(self) -> None:
+        """Go on in a new segment. The old one is whole on the medium before the new one is."""
+        if self._segments[-1].end == HEADING_BYTES:
+            return
+        await self._tail.sync()
+        self._synced = self.tip
+        old = self._tail
+        await self._begin_segment()
+        old.close()
+
+    async def _begin_segment(self) -> None:
+        """Give a segment its name when its heading is durable: a name without one is damage."""
+        heading = encode_heading(self.tip)
+        name = _name_of(self.tip.sequence + 1)
+        file = self._create(f"{name}.new", heading)
+        await file.sync()
+        file.close()
+        self._disk.rename(file.name, name)
+        await self._disk.sync_folder()
+        self._segments.append(Segment(name, decode_heading(name, heading)))
+        self._tail = self._disk.grow(name, len(heading))
+
+    def _create(self, name: str, content: bytes) -> GrowingFile:
+        """Begin a file, or leave nothing behind on a full disk."""
+        file = self._disk.create(name)
+        try:
+            file.write(content)
+        except StoreFullError:
+            file.close()
+            self._disk.remove(name)
+            raise
+        return file
+
+    async def truncate(self, below: int) -> None:
+        """Remove the segments whose records all lie below a sequence."""
+        async with self._removal:
+            async with self._turn:
+                await self._settle()
+                self._refuse_if_unfit()
+                if below > self.last:
+                    with self._stopping(), contextlib.suppress(StoreFullError):
+                        # On a full disk at least the others go.
+                        await self._to_its_end(self._rotate())
+            while len(self._segments) > 1 and self._segments[1].first <= below:
+                with self._stopping():
+                    # A removal that overtakes the one before it would leave a hole.
+                    await self._disk.sync_folder()
+                    gone = self._segments.pop(0)
+                    self.first = self._segments[0].first
+                    self._disk.remove(gone.name)
+
+    # Marks
+
+    async def _begin_marks(self) -> None:
+        with self._stopping():
+            try:
+                self._replace_marks()
+            except StoreFullError:
+                if MARKS_FILE not in self._disk.names():
+                    raise
+                self._keep_marks()
+            await self._marks.sync()
+            await self._disk.sync_folder()
+
+    def _keep_marks(self) -> None:
+        """Go on with the old marks, which are true: a full disk may be read all the same."""
+        size = self._disk.size(MARKS_FILE)
+        self._marks = self._disk.grow(MARKS_FILE, size - size % MARK_BYTES)
+
+    def _replace_marks(self) -> None:
+        """Begin the file again with one mark; a crash may bring the old file back, no harm."""
+        file = self._create(f"{MARKS_FILE}.new", encode_mark(self._synced))
+        file.close()
+        self._disk.rename(file.name, MARKS_FILE)
+        self._marks = self._disk.grow(MARKS_FILE, MARK_BYTES)
+        self._marked = self._synced.sequence
+
+    def _mark(self) -> None:
+        """Write down what is synced. The mark itself needs no sync: it is true or absent."""
+        self._mark_timer = None
+        if self._is_closed or self._failure is not None or self._marked == self._synced.sequence:
+            return
+        # A mark is a bonus: a full disk may go without, and a failing one tells the next append.
+        with contextlib.suppress(StoreFullError, StoreStoppedError):
+            if self._marks.size >= MARKS_BYTES_MAX:
+                old = self._marks
+                self._replace_marks()
+                old.close()
+            else:
+                self._marks.write(encode_mark(self._synced))
+                self._marked = self._synced.sequence
+
+    # Reading
+
+    async def read_from(self, sequence: int) -> AsyncIterator[tuple[int, bytes]]:
+        """Yield the records from a sequence on, each checked again."""
+        segment: Segment | None = None
+        place = 0
+        while sequence <= self.last:
+            self._refuse_if_gone(sequence)
+            if segment is None or place == segment.end:
+                segment, place = self._place_of(sequence)
+            batch = self._batch(segment, sequence, place)
+            for frame in batch:
+                yield frame.sequence, frame.raw
+            sequence, place = batch[-1].sequence + 1, batch[-1].end
+            await asyncio.sleep(0)
+
+    async def follow(self, sequence: int) -> AsyncIterator[tuple[int, bytes]]:
+        """Yield the records from a sequence on, and those that come, until the log is closed."""
+        while True:
+            with contextlib.suppress(StateClosedError):
+                async for found, raw in self.read_from(sequence):
+                    yield found, raw
+                    sequence = found + 1
+            if self._is_closed:
+                return
+            if sequence > self.last:
+                woken = asyncio.get_running_loop().create_future()
+                self._followers.append(woken)
+                await woken
+
+    def _batch(self, segment: Segment, sequence: int, place: int) -> list[Frame]:
+        """Return about one chunk of frames from a sequence on, found at or after a place."""
+        batch: list[Frame] = []
+        end = place
+        for frame in self._frames(segment, place, segment.end):
+            end = frame.end
+            if frame.sequence >= sequence:
+                batch.append(frame)
+                if end - place >= CHUNK_BYTES:
+                    break
+        if not batch or batch[0].sequence != sequence:
+            raise damaged(segment.name, end, sequence)
+        return batch
+
+    def _frames(self, segment: Segment, start: int, end: int) -> Iterator[Frame]:
+        return read_frames(self._read_of(segment), segment.seed, start, end)
+
+    def _read_of(self, segment: Segment) -> Read:
+        return lambda start, count: self._disk.read(segment.name, start, count)
+
+    def _place_of(self, sequence: int) -> tuple[Segment, int]:
+        number = bisect_right(self._segments, sequence, key=lambda segment: segment.first)
+        segment = self._segments[number - 1]
+        _, place = segment.places[bisect_right(segment.places, (sequence, segment.end)) - 1]
+        return segment, place
+
+    def _refuse_if_gone(self, sequence: int) -> None:
+        if self._is_closed:
+            raise _closed()
+        if sequence < self.first:
+            raise NotReadableError(
+                "LogTruncated",
+                f"The log begins at {self.first}: record {sequence} was truncated.",
+                facts={"sequence": sequence, "first": self.first},
+                hint="Start from a checkpoint, or from a full copy.",
+            )
+
+    def _wake_followers(self) -> None:
+        followers, self._followers = self._followers, []
+        for woken in followers:
+            if not woken.done():
+                woken.set_result(None)
+
+    # Closing
+
+    async def close(self) -> None:
+        """Finish the append under way, mark what is durable, and let the files go."""
+        async with self._removal, self._turn:
+            if self._is_closed:
+                return
+            await self._settle()
+            self._is_closed = True
+            for timer in (self._mark_timer, self._fast_sync):
+                if timer is not None:
+                    timer.cancel()
+            try:
+                await self._close_marks()
+            finally:
+                self._tail.close()
+                self._marks.close()
+                self._wake_followers()
+
+    async def _close_marks(self) -> None:
+        if self._failure is not None:
+            return  # the files stay as the disk left them
+        await self._sync_tail()
+        with contextlib.suppress(StoreFullError):  # a mark is a bonus
+            self._marks.write(encode_mark(self._synced))
+            await self._marks.sync()
+
+
+def _name_of(first: int) -> str:
+    return f"log-{first:020}.part"
+
+
+def _names(disk: Disk, ending: str) -> list[str]:
+    return [name for name in disk.names() if name.startswith("log-") and name.endswith(ending)]
+
+
+def _refuse_if_lost(proof: tuple[int, bytes] | None, chain: tuple[int, bytes] | None) -> None:
+    """An empty disk is a new log, unless something remembers that there were records."""
+    newest = max((known[0] for known in (proof, chain) if known), default=0)
+    if newest > 0:
+        raise _missing(_name_of(newest), newest)
+
+
+def _refuse_if_other(tip: Tip, known: dict[int, bytes]) -> None:
+    if known.get(tip.sequence, tip.hash) != tip.hash:
+        raise ChainBrokenError(
+            "LogChainBroken",
+            f"Record {tip.sequence} is not the one that was acknowledged at that sequence.",
+            facts={"sequence": tip.sequence},
+            hint="Files of two logs were mixed. Restore a backup, or copy the state from another "
+            "replica.",
+        )
+
+
+def _missing(name: str, sequence: int | None) -> ChainBrokenError:
+    return ChainBrokenError(
+        "LogIncomplete",
+        f"Records that were acknowledged are missing from the log, at or before {name}.",
+        facts={"file": name, "sequence": sequence},
+        hint="Nothing was changed. Bring the missing file back, or restore a backup; a replica "
+        "may be emptied and copied from another.",
+    )
+
+
+def _unreached(name: str, first: int) -> ChainBrokenError:
+    return ChainBrokenError(
+        "LogIncomplete",
+        f"The log begins at record {first}, and no checkpoint reaches up to there.",
+        facts={"file": name, "sequence": first},
+        hint="Nothing was changed. Bring the missing checkpoint back, or restore a backup; a "
+        "replica may be emptied and copied from another.",
+    )
+
+
+def _closed() -> StateClosedError:
+    return StateClosedError(
+        "StateClosed", "The log was closed.", hint="Open the state again to go on."
+    )

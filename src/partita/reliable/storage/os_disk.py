@@ -1,0 +1,289 @@
+"""The machine's disk: one folder, held by one process, whose syncs are real.
+
+Syncs run in one thread of the disk's own, so that other tasks go on meanwhile; everything else
+is a short system call on the loop. No error of the machine leaves as an OSError.
+"""
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import os
+import queue
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from partita.errors import (
+    ConfigurationError,
+    PartitaError,
+    StoreFullError,
+    StoreStoppedError,
+)
+from partita.storage.folder import LOCK_FILE, lock_folder, make_folder, sync_names, unlock_folder
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+class OsDisk:
+    """A folder of the machine, created if it is new; `close` gives it free."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            make_folder(folder)
+            self._lock = lock_folder(folder, "state")
+        except OSError as error:
+            raise ConfigurationError(
+                "FolderUnusable",
+                f"The folder {folder} cannot be used: {error.strerror or error}.",
+                hint="Choose another folder, or look at its rights.",
+            ) from error
+        self._syncs = _SyncThread()
+        self._is_closed = False
+
+    def names(self) -> list[str]:
+        with _translated(self.folder):
+            return sorted(path.name for path in self.folder.iterdir() if path.name != LOCK_FILE)
+
+    def size(self, name: str) -> int:
+        with _translated(self.folder):
+            return self._path(name).stat().st_size
+
+    def read(self, name: str, start: int = 0, count: int = -1) -> bytes:
+        with _translated(self.folder):
+            descriptor = os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                if count < 0:
+                    count = max(os.fstat(descriptor).st_size - start, 0)
+                return _read_whole(descriptor, start, count)
+            finally:
+                os.close(descriptor)
+
+    def create(self, name: str) -> "OsFile":
+        return self._open(name, os.O_CREAT | os.O_TRUNC, 0)
+
+    def grow(self, name: str, size: int) -> "OsFile":
+        file = self._open(name, 0, size)
+        if os.fstat(file.descriptor).st_size != size:
+            file.cut(size)
+        return file
+
+    def rename(self, name: str, new_name: str) -> None:
+        with _translated(self.folder):
+            self._path(name).replace(self._path(new_name))
+
+    def remove(self, name: str) -> None:
+        with _translated(self.folder):
+            self._path(name).unlink()
+
+    async def sync_folder(self) -> None:
+        await self._syncs.run(self._sync_folder)
+
+    def free_bytes(self) -> int:
+        with _translated(self.folder):
+            space = os.statvfs(self.folder)
+            return space.f_bavail * space.f_frsize
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._syncs.stop()
+        unlock_folder(self._lock)
+
+    def _open(self, name: str, flags: int, size: int) -> "OsFile":
+        with _translated(self.folder):
+            path = self._path(name)
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
+        return OsFile(path, descriptor, size, self._syncs)
+
+    def _sync_folder(self) -> None:
+        try:
+            sync_names(self.folder)
+        except OSError as error:
+            raise _stopped(error, self.folder) from error
+
+    def _path(self, name: str) -> Path:
+        assert name == Path(name).name, name
+        assert name not in ("", ".", "..", LOCK_FILE), name
+        assert not self._is_closed, "the disk was closed"
+        return self.folder / name
+
+
+class OsFile:
+    """A file that grows; see `GrowingFile`."""
+
+    def __init__(self, path: Path, descriptor: int, size: int, syncs: "_SyncThread") -> None:
+        self.name = path.name
+        self.size = size
+        self.descriptor = descriptor
+        self._path = path
+        self._syncs = syncs
+        self._failure: StoreStoppedError | None = None
+        """Set by the first failed sync: a second one could succeed and mean nothing."""
+
+    def write(self, chunk: bytes) -> None:
+        self._refuse_if_failed()
+        view = memoryview(chunk)
+        done = 0
+        try:
+            while done < len(view):
+                done += os.pwrite(self.descriptor, view[done:], self.size + done)
+        except OSError as error:
+            failure = _failure_of(error, self._path)
+            if done and isinstance(failure, StoreFullError):
+                self.cut(self.size)
+            raise failure from error
+        self.size += done
+
+    async def sync(self) -> None:
+        await self._syncs.run(self.sync_now)
+
+    def sync_now(self) -> None:
+        self._refuse_if_failed()
+        try:
+            _sync(self.descriptor)
+        except OSError as error:
+            # No room is no excuse here: the kernel may have dropped what it could not place.
+            self._failure = _stopped(error, self._path)
+            raise self._failure from error
+
+    def renew(self, start: int) -> None:
+        with _translated(self._path):
+            chunk = _read_whole(self.descriptor, start, self.size - start)
+            done = 0
+            while done < len(chunk):
+                done += os.pwrite(self.descriptor, chunk[done:], start + done)
+
+    def cut(self, size: int) -> None:
+        with _translated(self._path):
+            os.ftruncate(self.descriptor, size)
+
+    def close(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def _refuse_if_failed(self) -> None:
+        if self._failure is not None:
+            raise StoreStoppedError(
+                "StoreStopped",
+                "A sync of the file failed before: nothing is acknowledged until a restart.",
+                facts={"file": str(self._path)},
+                hint="Look at the disk and the kernel log, then restart.",
+            ) from self._failure
+
+
+class _SyncThread:
+    """Runs one call after the other beside the loop, from its first call to `stop`.
+
+    A daemon: a disk that nobody closed must not keep the interpreter from ending.
+    """
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    async def run(self, call: Callable[[], None]) -> None:
+        """Return when the call has ended, with its error; cancelling leaves it running."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="partita-sync", daemon=True)
+            self._thread.start()
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
+
+        def run_and_tell() -> None:
+            failure: BaseException | None = None
+            try:
+                call()
+            except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+                failure = error
+            with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits
+                loop.call_soon_threadsafe(_resolve, ended, failure)
+
+        self._calls.put(run_and_tell)
+        await ended
+
+    def stop(self) -> None:
+        """End after the calls that were put before."""
+        if self._thread is not None:
+            self._calls.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+
+
+def _resolve(ended: "asyncio.Future[None]", failure: BaseException | None) -> None:
+    if ended.done():
+        return  # whoever waited was cancelled
+    if failure is None:
+        ended.set_result(None)
+    else:
+        ended.set_exception(failure)
+
+
+def _sync(descriptor: int) -> None:
+    # On macOS fsync leaves the bytes in the drive's cache; only F_FULLFSYNC asks for more, and
+    # some network file systems do not know it.
+    full_sync = getattr(fcntl, "F_FULLFSYNC", None)
+    if full_sync is None:
+        os.fdatasync(descriptor)
+        return
+    try:
+        fcntl.fcntl(descriptor, full_sync)
+    except OSError as error:
+        if error.errno not in (errno.ENOTSUP, errno.EINVAL):
+            raise
+        os.fsync(descriptor)
+
+
+def _read_whole(descriptor: int, start: int, count: int) -> bytes:
+    chunk = os.pread(descriptor, count, start)
+    if len(chunk) == count or not chunk:
+        return chunk
+    chunks = [chunk]
+    while chunk and sum(map(len, chunks)) < count:
+        done = sum(map(len, chunks))
+        chunk = os.pread(descriptor, count - done, start + done)
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+class _translated:  # noqa: N801 - used as a verb: `with _translated(path)`
+    """Lets no OSError out."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, OSError):
+            raise _failure_of(error, self._path) from error
+
+
+def _failure_of(error: OSError, path: Path) -> PartitaError:
+    if error.errno not in NO_SPACE:
+        return _stopped(error, path)
+    return StoreFullError(
+        "StoreFull",
+        "The disk is full: reads go on, writes wait for room.",
+        facts={"file": str(path)},
+        hint="Free some space on the disk; writes resume by themselves.",
+    )
+
+
+def _stopped(error: OSError, path: Path) -> StoreStoppedError:
+    return StoreStoppedError(
+        "StoreStopped",
+        f"The disk failed ({error.strerror}): nothing is acknowledged until a restart.",
+        facts={"file": str(path)},
+        hint="Look at the disk and the kernel log, then restart.",
+    )

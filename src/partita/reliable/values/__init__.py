@@ -1,0 +1,1 @@
+"""Types, keys and values: what may be stored, and as which bytes; pure."""

@@ -1,0 +1,370 @@
+"""Values as bytes that every version of the code can read, for ever.
+
+    value      header | expiry, if the header says so | MessagePack
+    header     2 bytes big-endian: top bit has expiry, low 15 bits schema version
+    expiry     8 bytes big-endian, ticks
+
+Structs and dataclasses are maps with field names, never arrays. Older rows are brought up by
+upcasts when they are read; fields that this code does not know survive when it writes a row.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Generic, Literal, TypeVar
+
+import msgspec
+
+from partita.errors import DamageError, LimitExceededError, PartitaError, SchemaError
+from partita.reliable.values import limits
+from partita.reliable.values.differences import differences, first_difference
+from partita.reliable.values.foreign_types import read, written
+from partita.reliable.values.frozen_types import (
+    check_frozen,
+    check_storable,
+    fingerprint,
+    has_lookalikes,
+    type_node,
+    type_text,
+)
+from partita.reliable.values.layout import layout_of
+from partita.reliable.values.schema import VERSION_MAX, Schema, Step, Steps, downcast, upcast
+from partita.reliable.values.value_shape import Outline, encode_plain, merge_into
+
+__all__ = [
+    "Schema",
+    "ValueCodec",
+    "check_frozen",
+    "decode_result",
+    "downcast",
+    "encode_result",
+    "stored_expiry",
+    "stored_version",
+    "upcast",
+]
+
+V = TypeVar("V")
+
+_HAS_EXPIRY = 0x8000
+_ordered = msgspec.msgpack.Encoder(order="deterministic", enc_hook=written)
+_unordered = msgspec.msgpack.Encoder(enc_hook=written)
+_plain = msgspec.msgpack.Decoder()
+
+
+class ValueCodec(Generic[V]):
+    """Both ways between values of one type and stored bytes."""
+
+    def __init__(
+        self,
+        value_type: object,
+        *,
+        schema: Schema = Schema(),  # noqa: B008 - frozen
+        steps: Sequence[Step] = (),
+        mutable: Literal["refuse", "copy"] = "refuse",
+        preserve_unknown: bool = True,
+    ) -> None:
+        if mutable not in ("refuse", "copy"):
+            raise SchemaError(
+                "InvalidSchema",
+                f"mutable={mutable!r} is neither 'refuse' nor 'copy'.",
+                hint='Say mutable="copy" for types that can be changed in place.',
+            )
+        if mutable == "refuse":
+            check_frozen(value_type)
+        node = type_node(value_type)
+        check_storable(node)
+        self.is_copied = mutable == "copy"
+        """Whether each read gives another object, which can be changed in place."""
+        self.type_name = type_text(node)
+        self.fingerprint = fingerprint(node)
+        self.layout = layout_of(node)
+        self.schema = schema
+        self.version = schema.version
+        self._outline = Outline(node)
+        self._preserves = preserve_unknown and self._outline.has_fields
+        self._has_lookalikes = mutable == "refuse" and has_lookalikes(node)
+        self._decoder: msgspec.msgpack.Decoder[V] = msgspec.msgpack.Decoder(
+            value_type, dec_hook=read
+        )
+        self._steps = Steps(schema, steps)
+        self._header = schema.version.to_bytes(2)
+        self._header_with_expiry = (_HAS_EXPIRY | schema.version).to_bytes(2)
+
+    @property
+    def loses_unknown(self) -> tuple[str, ...]:
+        """Paths of lists and sets whose changed elements lose the fields this type does not know.
+
+        Mark the field that tells elements apart with value_shape.IDENTITY and none is lost.
+        """
+        return tuple(self._outline.loses) if self._preserves else ()
+
+    def encode(
+        self, value: V, *, version: int, stored: bytes | None = None, expires: int = 0
+    ) -> bytes:
+        """Return the bytes to store, which this codec can read again.
+
+        `stored` is the row as it is: its fields that this type does not know are kept.
+        """
+        payload = self._checked_payload(value)
+        if stored is not None and self._preserves and self._knows_less_than(stored):
+            payload = self._merged(payload, stored)
+        if version != self.version:
+            payload = self._downcasted(payload, version)
+        if len(payload) > limits.VALUE_BYTES_MAX:
+            raise _too_large("value", "ValueTooLarge", len(payload), limits.VALUE_BYTES_MAX)
+        if expires:
+            return (_HAS_EXPIRY | version).to_bytes(2) + expires.to_bytes(8) + payload
+        return version.to_bytes(2) + payload
+
+    def decode(self, stored: bytes) -> V:
+        """Return the value of stored bytes, a fresh one on each call."""
+        if stored[:2] == self._header:
+            return self._decode_payload(stored[2:])
+        if stored[:2] == self._header_with_expiry:
+            return self._decode_payload(stored[10:])
+        version, payload = _opened(stored)
+        return self._decode_payload(self._steps.up(payload, version))
+
+    def can_read(self, stored: bytes) -> bool:
+        """Return whether stored bytes are a value of this type; one of its fields is enough."""
+        try:
+            version, payload = _opened(stored)
+            payload = self._steps.up(payload, version)
+            self._decode_payload(payload)
+        except PartitaError:
+            return False
+        fields, names = _plain.decode(payload), self.layout[0].names
+        return not (isinstance(fields, dict) and fields and names) or not fields.keys().isdisjoint(
+            names
+        )
+
+    def mutated_path(self, value: V, stored: bytes) -> str | None:
+        """Return where a value differs from the bytes it was stored as or read from.
+
+        None says that it does not; the empty path is the value itself.
+        """
+        try:
+            payload = self._dump(value)
+        except Exception:  # noqa: BLE001 - what cannot be written any more was changed
+            return first_difference(value, self.decode(stored)) or ""
+        if payload == stored[2:] and stored[:2] == self._header:
+            return None
+        fresh = self.decode(stored)
+        as_read = self._dump(fresh)
+        if payload == as_read or self._is_as_written(payload, stored):
+            return None
+        # Defaults that are new on each call, as of a field that the row does not have, say
+        # nothing about a change.
+        unstable = set(differences(fresh, self.decode(stored)))
+        return next((path for path in differences(value, fresh) if path not in unstable), None)
+
+    def _is_as_written(self, payload: bytes, stored: bytes) -> bool:
+        """Say whether writing the value over the row again would change nothing.
+
+        A downcast may lose what the value still has, so that reading the row gives another.
+        """
+        version, before = _opened(stored)
+        try:
+            if self._preserves:
+                payload = self._merged(payload, stored)
+            after = self._downcasted(payload, version)
+        except PartitaError:
+            return False  # because no downcast leads there, or none takes what it now is
+        return encode_plain(_plain.decode(after)) == encode_plain(_plain.decode(before))
+
+    # Writing
+
+    def _checked_payload(self, value: V) -> bytes:
+        """Encode a value and prove that it reads back as it was given.
+
+        msgspec does not look at types when it encodes, so that only reading tells whether a
+        value is of its type. Reading and comparing run in C and cost less than looking would.
+        """
+        try:
+            payload = self._dump(value)
+            again = self._decoder.decode(payload)
+            is_same = again == value
+        except Exception as error:
+            raise self._unwritable(value, error) from error
+        # A set equals a frozenset and a bytearray equals bytes, but they have no hash.
+        if not is_same or (self._has_lookalikes and not _has_hash(value)):
+            path = first_difference(value, again)
+            if path is not None:
+                raise self._wrong_value(path, "it would be read back as another value")
+        return payload
+
+    def _dump(self, value: object) -> bytes:
+        if not self._outline.needs_order:
+            try:
+                return _ordered.encode(value)
+            except TypeError:
+                pass  # because of a map whose keys are no texts, or a type that has no bytes
+        plain = _plain.decode(_unordered.encode(value))
+        return encode_plain(self._outline.in_order(plain))
+
+    def _knows_less_than(self, stored: bytes) -> bool:
+        payload = stored[_start(stored) :]
+        if stored[:2] != self._header and self._steps.has_upcast(stored_version(stored)):
+            return True
+        return self._dump(self._decode_payload(payload)) != payload
+
+    def _merged(self, payload: bytes, stored: bytes) -> bytes:
+        version, before = _opened(stored)
+        before = self._steps.up(before, version)
+        known = _plain.decode(self._dump(self._decode_payload(before)))
+        new = _plain.decode(payload)
+        assert self._outline.top is not None
+        merge_into(self._outline.top, _plain.decode(before), known, new)
+        merged = encode_plain(new)
+        self._decode_payload(merged)
+        return merged
+
+    def _downcasted(self, payload: bytes, version: int) -> bytes:
+        older = self._steps.down(payload, version)
+        if older is not payload:
+            self._decode_payload(self._steps.up(older, version))
+        return older
+
+    def _decode_payload(self, payload: bytes) -> V:
+        try:
+            return self._decoder.decode(payload)
+        except Exception as error:
+            raise self._unreadable(error) from error
+
+    # Errors
+
+    def _unwritable(self, value: object, error: Exception) -> PartitaError:
+        if isinstance(error, OverflowError):
+            return LimitExceededError(
+                "IntegerTooLarge",
+                "A stored integer has 64 bits.",
+                facts={"type": self.type_name},
+                hint="Declare the field as Decimal or str for larger ones.",
+            )
+        if isinstance(error, RecursionError):
+            return LimitExceededError(
+                "ValueTooDeep",
+                "The value is nested too deeply, or holds itself.",
+                facts={"type": self.type_name},
+                hint="Keep deep trees as a dictionary of nodes that name each other by key.",
+            )
+        path, reason = _explained(error)
+        return self._wrong_value(path, reason, given=type(value).__name__)
+
+    def _wrong_value(self, path: str, reason: str, given: str | None = None) -> SchemaError:
+        where = f" at {path}" if path else ""
+        facts = {"expected": self.type_name, "path": path}
+        return SchemaError(
+            "WrongValueType",
+            f"The value is no {self.type_name}{where}: {reason}.",
+            facts=facts if given is None else {**facts, "given": given},
+            hint="Give a value whose fields have the declared types: tuples where tuples are "
+            "declared, not lists.",
+        )
+
+    def _unreadable(self, error: Exception) -> PartitaError:
+        if not isinstance(error, msgspec.ValidationError):
+            return DamageError(
+                "ValueUnreadable",
+                "A stored value is no MessagePack that can be read.",
+                facts={"type": self.type_name},
+                hint="Verify the state, then restore a backup if it is damaged.",
+            )
+        path, reason = _explained(error)
+        where = f" at {path}" if path else ""
+        return SchemaError(
+            "ValueMismatch",
+            f"A stored value is no {self.type_name}{where}: {reason}.",
+            facts={"type": self.type_name, "path": path},
+            hint="Give new fields a default; for other changes raise the version and add an "
+            "@upcast for the rows of the older one.",
+        )
+
+
+def stored_version(stored: bytes) -> int:
+    """Return the schema version of stored bytes."""
+    if len(stored) < 2:
+        raise _cut()
+    return int.from_bytes(stored[:2]) & VERSION_MAX
+
+
+def stored_expiry(stored: bytes) -> int:
+    """Return when stored bytes expire, in ticks; 0 is never."""
+    if not stored or stored[0] < 0x80:
+        return 0
+    if len(stored) < 10:
+        raise _cut()
+    return int.from_bytes(stored[2:10])
+
+
+def _opened(stored: bytes) -> tuple[int, bytes]:
+    return stored_version(stored), stored[_start(stored) :]
+
+
+def _start(stored: bytes) -> int:
+    return 10 if stored[:1] >= b"\x80" else 2
+
+
+def _has_hash(value: object) -> bool:
+    try:
+        hash(value)
+    except (TypeError, ValueError):  # of a memoryview that can be written it is the second
+        return False
+    return True
+
+
+def encode_result(value: object, result_type: object = Any) -> bytes:
+    """Return the bytes of what an idempotent transaction answers, readable as `result_type`."""
+    try:
+        raw = _ordered.encode(value)
+    except Exception as error:
+        raise _unfit_result(value) from error
+    if len(raw) > limits.RESULT_BYTES_MAX:
+        raise _too_large("result", "ResultTooLarge", len(raw), limits.RESULT_BYTES_MAX)
+    decode_result(raw, result_type)
+    return raw
+
+
+def decode_result(raw: bytes, result_type: object = Any) -> Any:
+    """Return a kept result as the type that the function declares (Any: as plain values)."""
+    try:
+        return msgspec.msgpack.decode(raw, type=result_type, dec_hook=read)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise SchemaError(
+            "ResultMismatch",
+            "The kept result is not of the type that the function declares.",
+            facts={"expected": str(result_type)},
+            hint="Declare the return type of the function as what it returns, and change it in "
+            "ways that can read what was kept before.",
+        ) from error
+    except Exception as error:
+        raise DamageError("ValueUnreadable", "A kept result cannot be read.") from error
+
+
+def _explained(error: Exception) -> tuple[str, str]:
+    """Return the path and the reason of msgspec's message, without any value in it."""
+    text, _, path = str(error).partition(" - at `$")
+    if not isinstance(error, msgspec.ValidationError):
+        return "", f"it cannot be written ({type(error).__name__})"
+    reason = text if text.startswith(("Expected", "Object")) else "it breaks a rule of the type"
+    return path.rstrip("`").lstrip("."), reason
+
+
+def _too_large(what: str, code: str, size: int, bytes_max: int) -> LimitExceededError:
+    return LimitExceededError(
+        code,
+        f"The {what} takes {size} bytes; {bytes_max} are allowed.",
+        facts={"bytes": size, "bytes_max": bytes_max},
+        hint="Split it over several keys, or keep large content outside and store its address.",
+    )
+
+
+def _unfit_result(value: object) -> SchemaError:
+    return SchemaError(
+        "ResultNotEncodable",
+        "The result of an idempotent transaction cannot be kept.",
+        facts={"given": type(value).__name__},
+        hint="Return scalars, tuples, Structs or dataclasses of them, or None.",
+    )
+
+
+def _cut() -> DamageError:
+    return DamageError("ValueUnreadable", "A stored value is cut off in its header.")

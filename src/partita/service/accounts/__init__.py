@@ -1,0 +1,1 @@
+"""Accounts, service properties, rate targets, and the path of every request."""

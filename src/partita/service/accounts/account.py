@@ -1,0 +1,147 @@
+"""Accounts: a name, its keys, its tables, queues and blobs; and the set of accounts."""
+
+import contextlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from partita.blobs.engine.engine import BlobEngine
+from partita.blobs.store.sqlite_store import SqliteBlobStore
+from partita.errors import ConfigurationError
+from partita.queues.engine import QueueEngine
+from partita.queues.sqlite_store import SqliteQueueStore
+from partita.service.accounts import service_properties_xml as xml_wire
+from partita.service.accounts.rate_targets import Targets
+from partita.service.accounts.service_properties_xml import ServiceProperties
+from partita.service.accounts.throttled_tables import ThrottledTables
+from partita.service.auth.shared_key import SigningKey
+from partita.storage.database import DATABASE_FILE, Database, Durability
+from partita.storage.store_clock import StoreClock
+from partita.tables.engine import TableEngine
+from partita.tables.sqlite_store import SqliteTableStore
+from partita.ticks import Clock
+
+DEVELOPMENT_ACCOUNT = "devstoreaccount1"
+DEVELOPMENT_KEY = (
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+)
+"""The key that every emulator and SDK knows, and so does everybody else."""
+
+_NAME = re.compile(r"[a-z0-9]{3,24}")
+_PROPERTIES = {
+    "t": "service properties",
+    "q": "queue service properties",
+    "b": "blob service properties",
+}
+"""Under which name the store keeps those of each service."""
+
+
+class Account:
+    """One namespace with its own keys and data. Build it with `open`."""
+
+    database: Database
+    tables: TableEngine
+    queues: QueueEngine
+    blobs: BlobEngine
+    _opened: contextlib.AsyncExitStack
+
+    def __init__(self, name: str, keys: Sequence[str]) -> None:
+        self.name = name
+        self.keys = [SigningKey.from_base64(key) for key in keys]
+        self._properties = dict.fromkeys(_PROPERTIES, ServiceProperties())
+        """By letter of the service; kept in the store, moved only by `set_properties`."""
+        self.is_guarded = DEVELOPMENT_KEY in keys
+        """A web page can sign with the well-known key, so browsers get stricter rules."""
+
+    @classmethod
+    async def open(
+        cls,
+        name: str,
+        keys: Sequence[str],
+        *,
+        root: Path | None,
+        durability: Durability = Durability.FULL,
+        clock: Clock,
+        targets: Targets | None = None,
+    ) -> "Account":
+        """Open an account in its folder below `root`; None keeps it in memory.
+
+        With `targets`, its tables refuse what is above them.
+        """
+        account = cls(check_account_name(name), keys)
+        folder = None if root is None else root / name
+        if root is not None and (root / DATABASE_FILE).exists():
+            raise ConfigurationError(
+                "FolderUnusable",
+                f"The folder {root} is that of an account.",
+                hint=f"Give the folder above it: {root.parent}",
+            )
+        database = await Database.open(folder, durability=durability)
+        async with contextlib.AsyncExitStack() as opened:
+            opened.push_async_callback(database.close)
+            store_clock = StoreClock(database, clock)
+            tables = await SqliteTableStore.open(database, store_clock=store_clock)
+            account.tables = (
+                TableEngine(tables) if targets is None else ThrottledTables(tables, name, targets)
+            )
+            opened.push_async_callback(tables.close)
+            account.queues = QueueEngine(await SqliteQueueStore.open(database, store_clock))
+            opened.push_async_callback(account.queues.close)
+            account.blobs = BlobEngine(await SqliteBlobStore.open(database, store_clock))
+            opened.push_async_callback(account.blobs.close)
+            await account._read_properties()
+            account.database = database
+            account._opened = opened.pop_all()
+        return account
+
+    async def close(self) -> None:
+        """Finish what was accepted, the latest opened first, and give the folder free."""
+        await self._opened.aclose()
+
+    async def _read_properties(self) -> None:
+        for letter, setting in _PROPERTIES.items():
+            stored = await self.tables.store.get_setting(setting)
+            if stored is not None:
+                self._properties[letter] = xml_wire.decode(stored)
+
+    def properties_of(self, letter: str) -> ServiceProperties:
+        """Return the settings of one service, named by its letter."""
+        return self._properties[letter]
+
+    async def set_properties(self, letter: str, properties: ServiceProperties) -> None:
+        await self.tables.store.set_setting(_PROPERTIES[letter], xml_wire.encode(properties))
+        self._properties[letter] = properties
+
+
+class Accounts:
+    """The accounts of one server, by name."""
+
+    def __init__(self, accounts: Iterable[Account], clock: Clock) -> None:
+        self._by_name = {account.name: account for account in accounts}
+        # It has keys but no tables: nobody passes its authentication.
+        self._nobody = Account("", [])
+        self._nobody.keys = [SigningKey(clock.random_bytes(64))]
+
+    def find(self, name: str) -> Account:
+        """Return the account, or one whose key nobody has: both refuse in the same time."""
+        return self._by_name.get(name, self._nobody)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def __iter__(self) -> Iterator[Account]:
+        return iter(self._by_name.values())
+
+    async def close(self) -> None:
+        for account in self:
+            await account.close()
+
+
+def check_account_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            "Configuration",
+            f"{name!r} cannot be an account name.",
+            hint="Use 3 to 24 lower-case letters and digits.",
+        )
+    return name

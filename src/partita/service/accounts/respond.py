@@ -1,0 +1,301 @@
+"""The one request path of the three services: from a Request to a Response, socket or not.
+
+locate → guard → version → preflight → authenticate, then the service decodes, authorises,
+performs and encodes. The first PartitaError on the way becomes the answer.
+"""
+
+import logging
+import re
+from collections.abc import Container, Sequence
+from functools import lru_cache
+from typing import Protocol
+
+import msgspec
+
+from partita.errors import InvalidRequestError, NotAuthorizedError, PartitaError
+from partita.policies import Policy
+from partita.service.accounts.account import Account, Accounts
+from partita.service.accounts.service_properties_xml import ServiceProperties
+from partita.service.auth import bearer, cors, shared_key
+from partita.service.auth import browser_guard as browsers
+from partita.service.auth.policy import parse_time
+from partita.service.auth.sas import (
+    ANONYMOUS,
+    FULL,
+    OBJECT,
+    READ,
+    WRITE,
+    Grant,
+    Need,
+    Sas,
+    check_single_credential,
+    evaluate,
+    no_credentials,
+    parse_sas,
+)
+from partita.service.formats.address import Target, locate, parse_query
+from partita.service.formats.error_wire import ACCOUNT_SETTING, is_told, message_of
+from partita.service.http.request import Request, Response
+from partita.tables import edm
+from partita.ticks import TICKS_PER_DAY, Clock
+
+logger = logging.getLogger("partita.service")
+
+VERSION_DAYS_AHEAD_MAX = 5 * 366
+"""A version further ahead than this is a mistake; nearer ones are served as the newest we know."""
+
+NAME_CHARACTERS_SHOWN = 64
+"""Of an account name that a client made up, in the log."""
+WARNING_SECONDS = 60
+"""How often the log warns of refusals that the same setting would cure."""
+
+_NO_PROPERTIES = ServiceProperties()
+_VERSION = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_API_VERSION = re.compile(r"(?:^|&)api-version=(\d{4}-\d\d-\d\d)(?:&|$)", re.ASCII)
+"""Old .NET clients name the version so beside a SAS."""
+_CLIENT_REQUEST_ID = re.compile(r"[\x20-\x7e]{1,1024}")
+
+
+class Asked(msgspec.Struct, frozen=True, gc=False):
+    """A request that passed the front: what is asked, of whom, and what the asker may do."""
+
+    request: Request
+    target: Target
+    account: Account
+    pairs: list[tuple[str, str]]
+    """The query parameters, decoded; order and repetition are kept."""
+    grant: Grant
+    request_id: str
+    version: str
+    now: int
+
+
+class Service(Protocol):
+    """What the front asks of a service."""
+
+    letter: str
+    """Its letter in `ss` of an account SAS: t, q or b."""
+    name: str
+    """Its label in host names and in what a service SAS signs: table, queue or blob."""
+    default_version: str
+    """The version of requests that name none."""
+    allows_anonymous: bool
+    """A request without credentials may come in, with a grant for nothing."""
+
+    async def policies(self, account: Account, sas: Sas) -> Sequence[Policy]:
+        """Return the stored policies of what a service SAS is for; none if it is not there."""
+        ...
+
+    async def answer(self, asked: Asked) -> Response:
+        """Answer a request of somebody who is known: decode, authorise, perform, encode."""
+        ...
+
+    def is_cacheable(self, request: Request) -> bool:
+        """Tell whether the front leaves Cache-Control to the answer itself."""
+        ...
+
+    def refuse(
+        self, error: PartitaError, message: str, request: Request, extra: list[tuple[str, str]]
+    ) -> Response:
+        """Return the answer that an error is, in the form of this service."""
+        ...
+
+
+class Front:
+    """Answers the requests of one service for a set of accounts."""
+
+    def __init__(
+        self,
+        service: Service,
+        accounts: Accounts,
+        clock: Clock,
+        *,
+        allowed_hosts: Container[str] = (),
+        skew_seconds: int | None = shared_key.SKEW_SECONDS,
+    ) -> None:
+        self.service = service
+        self.accounts = accounts
+        self._clock = clock
+        self._allowed_hosts = allowed_hosts
+        self._skew_seconds = skew_seconds
+        self._bounds_versions = service.letter != "t"
+        """Clients of tables ask for any version; those of the others want to hear of a mistake."""
+        self._request_ids = _RequestIds(clock)
+        self._warn_again_at: dict[str, float] = {}
+        """By setting: until then refusals that it would cure are logged without a warning."""
+
+    async def respond(self, request: Request) -> Response:
+        """Answer one request; whatever is wrong with it is an answer too."""
+        service, request_id = self.service, self._request_ids.take()
+        now, properties, unserved = self._clock.ticks(), _NO_PROPERTIES, ""
+        version = request.headers.get("x-ms-version")
+        today = now // TICKS_PER_DAY if self._bounds_versions else None
+        is_versioned = version is not None and is_served(version, today)
+        if version is None or not is_versioned:
+            version = _unnamed_version(request, service.default_version)
+        try:
+            host = request.headers.get("host", "")
+            target = locate(request.scheme, host, request.path, self.accounts, service.name)
+            account = self.accounts.find(target.account)
+            properties = account.properties_of(service.letter)
+            unserved = "" if account.name else target.account
+            if account.is_guarded:
+                browsers.guard(request, properties.cors, self._allowed_hosts)
+            if not is_versioned:
+                _check_unversioned(request)
+                version = _unnamed_version(request, properties.default_version or version)
+            if request.method == "OPTIONS":
+                response = cors.preflight(properties.cors, request)
+            else:
+                pairs = parse_query(request.query)
+                sas = parse_sas(pairs, service.letter, target.path) if pairs else None
+                if sas is None:
+                    grant = self._check_signature(request, account, now)
+                else:
+                    grant = await self._evaluate(sas, request, account, now)
+                response = await service.answer(
+                    Asked(request, target, account, pairs, grant, request_id, version, now)
+                )
+        except PartitaError as error:
+            response = self._refuse(error, request, request_id, unserved)
+        headers = response.headers
+        headers += (
+            ("x-ms-request-id", request_id),
+            ("x-ms-version", version),
+            ("X-Content-Type-Options", "nosniff"),
+        )
+        if not service.is_cacheable(request):
+            headers.append(("Cache-Control", "no-cache"))
+        client_request_id = request.headers.get("x-ms-client-request-id")
+        if client_request_id is not None and _CLIENT_REQUEST_ID.fullmatch(client_request_id):
+            headers.append(("x-ms-client-request-id", client_request_id))
+        if properties.cors and request.method != "OPTIONS":
+            headers.extend(cors.response_headers(properties.cors, request))
+        return response
+
+    def _check_signature(self, request: Request, account: Account, now: int) -> Grant:
+        authorization = request.headers.get("authorization")
+        if authorization is None:
+            if not self.service.allows_anonymous:
+                raise no_credentials()
+            if not account.name:
+                # No account of this name: the answer is that of a container that is not open.
+                looks = request.method in ("GET", "HEAD")
+                ANONYMOUS.check(Need(OBJECT, READ if looks else WRITE))
+            return ANONYMOUS
+        if authorization.startswith("Bearer "):
+            raise bearer.challenge(request)
+        shared_key.authenticate(
+            request, account.name, account.keys, now, self._skew_seconds, self.service.letter
+        )
+        return FULL
+
+    async def _evaluate(self, sas: Sas, request: Request, account: Account, now: int) -> Grant:
+        check_single_credential(request, sas)
+        policies: Sequence[Policy] = ()
+        if sas.policy_id and account.name:
+            policies = await self.service.policies(account, sas)
+        return evaluate(
+            sas,
+            service=self.service.letter,
+            account=account.name,
+            keys=account.keys,
+            policies=policies,
+            now=now,
+            peer=request.peer,
+            scheme=request.scheme,
+        )
+
+    def _refuse(
+        self, error: PartitaError, request: Request, request_id: str, unserved: str
+    ) -> Response:
+        """Return the answer; `unserved` is the name that was addressed, if no account has it."""
+        if unserved and error.code == "AuthenticationFailed" and not error.setting:
+            error = _not_served(unserved)
+        message = message_of(error, request_id, self._clock.ticks(), index=None)
+        extra: list[tuple[str, str]] = []
+        challenge = error.facts.get("www_authenticate")
+        if isinstance(challenge, str):
+            extra.append(("WWW-Authenticate", challenge))
+        if error.code in ("ServerBusy", "StoreFull"):
+            extra.append(("Retry-After", str(error.facts.get("retry_after", 1))))
+        self._log(error, request_id)
+        # A stranger must not learn from the answer which part of the credentials was wrong.
+        if error.hint and (is_told(error) or not isinstance(error, NotAuthorizedError)):
+            extra.append(("x-partita-hint", error.hint))
+        return self.service.refuse(error, message, request, extra)
+
+    def _log(self, error: PartitaError, request_id: str) -> None:
+        """Log who is not let in, and warn of what a setting would cure, but not all the time."""
+        setting = error.setting
+        if not setting and not isinstance(error, NotAuthorizedError):
+            return
+        level, now = logging.INFO, self._clock.monotonic()
+        if setting and now >= self._warn_again_at.get(setting, now):
+            self._warn_again_at[setting] = now + WARNING_SECONDS
+            level = logging.WARNING
+        logger.log(level, "%s refused: %s %s", request_id, error.code, error.hint)
+
+
+class _RequestIds:
+    """Identifiers in the form of a GUID: random once, then counted, so that they cost little."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._front = clock.new_id()[:24]
+        self._count = int.from_bytes(clock.random_bytes(4), "big")
+
+    def take(self) -> str:
+        self._count += 1
+        return f"{self._front}{self._count:012x}"
+
+
+def _unnamed_version(request: Request, default: str) -> str:
+    """Return the API version of a request whose header names none that is served."""
+    if "api-version=" not in request.query:
+        return default
+    in_query = _API_VERSION.search(request.query)
+    return default if in_query is None else in_query[1]
+
+
+def _check_unversioned(request: Request) -> None:
+    """Refuse a version that is no date, or one of a future that nobody can know."""
+    named = request.headers.get("x-ms-version")
+    if named is None:
+        return
+    raise InvalidRequestError(
+        "InvalidHeaderValue",
+        "The value for one of the HTTP headers is not in the correct format.",
+        facts={"elements": [("HeaderName", "x-ms-version"), ("HeaderValue", named)]},
+        hint="x-ms-version is a date such as 2019-02-02, at most five years ahead: set the"
+        " api_version of the client.",
+        setting="api_version",
+    )
+
+
+@lru_cache(maxsize=256)
+def is_served(version: str, today: int | None) -> bool:
+    """Tell whether a version is a date, and one that some client of today can mean."""
+    if _VERSION.fullmatch(version) is None or parse_time(version) is None:
+        return False
+    return (
+        today is None
+        or version <= edm.text_of((today + VERSION_DAYS_AHEAD_MAX) * TICKS_PER_DAY)[:10]
+    )
+
+
+def _not_served(account: str) -> NotAuthorizedError:
+    """Return what a wrong signature is answered with, and what is wrong for the log."""
+    return shared_key.authentication_failed(
+        hint=f"No account {account[:NAME_CHARACTERS_SHOWN]!r} is served: start the server with"
+        f" {ACCOUNT_SETTING}, or correct the account name of the client.",
+        setting=ACCOUNT_SETTING,
+    )
+
+
+def read_only() -> InvalidRequestError:
+    """Return the refusal of a write that was sent to the secondary endpoint."""
+    return InvalidRequestError(
+        "InsufficientAccountPermissions",
+        "Write operations are not allowed.",
+        hint="The secondary endpoint only reads.",
+    )

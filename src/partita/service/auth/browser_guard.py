@@ -1,0 +1,71 @@
+"""What a web page may ask of an account whose key everybody knows: next to nothing. Pure.
+
+A page can sign with the well-known key and send simple requests to this machine, so that for
+such an account the signature proves nothing about who is asking.
+"""
+
+from collections.abc import Container, Sequence
+from functools import lru_cache
+
+from partita.errors import InvalidRequestError, NotAuthorizedError
+from partita.service.auth import cors
+from partita.service.auth.cors import CorsRule, find_rule
+from partita.service.http.request import Request
+
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
+
+
+class _EveryHost:
+    def __contains__(self, _name: object) -> bool:
+        return True
+
+
+EVERY_HOST: Container[str] = _EveryHost()
+"""For requests inside a request: the outer one was looked at already."""
+
+
+def guard(request: Request, rules: Sequence[CorsRule], allowed_hosts: Container[str]) -> None:
+    """Refuse what a foreign web page could send.
+
+    The page's origin must be allowed by a CORS rule of the account, and the Host header must
+    name this machine (a name that an attacker points at it does not).
+    """
+    headers = request.headers
+    host = headers.get("host", "")
+    name = _name_of(host)
+    if not _is_loopback(host) and name not in allowed_hosts:
+        raise InvalidRequestError(
+            "InvalidHeaderValue",
+            "The value for one of the HTTP headers is not in the correct format.",
+            facts={"elements": [("HeaderName", "Host"), ("HeaderValue", host)]},
+            hint=f"Host {name!r} is not allowed for the development account: start the server"
+            f" with --allowed-host {name}, or serve an account with a key of its own.",
+            setting="--allowed-host",
+        )
+    if "origin" in headers or "cross-site" in headers.get("sec-fetch-site", ""):
+        _check_origin(request, rules)
+
+
+@lru_cache(maxsize=256)
+def _is_loopback(host: str) -> bool:
+    name = _name_of(host)
+    return name in _LOOPBACK or name.endswith(".localhost")
+
+
+def _name_of(host: str) -> str:
+    """Return the host without its port."""
+    host = host.rpartition("@")[2].lower()
+    return host[: host.rfind("]") + 1] if host.startswith("[") else host.partition(":")[0]
+
+
+def _check_origin(request: Request, rules: Sequence[CorsRule]) -> None:
+    origin = request.headers.get("origin")
+    method = request.headers.get("access-control-request-method", request.method)
+    if origin is None or find_rule(rules, origin, method) is None:
+        raise NotAuthorizedError(
+            "CorsPreflightFailure" if request.method == "OPTIONS" else "AuthorizationFailure",
+            "This request is not authorized to perform this operation.",
+            hint="A browser's request to the development account needs a CORS rule for its origin"
+            " and method: add one to the properties of the service.",
+            setting=cors.SETTING,
+        )

@@ -1,0 +1,95 @@
+"""Stored access policies: what may be stored, and how a policy completes the terms of a SAS.
+
+A term is given by the token or by its policy, never by both: who edits a policy must be able to
+trust that it rules.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from partita.errors import InvalidRequestError, LimitExceededError
+from partita.policies import Policy
+from partita.service.auth.shared_key import authentication_failed
+from partita.tables import edm, limits
+
+LETTERS = {"t": "raud", "q": "raup", "b": "racwdxyltfmeopi"}
+"""The permissions that a SAS or policy of each service may hold."""
+TABLE_LETTERS = LETTERS["t"]
+
+
+class Terms(msgspec.Struct, frozen=True, gc=False):
+    """When and what: the part of a SAS that a policy can supply. Empty means not given."""
+
+    start: str = ""
+    expiry: str = ""
+    permissions: str = ""
+
+
+def check_policies(policies: Sequence[Policy], letters: str = TABLE_LETTERS) -> None:
+    """Raise unless these policies may be stored together."""
+    if len(policies) > limits.POLICIES_MAX:
+        raise LimitExceededError(
+            "InvalidXmlDocument",
+            "XML specified is not syntactically valid.",
+            hint=f"A table holds at most {limits.POLICIES_MAX} stored access policies.",
+        )
+    if len({policy.id for policy in policies}) != len(policies):
+        raise InvalidRequestError(
+            "InvalidXmlDocument",
+            "XML specified is not syntactically valid.",
+            hint="Two policies have the same Id.",
+        )
+    for policy in policies:
+        _check_policy(policy, letters)
+
+
+def _check_policy(policy: Policy, letters: str) -> None:
+    if not 0 < len(policy.id) <= limits.POLICY_ID_CHARACTERS_MAX:
+        raise _bad_value(hint=f"An Id has 1 to {limits.POLICY_ID_CHARACTERS_MAX} characters.")
+    for time in (policy.start, policy.expiry):
+        if time is not None and parse_time(time) is None:
+            raise _bad_value(hint="Start and Expiry are ISO 8601 times.")
+    if policy.permission is not None and not set(policy.permission) <= set(letters):
+        raise _bad_value(hint=f"Permission holds letters of '{letters}'.")
+
+
+def _bad_value(*, hint: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        "InvalidXmlNodeValue",
+        "The value provided for one of the XML nodes in the request body was not in the correct"
+        " format.",
+        hint=hint,
+    )
+
+
+def parse_time(text: str) -> int | None:
+    """Find the ticks of a time in a SAS or policy; None if it is none that can be printed."""
+    ticks = edm.ticks_of(text)
+    if ticks is None or not edm.TICKS_MIN <= ticks <= edm.TICKS_MAX:
+        return None
+    return ticks
+
+
+def merge(given: Terms, policy: Policy | None) -> Terms:
+    """Return the terms of a token completed by its policy.
+
+    Start may be missing in both; expiry and permissions may not.
+    """
+    terms = given
+    if policy is not None:
+        terms = Terms(
+            _one_of("st", given.start, policy.start),
+            _one_of("se", given.expiry, policy.expiry),
+            _one_of("sp", given.permissions, policy.permission),
+        )
+    for name, value in (("se", terms.expiry), ("sp", terms.permissions)):
+        if not value:
+            raise authentication_failed(hint=f"{name} is given neither by the SAS nor by a policy.")
+    return terms
+
+
+def _one_of(name: str, given: str, stored: str | None) -> str:
+    if given and stored:
+        raise authentication_failed(hint=f"{name} is given by the SAS and by its policy.")
+    return given or stored or ""

@@ -1,0 +1,650 @@
+"""Shared access signatures: one evaluation, and one string to sign, for every operation.
+
+`parse_sas` reads what a request brought, `evaluate` turns it into a Grant, and the grant checks
+each operation's Need. An empty value and a missing one are the same, because the signature
+cannot tell them apart. The three services differ in what a token of theirs covers and in the
+slots that follow its version.
+"""
+
+import binascii
+import ipaddress
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from partita.errors import NotAuthorizedError
+from partita.keys import prefix_range
+from partita.policies import Policy
+from partita.service.auth.policy import LETTERS, Terms, merge, parse_time
+from partita.service.auth.shared_key import SigningKey, authentication_failed, malformed
+from partita.service.formats.address import split_container
+from partita.service.http.request import Request
+from partita.tables.entity import EntityKey
+from partita.tables.paging import FIRST, KeyRange, after
+
+SERVICE, CONTAINER, OBJECT = "s", "c", "o"
+"""Resource types: the service itself; a table, queue or container; an entity, message or blob."""
+
+# What operations need: alternatives, and of an alternative all its letters.
+READ = ("r",)
+WRITE = ("w",)
+LIST = ("l",)
+CREATE = ("c", "w")
+ADD = ("a",)
+UPDATE = ("u",)
+UPSERT = ("au",)
+DELETE = ("d",)
+PROCESS = ("p",)
+APPEND = ("a", "w")
+BREAK_LEASE = ("w", "d")
+DELETE_VERSION = ("x",)
+TAGS = ("t",)
+FIND_BY_TAGS = ("f",)
+
+EVERYWHERE = KeyRange()
+
+BLOB, BLOB_SNAPSHOT, BLOB_VERSION, DIRECTORY, WHOLE_CONTAINER = "b", "bs", "bv", "d", "c"
+"""What `sr` of a blob SAS names."""
+
+_IP_VERSION = "2015-04-05"
+"""The first version with sip, spr, account SAS and mismatch codes."""
+_PREFIX_VERSION = "2015-02-21"
+"""The first version that signs the name of the service."""
+_SCOPE_VERSION = "2020-12-06"
+"""The first version that signs the encryption scope of an account SAS."""
+_FIRST_VERSION = "2012-02-12"
+_HEADERS_VERSION = "2013-08-15"
+"""The first version whose blob SAS sets headers of the answer."""
+_RESOURCE_VERSION = "2018-11-09"
+"""The first version that signs `sr` and a snapshot: before it, `sr` may only be b or c."""
+_DIRECTORY_VERSION = "2020-02-10"
+
+_SERVICE_NAMES = {"t": "table", "q": "queue", "b": "blob"}
+_KEY_SLOTS = ("start_partition_key", "start_row_key", "end_partition_key", "end_row_key")
+_OVERRIDES = {
+    "cache_control": "Cache-Control",
+    "content_disposition": "Content-Disposition",
+    "content_encoding": "Content-Encoding",
+    "content_language": "Content-Language",
+    "content_type": "Content-Type",
+}
+"""The fields rscc to rsct, in the order in which they are signed, and what they override."""
+_ACCOUNT_SLOTS = (
+    *("permissions", "services", "resource_types", "start", "expiry"),
+    *("ip_range", "protocols", "version"),
+)
+_FIELDS = {
+    "sv": "version",
+    "ss": "services",
+    "srt": "resource_types",
+    "sp": "permissions",
+    "st": "start",
+    "se": "expiry",
+    "sip": "ip_range",
+    "spr": "protocols",
+    "ses": "encryption_scope",
+    "si": "policy_id",
+    "tn": "table",
+    "spk": "start_partition_key",
+    "srk": "start_row_key",
+    "epk": "end_partition_key",
+    "erk": "end_row_key",
+    "sr": "resource",
+    "sdd": "directory_depth",
+    "rscc": "cache_control",
+    "rscd": "content_disposition",
+    "rsce": "content_encoding",
+    "rscl": "content_language",
+    "rsct": "content_type",
+    "sig": "signature",
+}
+_TABLE_FIELDS = frozenset({"tn", "spk", "srk", "epk", "erk"})
+_BLOB_FIELDS = frozenset({"sdd", "rscc", "rscd", "rsce", "rscl", "rsct"})
+_FOREIGN = {
+    "t": _BLOB_FIELDS | {"sr"},
+    "q": _BLOB_FIELDS | _TABLE_FIELDS,
+    "b": _TABLE_FIELDS,
+}
+"""What each service does not sign, and therefore does not hear."""
+_DELEGATED = frozenset({"skoid", "sktid", "skt", "ske", "sks", "skv"})
+"""Fields of a token that is signed with a key of Entra ID instead of the account's."""
+_VERSION = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_LETTERS = re.compile(r"[a-z]*")
+_DEPTH = re.compile(r"[1-9]\d{0,2}", re.ASCII)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_LAST_UNIT = "\uffff"
+
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+class BlobScope(NamedTuple):
+    """One blob, or with a directory's SAS what lies below it."""
+
+    container: str
+    blob: str
+    snapshot: str | None = None
+    version_id: str | None = None
+
+
+Scope = str | BlobScope
+"""What a service SAS is for: a table, queue or container by its name, or a blob."""
+
+
+class Need(msgspec.Struct, frozen=True, gc=False):
+    """What one operation requires of whoever asks for it."""
+
+    resource: str
+    permissions: tuple[str, ...]
+    scope: Scope | None = None
+    """What a service SAS must cover; None: no service SAS will do.
+
+    Listing blobs needs `BlobScope(container, prefix)`.
+    """
+    key: EntityKey | None = None
+    by_key_only: bool = False
+    """No SAS will do, as for access policies."""
+
+    @property
+    def is_read(self) -> bool:
+        return self.permissions == READ
+
+
+class Grant(msgspec.Struct, frozen=True, gc=False):
+    """What an authenticated request may do."""
+
+    everything: bool = False
+    permissions: str = ""
+    service: str = "t"
+    """The service that was asked."""
+    services: str = ""
+    resource_types: str = ""
+    scope: Scope | None = None
+    """What a service SAS is for; a table folded to lower case. None: an account SAS."""
+    resource: str = ""
+    """Of a blob SAS: what its scope is, as `sr` says it."""
+    span: KeyRange = EVERYWHERE
+    """Reads see only these keys: it is ANDed to the plan, never applied to its outcome."""
+    hides_refusals: bool = False
+    """Versions before 2015-04-05 say "not found" where they mean "not permitted"."""
+    overrides: tuple[tuple[str, str], ...] = ()
+    """Headers that a blob SAS sets in the answer to a read of the blob."""
+    is_anonymous: bool = False
+    public_access: str | None = None
+    """Of an anonymous request: how far its container is open, `blob` or `container`."""
+
+    @property
+    def is_account_sas(self) -> bool:
+        return not self.everything and not self.is_anonymous and self.scope is None
+
+    def opened(self, public_access: str | None) -> "Grant":
+        """Return the grant of an anonymous request whose container is known."""
+        return Grant(is_anonymous=True, public_access=public_access)
+
+    def check(self, need: Need) -> None:
+        """Raise NotAuthorizedError unless the operation is granted.
+
+        A read outside the span passes: `span` hides what it may not see.
+        """
+        if self.everything:
+            return
+        if self.is_anonymous:
+            self._check_public(need)
+            return
+        if need.by_key_only:
+            raise _forbidden("")
+        if self.scope is None:
+            self._check_account_scope(need)
+        elif not self._covers(need):
+            raise _forbidden("")
+        if not any(set(letters) <= set(self.permissions) for letters in need.permissions):
+            raise self._lacks_permission()
+        # A write that names no key cannot be shown to stay inside, so it is outside.
+        if (
+            not need.is_read
+            and self.span != EVERYWHERE
+            and (need.key is None or not self.span.contains(need.key))
+        ):
+            raise _forbidden("")
+
+    def _check_public(self, need: Need) -> None:
+        is_looking = not need.by_key_only and need.permissions in (READ, LIST)
+        if not is_looking:
+            raise no_credentials()
+        if need.resource == OBJECT and need.is_read and self.public_access is not None:
+            return
+        if need.resource == CONTAINER and self.public_access == "container":
+            return
+        # Whether there is such a container is nobody's business either.
+        raise NotAuthorizedError("ResourceNotFound", "The specified resource does not exist.")
+
+    def _check_account_scope(self, need: Need) -> None:
+        if self.service not in self.services:
+            raise _forbidden("Service")
+        if need.resource not in self.resource_types:
+            raise _forbidden("ResourceType")
+
+    def _covers(self, need: Need) -> bool:
+        mine, asked = self.scope, need.scope
+        if isinstance(mine, BlobScope):
+            return isinstance(asked, BlobScope) and self._covers_blob(mine, asked, need.resource)
+        if isinstance(asked, BlobScope):
+            return asked.container == mine
+        if asked is None:
+            return False
+        if self.service == "t":
+            return need.resource == OBJECT and asked.lower() == mine
+        return asked == mine
+
+    def _covers_blob(self, mine: BlobScope, asked: BlobScope, resource: str) -> bool:
+        if mine.container != asked.container:
+            return False
+        if self.resource == DIRECTORY:
+            # A listing by the directory's bare name would show its namesakes: `a` shows `ab`.
+            is_itself = resource == OBJECT and asked.blob == mine.blob
+            return is_itself or asked.blob.startswith(f"{mine.blob}/")
+        if resource != OBJECT or mine.blob != asked.blob:
+            return False
+        # The SAS of a blob is good for its snapshots; that of a snapshot for nothing else.
+        return self.resource == BLOB or mine == asked
+
+    def _lacks_permission(self) -> NotAuthorizedError:
+        if self.hides_refusals:
+            return NotAuthorizedError("ResourceNotFound", "The specified resource does not exist.")
+        return _forbidden("Permission")
+
+
+FULL = Grant(everything=True)
+ANONYMOUS = Grant(is_anonymous=True)
+
+
+class Sas(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The fields of a token, decoded once and otherwise as given: they are signed as text."""
+
+    version: str
+    services: str = ""
+    resource_types: str = ""
+    permissions: str = ""
+    start: str = ""
+    expiry: str = ""
+    ip_range: str = ""
+    protocols: str = ""
+    encryption_scope: str = ""
+    policy_id: str = ""
+    table: str = ""
+    start_partition_key: str = ""
+    start_row_key: str = ""
+    end_partition_key: str = ""
+    end_row_key: str = ""
+    resource: str = ""
+    directory_depth: str = ""
+    cache_control: str = ""
+    content_disposition: str = ""
+    content_encoding: str = ""
+    content_language: str = ""
+    content_type: str = ""
+    signature: str = ""
+    container: str = ""
+    """Queue or container of a service SAS. Like the two below from the address, not the token."""
+    blob: str = ""
+    """The blob, or the directory when `resource` is d."""
+    snapshot: str = ""
+    """The blob snapshot or version that is asked for, where `resource` says that it is signed."""
+
+    @property
+    def is_account_sas(self) -> bool:
+        return bool(self.services or self.resource_types)
+
+    @property
+    def name(self) -> str:
+        """What a service SAS is for, as its canonical resource names it."""
+        if self.table:
+            return self.table.lower()
+        return f"{self.container}/{self.blob}" if self.blob else self.container
+
+    @property
+    def scope(self) -> Scope | None:
+        if self.is_account_sas:
+            return None
+        if not self.blob:
+            return self.name
+        snapshot = self.snapshot if self.resource == BLOB_SNAPSHOT else None
+        version_id = self.snapshot if self.resource == BLOB_VERSION else None
+        return BlobScope(self.container, self.blob, snapshot, version_id)
+
+    @property
+    def overrides(self) -> tuple[tuple[str, str], ...]:
+        """The headers that a blob SAS sets; only where its signature covers them."""
+        if not self.resource or self.version < _HEADERS_VERSION:
+            return ()
+        pairs = [(header, str(getattr(self, field))) for field, header in _OVERRIDES.items()]
+        return tuple((header, value) for header, value in pairs if value)
+
+    @property
+    def span(self) -> KeyRange:
+        lower = FIRST
+        if self.start_partition_key:
+            lower = EntityKey(self.start_partition_key, self.start_row_key)
+        upper = None
+        if self.end_partition_key and self.end_row_key:
+            upper = _behind(self.end_partition_key, self.end_row_key)
+        elif self.end_partition_key:
+            upper = EntityKey(after(self.end_partition_key), "")
+        return KeyRange(lower, upper)
+
+    def __repr__(self) -> str:
+        return f"Sas(version={self.version!r}, name={self.name!r}, signature=***)"
+
+
+def _behind(partition_key: str, row_key: str) -> EntityKey:
+    """Return where a range ends whose last keys these are.
+
+    U+FFFF is the last character where keys sort by UTF-16 units: a row key that ends with it
+    stands for everything with the same beginning, characters beyond U+FFFF too.
+    """
+    stem = row_key.removesuffix(_LAST_UNIT)
+    if stem == row_key:
+        return EntityKey(partition_key, after(row_key))
+    end = prefix_range(stem)[1]
+    return EntityKey(after(partition_key), "") if end is None else EntityKey(partition_key, end)
+
+
+def check_single_credential(request: Request, sas: Sas | None) -> None:
+    """Raise if a request brings a SAS and an Authorization header: which should rule?"""
+    if sas is not None and "authorization" in request.headers:
+        raise malformed(hint="Send a SAS or an Authorization header, not both.")
+
+
+def parse_sas(
+    parameters: Sequence[tuple[str, str]], service: str = "t", path: str = ""
+) -> Sas | None:
+    """Find the SAS among decoded query parameters; None without `sig`.
+
+    `path` is what follows the account: it names what a SAS of a queue or blob is for. A token
+    that could not have been meant is refused with 403: a field given twice, a row key without
+    its partition key, a range or a time that is none.
+    """
+    if not any(name == "sig" for name, _ in parameters):
+        return None
+    fields: dict[str, str] = {}
+    for name, value in parameters:
+        if name in _DELEGATED and value:
+            raise _forbidden("")
+        field = _FIELDS.get(name)
+        if field is None or name in _FOREIGN[service]:
+            continue
+        if field in fields:
+            raise authentication_failed(hint=f"{name} is given more than once.")
+        # A line feed would let one signed text be read as other fields.
+        if _CONTROL.search(value):
+            raise authentication_failed(hint=f"{name} holds a control character.")
+        fields[field] = value
+    sas = Sas(**{"version": "", **fields})
+    if not sas.is_account_sas and service != "t":
+        sas = _with_address(sas, service, path, parameters)
+    _check_version(sas, service)
+    _check_kind(sas, service)
+    _check_values(sas, service)
+    return sas
+
+
+def _with_address(sas: Sas, service: str, path: str, parameters: Sequence[tuple[str, str]]) -> Sas:
+    """Add what a service SAS is for, which tokens of queues and blobs leave to the address."""
+    if service == "q":
+        return msgspec.structs.replace(sas, container=split_container(path)[0])
+    options = {name.lower(): value for name, value in parameters}
+    container, blob = split_container(path)
+    # Asking for the account at a container names the container all the same.
+    is_container = options.get("restype", "").lower() in ("container", "account")
+    if not blob and not is_container:
+        container, blob = "$root", container
+    if sas.resource == WHOLE_CONTAINER:
+        return msgspec.structs.replace(sas, container=container)
+    if sas.resource == DIRECTORY:
+        below = options.get("prefix", "") if is_container else blob
+        depth = int(sas.directory_depth) if _DEPTH.fullmatch(sas.directory_depth) else 0
+        blob = "/".join(below.split("/")[:depth])
+    names = {BLOB_SNAPSHOT: "snapshot", BLOB_VERSION: "versionid"}
+    snapshot = options.get(names.get(sas.resource, ""), "")
+    return msgspec.structs.replace(sas, container=container, blob=blob, snapshot=snapshot)
+
+
+def _check_version(sas: Sas, service: str) -> None:
+    if service == "b" and not sas.version and not sas.is_account_sas:
+        return  # the oldest tokens of blobs name no version
+    first = _IP_VERSION if sas.is_account_sas else _FIRST_VERSION
+    known = _VERSION.fullmatch(sas.version) and parse_time(sas.version) is not None
+    if not known or sas.version < first:
+        raise authentication_failed(hint=f"sv must be a version from {first} on.")
+
+
+def _check_kind(sas: Sas, service: str) -> None:
+    if service == "t":
+        _check_table_kind(sas)
+    elif sas.is_account_sas:
+        if sas.policy_id or sas.resource:
+            raise authentication_failed(hint="A SAS has either ss and srt, or is for one thing.")
+    elif service == "q":
+        if not sas.container or "/" in sas.container or sas.resource:
+            raise authentication_failed(hint="The SAS of a queue is for a queue and has no sr.")
+    else:
+        _check_blob_kind(sas)
+    if sas.is_account_sas:
+        if not (sas.services and set(sas.services) <= set("bqtf")):
+            raise authentication_failed(hint="ss holds letters of 'bqtf'.")
+        if not (sas.resource_types and set(sas.resource_types) <= set("sco")):
+            raise authentication_failed(hint="srt holds letters of 'sco'.")
+
+
+def _check_table_kind(sas: Sas) -> None:
+    of_table = bool(sas.table or sas.policy_id or sas.start_partition_key or sas.end_partition_key)
+    if sas.is_account_sas == of_table:
+        raise authentication_failed(hint="A SAS has either ss and srt, or tn.")
+    if of_table and not (sas.table.isascii() and sas.table.isalnum()):
+        raise authentication_failed(hint="tn is not the name of a table.")
+
+
+def _check_blob_kind(sas: Sas) -> None:
+    if sas.resource not in _RESOURCE_SINCE or sas.version < _RESOURCE_SINCE[sas.resource]:
+        # Where sr is not signed, whoever holds the token of a blob could make it a directory's.
+        raise authentication_failed(hint="sr is b, c, bs, bv or d, as its version knows it.")
+    is_named = bool(sas.container) and "/" not in sas.container
+    if not is_named or (sas.resource != WHOLE_CONTAINER and not sas.blob):
+        raise authentication_failed(hint="The SAS is for something else than is asked for.")
+    if sas.resource in (BLOB_SNAPSHOT, BLOB_VERSION) and not sas.snapshot:
+        raise authentication_failed(hint="The SAS is for a snapshot or version of the blob.")
+    if not all(value.isprintable() and value.isascii() for _, value in sas.overrides):
+        raise authentication_failed(hint="A header that the SAS sets is not plain ASCII.")
+
+
+_RESOURCE_SINCE = {
+    BLOB: "",
+    WHOLE_CONTAINER: "",
+    BLOB_SNAPSHOT: _RESOURCE_VERSION,
+    BLOB_VERSION: _RESOURCE_VERSION,
+    DIRECTORY: _DIRECTORY_VERSION,
+}
+
+
+def _check_values(sas: Sas, service: str) -> None:
+    if sas.start_row_key and not sas.start_partition_key:
+        raise authentication_failed(hint="srk needs spk.")
+    if sas.end_row_key and not sas.end_partition_key:
+        raise authentication_failed(hint="erk needs epk.")
+    if sas.span.is_empty:
+        raise authentication_failed(hint="The range of keys ends before it starts.")
+    for name, time in (("st", sas.start), ("se", sas.expiry)):
+        if time and parse_time(time) is None:
+            raise authentication_failed(hint=f"{name} is not an ISO 8601 time.")
+    if not _LETTERS.fullmatch(sas.permissions) or (
+        not sas.is_account_sas and not set(sas.permissions) <= set(LETTERS[service])
+    ):
+        raise authentication_failed(hint="sp holds a letter that is no permission.")
+    if sas.protocols not in ("", "https", "https,http", "http,https"):
+        raise authentication_failed(hint="spr is 'https' or 'https,http'.")
+    if sas.ip_range and _parse_ip_range(sas.ip_range) is None:
+        raise authentication_failed(hint="sip is an address or two joined by '-'.")
+
+
+def evaluate(  # noqa: PLR0913 - the facts of a request, each by its name
+    sas: Sas,
+    *,
+    service: str,
+    account: str,
+    keys: Sequence[SigningKey],
+    policies: Sequence[Policy],
+    now: int,
+    peer: str,
+    scheme: str,
+) -> Grant:
+    """Return what a token grants: window, protocol, address, signature, then stored policy.
+
+    `policies` are those of what the token is for, looked at only when `sas.policy_id` is set.
+    """
+    _check_window(sas.start, sas.expiry, now)
+    if sas.protocols == "https" and scheme != "https":
+        raise _forbidden(
+            "Protocol",
+            hint="The SAS is for https only: start the server with --tls-cert and --tls-key, or"
+            " make the SAS for https and http.",
+            setting="--tls-cert",
+        )
+    if sas.ip_range and not _is_within(peer, sas.ip_range):
+        raise _forbidden("SourceIP")
+    text = string_to_sign(sas, service=service, account=account)
+    if not any(key.verify(text, sas.signature) for key in keys):
+        raise authentication_failed(hint="The signature of the SAS does not match its fields.")
+    given = Terms(sas.start, sas.expiry, sas.permissions)
+    terms = merge(given, _find_policy(sas.policy_id, policies))
+    _check_window(terms.start, terms.expiry, now)
+    return Grant(
+        permissions=terms.permissions,
+        service=service,
+        services=sas.services,
+        resource_types=sas.resource_types,
+        scope=sas.scope,
+        resource=sas.resource,
+        span=sas.span,
+        hides_refusals=sas.version < _IP_VERSION,
+        overrides=sas.overrides,
+    )
+
+
+def string_to_sign(sas: Sas, *, service: str, account: str) -> str:
+    """Return the text that the signature of a token is made over."""
+    if sas.is_account_sas:
+        slots = [account, *(getattr(sas, field) for field in _ACCOUNT_SLOTS)]
+        if sas.version >= _SCOPE_VERSION:
+            slots.append(sas.encryption_scope)
+        return "".join(f"{slot}\n" for slot in slots)
+    resource = canonical_resource(service, account, sas.name, sas.version)
+    slots = [sas.permissions, sas.start, sas.expiry, resource, sas.policy_id]
+    if sas.version >= _IP_VERSION:
+        slots += [sas.ip_range, sas.protocols]
+    if sas.version:
+        slots.append(sas.version)
+    return "\n".join([*slots, *_last_slots(sas, service)])
+
+
+def _last_slots(sas: Sas, service: str) -> list[str]:
+    if service == "t":
+        return [getattr(sas, field) for field in _KEY_SLOTS]
+    if service != "b" or sas.version < _HEADERS_VERSION:
+        return []
+    slots: list[str] = []
+    if sas.version >= _RESOURCE_VERSION:
+        slots += [sas.resource, sas.snapshot]
+    if sas.version >= _SCOPE_VERSION:
+        slots.append(sas.encryption_scope)
+    return slots + [getattr(sas, field) for field in _OVERRIDES]
+
+
+def canonical_resource(service: str, account: str, name: str, version: str) -> str:
+    """Return what a service SAS is for; the account stands once, also in path style."""
+    if version < _PREFIX_VERSION:
+        return f"/{account}/{name}"
+    return f"/{_SERVICE_NAMES[service]}/{account}/{name}"
+
+
+def sign(sas: Sas, *, service: str, account: str, key: SigningKey) -> str:
+    """Return the query string of a token: the fields that are set, and their signature."""
+    mac = key.signature(string_to_sign(sas, service=service, account=account))
+    signed = msgspec.structs.replace(
+        sas, signature=binascii.b2a_base64(mac, newline=False).decode()
+    )
+    pairs = [(name, str(getattr(signed, field))) for name, field in _FIELDS.items()]
+    return urlencode([(name, value) for name, value in pairs if value], quote_via=quote)
+
+
+_REFUSALS = {
+    "": ("AuthorizationFailure", ""),
+    "Permission": ("AuthorizationPermissionMismatch", " using this permission"),
+    "Service": ("AuthorizationServiceMismatch", " using this service"),
+    "ResourceType": ("AuthorizationResourceTypeMismatch", " using this resource type"),
+    "SourceIP": ("AuthorizationSourceIPMismatch", " using this source IP"),
+    "Protocol": ("AuthorizationProtocolMismatch", " using this protocol"),
+}
+
+
+def no_credentials() -> NotAuthorizedError:
+    """Return the refusal of a request that brings neither signature nor SAS."""
+    return NotAuthorizedError(
+        "NoAuthenticationInformation",
+        "Server failed to authenticate the request. Please refer to the information"
+        " in the www-authenticate header.",
+        hint="Sign the request with an account key, or use a SAS.",
+        setting="credential",
+    )
+
+
+def _forbidden(reason: str, *, hint: str = "", setting: str = "") -> NotAuthorizedError:
+    code, using = _REFUSALS[reason]
+    return NotAuthorizedError(
+        code,
+        f"This request is not authorized to perform this operation{using}.",
+        hint=hint,
+        setting=setting,
+    )
+
+
+def _check_window(start: str, expiry: str, now: int) -> None:
+    starts = parse_time(start) if start else None
+    ends = parse_time(expiry) if expiry else None
+    if (starts is not None and now < starts) or (ends is not None and now >= ends):
+        raise authentication_failed(hint="Signature not valid in the specified time frame.")
+
+
+def _find_policy(policy_id: str, policies: Sequence[Policy]) -> Policy | None:
+    if not policy_id:
+        return None
+    for policy in policies:
+        if policy.id == policy_id:
+            return policy
+    raise authentication_failed(hint="The stored access policy of the SAS does not exist.")
+
+
+def _parse_ip_range(text: str) -> tuple[_Address, _Address] | None:
+    first, dash, last = text.partition("-")
+    lower = _parse_address(first)
+    upper = _parse_address(last) if dash else lower
+    if lower is None or upper is None or lower.version != upper.version:
+        return None
+    return (lower, upper) if int(lower) <= int(upper) else None
+
+
+def _parse_address(text: str) -> _Address | None:
+    try:
+        address = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    # A socket that listens on IPv6 shows IPv4 peers as ::ffff:a.b.c.d.
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def _is_within(peer: str, ip_range: str) -> bool:
+    address, bounds = _parse_address(peer), _parse_ip_range(ip_range)
+    if address is None or bounds is None or address.version != bounds[0].version:
+        return False
+    return int(bounds[0]) <= int(address) <= int(bounds[1])

@@ -1,0 +1,1 @@
+"""The blob service: decode, perform, answer."""

@@ -1,0 +1,299 @@
+"""The XML documents of the blob service: listings, block lists, page ranges, tags. Pure."""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from urllib.parse import quote
+from xml.etree.ElementTree import Element
+
+from partita.blobs.rules import limits
+from partita.blobs.rules.model import (
+    Blob,
+    BlobPrefix,
+    Block,
+    BlockChoice,
+    BlockList,
+    Container,
+    ContainerListing,
+    LeaseFacts,
+    Listing,
+    PageRanges,
+)
+from partita.errors import InvalidRequestError
+from partita.service.blobs.headers import base64
+from partita.service.formats.xml_text import (
+    document,
+    element,
+    escape,
+    escape_attribute,
+    is_legal,
+    name_of,
+    not_valid,
+    parse_xml,
+    text_element,
+    text_of,
+)
+from partita.service.http.message_bytes import http_date
+
+BLOCK_LIST_BYTES_MAX = 16 * 1024 * 1024
+"""A list of 50,000 blocks with the longest names."""
+TAGS_BYTES_MAX = 64 * 1024
+INFERRED_TIER = "Hot"
+SMART_TIER = "Smart"
+"""The service moves such a blob by itself; here it stays where it is."""
+ENCRYPTION_SCOPE = "$account-encryption-key"
+
+_INFERRED_OF_SNAPSHOT = f"<AccessTier>{INFERRED_TIER}</AccessTier>"
+_INFERRED = f"{_INFERRED_OF_SNAPSHOT}<AccessTierInferred>true</AccessTierInferred>"
+_WHICH = ("Committed", "Uncommitted", "Latest")
+
+
+# In
+
+
+def parse_block_list(body: bytes) -> list[BlockChoice]:
+    """Read the blocks to commit, in their order."""
+    root = parse_xml(
+        body,
+        "BlockList",
+        bytes_max=BLOCK_LIST_BYTES_MAX,
+        elements_max=2 * limits.BLOCKS_COMMITTED_MAX,
+    )
+    if len(root) > limits.BLOCKS_COMMITTED_MAX:
+        raise InvalidRequestError(
+            "BlockListTooLong",
+            "The block list may not contain more than 50,000 blocks.",
+        )
+    return [_choice(child) for child in root]
+
+
+def _choice(child: Element) -> BlockChoice:
+    which = name_of(child)
+    if which not in _WHICH:
+        raise not_valid(hint="A block is Committed, Uncommitted or Latest.")
+    return BlockChoice(which, text_of(child).strip())  # type: ignore[arg-type]  # checked above
+
+
+def parse_tags(body: bytes) -> dict[str, str]:
+    """Read the tags of a blob."""
+    root = parse_xml(body, "Tags", bytes_max=TAGS_BYTES_MAX)
+    sets = list(root)
+    if len(sets) != 1 or name_of(sets[0]) != "TagSet":
+        raise not_valid(hint="Tags hold one TagSet.")
+    tags: dict[str, str] = {}
+    for child in sets[0]:
+        members = {name_of(member): text_of(member) for member in child}
+        if name_of(child) != "Tag" or members.keys() != {"Key", "Value"}:
+            raise not_valid(hint="A TagSet holds Tags of one Key and one Value.")
+        if members["Key"] in tags:
+            raise InvalidRequestError("DuplicateTagNames", "Tag keys must be unique.")
+        tags[members["Key"]] = members["Value"]
+    return tags
+
+
+# Out
+
+
+def print_tags(tags: Mapping[str, str]) -> bytes:
+    return document("Tags", _tag_set(tags))
+
+
+def _tag_set(tags: Mapping[str, str]) -> str:
+    pairs = (
+        element("Tag", text_element("Key", key) + text_element("Value", tags[key]))
+        for key in sorted(tags)
+    )
+    return element("TagSet", "".join(pairs))
+
+
+def print_block_list(blocks: BlockList, wanted: str) -> bytes:
+    """Print the lists that were asked for: committed, uncommitted or all."""
+    content = ""
+    if wanted in ("committed", "all"):
+        content += element("CommittedBlocks", _blocks(blocks.committed))
+    if wanted in ("uncommitted", "all"):
+        content += element("UncommittedBlocks", _blocks(blocks.uncommitted))
+    return document("BlockList", content)
+
+
+def _blocks(blocks: Sequence[Block]) -> str:
+    return "".join(
+        f"<Block><Name>{block.id}</Name><Size>{block.size}</Size></Block>" for block in blocks
+    )
+
+
+def print_page_list(pages: PageRanges) -> bytes:
+    content = "".join(
+        f"<PageRange><Start>{page.first}</Start><End>{page.last}</End></PageRange>"
+        for page in pages.ranges
+    )
+    if pages.next_first is not None:
+        content += text_element("NextMarker", str(pages.next_first))
+    return document("PageList", content)
+
+
+def print_containers(
+    listing: ContainerListing, endpoint: str, asked: Mapping[str, str], next_marker: str
+) -> bytes:
+    """Print containers; `asked` are the parameters to repeat, by element."""
+    shows_metadata = "metadata" in asked.get("include", "").lower().split(",")
+    items = "".join(_container(item, shows_metadata=shows_metadata) for item in listing.items)
+    content = _repeated(asked, ("Prefix", "Marker", "MaxResults")) + element("Containers", items)
+    content += text_element("NextMarker", next_marker)
+    return document("EnumerationResults", content, _attributes(endpoint))
+
+
+def _container(container: Container, *, shows_metadata: bool) -> str:
+    properties = text_element("Last-Modified", http_date(container.changed_at))
+    properties += text_element("Etag", f'"{container.etag}"')
+    properties += _lease(container.lease)
+    if container.access is not None:
+        properties += text_element("PublicAccess", container.access)
+    properties += text_element("DefaultEncryptionScope", ENCRYPTION_SCOPE)
+    for name in (
+        "DenyEncryptionScopeOverride",
+        "HasImmutabilityPolicy",
+        "HasLegalHold",
+        "ImmutableStorageWithVersioningEnabled",
+    ):
+        properties += text_element(name, "false")
+    content = text_element("Name", container.name) + element("Properties", properties)
+    if shows_metadata:
+        content += _metadata(container.metadata)
+    return element("Container", content)
+
+
+def print_blobs(listing: Listing, endpoint: str, container: str, asked: Mapping[str, str]) -> bytes:
+    """Print blobs and prefixes; `asked` are the parameters to repeat, by element."""
+    include = frozenset(asked.get("include", "").lower().split(","))
+    items = "".join(
+        element("BlobPrefix", _name(item.name))
+        if isinstance(item, BlobPrefix)
+        else _blob(item, include)
+        for item in listing.items
+    )
+    content = _repeated(asked, ("Prefix", "Marker", "MaxResults", "Delimiter"))
+    content += element("Blobs", items) + text_element("NextMarker", listing.next_marker or "")
+    return document("EnumerationResults", content, _attributes(endpoint, container))
+
+
+def _blob(blob: Blob, include: frozenset[str]) -> str:
+    # A page has thousands of these: one text for each, not one call for each element.
+    snapshot = "" if blob.snapshot is None else f"<Snapshot>{blob.snapshot}</Snapshot>"
+    rest = ""
+    if "metadata" in include:
+        rest = _metadata(blob.metadata)
+    if "tags" in include and blob.tags:
+        rest += element("Tags", _tag_set(blob.tags))
+    return (
+        f"<Blob>{_name(blob.name)}{snapshot}"
+        f"<Properties>{_blob_properties(blob, include)}</Properties>{rest}<OrMetadata /></Blob>"
+    )
+
+
+def _blob_properties(blob: Blob, include: frozenset[str]) -> str:
+    headers = blob.headers
+    described = _described(headers.content_type, headers.content_encoding, headers.content_language)
+    handled = _handled(headers.cache_control, headers.content_disposition)
+    front = (
+        f"<Creation-Time>{http_date(blob.created_at)}</Creation-Time>"
+        f"<Last-Modified>{http_date(blob.changed_at)}</Last-Modified>"
+        f"<Etag>{blob.etag}</Etag><Content-Length>{blob.length}</Content-Length>"
+        f"{described}<Content-CRC64 />"
+        f"{element('Content-MD5', base64(headers.content_md5 or b''))}{handled}"
+    )
+    parts = [front]
+    if blob.kind == "PageBlob":
+        parts.append(text_element("x-ms-blob-sequence-number", str(blob.sequence_number)))
+    parts.append(f"<BlobType>{blob.kind}</BlobType>")
+    parts.append(_tier(blob))
+    if blob.snapshot is None:
+        parts.append(_lease(blob.lease))
+    if "copy" in include:
+        parts += _copy(blob)
+    if blob.is_sealed:
+        parts.append("<Sealed>true</Sealed>")
+    parts.append("<ServerEncrypted>true</ServerEncrypted>")
+    if blob.tags:
+        parts.append(f"<TagCount>{len(blob.tags)}</TagCount>")
+    return "".join(parts)
+
+
+@lru_cache(maxsize=256)
+def _described(kind: str | None, encoding: str | None, language: str | None) -> str:
+    return (
+        text_element("Content-Type", kind or "")
+        + text_element("Content-Encoding", encoding or "")
+        + text_element("Content-Language", language or "")
+    )
+
+
+@lru_cache(maxsize=256)
+def _handled(cache_control: str | None, disposition: str | None) -> str:
+    return text_element("Cache-Control", cache_control or "") + text_element(
+        "Content-Disposition", disposition or ""
+    )
+
+
+def _tier(blob: Blob) -> str:
+    if blob.tier is None:
+        if blob.kind != "BlockBlob":
+            return ""
+        return _INFERRED if blob.snapshot is None else _INFERRED_OF_SNAPSHOT
+    text = text_element("AccessTier", blob.tier)
+    if blob.tier == SMART_TIER:
+        text += text_element("SmartAccessTier", INFERRED_TIER)
+    if blob.tier_changed_at is not None:
+        text += text_element("AccessTierChangeTime", http_date(blob.tier_changed_at))
+    if blob.rehydrates_to is not None:
+        text += text_element("ArchiveStatus", archive_status(blob.rehydrates_to))
+        text += text_element("RehydratePriority", blob.rehydrate_priority or "")
+    return text
+
+
+def archive_status(tier: str) -> str:
+    """Return what is said of an archived blob that is on its way to another tier."""
+    return f"rehydrate-pending-to-{tier.lower()}"
+
+
+def _copy(blob: Blob) -> list[str]:
+    copy = blob.copy
+    if copy is None:
+        return []
+    return [
+        text_element("CopyId", copy.id),
+        text_element("CopySource", copy.source),
+        text_element("CopyStatus", copy.status),
+        text_element("CopyProgress", f"{copy.bytes_copied}/{copy.bytes_total}"),
+        text_element("CopyCompletionTime", http_date(copy.completed_at)),
+    ]
+
+
+@lru_cache(maxsize=16)
+def _lease(lease: LeaseFacts) -> str:
+    text = text_element("LeaseStatus", lease.status) + text_element("LeaseState", lease.state)
+    if lease.duration is not None:
+        text += text_element("LeaseDuration", lease.duration)
+    return text
+
+
+def _metadata(metadata: Mapping[str, str]) -> str:
+    return element(
+        "Metadata", "".join(text_element(name, value) for name, value in metadata.items())
+    )
+
+
+def _name(name: str) -> str:
+    if is_legal(name):
+        return f"<Name>{escape(name)}</Name>"
+    return f'<Name Encoded="true">{quote(name, safe="/")}</Name>'
+
+
+def _repeated(asked: Mapping[str, str], names: tuple[str, ...]) -> str:
+    return "".join(
+        text_element(name, asked[name.lower()]) for name in names if asked.get(name.lower())
+    )
+
+
+def _attributes(endpoint: str, container: str = "") -> str:
+    text = f' ServiceEndpoint="{escape_attribute(endpoint)}/"'
+    return text + f' ContainerName="{escape_attribute(container)}"' if container else text

@@ -1,0 +1,302 @@
+"""The multipart envelope of a batch, in and out. No I/O, no rules of groups.
+
+Reading is one pass over the body: what real clients send is tolerated, anything else is
+refused at the first byte that cannot be right. Content-Length inside a part is not trusted:
+a part ends where the next delimiter line begins.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from http import HTTPStatus
+
+import msgspec
+
+from partita.errors import InvalidRequestError
+from partita.service.http.request import Request, Response
+from partita.tables import limits
+
+# body        = *( "--" batch CRLF part ) "--" batch "--" CRLF
+# part        = Content-Type: multipart/mixed, blank line, change set
+#             | Content-Type: application/http, blank line, request     (one query, alone)
+# change set  = *( "--" changeset CRLF headers, blank line, request ) "--" changeset "--"
+
+BOUNDARY_CHARACTERS_MAX = 70
+"""RFC 2046, 5.1.1."""
+PART_HEADERS_MAX = 64
+PART_HEAD_BYTES_MAX = 16 * limits.KIB
+"""The headers of one part, its request line included."""
+LOOKALIKES_MAX = 1000
+"""Lines that begin like a delimiter and are none: one boundary may begin another."""
+
+
+class BatchRequest(msgspec.Struct, frozen=True):
+    """The requests inside a batch, in order."""
+
+    parts: list[Request]
+    """None for an empty change set; at most one more than a group may have, which refuses it."""
+    is_query: bool
+    """One GET that stands alone, outside any change set."""
+
+
+_CONTENT_TYPE_CHARACTERS_MAX = 1024
+_REQUEST_TYPE = "application/http"
+_ENCODINGS = frozenset({"binary", "8bit", "7bit"})
+_BOUNDARY = re.compile(r""";\s*boundary\s*=\s*(?:"([^"]*)"|([^\s;"]*))""", re.IGNORECASE)
+_BOUNDARY_TEXT = re.compile(r"[0-9A-Za-z'()+_,./:=?\- ]*[0-9A-Za-z'()+_,./:=?\-]")
+_DELIMITER_END = re.compile(rb"(--)?[ \t]{0,70}(?:\r?\n|\r?\Z)")
+_BLANK_LINE = re.compile(rb"\n\r?\n")
+_AUTHORITY = re.compile(r"https?://[^/?#]*", re.IGNORECASE)
+_METHOD = re.compile(r"[A-Z]{1,20}")
+_VERSIONS = frozenset({"HTTP/1.1", "HTTP/1.0"})
+_HEADER_NAME = re.compile(r"[0-9A-Za-z!#$%&'*+.^_`|~-]+")
+_CONTROLS = bytes({*range(32), 127} - {9, 10})
+_CONTENT_ID = re.compile(r"[0-9]{1,9}")
+REASONS = {status.value: status.phrase for status in HTTPStatus}
+
+
+def read_batch(body: bytes, content_type: str, root_path: str = "") -> BatchRequest:
+    """Read the requests out of a batch.
+
+    `root_path` is `/acct` where the path names the account: it is put before those addresses
+    that are relative to the service root, so that every part has a path like the outer one.
+    """
+    is_query = False
+    requests: list[Request] | None = None
+    for part in _split_parts(body, _boundary_of(content_type)):
+        if requests is not None:
+            raise _malformed("A batch holds one change set, or one query, and nothing else.")
+        head, content = _cut_head(part)
+        part_type = _part_type(head)
+        is_query = part_type == _REQUEST_TYPE
+        if is_query:
+            requests = [_read_query(content, root_path)]
+        else:
+            requests = _read_change_set(content, part_type, root_path)
+    if requests is None:
+        raise _malformed("The batch is empty.")
+    return BatchRequest(requests, is_query)
+
+
+def read_parts(
+    body: bytes, content_type: str, root_path: str, parts_max: int
+) -> list[tuple[str, Request]]:
+    """Read a batch without change sets: the Content-ID of each part, and its request."""
+    found: list[tuple[str, Request]] = []
+    for part in _split_parts(body, _boundary_of(content_type)):
+        head, content = _cut_head(part)
+        if _part_type(head) != _REQUEST_TYPE:
+            raise _malformed("A batch holds requests: parts of type application/http.")
+        headers, _ = _parse_headers(_head_lines(head))
+        number = headers.get("content-id", str(len(found)))
+        if not _CONTENT_ID.fullmatch(number):
+            raise _malformed("Content-ID is a number.")
+        found.append((number, _read_request(content, root_path)))
+        if len(found) > parts_max:
+            raise _malformed("The batch has too many parts.")
+    return found
+
+
+def _read_query(content: bytes, root_path: str) -> Request:
+    request = _read_request(content, root_path)
+    if request.method != "GET":
+        raise _malformed("Changes belong into a change set.")
+    return request
+
+
+def _read_change_set(content: bytes, content_type: str, root_path: str) -> list[Request]:
+    requests: list[Request] = []
+    is_blank = False
+    for part in _split_parts(content, _boundary_of(content_type)):
+        if is_blank:
+            raise _malformed("A part of the change set is blank.")
+        if not requests and not part.strip():
+            is_blank = True  # MIME libraries print a multipart without parts as one blank part
+            continue
+        head, request_bytes = _cut_head(part)
+        if _part_type(head) != _REQUEST_TYPE:
+            raise _malformed("A change set holds requests: parts of type application/http.")
+        request = _read_request(request_bytes, root_path)
+        if request.method == "GET":
+            raise _malformed("A query cannot stand in a change set.")
+        requests.append(request)
+        if len(requests) > limits.GROUP_OPERATIONS_MAX:
+            break
+    return requests
+
+
+def _boundary_of(content_type: str) -> bytes:
+    if len(content_type) > _CONTENT_TYPE_CHARACTERS_MAX:
+        raise _malformed("The Content-Type is too long.")
+    if content_type.partition(";")[0].strip().lower() != "multipart/mixed":
+        raise _malformed("The Content-Type of a batch and of a change set is multipart/mixed.")
+    found = _BOUNDARY.findall(content_type)
+    if len(found) != 1:
+        raise _malformed("The Content-Type names no boundary, or several.")
+    boundary = found[0][0] or found[0][1]
+    if len(boundary) > BOUNDARY_CHARACTERS_MAX or not _BOUNDARY_TEXT.fullmatch(boundary):
+        raise _malformed("A boundary has 1 to 70 characters of those that RFC 2046 allows.")
+    return bytes(boundary, "ascii")
+
+
+def _split_parts(body: bytes, boundary: bytes) -> Iterator[bytes]:
+    """Yield what stands between the delimiter lines, without the line end before each."""
+    start, is_last = _find_first(body, boundary)
+    lookalikes = 0
+    line = b"\n--" + boundary
+    search_from = start - 1
+    while not is_last:
+        found = body.find(line, search_from)
+        if found < 0:
+            break
+        end = _DELIMITER_END.match(body, found + len(line))
+        if end is None:
+            lookalikes += 1
+            if lookalikes > LOOKALIKES_MAX:
+                raise _malformed("Too many lines begin like a delimiter.")
+            search_from = found + 1
+            continue
+        yield body[start:found].removesuffix(b"\r")
+        start, is_last = end.end(), end[1] is not None
+        search_from = start - 1
+    # Some clients leave out the closing delimiter, or its last two dashes: the end closes too.
+    rest = body[start:]
+    if not is_last and not rest.isspace() and rest:
+        yield rest
+
+
+def _find_first(body: bytes, boundary: bytes) -> tuple[int, bool]:
+    """Return where the first part starts, and whether the delimiter already closes."""
+    delimiter = b"--" + boundary
+    start = body.find(delimiter)
+    if start < 0 or body[:start].strip():
+        raise _malformed("The body does not start with the boundary of its Content-Type.")
+    end = _DELIMITER_END.match(body, start + len(delimiter))
+    if end is None or (start > 0 and body[start - 1 : start] != b"\n"):
+        raise _malformed("The body does not start with the boundary of its Content-Type.")
+    return end.end(), end[1] is not None
+
+
+@lru_cache(maxsize=256)
+def _part_type(head: bytes) -> str:
+    """Check the headers around a request or change set; return the Content-Type they name."""
+    headers, repeated = _parse_headers(_head_lines(head))
+    if repeated:
+        raise _malformed("A header of a part is repeated.")
+    if headers.get("content-transfer-encoding", "binary").lower() not in _ENCODINGS:
+        raise _malformed("The only Content-Transfer-Encoding is binary.")
+    content_type = headers.get("content-type", "")
+    media_type = content_type.partition(";")[0].strip().lower()
+    return media_type if media_type == _REQUEST_TYPE else content_type
+
+
+def _read_request(content: bytes, root_path: str) -> Request:
+    # Some clients put a second blank line before the request line, or before the body.
+    head, body = _cut_head(content.lstrip(b"\r\n"))
+    method, path, query, headers, repeated = _read_head(head, root_path)
+    return Request(method, path, query, headers, body.strip(b"\r\n"), repeated=repeated)
+
+
+@lru_cache(maxsize=256)
+def _read_head(head: bytes, root_path: str) -> tuple[str, str, str, dict[str, str], frozenset[str]]:
+    """Read request line and headers; all inserts of a batch have the same."""
+    line, *header_lines = _head_lines(head)
+    method, _, rest = line.partition(" ")
+    address, _, version = rest.rstrip().rpartition(" ")
+    address = address.strip()
+    if version not in _VERSIONS or not address or not _METHOD.fullmatch(method):
+        raise _malformed("A part of the batch does not start with a request line.")
+    path, query = _split_address(address, root_path)
+    return method, path, query, *_parse_headers(header_lines)
+
+
+def _cut_head(content: bytes) -> tuple[bytes, bytes]:
+    """Return what stands before the first blank line, and what follows it."""
+    blank = _BLANK_LINE.search(content, 0, PART_HEAD_BYTES_MAX)
+    if blank is not None:
+        return content[: blank.start()], content[blank.end() :]
+    if len(content) > PART_HEAD_BYTES_MAX:
+        raise _malformed("The headers of a part are too long.")
+    return content, b""
+
+
+def _head_lines(head: bytes) -> list[str]:
+    head = head.replace(b"\r\n", b"\n").rstrip(b"\r\n")
+    if len(head.translate(None, _CONTROLS)) != len(head):
+        raise _malformed("The headers of a part hold a control character.")
+    try:
+        return head.decode().split("\n")
+    except UnicodeDecodeError:
+        raise _malformed("The headers of a part are not UTF-8.") from None
+
+
+def _parse_headers(lines: list[str]) -> tuple[dict[str, str], frozenset[str]]:
+    if len(lines) > PART_HEADERS_MAX:
+        raise _malformed("A part has too many headers.")
+    headers: dict[str, str] = {}
+    repeated: frozenset[str] = frozenset()
+    for line in lines:
+        name, value = _parse_header(line)
+        if name in headers:
+            repeated |= {name}
+            value = f"{headers[name]},{value}"
+        headers[name] = value
+    return headers, repeated
+
+
+@lru_cache(maxsize=512)
+def _parse_header(line: str) -> tuple[str, str]:
+    # The parts of a batch, and all batches of a client, repeat nearly all of their headers.
+    name, colon, value = line.partition(":")
+    if not colon or not _HEADER_NAME.fullmatch(name):
+        raise _malformed("A header of a part is malformed.")
+    return name.lower(), value.strip()
+
+
+def _split_address(address: str, root_path: str) -> tuple[str, str]:
+    """Return path and query; of an absolute address the host says nothing."""
+    if authority := _AUTHORITY.match(address):
+        address = address[authority.end() :]
+    path, _, query = address.partition("?")
+    path = "/" + path.lstrip("/")
+    if not path.startswith(root_path + "/"):
+        path = root_path + path
+    return path, query
+
+
+def _malformed(hint: str) -> InvalidRequestError:
+    return InvalidRequestError("InvalidInput", "One of the request inputs is not valid.", hint=hint)
+
+
+def batch_content_type(batch_id: str) -> str:
+    """Return the Content-Type of the answer to a batch."""
+    return f"multipart/mixed; boundary=batchresponse_{batch_id}"
+
+
+def print_batch(parts: Sequence[Response], batch_id: str, changeset_id: str | None) -> bytes:
+    """Print the answer; without a `changeset_id` it is the answer to a lone query.
+
+    Every byte counts: one client breaks on a line end too many, another on one too few, and a
+    third splits the text at `--changesetresponse_`.
+    """
+    batch = f"--batchresponse_{batch_id}"
+    if changeset_id is None:
+        pieces = [piece for part in parts for piece in _print_part(part, batch)]
+    else:
+        changeset = f"--changesetresponse_{changeset_id}"
+        front = f"{batch}\r\nContent-Type: multipart/mixed; boundary={changeset[2:]}\r\n\r\n"
+        pieces = [front.encode()]
+        for part in parts:
+            pieces += _print_part(part, changeset)
+        pieces.append(f"{changeset}--\r\n".encode())
+    pieces.append(f"{batch}--\r\n".encode())
+    return b"".join(pieces)
+
+
+def _print_part(part: Response, delimiter: str) -> tuple[bytes, bytes, bytes]:
+    headers = "".join([f"{name}: {value}\r\n" for name, value in part.headers])
+    head = (
+        f"{delimiter}\r\nContent-Type: application/http\r\nContent-Transfer-Encoding: binary\r\n"
+        f"\r\nHTTP/1.1 {part.status} {REASONS[part.status]}\r\n{headers}\r\n"
+    )
+    return head.encode(), part.body, b"\r\n"

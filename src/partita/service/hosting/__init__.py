@@ -1,0 +1,1 @@
+"""How the services are reached: sockets, ASGI, clients in this process."""

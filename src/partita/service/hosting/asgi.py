@@ -1,0 +1,275 @@
+"""The same `respond` as an ASGI application, for uvicorn, granian or httpx.
+
+The host owns connections, framing and time-outs; we take the raw path and the raw query, never
+the decoded path (signatures are made over what was sent), and keep the limit of the body. Hosts
+give header names in lower case: metadata keep the case of their names only if the host does.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from typing import Any
+
+from partita.clock import SystemClock
+from partita.service.http.message_bytes import (
+    BAD_HEADER,
+    BAD_TARGET,
+    BODY_TOO_LARGE,
+    FAILED,
+    LENGTH_DIGITS_MAX,
+    TABLE_DIALECT,
+    Dialect,
+    HeaderNames,
+    HttpLimits,
+    Refusal,
+    RefusedError,
+    join_repeated,
+    refusal_error,
+    sanitised_headers,
+)
+from partita.service.http.protocol import Respond
+from partita.service.http.request import Download, Request, Response
+from partita.service.http.streams import body_too_long, client_gone, pour, slices
+from partita.ticks import Clock
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+logger = logging.getLogger(__name__)
+
+
+class _ClientGoneError(Exception):
+    """The client left before its request was whole."""
+
+
+def asgi_app(
+    respond: Respond,
+    *,
+    limits: HttpLimits | None = None,
+    clock: Clock | None = None,
+    dialect: Dialect = TABLE_DIALECT,
+) -> AsgiApp:
+    """Return an ASGI application that answers as our own server does."""
+    bounds = limits or HttpLimits()
+    time = clock or SystemClock()
+
+    def refuse(refusal: Refusal) -> Response:
+        return dialect.refuse(refusal, time.new_id(), time.ticks())
+
+    async def answer(scope: Scope, receive: Receive) -> Response:
+        try:
+            request = await _request_of(scope, receive, bounds)
+        except RefusedError as refused:
+            return refuse(refused.refusal)
+        try:
+            return await respond(request)
+        except Exception:
+            logger.exception("%s %s failed", request.method, request.path)
+            return refuse(FAILED)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _live(receive, send)
+            return
+        if scope["type"] != "http":
+            await _decline(scope, send)
+            return
+        try:
+            response = await answer(scope, receive)
+        except _ClientGoneError:
+            return
+        is_silent = scope["method"] == "HEAD" or response.status == 304
+        headers = _headers_of(response, dialect)
+        start = {"type": "http.response.start", "status": response.status, "headers": headers}
+        if response.download is None:
+            await send(start)
+            await send(_piece(b"" if is_silent else response.body))
+            return
+        try:
+            await send(start)
+            if not is_silent:
+                await _send_download(response.download, receive, send)
+            await send(_piece(b""))
+        finally:
+            await response.download.close()
+
+    return app
+
+
+async def _live(receive: Receive, send: Send) -> None:
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return
+
+
+async def _decline(scope: Scope, send: Send) -> None:
+    assert scope["type"] == "websocket", f"ASGI has no {scope['type']}"
+    await send({"type": "websocket.close", "code": 1003})
+
+
+async def _request_of(scope: Scope, receive: Receive, limits: HttpLimits) -> Request:
+    names = HeaderNames()
+    headers, repeated = join_repeated(scope["headers"], names)
+    path = _raw_path(scope)
+    client = scope.get("client")
+    body, upload = await _body_of(headers, receive, limits)
+    return Request(
+        method=scope["method"],
+        path=path,
+        query=scope["query_string"].decode("latin-1"),
+        headers=headers,
+        body=body,
+        peer=client[0] if client else "",
+        scheme=scope.get("scheme", "http"),
+        repeated=repeated,
+        upload=upload,
+        spelled=names.take_spelled(),
+    )
+
+
+async def _body_of(
+    headers: dict[str, str], receive: Receive, limits: HttpLimits
+) -> tuple[bytes, "_ReceivedBody | None"]:
+    length = _length_of(headers)
+    if length is not None and length > limits.body_bytes_max:
+        raise RefusedError(BODY_TOO_LARGE)
+    above = limits.stream_above_bytes
+    if above is None or (length is not None and length <= above):
+        return await _read_body(receive, limits.body_bytes_max), None
+    if length is not None or "transfer-encoding" in headers:
+        return b"", _ReceivedBody(length, receive, limits.body_bytes_max)
+    # HTTP/2 declares neither: only the first message tells whether there is a body at all.
+    first = await _next_message(receive)
+    if not first.get("more_body", False):
+        return first.get("body", b""), None
+    return b"", _ReceivedBody(None, receive, limits.body_bytes_max, first.get("body", b""))
+
+
+def _length_of(headers: dict[str, str]) -> int | None:
+    text = headers.get("content-length")
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > LENGTH_DIGITS_MAX:
+        raise RefusedError(BAD_HEADER)
+    return int(text)
+
+
+def _raw_path(scope: Scope) -> str:
+    raw = scope.get("raw_path")
+    if raw is None:
+        # Without it every escaped key would be signed wrongly: better to fail at once.
+        raise RuntimeError("this ASGI server hands in no raw_path")
+    try:
+        path: str = raw.partition(b"?")[0].decode("ascii")
+    except UnicodeDecodeError:
+        raise RefusedError(BAD_TARGET) from None
+    return path
+
+
+async def _next_message(receive: Receive) -> Message:
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise _ClientGoneError
+    return message
+
+
+async def _read_body(receive: Receive, body_bytes_max: int) -> bytes:
+    body = bytearray()
+    while True:
+        message = await _next_message(receive)
+        body += message.get("body", b"")
+        if len(body) > body_bytes_max:
+            raise RefusedError(BODY_TOO_LARGE)
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+class _ReceivedBody:
+    """An Upload that asks the host for each message."""
+
+    def __init__(
+        self, length: int | None, receive: Receive, bytes_max: int, first: bytes = b""
+    ) -> None:
+        self.length = length
+        self._receive = receive
+        self._bytes_max = bytes_max
+        self._received_bytes = len(first)
+        self._pieces = slices(first)[::-1] if first else []
+        """The next one last."""
+        self._is_whole = False
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while not self._pieces:
+            if self._is_whole:
+                raise StopAsyncIteration
+            part = await self._next_part()
+            self._pieces = slices(part)[::-1] if part else []
+        return self._pieces.pop()
+
+    async def _next_part(self) -> bytes:
+        try:
+            message = await _next_message(self._receive)
+        except _ClientGoneError:
+            raise client_gone() from None
+        part: bytes = message.get("body", b"")
+        self._received_bytes += len(part)
+        self._is_whole = not message.get("more_body", False)
+        self._check_length()
+        return part
+
+    def _check_length(self) -> None:
+        if self.length is None:
+            if self._received_bytes > self._bytes_max:
+                raise refusal_error(BODY_TOO_LARGE)
+        elif self._received_bytes > self.length:
+            raise body_too_long()
+        elif self._is_whole and self._received_bytes < self.length:
+            raise client_gone()
+
+
+def _headers_of(response: Response, dialect: Dialect) -> list[tuple[bytes, bytes]]:
+    headers = [
+        (name.encode("latin-1", "replace"), value.encode("latin-1", "replace"))
+        for name, value in sanitised_headers(response.headers)
+    ]
+    headers.append((b"server", dialect.server.encode()))
+    if response.status != 304:
+        headers.append((b"content-length", b"%d" % response.length))
+    return headers
+
+
+def _piece(body: bytes, *, has_more: bool = False) -> Message:
+    return {"type": "http.response.body", "body": body, "more_body": has_more}
+
+
+async def _send_download(download: Download, receive: Receive, send: Send) -> None:
+    """Send the pieces as the host takes them, until the client leaves.
+
+    An error leaves the answer unfinished: the host then breaks the connection off.
+    """
+    leaving = asyncio.ensure_future(_disconnected(receive))
+
+    async def send_piece(piece: bytes) -> bool:
+        if leaving.done():
+            return False
+        await send(_piece(piece, has_more=True))
+        return True
+
+    try:
+        await pour(download, send_piece)
+    finally:
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,298 @@
+"""The server: binds sockets, speaks TLS if told to, owns start and graceful stop.
+
+`/healthz` and `/readyz` lie outside the account space and need no signature. The one rule: stopping
+first refuses the new, then answers what was taken in, then closes.
+"""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import signal
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from partita.clock import SystemClock
+from partita.errors import ConfigurationError
+from partita.service.http.connections import Connections, RequestLog
+from partita.service.http.message_bytes import TABLE_DIALECT, Dialect, HttpLimits
+from partita.service.http.protocol import HttpProtocol, Respond
+from partita.service.http.request import Response
+from partita.ticks import Clock
+
+_FREE_PORT_ATTEMPTS_MAX = 20
+
+logger = logging.getLogger(__name__)
+
+
+class TlsFiles(msgspec.Struct, frozen=True):
+    """Where the certificate chain and its private key lie, both in PEM."""
+
+    certificate: Path
+    key: Path
+
+
+class Server:
+    """One `respond` behind one port of one or more addresses."""
+
+    def __init__(  # noqa: PLR0913 - what a server is built from, by name
+        self,
+        respond: Respond,
+        *,
+        hosts: Sequence[str] = ("127.0.0.1",),
+        port: int = 0,
+        limits: HttpLimits | None = None,
+        tls: TlsFiles | None = None,
+        clock: Clock | None = None,
+        log: RequestLog | None = None,
+        is_ready: Callable[[], bool] = lambda: True,
+        dialect: Dialect = TABLE_DIALECT,
+    ) -> None:
+        self._respond = respond
+        self._hosts = tuple(hosts)
+        self._port = port
+        self._limits = limits or HttpLimits()
+        self._tls = tls
+        self._clock = clock or SystemClock()
+        self._log = log
+        self._dialect = dialect
+        self._is_ready = is_ready
+        self._fixed = {"/healthz": _alive, "/readyz": self._readiness}
+        self._connections: Connections | None = None
+        self._listeners: list[asyncio.Server] = []
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on: after `start`, never 0."""
+        return self._port
+
+    @property
+    def is_started(self) -> bool:
+        return self._connections is not None
+
+    @property
+    def scheme(self) -> str:
+        return "http" if self._tls is None else "https"
+
+    @property
+    def connection_count(self) -> int:
+        return 0 if self._connections is None else len(self._connections)
+
+    async def start(self) -> int:
+        """Listen on every host and return the port.
+
+        Raises ConfigurationError when an address or the TLS files cannot be used.
+        """
+        assert self._connections is None, "a server starts once"
+        context = None if self._tls is None else _tls_context(self._tls)
+        sockets = _bind_all(self._hosts, self._port)
+        self._port = int(sockets[0].getsockname()[1])
+        self._connections = Connections(self._limits, self._clock, self._log, dialect=self._dialect)
+        self._connections.start_sweeping()
+        for bound in sockets:
+            self._listeners.append(await self._listen(bound, context))
+        return self._port
+
+    async def _listen(self, bound: socket.socket, context: ssl.SSLContext | None) -> asyncio.Server:
+        handshake_seconds = None if context is None else self._limits.header_timeout_seconds
+        return await asyncio.get_running_loop().create_server(
+            self._new_connection,
+            sock=bound,
+            ssl=context,
+            backlog=self._limits.backlog_connections_max,
+            ssl_handshake_timeout=handshake_seconds,
+        )
+
+    def _new_connection(self) -> HttpProtocol:
+        assert self._connections is not None
+        return HttpProtocol(
+            self._respond,
+            self._limits,
+            self._connections,
+            scheme=self.scheme,
+            fixed=self._fixed,
+        )
+
+    async def stop(self, grace_seconds: float = 10) -> bool:
+        """Stop accepting, let what was taken in be answered, close; say if all was answered."""
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+        if self._connections is None:
+            return True
+        was_all_answered = await self._connections.drain(grace_seconds)
+        self._connections.stop_sweeping()
+        return was_all_answered
+
+    def hurry(self) -> None:
+        """Cut the grace of a running `stop` short."""
+        if self._connections is not None:
+            self._connections.hurry()
+
+    def _readiness(self) -> Response:
+        is_stopping = self._connections is not None and self._connections.is_stopping
+        try:
+            is_ready = not is_stopping and self._is_ready()
+        except Exception:
+            logger.exception("Readiness could not be determined.")
+            is_ready = False
+        return _plain(200, b"ready\n") if is_ready else _plain(503, b"not ready\n")
+
+
+class Servers:
+    """Several servers that start and stop as one."""
+
+    def __init__(self, servers: Sequence[Server]) -> None:
+        self._servers = tuple(servers)
+
+    @property
+    def is_started(self) -> bool:
+        return all(server.is_started for server in self._servers)
+
+    async def start(self) -> None:
+        """Listen with all of them, or with none."""
+        for server in self._servers:
+            try:
+                await server.start()
+            except BaseException:
+                await self.stop(0)
+                raise
+
+    async def stop(self, grace_seconds: float = 10) -> bool:
+        """Stop all at once; say if all that was taken in was answered."""
+        stopped = await asyncio.gather(*(server.stop(grace_seconds) for server in self._servers))
+        return all(stopped)
+
+    def hurry(self) -> None:
+        for server in self._servers:
+            server.hurry()
+
+
+def _alive() -> Response:
+    return _plain(200, b"ok\n")
+
+
+def _plain(status: int, body: bytes) -> Response:
+    headers = [("Content-Type", "text/plain;charset=utf-8"), ("Cache-Control", "no-store")]
+    return Response(status, headers, body)
+
+
+def _tls_context(files: TlsFiles) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(files.certificate, files.key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(
+            "TlsFilesUnusable",
+            "The TLS certificate or its key cannot be used.",
+            facts={"certificate": str(files.certificate), "reason": str(error)},
+            hint="Both files must be PEM, readable, and belong together.",
+        ) from error
+    return context
+
+
+def _bind_all(hosts: Sequence[str], port: int) -> list[socket.socket]:
+    """Bind every host to one port; with port 0, to one that is free on all of them."""
+    attempts = 1 if port else _FREE_PORT_ATTEMPTS_MAX
+    for attempt in range(attempts):
+        with contextlib.ExitStack() as opened:
+            try:
+                sockets = _bind_each(opened, hosts, port)
+            except OSError as error:
+                # The port was free on the first host and taken on another: ask for the next.
+                if error.errno == errno.EADDRINUSE and attempt + 1 < attempts:
+                    continue
+                raise _unusable_address(hosts, port, error) from error
+            opened.pop_all()
+            return sockets
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _bind_each(
+    opened: contextlib.ExitStack, hosts: Sequence[str], port: int
+) -> list[socket.socket]:
+    sockets: list[socket.socket] = []
+    for host in hosts:
+        for family, kind, protocol, _, address in _addresses(host, port):
+            bound = opened.enter_context(socket.socket(family, kind, protocol))
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            bound.bind((address[0], port, *address[2:]))
+            port = port or bound.getsockname()[1]
+            sockets.append(bound)
+    return sockets
+
+
+def _addresses(host: str, port: int) -> list[tuple[Any, Any, int, str, Any]]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return list(dict.fromkeys(found))
+
+
+def _unusable_address(hosts: Sequence[str], port: int, error: OSError) -> ConfigurationError:
+    return ConfigurationError(
+        "AddressUnusable",
+        "The server cannot listen on this address.",
+        facts={"hosts": ", ".join(hosts), "port": port, "reason": error.strerror or str(error)},
+        hint="Another process may hold the port; --blob-port, --queue-port and --table-port"
+        " choose another, 0 a free one.",
+    )
+
+
+async def serve_until_stopped(
+    server: Server | Servers, stopping: asyncio.Event | None = None, *, grace_seconds: float = 10
+) -> int:
+    """Serve until SIGTERM, SIGINT or `stopping`, stop gracefully, return the exit status.
+
+    A second signal cuts the grace short. The status is 1 if a request was left unanswered. A server
+    that was not started yet is started.
+    """
+    stopping = stopping or asyncio.Event()
+    with _signals_caught(server, stopping):
+        if not server.is_started:
+            await server.start()
+        await stopping.wait()
+        return 0 if await server.stop(grace_seconds) else 1
+
+
+@contextlib.contextmanager
+def _signals_caught(server: Server | Servers, stopping: asyncio.Event) -> Iterator[None]:
+    def stop_or_hurry() -> None:
+        if stopping.is_set():
+            server.hurry()
+        stopping.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop_or_hurry)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """Return uvloop's loop where it can be had: a request costs a quarter less on it."""
+    try:
+        import uvloop  # noqa: PLC0415 - not on every platform
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def run(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    """Run a whole program on the fastest loop and return its exit status."""
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(main())

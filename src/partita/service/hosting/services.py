@@ -1,0 +1,39 @@
+"""The three services, as whoever starts them needs to know them."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from partita.service.accounts.account import Accounts
+from partita.service.accounts.respond import Service
+from partita.service.blobs.service import BlobService
+from partita.service.http.message_bytes import (
+    BLOB_DIALECT,
+    QUEUE_DIALECT,
+    STREAMING_LIMITS,
+    TABLE_DIALECT,
+    Dialect,
+    HttpLimits,
+)
+from partita.service.queues.service import QueueService
+from partita.service.tables.service import TableService
+from partita.ticks import Clock
+
+
+class ServiceKind(msgspec.Struct, frozen=True):
+    """What a service is built from, and how its sockets behave."""
+
+    name: str
+    """What it serves."""
+    port: int
+    """Where clients look for it by default."""
+    build: Callable[[Accounts, Clock], Service]
+    dialect: Dialect
+    limits: HttpLimits = HttpLimits()
+
+
+BLOBS = ServiceKind("blobs", 10000, BlobService, BLOB_DIALECT, STREAMING_LIMITS)
+QUEUES = ServiceKind("queues", 10001, lambda _accounts, _clock: QueueService(), QUEUE_DIALECT)
+TABLES = ServiceKind("tables", 10002, TableService, TABLE_DIALECT)
+
+KINDS = (BLOBS, QUEUES, TABLES)

@@ -1,0 +1,924 @@
+"""The HTTP/1.1 server protocol: asyncio bytes in, `respond`, bytes out.
+
+httptools (llhttp, strict) finds the parts of a request; what it lets pass and we do not is
+refused here. Requests of one connection are answered one at a time and in order. The one rule:
+a request that `respond` has begun is never cancelled; when its client is gone, only the answer
+is dropped. It stays whole, although long: a connection is one state machine. Time is coarse:
+one sweep a second moves `Connections.now`, so that a request costs no clock and no timer. A large
+body is not waited for: its request is answered while the body arrives, piece by piece.
+"""
+
+import asyncio
+import logging
+import types
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from typing import Any, Final, cast
+
+import httptools
+
+from partita.service.http.connections import Connections
+from partita.service.http.message_bytes import (
+    BAD_EXPECTATION,
+    BAD_HEADER,
+    BODY_TOO_LARGE,
+    BUSY,
+    CLOSE,
+    CONTINUE,
+    FAILED,
+    HEADERS_TOO_LARGE,
+    KEEP,
+    KEEP_AS_ASKED,
+    LENGTH_DIGITS_MAX,
+    LINE_TOO_LONG,
+    MALFORMED,
+    NOT_IMPLEMENTED,
+    TOO_SLOW,
+    VERSION_NOT_SUPPORTED,
+    HttpLimits,
+    Refusal,
+    RefusedError,
+    encode_head,
+    is_request_line,
+    join_repeated,
+    logged,
+    refusal_error,
+    split_target,
+)
+from partita.service.http.request import (
+    NOTHING_SPELLED,
+    PIECE_BYTES_MAX,
+    Download,
+    Request,
+    Response,
+)
+from partita.service.http.streams import ArrivingBody, client_gone, pour
+
+Respond = Callable[[Request], Coroutine[Any, Any, Response]]
+"""What answers a request.
+
+Until its first suspension it runs outside any task: it may await futures, but may enter
+`asyncio.timeout` or a task group only after it has suspended once.
+"""
+Fixed = Mapping[str, Callable[[], Response]]
+"""Paths that are answered before `respond`, such as the health of the process."""
+
+_Exchange = tuple[Request | None, Response | None, bytes]
+"""A request to answer, or the answer of a refusal; and the Connection line that goes with it."""
+
+_SMALL_BODY_BYTES = 16 * 1024
+"""Up to here one copy is cheaper than a second write."""
+_LF = 10
+_NO_NAMES: frozenset[str] = frozenset()
+
+logger = logging.getLogger(__name__)
+
+
+# The phases of a connection. Plain numbers: reading an enum's member costs 0.1 us, ten times a
+# request.
+_IDLE: Final = 0
+"""Between requests."""
+_HEAD: Final = 1
+"""In a request line or header section."""
+_BODY: Final = 2
+_ENDED: Final = 3
+"""The last answer is decided; what still arrives is thrown away."""
+
+
+@types.coroutine
+def _resumed(
+    coroutine: Coroutine[Any, Any, Response], awaited: object
+) -> Generator[object, Any, Response]:
+    """Go on with a coroutine that was driven by hand up to `awaited`, as if awaited from here.
+
+    The future that it waits for is handed to the task a second time; whatever the task answers
+    (a value, an error, a cancellation) goes to the coroutine.
+    """
+    try:
+        while True:
+            try:
+                sent = yield awaited
+            except GeneratorExit:
+                coroutine.close()
+                raise
+            except BaseException as error:  # noqa: BLE001 - it is the coroutine's to handle
+                awaited = coroutine.throw(error)
+            else:
+                awaited = coroutine.send(sent)
+    except StopIteration as finished:
+        response: Response = finished.value
+        return response
+
+
+class HttpProtocol(asyncio.Protocol):
+    """One connection.
+
+    `_waiting` holds exchanges in the order of their requests; only `serve` takes from it, and
+    only while no request is running and the client reads what we write.
+    """
+
+    __slots__ = (
+        "_body",
+        "_chunk_bytes",
+        "_connection",
+        "_connections",
+        "_drained",
+        "_fields",
+        "_fixed",
+        "_has_eof",
+        "_headers",
+        "_is_fresh",
+        "_is_reading",
+        "_is_writable",
+        "_limits",
+        "_loop",
+        "_method",
+        "_names",
+        "_owes_continue",
+        "_parser",
+        "_path",
+        "_peer",
+        "_phase",
+        "_query",
+        "_repeated",
+        "_respond",
+        "_running",
+        "_scheme",
+        "_since",
+        "_spelled",
+        "_stalled_bytes",
+        "_stalled_since",
+        "_target",
+        "_transport",
+        "_unfinished_bytes",
+        "_unread_bytes",
+        "_upload",
+        "_waiting",
+        "_window_start_bytes",
+    )
+
+    def __init__(  # noqa: PLR0915 - the whole state of a connection
+        self,
+        respond: Respond,
+        limits: HttpLimits,
+        connections: Connections,
+        *,
+        scheme: str = "http",
+        fixed: Fixed | None = None,
+    ) -> None:
+        self._respond = respond
+        self._limits = limits
+        self._connections = connections
+        self._names = connections.header_names
+        self._scheme = scheme
+        self._fixed = fixed or {}
+        self._loop = asyncio.get_running_loop()
+        self._parser = httptools.HttpRequestParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._peer = ""
+
+        self._phase = _IDLE
+        self._since = connections.now
+        """When the phase began, by the coarse clock."""
+        self._is_fresh = True
+        self._chunk_bytes = 0
+        self._unfinished_bytes = 0
+        """Received since a callback last took something over: what the parser may be keeping.
+
+        A callback sets it to minus the chunk, the end of the chunk adds the chunk."""
+        self._window_start_bytes = 0
+
+        self._target = b""
+        self._fields: list[tuple[bytes, bytes]] = []
+        """Header fields as they arrive; once the head is whole, only trailers, which we drop."""
+        self._method = ""
+        self._path = ""
+        self._query = ""
+        self._headers: dict[str, str] = {}
+        self._repeated = _NO_NAMES
+        self._spelled = NOTHING_SPELLED
+        self._connection = KEEP
+        self._body: bytes | bytearray = b""
+        self._upload: ArrivingBody | None = None
+        """The body that is arriving, if it streams; its request waits, runs or is answered."""
+        self._unread_bytes = 0
+        """Of all streamed bodies: arrived, and not taken by their readers."""
+        self._owes_continue = False
+
+        self._waiting: deque[_Exchange] = deque()
+        self._running: asyncio.Task[None] | None = None
+        self._is_writable = True
+        self._drained: asyncio.Future[None] | None = None
+        """Waited for by a download while the connection is not writable."""
+        self._is_reading = True
+        self._has_eof = False
+        self._stalled_since = connections.now
+        self._stalled_bytes = 0
+
+    # The connection
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are asyncio's in shape, not by inheritance.
+        transport = cast("asyncio.Transport", transport)
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self._peer = peer[0] if isinstance(peer, tuple) else ""
+        transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes_max)
+        if self._connections.add(self, self._peer):
+            return
+        if not self._connections.has_room_to_refuse:
+            transport.abort()
+            return
+        self._refuse(BUSY)
+        self.serve()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        self._transport = None
+        self._phase = _ENDED
+        self._waiting.clear()
+        # The parser and we hold each other: a body would live until the next collection.
+        self._body = b""
+        self._lose_upload()
+        self._upload = None
+        self._wake_download()
+        if self._running is None:
+            self._connections.forget(self, self._peer)
+
+    def eof_received(self) -> bool:
+        self._has_eof = True
+        if self._phase != _IDLE:
+            self._phase = _ENDED
+            self._lose_upload()
+        # TLS cannot be half closed: the transport goes whatever we answer.
+        return self._scheme == "http" and self.owes_an_answer
+
+    def pause_writing(self) -> None:
+        self._is_writable = False
+        self._stalled_since = self._connections.now
+        self._stalled_bytes = 0
+        self._balance_reading()
+
+    def resume_writing(self) -> None:
+        self._is_writable = True
+        self._wake_download()
+        self.serve()
+
+    @property
+    def owes_an_answer(self) -> bool:
+        """Say whether a request of this connection was taken in and not answered yet."""
+        return self._running is not None or bool(self._waiting)
+
+    def close_if_idle(self) -> None:
+        """Go, unless a request has begun to arrive or waits for its answer."""
+        if self.owes_an_answer:
+            return
+        if self._phase == _IDLE:
+            self._end()
+        elif self._upload is not None:
+            self._linger()
+
+    def abort(self) -> None:
+        """Go at once; a running request finishes without its client."""
+        self._phase = _ENDED
+        if self._transport is not None:
+            self._transport.abort()
+            self._transport = None
+
+    def _end(self) -> None:
+        self._phase = _ENDED
+        if self._transport is not None:
+            self._transport.close()
+
+    def _linger(self) -> None:
+        """Say that we are done and wait for the client to go: it may still be sending."""
+        self._connections.flush()
+        self._phase = _ENDED
+        self._upload = None
+        transport = self._transport
+        if transport is None:
+            return
+        if self._has_eof:
+            transport.close()
+            return
+        self._body = b""
+        self._unfinished_bytes = 0
+        self._window_start_bytes = 0
+        self._since = self._connections.now
+        if transport.can_write_eof():
+            transport.write_eof()
+        self._balance_reading()
+
+    def sweep(self, now: float) -> None:
+        """Look at the time-outs of this connection."""
+        if self._transport is None:
+            return
+        if self._transport.get_write_buffer_size():
+            self._sweep_writing(self._transport.get_write_buffer_size(), now)
+            return
+        self._stalled_bytes = 0
+        if self.owes_an_answer:
+            self._sweep_upload(now)
+            return
+        self._sweep_reading(now)
+
+    def _sweep_writing(self, left: int, now: float) -> None:
+        if not self._stalled_bytes or left < self._stalled_bytes:
+            self._stalled_bytes = left
+            self._stalled_since = now
+        elif now - self._stalled_since > self._limits.write_stall_seconds:
+            self.abort()
+
+    def _sweep_upload(self, now: float) -> None:
+        """Judge the client only while somebody waits for what it does not send."""
+        upload = self._upload
+        if upload is None or not upload.is_awaited:
+            self._since = now
+            self._window_start_bytes = 0 if upload is None else upload.received_bytes
+        elif now - self._since > self._limits.body_window_seconds:
+            self._judge_body_rate(now - self._since)
+
+    def _sweep_reading(self, now: float) -> None:
+        limits = self._limits
+        age = now - self._since
+        if self._phase == _IDLE:
+            seconds = limits.header_timeout_seconds if self._is_fresh else limits.keep_alive_seconds
+            if age > seconds:
+                self._end()
+        elif self._phase == _HEAD:
+            if age > limits.header_timeout_seconds:
+                self._refuse_now(TOO_SLOW)
+        elif self._phase == _BODY and self._upload is None:
+            if age > limits.body_window_seconds:
+                self._judge_body_rate(age)
+        elif age > limits.linger_seconds:
+            self._judge_lingering(age)
+
+    def _judge_body_rate(self, age: float) -> None:
+        received = len(self._body) if self._upload is None else self._upload.received_bytes
+        if self._is_too_slow(received, age, self._limits.body_rate_bytes_min):
+            self._refuse_now(TOO_SLOW)
+
+    def _judge_lingering(self, age: float) -> None:
+        """Go, unless the client is still sending: it would not read its answer."""
+        upload = self._upload
+        arrived = self._unfinished_bytes if upload is None else upload.received_bytes
+        if self._is_too_slow(arrived, age, self._limits.linger_rate_bytes_min):
+            self.abort()
+
+    def _is_too_slow(self, received: int, age: float, rate: int) -> bool:
+        """Judge one window of time; unless it was too slow, begin the next."""
+        if received - self._window_start_bytes < age * rate:
+            return True
+        self._since = self._connections.now
+        self._window_start_bytes = received
+        return False
+
+    # Bytes in
+
+    def data_received(self, data: bytes) -> None:
+        if self._phase == _ENDED:
+            self._throw_away(len(data))
+            return
+        self._chunk_bytes = len(data)
+        if self._phase == _IDLE:
+            self._phase = _HEAD
+            self._since = self._connections.now
+            self._unfinished_bytes = 0
+            # llhttp skips empty lines before a request, also those that end in a bare LF.
+            if data[0] == _LF:
+                self._refuse_now(MALFORMED)
+                return
+        failure: Exception | None = None
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            failure = error
+        # Not inside `except`: a further error would lose the refusal that is its context.
+        if failure is not None:
+            self._recover(failure, data)
+        if self._phase != _IDLE:
+            self._bound_unfinished()
+        if self._waiting:
+            self._connections.serve_soon(self)
+        elif self._owes_continue:
+            self._send_continue()
+
+    def _recover(self, error: Exception, data: bytes | memoryview) -> None:
+        """Go on after an offer to upgrade, which we do not take up; refuse everything else."""
+        while isinstance(error, httptools.HttpParserUpgrade):
+            data = memoryview(data)[error.args[0] :]
+            if not data or self._phase == _ENDED:
+                return
+            try:
+                self._parser.feed_data(data)
+            except (httptools.HttpParserError, httptools.HttpParserUpgrade) as next_error:
+                error = next_error
+            else:
+                return
+        if self._phase != _ENDED:
+            self._refuse(self._refusal_of(error, data))
+
+    def _refusal_of(self, error: Exception, data: bytes | memoryview) -> Refusal:
+        cause = error.__context__
+        if isinstance(cause, RefusedError):
+            return cause.refusal
+        if isinstance(error, httptools.HttpParserCallbackError):
+            logger.error("A request could not be taken in.", exc_info=error)
+            return FAILED
+        if isinstance(error, httptools.HttpParserInvalidMethodError):
+            is_first = self._unfinished_bytes >= 0
+            return NOT_IMPLEMENTED if is_first and is_request_line(data) else MALFORMED
+        return _REFUSALS_BY_REASON.get(str(error), MALFORMED)
+
+    def _bound_unfinished(self) -> None:
+        """Refuse what grows inside the parser, where the callbacks do not see it yet."""
+        self._unfinished_bytes += self._chunk_bytes
+        limits = self._limits
+        if self._unfinished_bytes <= limits.header_bytes_max + limits.request_line_bytes_max:
+            return
+        if self._phase != _ENDED:
+            self._refuse(HEADERS_TOO_LARGE)
+
+    def _throw_away(self, count: int) -> None:
+        self._unfinished_bytes += count
+        if self._unfinished_bytes > self._limits.linger_bytes_max:
+            self.abort()
+
+    def _send_continue(self) -> None:
+        # In order: the client must not take this for the answer to an earlier request.
+        if self._phase != _BODY or self.owes_an_answer or self._transport is None:
+            return
+        self._owes_continue = False
+        if not self._body:
+            self._connections.write(self._transport, CONTINUE)
+
+    # What a streamed body calls
+
+    def body_wanted(self) -> None:
+        if not self._owes_continue or self._transport is None:
+            return
+        self._owes_continue = False
+        self._connections.write(self._transport, CONTINUE)
+
+    def body_taken(self, count: int) -> None:
+        self._unread_bytes -= count
+        if not self._is_reading:
+            self._balance_reading()
+
+    def _lose_upload(self) -> None:
+        if self._upload is not None:
+            self._upload.fail(client_gone())
+
+    # What the parser calls
+
+    def on_message_begin(self) -> None:
+        self._phase = _HEAD
+        self._target = b""
+        if self._fields:
+            self._fields = []
+
+    def on_url(self, part: bytes) -> None:
+        self._target += part
+        if len(self._target) > self._limits.request_line_bytes_max:
+            raise RefusedError(LINE_TOO_LONG)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._fields.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        headers = self._take_headers()
+        method = self._parser.get_method()
+        self._method = _METHODS.get(method) or method.decode("latin-1")
+        keeps = self._parser.should_keep_alive()
+        self._connection = KEEP if keeps else CLOSE
+        # Only HTTP/1.1 lives on without a Connection header: the version need not be asked for.
+        if not keeps or "connection" in headers:
+            self._check_version(keeps)
+        elif "host" not in headers:
+            raise RefusedError(BAD_HEADER)
+        if not _FRAMING.isdisjoint(headers):
+            self._check_framing()
+        authority, self._path, self._query = split_target(self._target)
+        if authority:
+            headers["host"] = authority
+        self._body = b""
+        self._phase = _BODY
+        self._unfinished_bytes = -self._chunk_bytes
+        if self._limits.stream_above_bytes is not None:
+            self._stream_if_long(self._limits.stream_above_bytes)
+
+    def on_body(self, part: bytes) -> None:
+        if self._upload is not None:
+            self._on_streamed_body(self._upload, part)
+            return
+        body = self._body
+        if len(body) + len(part) > self._limits.body_bytes_max:
+            raise RefusedError(BODY_TOO_LARGE)
+        self._unfinished_bytes = -self._chunk_bytes
+        if not body:
+            self._body = part
+        elif isinstance(body, bytearray):
+            body += part
+        else:
+            self._body = bytearray(body)
+            self._body += part
+
+    def _stream_if_long(self, above: int) -> None:
+        if "transfer-encoding" in self._headers:
+            length = None
+        else:
+            length = int(self._headers.get("content-length", "0"))
+            if length <= above:
+                return
+        self._upload = ArrivingBody(length, self)
+        self._take_request()
+
+    def _on_streamed_body(self, upload: ArrivingBody, part: bytes) -> None:
+        if upload.received_bytes + len(part) > self._limits.body_bytes_max:
+            raise RefusedError(BODY_TOO_LARGE)
+        self._unfinished_bytes = -self._chunk_bytes
+        self._owes_continue = False
+        self._unread_bytes += upload.feed(part)
+        if self._is_reading and self._unread_bytes > self._limits.upload_buffer_bytes_max:
+            self._balance_reading()
+
+    def on_message_complete(self) -> None:
+        if self._upload is None:
+            self._take_request()
+        else:
+            self._upload.end()
+            self._upload = None
+        self._body = b""
+        self._is_fresh = False
+        self._owes_continue = False
+        self._since = self._connections.now
+        self._unfinished_bytes = -self._chunk_bytes
+        self._phase = _ENDED if self._connection is CLOSE else _IDLE
+
+    def _take_request(self) -> None:
+        request = Request(
+            self._method,
+            self._path,
+            self._query,
+            self._headers,
+            bytes(self._body),
+            self._peer,
+            self._scheme,
+            self._repeated,
+            self._upload,
+            self._spelled,
+        )
+        self._waiting.append((request, None, self._connection))
+
+    def _take_headers(self) -> dict[str, str]:
+        fields = self._fields
+        self._fields = []
+        if len(fields) > self._limits.header_fields_max:
+            raise RefusedError(HEADERS_TOO_LARGE)
+        if self._chunk_bytes > self._limits.header_bytes_max or self._unfinished_bytes > 0:
+            self._check_header_bytes(fields)
+        names = self._names
+        headers = {names[name]: value.decode("latin-1").strip() for name, value in fields}
+        self._repeated = _NO_NAMES
+        if len(headers) < len(fields):
+            headers, self._repeated = join_repeated(fields, names)
+        self._spelled = names.take_spelled() if names.spelled else NOTHING_SPELLED
+        if self._repeated and not _MUST_BE_SINGLE.isdisjoint(self._repeated):
+            raise RefusedError(BAD_HEADER)
+        self._headers = headers
+        return headers
+
+    def _check_header_bytes(self, fields: list[tuple[bytes, bytes]]) -> None:
+        total = sum(len(name) + len(value) + 4 for name, value in fields)
+        if total > self._limits.header_bytes_max:
+            raise RefusedError(HEADERS_TOO_LARGE)
+
+    def _check_version(self, keeps: bool) -> None:  # noqa: FBT001 - the parser's own word
+        version = self._parser.get_http_version()
+        if version == "1.1":
+            if "host" not in self._headers:
+                raise RefusedError(BAD_HEADER)
+        elif version != "1.0":
+            raise RefusedError(VERSION_NOT_SUPPORTED)
+        elif "transfer-encoding" in self._headers:
+            raise RefusedError(MALFORMED)
+        elif keeps:
+            self._connection = KEEP_AS_ASKED
+
+    def _check_framing(self) -> None:
+        headers = self._headers
+        coding = headers.get("transfer-encoding")
+        length_text = headers.get("content-length", "0")
+        if len(length_text) > LENGTH_DIGITS_MAX:
+            raise RefusedError(MALFORMED)
+        length = int(length_text)
+        if coding is not None and coding.lower() != "chunked":
+            is_stacked = coding.lower().endswith((",chunked", " chunked"))
+            raise RefusedError(NOT_IMPLEMENTED if is_stacked else MALFORMED)
+        if length > self._limits.body_bytes_max:
+            raise RefusedError(BODY_TOO_LARGE)
+        has_body = coding is not None or length > 0
+        if has_body and self._parser.should_upgrade():
+            raise RefusedError(NOT_IMPLEMENTED)
+        self._since = self._connections.now
+        self._window_start_bytes = 0
+        if "expect" in headers:
+            self._check_expectation(has_body)
+
+    def _check_expectation(self, has_body: bool) -> None:  # noqa: FBT001 - decided one line above
+        if self._headers["expect"].lower() != "100-continue":
+            raise RefusedError(BAD_EXPECTATION)
+        self._owes_continue = has_body
+
+    # Answers
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Answer this after everything that came before it, and take nothing more."""
+        upload = self._upload
+        if upload is not None and not self._takes_back(upload):
+            # Its request is running, or answered: it cannot have a second answer.
+            upload.fail(refusal_error(refusal))
+            self._phase = _ENDED
+            if not self.owes_an_answer:
+                self._linger()
+            return
+        self._upload = None
+        self._waiting.append((None, self._refusal(refusal), CLOSE))
+        self._phase = _ENDED
+
+    def _takes_back(self, upload: ArrivingBody) -> bool:
+        """Take the request of a body back, if `respond` has not begun it."""
+        if not self._waiting:
+            return False
+        request, _, _ = self._waiting[-1]
+        if request is None or request.upload is not upload:
+            return False
+        self._waiting.pop()
+        upload.drop()
+        return True
+
+    def _refuse_now(self, refusal: Refusal) -> None:
+        self._refuse(refusal)
+        self.serve()
+
+    def _refusal(self, refusal: Refusal) -> Response:
+        clock = self._connections.clock
+        return self._connections.dialect.refuse(refusal, clock.new_id(), clock.ticks())
+
+    def serve(self) -> None:
+        """Answer what waits, as far as the client takes it."""
+        waiting = self._waiting
+        while waiting and self._running is None and self._is_writable:
+            request, refusal, connection = waiting.popleft()
+            if request is not None:
+                self._answer(request, connection)
+            elif refusal is not None:
+                self._send(None, refusal, connection)
+                self._linger()
+        if waiting or not self._is_reading:
+            self._balance_reading()
+        if self._owes_continue:
+            self._send_continue()
+
+    def _answer(self, request: Request, connection: bytes) -> None:
+        """Drive `respond` by hand: most answers are ready without waiting and need no task."""
+        log = self._connections.log
+        started = self._connections.clock.monotonic() if log is not None else 0.0
+        fixed = self._fixed.get(request.path)
+        if fixed is not None:
+            self._send(request, fixed(), connection, started)
+            return
+        try:
+            coroutine = self._respond(request)
+            awaited = coroutine.send(None)
+        except StopIteration as finished:
+            response: Response = finished.value
+            if response.download is None:
+                self._send(request, response, connection, started)
+            else:
+                rest = self._finish_download(request, response, connection, started)
+                self._running = self._loop.create_task(rest)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a bug must not end the server
+            self._send(request, self._failure(request, error), connection, started)
+        else:
+            rest = self._finish(_resumed(coroutine, awaited), request, connection, started)
+            self._running = self._loop.create_task(rest)
+
+    async def _finish(
+        self,
+        rest: Coroutine[Any, Any, Response],
+        request: Request,
+        connection: bytes,
+        started: float,
+    ) -> None:
+        try:
+            response = await rest
+        except asyncio.CancelledError:
+            # Only the end of the loop cancels: there is no answer to give any more.
+            self._running = None
+            self.abort()
+            self._forget_if_lost()
+            raise
+        except Exception as error:  # noqa: BLE001 - a bug must not end the server
+            response = self._failure(request, error)
+        if response.download is not None:
+            await self._finish_download(request, response, connection, started)
+            return
+        self._running = None
+        self._forget_if_lost()
+        self._send(request, response, connection, started)
+        self.serve()
+
+    async def _finish_download(
+        self, request: Request, response: Response, connection: bytes, started: float
+    ) -> None:
+        download = response.download
+        assert download is not None
+        try:
+            connection = await self._send_download(request, response, download, connection)
+        except BaseException as error:
+            # The client must not take what it has for the whole.
+            self.abort()
+            if not isinstance(error, Exception):
+                raise
+            self._failure(request, error)
+        finally:
+            await self._close_download(request, download)
+            self._running = None
+            self._forget_if_lost()
+            self._note(request, response, started)
+        self._after_answer(request, connection)
+        self.serve()
+        if self._connections.is_stopping or self._has_eof:
+            # It was not the last answer when it began.
+            self.close_if_idle()
+
+    async def _send_download(
+        self, request: Request, response: Response, download: Download, connection: bytes
+    ) -> bytes:
+        """Send all of it, or as much as the client stays for; return the Connection line."""
+        connection = self._last_line(request, connection)
+        unsent = encode_head(response, self._connections.server_lines, connection)
+        in_a_row = 0
+
+        async def send(piece: bytes) -> bool:
+            nonlocal unsent, in_a_row
+            if self._transport is None or self._transport.is_closing():
+                return False
+            if unsent:
+                self._connections.write(self._transport, unsent, piece)
+                unsent = b""
+            else:
+                self._transport.write(piece)
+            in_a_row += len(piece)
+            if not self._is_writable:
+                await self._writable()
+            elif in_a_row >= PIECE_BYTES_MAX:
+                # The others have their turn, also when this client takes everything at once.
+                in_a_row = 0
+                await asyncio.sleep(0)
+            return True
+
+        if request.method == "HEAD" or response.status == 304 or not download.length:
+            await send(b"")
+            return connection
+        try:
+            await pour(download, send)
+        except Exception as error:
+            if not unsent:
+                raise
+            # Nothing was said yet: the client can be told.
+            failure = self._failure(request, error)
+            unsent = encode_head(failure, self._connections.server_lines, connection)
+            await send(failure.body)
+        return connection
+
+    async def _close_download(self, request: Request, download: Download) -> None:
+        try:
+            await download.close()
+        except Exception:
+            logger.exception("%s %s could not be closed", request.method, request.path)
+
+    async def _writable(self) -> None:
+        self._drained = self._loop.create_future()
+        try:
+            await self._drained
+        finally:
+            self._drained = None
+
+    def _wake_download(self) -> None:
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+
+    def _forget_if_lost(self) -> None:
+        if self._transport is None:
+            self._connections.forget(self, self._peer)
+
+    def _failure(self, request: Request, error: BaseException) -> Response:
+        logger.error("%s %s failed", request.method, request.path, exc_info=error)
+        return self._refusal(FAILED)
+
+    def _send(
+        self,
+        request: Request | None,
+        response: Response,
+        connection: bytes,
+        started: float = 0.0,
+    ) -> None:
+        connections = self._connections
+        transport = self._transport
+        if request is not None and connections.log is not None:
+            self._note(request, response, started)
+        if transport is None or transport.is_closing():
+            return
+        if connections.is_stopping or self._has_eof or self._upload is not None:
+            connection = self._last_line(request, connection)
+        head = encode_head(response, connections.server_lines, connection)
+        body = response.body
+        if not body or (request is not None and request.method == "HEAD"):
+            connections.write(transport, head)
+        elif len(body) <= _SMALL_BODY_BYTES:
+            connections.write(transport, head + body)
+        else:
+            connections.write(transport, head, body)
+        if request is not None and (connection is CLOSE or request.upload is not None):
+            self._after_answer(request, connection)
+
+    def _note(self, request: Request, response: Response, started: float) -> None:
+        connections = self._connections
+        if connections.log is not None:
+            connections.log(logged(request, response, connections.clock.monotonic() - started))
+
+    def _last_line(self, request: Request | None, connection: bytes) -> bytes:
+        """Close after this answer, if there can be no other on this connection."""
+        upload = self._upload
+        if upload is not None and request is not None and request.upload is upload:
+            return connection if self._can_outwait(upload) else CLOSE
+        is_last = self._connections.is_stopping or self._has_eof
+        if not is_last or self._waiting or self._phase in (_HEAD, _BODY):
+            return connection
+        return CLOSE
+
+    def _can_outwait(self, upload: ArrivingBody) -> bool:
+        """Say whether the rest of a body is short and sure enough to be read and thrown away.
+
+        A client that waits for our 100 may send the body after another answer, or may not.
+        """
+        if self._phase != _BODY or self._owes_continue or self._connections.is_stopping:
+            return False
+        if upload.length is None:
+            return False
+        return upload.length - upload.received_bytes <= self._limits.linger_bytes_max
+
+    def _after_answer(self, request: Request, connection: bytes) -> None:
+        """Throw away what nobody read of the body; close if the answer said so."""
+        upload = request.upload
+        is_arriving = upload is not None and self._upload is upload
+        if isinstance(upload, ArrivingBody):
+            upload.drop()
+            if is_arriving:
+                self._since = self._connections.now
+                self._window_start_bytes = upload.received_bytes
+        if connection is not CLOSE:
+            return
+        self._connections.flush()
+        if is_arriving:
+            self._linger()
+        else:
+            self._end()
+
+    def _balance_reading(self) -> None:
+        """Read only while there is room for what may come."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        has_room = (
+            self._is_writable
+            and len(self._waiting) < self._limits.pipelined_requests_max
+            and self._waiting_body_bytes() < self._limits.body_bytes_max
+            and self._unread_bytes <= self._limits.upload_buffer_bytes_max
+        )
+        wants_reading = has_room or (self._phase == _ENDED and not self._waiting)
+        if wants_reading == self._is_reading:
+            return
+        self._is_reading = wants_reading
+        if wants_reading:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    def _waiting_body_bytes(self) -> int:
+        return sum(len(request.body) for request, _, _ in self._waiting if request is not None)
+
+
+_METHODS = {
+    name.encode(): name
+    for name in ("GET", "PUT", "POST", "MERGE", "PATCH", "DELETE", "HEAD", "OPTIONS")
+}
+_FRAMING = frozenset(("content-length", "transfer-encoding", "expect", "upgrade"))
+_MUST_BE_SINGLE = frozenset(("host", "content-length", "transfer-encoding", "expect"))
+_REFUSALS_BY_REASON = {
+    "Invalid HTTP version": VERSION_NOT_SUPPORTED,
+    "Pause on PRI/Upgrade": VERSION_NOT_SUPPORTED,
+    "Expected HTTP/2 Connection Preface": VERSION_NOT_SUPPORTED,
+    "Invalid method for HTTP/x.x request": NOT_IMPLEMENTED,
+}

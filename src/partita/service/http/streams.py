@@ -1,0 +1,187 @@
+"""Bodies on their way through a connection: pieces in for a reader, pieces out for a client.
+
+Knows nothing of HTTP. The one rule: what waits here is bounded, so that a body of any length costs
+the memory of a few pieces.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from typing import Protocol
+
+from partita.errors import InvalidRequestError, PartitaError, UnavailableError
+from partita.service.http.request import PIECE_BYTES_MAX, Download
+
+_SMALL_PIECE_BYTES = 16 * 1024
+"""Pieces below this are put together: a body of single bytes must not cost fifty times its size."""
+
+
+def client_gone() -> PartitaError:
+    """Return the error of a body whose sender left, or stopped sending."""
+    return UnavailableError(
+        "ClientGone",
+        "The request ended before its body was whole.",
+        hint="Nothing was changed. Send the whole request again.",
+    )
+
+
+def body_too_long() -> PartitaError:
+    """Return the error of a body that goes on after its declared end."""
+    return InvalidRequestError(
+        "InvalidInput",
+        "The request body is longer than its Content-Length.",
+        hint="Declare the length of what is sent, or none.",
+    )
+
+
+class Feeding(Protocol):
+    """The connection that a body arrives on."""
+
+    def body_wanted(self) -> None:
+        """Hear that a reader waits and that nothing is here."""
+
+    def body_taken(self, count: int) -> None:
+        """Hear that so many bytes wait no longer."""
+
+
+class ArrivingBody:
+    """An Upload whose pieces a connection feeds in and one reader takes out."""
+
+    __slots__ = (
+        "_arrival",
+        "_error",
+        "_feeding",
+        "_is_whole",
+        "_pieces",
+        "_small",
+        "_waiting_bytes",
+        "length",
+        "received_bytes",
+    )
+
+    def __init__(self, length: int | None, feeding: Feeding) -> None:
+        self.length = length
+        self.received_bytes = 0
+        self._feeding = feeding
+        self._pieces: deque[bytes] = deque()
+        self._small = bytearray()
+        """Small pieces, all younger than `_pieces`."""
+        self._waiting_bytes = 0
+        self._arrival: asyncio.Future[None] | None = None
+        self._error: PartitaError | None = None
+        self._is_whole = False
+
+    @property
+    def is_awaited(self) -> bool:
+        """Say whether a reader waits for bytes that the client has not sent."""
+        return self._arrival is not None
+
+    def feed(self, part: bytes) -> int:
+        """Take in what arrived; return how many bytes of it now wait for the reader."""
+        self.received_bytes += len(part)
+        if self._error is not None:
+            return 0
+        self._waiting_bytes += len(part)
+        if len(part) < _SMALL_PIECE_BYTES:
+            self._small += part
+            if len(self._small) >= _SMALL_PIECE_BYTES:
+                self._gather()
+        else:
+            self._gather()
+            self._pieces.extend(slices(part))
+        self._wake()
+        return len(part)
+
+    def end(self) -> None:
+        """Hear that the body is whole."""
+        self._is_whole = True
+        self._wake()
+
+    def fail(self, error: PartitaError) -> None:
+        """Let the reader fail at once, whatever still waits; a whole body stays whole."""
+        if not self._is_whole and self._error is None:
+            self._give_up(error)
+
+    def drop(self) -> None:
+        """Throw away what is here and what comes: the answer is decided."""
+        self._give_up(client_gone())
+
+    def _give_up(self, error: PartitaError) -> None:
+        self._error = error
+        self._pieces.clear()
+        self._small.clear()
+        count, self._waiting_bytes = self._waiting_bytes, 0
+        self._feeding.body_taken(count)
+        self._wake()
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while True:
+            if self._error is not None:
+                raise self._error
+            piece = self._take()
+            if piece:
+                return piece
+            if self._is_whole:
+                raise StopAsyncIteration
+            await self._arrived()
+
+    async def _arrived(self) -> None:
+        assert self._arrival is None, "a body has one reader"
+        self._feeding.body_wanted()
+        self._arrival = asyncio.get_running_loop().create_future()
+        try:
+            await self._arrival
+        finally:
+            self._arrival = None
+
+    def _take(self) -> bytes:
+        if not self._pieces:
+            self._gather()
+        if not self._pieces:
+            return b""
+        piece = self._pieces.popleft()
+        self._waiting_bytes -= len(piece)
+        self._feeding.body_taken(len(piece))
+        return piece
+
+    def _gather(self) -> None:
+        if self._small:
+            self._pieces.append(bytes(self._small))
+            self._small.clear()
+
+    def _wake(self) -> None:
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
+
+
+def slices(part: bytes) -> list[bytes]:
+    """Cut what is longer than a piece may be."""
+    if len(part) <= PIECE_BYTES_MAX:
+        return [part]
+    starts = range(0, len(part), PIECE_BYTES_MAX)
+    return [part[start : start + PIECE_BYTES_MAX] for start in starts]
+
+
+async def pour(download: Download, send: Callable[[bytes], Awaitable[bool]]) -> None:
+    """Hand every piece to `send`, until it says that nobody wants more.
+
+    Raises RuntimeError when the download does not keep its length, after the last piece that fits.
+    """
+    left = download.length
+    pieces = aiter(download)
+    try:
+        async for piece in pieces:
+            left -= len(piece)
+            if left < 0:
+                raise RuntimeError("a download is longer than it said")
+            if not await send(piece):
+                return
+    finally:
+        # A generator that is left in the middle would otherwise end at some later time.
+        if isinstance(pieces, AsyncGenerator):
+            await pieces.aclose()
+    if left:
+        raise RuntimeError("a download is shorter than it said")

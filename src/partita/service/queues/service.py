@@ -1,0 +1,130 @@
+"""The queue service behind the front: decode → authorise → perform → encode."""
+
+from collections.abc import Sequence
+from typing import assert_never
+
+from partita.errors import InvalidKeyError, PartitaError, QueueNotFoundError, UsageError
+from partita.policies import Policy
+from partita.queues.engine import QueueEngine
+from partita.service.accounts import service_documents
+from partita.service.accounts import service_properties_xml as xml_wire
+from partita.service.accounts.account import Account
+from partita.service.accounts.respond import Asked, read_only
+from partita.service.auth.sas import Sas
+from partita.service.formats.error_wire import encode_error
+from partita.service.http.request import Request, Response
+from partita.service.queues import answers, wire
+
+DEFAULT_VERSION = "2026-10-06"
+"""The API version of requests that name none: what the current Python SDK sends."""
+_XML = ("Content-Type", "application/xml")
+
+
+class QueueService:
+    """Answers requests for the queues of an account."""
+
+    letter = "q"
+    name = "queue"
+    default_version = DEFAULT_VERSION
+    allows_anonymous = False
+
+    async def policies(self, account: Account, sas: Sas) -> Sequence[Policy]:
+        try:
+            return await account.queues.get_policies(sas.container)
+        except (InvalidKeyError, QueueNotFoundError):
+            return []
+
+    async def answer(self, asked: Asked) -> Response:
+        call = wire.decode(asked.request, asked.target.path, asked.pairs, asked.version)
+        if asked.target.is_secondary and not isinstance(call, wire.READS):
+            raise read_only()
+        asked.grant.check(call.need())
+        return await self._perform(call, asked)
+
+    async def _perform(  # noqa: PLR0911, PLR0912 - one honest switch over the calls
+        self, call: wire.QueueCall, asked: Asked
+    ) -> Response:
+        queues = asked.account.queues
+        match call:
+            case wire.PutMessage():
+                message = await queues.put(
+                    call.queue,
+                    await _text_of(call, queues),
+                    hidden_seconds=call.hidden_seconds,
+                    lifetime_seconds=call.lifetime_seconds,
+                )
+                if asked.version < wire.ANSWERED_PUT_VERSION:
+                    return Response(201)
+                return answers.put_answer(message)
+            case wire.GetMessages():
+                messages = await queues.get(
+                    call.queue, limit=call.limit, hidden_seconds=call.hidden_seconds
+                )
+                return answers.got_answer(messages)
+            case wire.DeleteMessage():
+                await queues.delete(call.queue, call.message_id, call.receipt)
+                return Response(204)
+            case wire.UpdateMessage():
+                message = await queues.update(
+                    call.queue,
+                    call.message_id,
+                    call.receipt,
+                    hidden_seconds=call.hidden_seconds,
+                    text=wire.find_text(call.body) if call.body else None,
+                )
+                return answers.updated_answer(message)
+            case wire.PeekMessages():
+                return answers.peeked_answer(await queues.peek(call.queue, limit=call.limit))
+            case wire.ClearMessages():
+                await queues.clear(call.queue)
+                return Response(204)
+            case wire.CreateQueue():
+                is_new = await queues.create_queue(call.queue, call.metadata)
+                return Response(201 if is_new else 204)
+            case wire.DeleteQueue():
+                await queues.delete_queue(call.queue)
+                return Response(204)
+            case wire.GetMetadata():
+                return answers.metadata_answer(await queues.get_queue(call.queue))
+            case wire.SetMetadata():
+                await queues.set_metadata(call.queue, call.metadata)
+                return Response(204)
+            case wire.GetPolicies():
+                policies = await queues.get_policies(call.queue)
+                return Response(200, [_XML], xml_wire.print_policies(policies))
+            case wire.SetPolicies():
+                wanted = xml_wire.parse_policies(call.body, self.letter)
+                await queues.set_policies(call.queue, wanted)
+                return Response(204)
+            case wire.ListQueues():
+                account = asked.target.account
+                page = await queues.list_queues(
+                    prefix=call.prefix,
+                    start=answers.parse_marker(call.marker, account),
+                    limit=call.limit,
+                )
+                return answers.page_answer(page, call, asked.target.root, account)
+            case wire.GetProperties():
+                return service_documents.get_properties(asked, self.letter)
+            case wire.SetProperties():
+                return await service_documents.set_properties(asked, self.letter)
+            case wire.GetStatistics():
+                return service_documents.get_statistics(asked)
+            case _:
+                assert_never(call)
+
+    def is_cacheable(self, request: Request) -> bool:
+        return request.method not in ("GET", "HEAD")
+
+    def refuse(
+        self, error: PartitaError, message: str, request: Request, extra: list[tuple[str, str]]
+    ) -> Response:
+        return encode_error(error, message, request, extra)
+
+
+async def _text_of(call: wire.PutMessage, queues: QueueEngine) -> str:
+    try:
+        return wire.parse_message(call.body)
+    except UsageError:
+        await queues.get_queue(call.queue)  # a missing queue is the first thing to tell
+        raise

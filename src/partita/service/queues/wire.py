@@ -1,0 +1,451 @@
+"""Request → Call for the queue protocol. Pure: no I/O, no clock.
+
+A call is dispatched by verb, resource and `comp`; each says what it needs of a SAS. Parameters
+are checked here, names and texts by the engine.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from partita.errors import InvalidRequestError, LimitExceededError, NotAuthorizedError
+from partita.queues import limits
+from partita.service.auth import sas
+from partita.service.auth.sas import Need
+from partita.service.formats.address import decode_name, invalid_uri
+from partita.service.formats.metadata_wire import metadata_of
+from partita.service.formats.query_options import (
+    invalid_parameter,
+    missing_parameter,
+    options_of,
+    out_of_range,
+    unsupported_verb,
+)
+from partita.service.formats.xml_text import is_legal, name_of, not_valid, parse_xml, text_of
+from partita.service.http.request import Request
+
+BODY_BYTES_MAX = 10 * limits.MESSAGE_BYTES_MAX + limits.KIB
+"""A text of the largest size, each character as a reference, and its envelope."""
+MESSAGE_ELEMENTS_MAX = 16
+
+ANSWERED_PUT_VERSION = "2016-05-31"
+"""Put Message of older versions answers without a body."""
+ANY_LIFETIME_VERSION = "2017-07-29"
+"""Older versions know no lifetime above seven days, and none without end."""
+
+_NUMBER = re.compile(r"-?\d{1,10}", re.ASCII)
+_PLAIN_BODY = re.compile(
+    rb"""(?:\xef\xbb\xbf)?(?:<\?xml[ ]version=(?:'1\.0'|"1\.0")
+    (?:[ ]encoding=(?:'[Uu][Tt][Ff]-8'|"[Uu][Tt][Ff]-8"))?
+    (?:[ ]standalone=(?:'yes'|"yes"))?[ ]?\?>)?[ \t\r\n]*
+    <QueueMessage><MessageText>([^<&\r\x00-\x08\x0b\x0c\x0e-\x1f]*)</MessageText></QueueMessage>""",
+    re.VERBOSE,
+)
+_SIMPLE_TYPES = ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data")
+"""What a web page of a foreign site can send without asking first."""
+
+
+class QueueResource(NamedTuple):
+    """What a path names: the service, a queue, its messages, or one of them."""
+
+    queue: str | None = None
+    has_messages: bool = False
+    message_id: str | None = None
+
+
+class ListQueues(msgspec.Struct, frozen=True):
+    prefix: str
+    marker: str
+    limit: int
+    has_limit: bool
+    includes_metadata: bool
+
+    def need(self) -> Need:
+        return Need(sas.SERVICE, sas.LIST)
+
+
+class CreateQueue(msgspec.Struct, frozen=True):
+    queue: str
+    metadata: dict[str, str]
+
+    def need(self) -> Need:
+        return Need(sas.CONTAINER, sas.CREATE)
+
+
+class DeleteQueue(msgspec.Struct, frozen=True):
+    queue: str
+
+    def need(self) -> Need:
+        return Need(sas.CONTAINER, sas.DELETE)
+
+
+class GetMetadata(msgspec.Struct, frozen=True):
+    queue: str
+
+    def need(self) -> Need:
+        return Need(sas.CONTAINER, sas.READ, self.queue)
+
+
+class SetMetadata(msgspec.Struct, frozen=True):
+    queue: str
+    metadata: dict[str, str]
+
+    def need(self) -> Need:
+        return Need(sas.CONTAINER, sas.WRITE)
+
+
+class GetPolicies(msgspec.Struct, frozen=True):
+    queue: str
+
+    def need(self) -> Need:
+        return Need(sas.CONTAINER, sas.READ, by_key_only=True)
+
+
+class SetPolicies(msgspec.Struct, frozen=True):
+    queue: str
+    body: bytes
+
+    def need(self) -> Need:
+        return Need(sas.CONTAINER, sas.WRITE, by_key_only=True)
+
+
+class PutMessage(msgspec.Struct, frozen=True):
+    queue: str
+    body: bytes
+    hidden_seconds: int
+    lifetime_seconds: int | None
+
+    def need(self) -> Need:
+        return Need(sas.OBJECT, sas.ADD, self.queue)
+
+
+class GetMessages(msgspec.Struct, frozen=True):
+    queue: str
+    limit: int
+    hidden_seconds: int
+
+    def need(self) -> Need:
+        return Need(sas.OBJECT, sas.PROCESS, self.queue)
+
+
+class PeekMessages(msgspec.Struct, frozen=True):
+    queue: str
+    limit: int
+
+    def need(self) -> Need:
+        return Need(sas.OBJECT, sas.READ, self.queue)
+
+
+class UpdateMessage(msgspec.Struct, frozen=True):
+    queue: str
+    message_id: str
+    receipt: str
+    hidden_seconds: int
+    body: bytes
+
+    def need(self) -> Need:
+        return Need(sas.OBJECT, sas.UPDATE, self.queue)
+
+
+class DeleteMessage(msgspec.Struct, frozen=True):
+    queue: str
+    message_id: str
+    receipt: str
+
+    def need(self) -> Need:
+        return Need(sas.OBJECT, sas.PROCESS, self.queue)
+
+
+class ClearMessages(msgspec.Struct, frozen=True):
+    queue: str
+
+    def need(self) -> Need:
+        return Need(sas.OBJECT, sas.DELETE)
+
+
+class GetProperties(msgspec.Struct, frozen=True):
+    def need(self) -> Need:
+        return Need(sas.SERVICE, sas.READ)
+
+
+class SetProperties(msgspec.Struct, frozen=True):
+    def need(self) -> Need:
+        return Need(sas.SERVICE, sas.WRITE)
+
+
+class GetStatistics(msgspec.Struct, frozen=True):
+    def need(self) -> Need:
+        return Need(sas.SERVICE, sas.READ)
+
+
+QueueCall = (
+    ListQueues
+    | CreateQueue
+    | DeleteQueue
+    | GetMetadata
+    | SetMetadata
+    | GetPolicies
+    | SetPolicies
+    | PutMessage
+    | GetMessages
+    | PeekMessages
+    | UpdateMessage
+    | DeleteMessage
+    | ClearMessages
+    | GetProperties
+    | SetProperties
+    | GetStatistics
+)
+READS = (ListQueues, GetMetadata, GetPolicies, PeekMessages, GetProperties, GetStatistics)
+"""What the secondary endpoint answers."""
+
+
+def decode(
+    request: Request, path: str, pairs: Sequence[tuple[str, str]], version: str
+) -> QueueCall:
+    """Return what a request asks for; `path` is what follows the account."""
+    resource, options = parse_queue_resource(path), options_of(pairs)
+    if resource.queue is None:
+        return _decode_service(request.method, options)
+    _check_media_type(request)
+    if resource.message_id is not None:
+        return _decode_message(request, resource.queue, resource.message_id, options)
+    if resource.has_messages:
+        return _decode_messages(request, resource.queue, options, version)
+    return _decode_queue(request, resource.queue, options)
+
+
+def parse_queue_resource(path: str) -> QueueResource:
+    """Read the path behind the account, as it was sent."""
+    trimmed = path.strip("/")
+    segments = [decode_name(segment) for segment in trimmed.split("/")] if trimmed else []
+    match segments:
+        case []:
+            return QueueResource()
+        case [queue]:
+            return QueueResource(queue)
+        case [queue, "messages"]:
+            return QueueResource(queue, has_messages=True)
+        case [queue, "messages", message_id]:
+            return QueueResource(queue, has_messages=True, message_id=message_id)
+        case _:
+            raise invalid_uri("A path is /queue, /queue/messages or /queue/messages/id.")
+
+
+def _decode_service(method: str, options: Mapping[str, str]) -> QueueCall:
+    comp = options.get("comp", "").lower()
+    if options.get("restype", "").lower() != "service":
+        if comp != "list":
+            raise invalid_parameter("comp", comp, "The service itself answers comp=list.")
+        _check_method(method, ("GET",))
+        return _decode_list(options)
+    match comp, method:
+        case "properties", "GET":
+            return GetProperties()
+        case "properties", "PUT":
+            return SetProperties()
+        case "stats", "GET" | "HEAD":
+            return GetStatistics()
+        case "userdelegationkey", "POST":
+            raise NotAuthorizedError(
+                "AuthenticationFailed",
+                "Server failed to authenticate the request. Make sure the value of Authorization"
+                " header is formed correctly including the signature.",
+                hint="User delegation keys are not supported: make the SAS with an account key.",
+                setting="credential",
+            )
+        case (("properties" | "stats" | "userdelegationkey"), _):
+            raise unsupported_verb()
+        case _:
+            raise invalid_parameter("comp", comp, "It is properties or stats.")
+
+
+def _decode_list(options: Mapping[str, str]) -> ListQueues:
+    limit = _number(options, "maxresults", limits.PAGE_QUEUES_MAX, lowest=1, highest=2**31 - 1)
+    include = [part.strip().lower() for part in options.get("include", "").split(",")]
+    if not set(include) <= {"", "metadata"}:
+        raise invalid_parameter("include", options["include"], "It is metadata.")
+    return ListQueues(
+        options.get("prefix", ""),
+        options.get("marker", ""),
+        min(limit, limits.PAGE_QUEUES_MAX),
+        "maxresults" in options,
+        "metadata" in include,
+    )
+
+
+def _decode_queue(request: Request, queue: str, options: Mapping[str, str]) -> QueueCall:
+    match options.get("comp", "").lower(), request.method:
+        case "", "PUT":
+            return CreateQueue(queue, metadata_of(request))
+        case "", "DELETE":
+            return DeleteQueue(queue)
+        case "metadata", "GET" | "HEAD":
+            return GetMetadata(queue)
+        case "metadata", "PUT":
+            return SetMetadata(queue, metadata_of(request))
+        case "acl", "GET" | "HEAD":
+            return GetPolicies(queue)
+        case "acl", "PUT":
+            return SetPolicies(queue, request.body)
+        case "", "GET" | "HEAD":
+            raise missing_parameter("comp")
+        case (("" | "metadata" | "acl"), _):
+            raise unsupported_verb()
+        case comp, _:
+            raise invalid_parameter("comp", comp, "It is metadata or acl.")
+
+
+def _decode_messages(
+    request: Request, queue: str, options: Mapping[str, str], version: str
+) -> QueueCall:
+    match request.method:
+        case "POST":
+            return _decode_put(request, queue, options, version)
+        case "GET":
+            count = _number(options, "numofmessages", 1, lowest=1, highest=limits.GET_MESSAGES_MAX)
+            if _is_true(options, "peekonly"):
+                return PeekMessages(queue, count)
+            return GetMessages(queue, count, _hidden_seconds(options, lowest=1))
+        case "DELETE":
+            return ClearMessages(queue)
+        case _:
+            raise unsupported_verb()
+
+
+def _decode_put(
+    request: Request, queue: str, options: Mapping[str, str], version: str
+) -> PutMessage:
+    hidden = _hidden_seconds(options, lowest=0, default=0)
+    lifetime = _lifetime_seconds(options, version)
+    if lifetime is not None and hidden >= lifetime:
+        raise invalid_parameter(
+            "visibilitytimeout", str(hidden), "A message would expire before it is visible."
+        )
+    return PutMessage(queue, request.body, hidden, lifetime)
+
+
+def _lifetime_seconds(options: Mapping[str, str], version: str) -> int | None:
+    """Return how long a message lives; None: without end."""
+    is_free = version >= ANY_LIFETIME_VERSION
+    if is_free and options.get("messagettl") == "-1":
+        return None
+    highest = limits.LIFETIME_SECONDS_MAX if is_free else limits.LIFETIME_SECONDS_DEFAULT
+    return _number(
+        options, "messagettl", limits.LIFETIME_SECONDS_DEFAULT, lowest=1, highest=highest
+    )
+
+
+def _decode_message(
+    request: Request, queue: str, message_id: str, options: Mapping[str, str]
+) -> QueueCall:
+    _check_method(request.method, ("PUT", "DELETE"))
+    receipt = options.get("popreceipt")
+    if not receipt:
+        raise missing_parameter("popreceipt")
+    if request.method == "DELETE":
+        return DeleteMessage(queue, message_id, receipt)
+    if "visibilitytimeout" not in options:
+        raise missing_parameter("visibilitytimeout")
+    return UpdateMessage(
+        queue, message_id, receipt, _hidden_seconds(options, lowest=0), request.body
+    )
+
+
+# Bodies
+
+
+def parse_message(body: bytes) -> str:
+    """Return the text of a message that is put."""
+    text = find_text(body) if body else None
+    if text is None:
+        raise InvalidRequestError(
+            "MissingRequiredXmlNode",
+            "A required XML node was not specified in the request body.",
+            facts={"node": "MessageText", "elements": [("XmlNodeName", "MessageText")]},
+            hint="The body is <QueueMessage><MessageText>…</MessageText></QueueMessage>.",
+        )
+    return text
+
+
+def find_text(body: bytes) -> str | None:
+    """Return the text that a body brings; None if it has no MessageText.
+
+    The usual body is read without a parser: what the pattern admits has one meaning only.
+    """
+    if len(body) > BODY_BYTES_MAX:
+        raise LimitExceededError(
+            "RequestBodyTooLarge",
+            "The request body is too large and exceeds the maximum permissible limit.",
+            facts={"elements": [("MaxLimit", str(limits.MESSAGE_BYTES_MAX))]},
+            hint=f"A message has at most {limits.MESSAGE_BYTES_MAX} bytes of UTF-8.",
+        )
+    if (plain := _plain_text(body)) is not None:
+        return plain
+    root = parse_xml(
+        body, "QueueMessage", bytes_max=BODY_BYTES_MAX, elements_max=MESSAGE_ELEMENTS_MAX
+    )
+    texts = [child for child in root if name_of(child) == "MessageText"]
+    if len(texts) > 1:
+        raise not_valid(hint="MessageText is given twice.")
+    return text_of(texts[0]) if texts else None
+
+
+def _plain_text(body: bytes) -> str | None:
+    match = _PLAIN_BODY.fullmatch(body)
+    if match is None or b"]]>" in match[1]:
+        return None
+    try:
+        text = match[1].decode()
+    except UnicodeError:
+        return None
+    return text if text.isascii() or is_legal(text) else None
+
+
+def _check_media_type(request: Request) -> None:
+    """Refuse compressed bodies, and the types that a foreign web page can send unasked."""
+    media_type = request.headers.get("content-type", "").lower()
+    if "content-encoding" in request.headers or media_type.startswith(_SIMPLE_TYPES):
+        raise InvalidRequestError(
+            "MediaTypeNotSupported",
+            "None of the provided media types are supported",
+            hint="Send application/xml, without Content-Encoding.",
+        )
+
+
+# Parameters
+
+
+def _hidden_seconds(
+    options: Mapping[str, str], *, lowest: int, default: int = limits.VISIBILITY_SECONDS_DEFAULT
+) -> int:
+    highest = limits.VISIBILITY_SECONDS_MAX
+    return _number(options, "visibilitytimeout", default, lowest=lowest, highest=highest)
+
+
+def _number(
+    options: Mapping[str, str], name: str, default: int, *, lowest: int, highest: int
+) -> int:
+    text = options.get(name, "").strip()
+    if not text:
+        return default
+    if not _NUMBER.fullmatch(text):
+        raise invalid_parameter(name, text, "It is a whole number.")
+    number = int(text)
+    if not lowest <= number <= highest:
+        raise out_of_range(name, text, lowest, highest)
+    return number
+
+
+def _is_true(options: Mapping[str, str], name: str) -> bool:
+    text = options.get(name, "false").strip().lower()
+    if text not in ("true", "false", ""):
+        raise invalid_parameter(name, text, "It is true or false.")
+    return text == "true"
+
+
+def _check_method(method: str, allowed: tuple[str, ...]) -> None:
+    if method not in allowed:
+        raise unsupported_verb()

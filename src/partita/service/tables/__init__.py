@@ -1,0 +1,1 @@
+"""The table service: decode, perform, answer."""

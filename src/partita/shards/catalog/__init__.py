@@ -1,0 +1,1 @@
+"""The global and local catalogs, and the changes that keep them equal."""

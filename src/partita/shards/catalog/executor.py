@@ -1,0 +1,466 @@
+"""Carries out planned changes of the catalogs: global, then each shard, then global again.
+
+Every step is one short transaction, so a crash leaves a record and stamped rows, never half a
+step. Whoever meets a stamp finishes the change (all shards have it) or undoes it (one has not).
+Rule: the operation lock only keeps live doers from being undone; what keeps the catalogs right is
+that a shard takes a step only on the exact `last_operation` that the plan was made for.
+"""
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError, OperationalError
+
+from partita.errors import (
+    OperationPendingError,
+    PartitaError,
+    ShardOfflineError,
+)
+from partita.shards.catalog import change_plans as operations
+from partita.shards.catalog import global_catalog, local_catalog
+from partita.shards.catalog.change_plans import LocalChange, Plan, Position
+from partita.shards.catalog.global_catalog import LockedMap, Record, StampedError
+from partita.shards.connections.engines import Engines, create_file
+from partita.shards.connections.validation import lock_number
+from partita.shards.keys.mapping import Location
+from partita.ticks import TICKS_PER_SECOND, Clock
+
+Outcome = TypeVar("Outcome")
+FaultPoint = Callable[[str], None]
+Build = Callable[[LockedMap, str], Plan]
+LocalWork = Callable[[Connection, Plan, LocalChange], Position]
+Ending = Literal["finished", "undone", "alive"]
+
+LEASE_SECONDS = 60
+"""How long a doer that cannot be asked is taken for alive after its last beat."""
+BEAT_SECONDS = 15
+WAIT_SECONDS = 0.02
+WAIT_TRIES = 3_000
+"""Together a minute: how long a change waits for another that is under way."""
+STEP_TRIES = 4
+"""A step is repeated after an error of the connection: it knows whether it is done already."""
+STEP_PAUSE_SECONDS = 0.05
+UNDONE_KEPT_SECONDS = 3_600
+"""How long the record of an undone change waits for a doer who was only slow."""
+
+_live: set[str] = set()
+"""The changes that this process is carrying out now, of all managers in it."""
+
+
+class Counters:
+    """What happened in this process, as plain numbers: threads may lose a few."""
+
+    def __init__(self) -> None:
+        self.reroutes = 0
+        """Times that a stale mapping was looked up again."""
+        self.refused = 0
+        """Connections that an offline mapping refused."""
+        self.retries = 0
+        """Units of work that run() and routed functions began again."""
+        self.fan_outs = 0
+        self.moves = 0
+        """Moves that were brought to their end here."""
+        self.operations = 0
+        """Changes of the catalogs."""
+        self.operations_undone = 0
+        self.operations_finished = 0
+        """Changes of others that were finished here."""
+
+
+def no_fault(point: str) -> None:
+    """Let every step pass."""
+
+
+class Executor:
+    """Runs changes against one global catalog and its shards.
+
+    `fault` is called with the name of each step before and after it; what it raises is the crash.
+    """
+
+    def __init__(
+        self, engines: Engines, catalog: Location, clock: Clock, fault: FaultPoint = no_fault
+    ) -> None:
+        self.engines = engines
+        self.catalog = catalog
+        self.clock = clock
+        self.fault = fault
+        self.counters = Counters()
+
+    @property
+    def engine(self) -> Engine:
+        return self.engines.for_location(self.catalog)
+
+    # --- doing ------------------------------------------------------------------------------------
+
+    def run(self, map_id: str, map_name: str, build: Build) -> Plan:
+        """Plan under the lock of the map, then carry it out; undo it when a shard refuses."""
+        operation = self.new_id()
+        with self._claim(operation):
+            plan = self.decide(
+                map_id, map_name, lambda locked: self._prepare(locked, build, operation)
+            )
+            self.fault("global prepared")
+            try:
+                self._do_locals(plan)
+            except DBAPIError as error:  # not of a shard: those have names of their own
+                self._give_up(plan)
+                raise catalog_unreachable(self.catalog) from error
+            except Exception:
+                self._give_up(plan)
+                raise
+            self._finish_own(plan)
+        self.counters.operations += 1
+        return plan
+
+    def decide(self, map_id: str, map_name: str, change: Callable[[LockedMap], Outcome]) -> Outcome:
+        """Run a change of the global catalog alone, after the unfinished ones that it meets."""
+        for _ in range(WAIT_TRIES):
+            is_locked = False
+            try:
+                with self.engine.begin() as connection:
+                    row = global_catalog.lock_map(connection, map_id, map_name)
+                    is_locked = True
+                    return change(LockedMap(connection, row))
+            except StampedError as stamped:
+                if self.recover(stamped.operation_id) != "alive":
+                    continue
+            except DBAPIError as error:
+                if is_locked or not error.connection_invalidated:
+                    raise catalog_unreachable(self.catalog) from error
+                # Nothing was done on a connection that died in the pool: another one is taken.
+                self.engine.dispose()
+            time.sleep(WAIT_SECONDS)
+        raise OperationPendingError(
+            "OperationPending",
+            "Another change of the catalog did not end in time.",
+            facts={"map": map_name},
+            hint="Try again later.",
+        )
+
+    def read(self, work: Callable[[Connection], Outcome]) -> Outcome:
+        """Read from the global catalog; a connection that died in the pool is replaced."""
+        try:
+            with self.engine.connect() as connection:
+                return work(connection)
+        except DBAPIError as error:
+            if not error.connection_invalidated:
+                raise catalog_unreachable(self.catalog) from error
+        self.engine.dispose()  # because the others died with it, as a rule
+        try:
+            with self.engine.connect() as connection:
+                return work(connection)
+        except DBAPIError as error:
+            raise catalog_unreachable(self.catalog) from error
+
+    def read_epoch(self, map_id: str) -> int | None:
+        """Return the epoch of a map, straight from the driver: every fan-out asks for it."""
+        dialect = self.engine.dialect
+        try:
+            pooled = self.engine.raw_connection()
+            try:
+                cursor = pooled.cursor()
+                cursor.execute(global_catalog.epoch_query(dialect.paramstyle), (map_id,))
+                row = cursor.fetchone()
+                cursor.close()
+            finally:
+                pooled.close()
+        except dialect.loaded_dbapi.Error:
+            # The usual way replaces a connection that died, and reports a catalog that is gone.
+            return self.read(lambda connection: global_catalog.read_epoch(connection, map_id))
+        return None if row is None else int(row[0])
+
+    def new_id(self) -> str:
+        return self.clock.new_id().replace("-", "")
+
+    def _prepare(self, locked: LockedMap, build: Build, operation: str) -> Plan:
+        plan = build(locked, operation)
+        self.fault("global preparing")
+        now = self.clock.ticks()
+        global_catalog.prepare(locked.connection, plan, owner=_owner(), now=now)
+        old = now - UNDONE_KEPT_SECONDS * TICKS_PER_SECOND
+        global_catalog.forget_undone(locked.connection, old)
+        return plan
+
+    def _do_locals(self, plan: Plan) -> None:
+        beaten = self.clock.monotonic()
+        for number, change in enumerate(plan.changes):
+            if self.clock.monotonic() - beaten > BEAT_SECONDS:
+                beaten = self.clock.monotonic()
+                self._beat(plan)
+            where = self._local(plan, change, local_catalog.do, f"local {number} applying")
+            if where != "after":
+                self._refuse(plan, change)
+            self.fault(f"local {number} applied")
+
+    def _beat(self, plan: Plan) -> None:
+        with self.engine.begin() as connection:
+            global_catalog.beat(connection, plan.id, self.clock.ticks())
+
+    def _refuse(self, plan: Plan, change: LocalChange) -> None:
+        record = self._find_record(plan.id)
+        if record is None or record.step != "do":
+            raise _taken_over(plan)
+        raise operations.local_catalog_differs(plan.map.name, change.location)
+
+    def _give_up(self, plan: Plan) -> None:
+        # Swallowed because the error that led here matters more, and the record is still there:
+        # the next change that meets it, or repair(), ends what this could not.
+        with contextlib.suppress(PartitaError, DBAPIError):
+            self._undo(plan, forget=True)
+
+    def _finish_own(self, plan: Plan) -> None:
+        try:
+            finished = self.step(lambda: self._finish(plan))
+        except DBAPIError as error:
+            raise OperationPendingError(
+                "OperationUnfinished",
+                "All shards have the change, but the global catalog cannot be reached.",
+                facts={"map": plan.map.name, "operation": plan.id},
+                hint="manager.repair() finishes it, or the next change that meets it.",
+            ) from error
+        if not finished:
+            raise _taken_over(plan)
+        self.fault("global finished")
+
+    def _finish(self, plan: Plan) -> bool:
+        with self.engine.begin() as connection:
+            global_catalog.lock_map(connection, plan.map.id, plan.map.name)
+            record = global_catalog.find_record(connection, plan.id)
+            if record is None:
+                return True  # somebody else finished it: an undone change leaves its record
+            if record.step != "do":
+                return False
+            global_catalog.finish(connection, plan)
+            self.fault("global finishing")
+        return True
+
+    # --- recovering -------------------------------------------------------------------------------
+
+    def repair(self) -> dict[str, Ending]:
+        """End every change whose doer is gone; say how each ended."""
+        pending = self.read(global_catalog.list_pending)
+        return {operation: self.recover(operation) for operation in pending}
+
+    def recover(self, operation: str, *, without: Collection[str] = ()) -> Ending:
+        """Finish or undo a change whose doer is gone; shards in `without` are given up."""
+        try:
+            return self._recover(operation, without)
+        except DBAPIError as error:
+            raise catalog_unreachable(self.catalog) from error
+
+    def _recover(self, operation: str, without: Collection[str]) -> Ending:
+        with self._take(operation) as taken:
+            if not taken:
+                return "alive"
+            record = self._find_record(operation)
+            if record is None or record.step == "undone":
+                return "finished" if record is None else "undone"
+            if record.step == "do" and not without and self._is_everywhere(record.plan):
+                self._finish(record.plan)
+                self.counters.operations_finished += 1
+                return "finished"
+            self._undo(record.plan, forget=False, without=without)
+            return "undone"
+
+    def _find_record(self, operation: str) -> Record | None:
+        with self.engine.connect() as connection:
+            return global_catalog.find_record(connection, operation)
+
+    def _is_everywhere(self, plan: Plan) -> bool:
+        return all(
+            self._local_unless_new(plan, change, local_catalog.position, f"local {number} asking")
+            == "after"
+            for number, change in enumerate(plan.changes)
+        )
+
+    def _undo(self, plan: Plan, *, forget: bool, without: Collection[str] = ()) -> None:
+        self.fault("undo marking")
+        with self.engine.begin() as connection:
+            if not global_catalog.mark_undo(connection, plan.id):
+                return
+        self.fault("undo marked")
+        foreign = set(without)
+        for number, change in reversed(list(enumerate(plan.changes))):
+            if change.shard_id in without:
+                continue
+            where = self._local_unless_new(
+                plan, change, local_catalog.undo, f"local {number} undoing"
+            )
+            if where == "foreign":
+                foreign.add(change.shard_id)
+            self.fault(f"local {number} undone")
+        self.step(lambda: self._revert(plan, foreign, forget=forget))
+        self.counters.operations_undone += 1
+        self.fault("global reverted")
+
+    def _revert(self, plan: Plan, foreign: set[str], *, forget: bool) -> None:
+        with self.engine.begin() as connection:
+            global_catalog.lock_map(connection, plan.map.id, plan.map.name)
+            record = global_catalog.find_record(connection, plan.id)
+            if record is None or record.step != "undo":
+                return
+            global_catalog.revert(connection, plan, foreign=foreign, forget=forget)
+            self.fault("global reverting")
+
+    # --- one step ---------------------------------------------------------------------------------
+
+    def _local(self, plan: Plan, change: LocalChange, work: LocalWork, point: str) -> Position:
+        def step() -> Position:
+            if change.before is None and work is local_catalog.do:
+                create_file(Location.from_text(change.location))
+            with self.on_shard(change.location) as connection:
+                where = work(connection, plan, change)
+                self.fault(point)
+            return where
+
+        try:
+            return self.step(step)
+        except DBAPIError as error:
+            raise unreachable(change.location) from error
+
+    def _local_unless_new(
+        self, plan: Plan, change: LocalChange, work: LocalWork, point: str
+    ) -> Position:
+        """Do the same, but give up a shard that was to be new and cannot be reached.
+
+        What it may hold is one row without mappings, and the next create_shard() overwrites it.
+        """
+        try:
+            return self._local(plan, change, work, point)
+        except ShardOfflineError:
+            if change.before is not None:
+                raise
+            return "undone"
+
+    @contextlib.contextmanager
+    def on_shard(self, location: str) -> Iterator[Connection]:
+        """Open a transaction on a shard, unrouted."""
+        engine = self.engines.for_location(Location.from_text(location))
+        with engine.begin() as connection:
+            yield connection
+
+    def step(self, work: Callable[[], Outcome]) -> Outcome:
+        """Do what can be done twice, again if the connection fails."""
+        for number in range(1, STEP_TRIES):
+            try:
+                return work()
+            except OperationalError:
+                time.sleep(STEP_PAUSE_SECONDS * number)
+        return work()
+
+    # --- the operation lock -----------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _claim(self, operation: str) -> Iterator[None]:
+        """Be seen as alive while the change runs."""
+        _live.add(operation)
+        try:
+            with self._advisory(operation):
+                yield
+        finally:
+            _live.discard(operation)
+
+    @contextlib.contextmanager
+    def _take(self, operation: str) -> Iterator[bool]:
+        """Take over a change if its doer is gone, and keep others from doing the same."""
+        if self._is_postgresql():
+            with self._advisory(operation) as taken:
+                yield taken
+            return
+        record = self._find_record(operation)
+        yield record is None or not self._is_alive(operation, record)
+
+    def _is_alive(self, operation: str, record: Record) -> bool:
+        host, process, born = record.owner.split("/")
+        if host == socket.gethostname():
+            if int(process) == os.getpid():
+                return operation in _live
+            if _birth(int(process)) != born:
+                return False
+        return self.clock.ticks() - record.beat_at < LEASE_SECONDS * TICKS_PER_SECOND
+
+    def _is_postgresql(self) -> bool:
+        return self.engine.dialect.name == "postgresql"
+
+    @contextlib.contextmanager
+    def _advisory(self, operation: str) -> Iterator[bool]:
+        if not self._is_postgresql():
+            yield True
+            return
+        # A session of its own, because the lock must outlive the steps' transactions and must go
+        # when this process does.
+        number = {"n": lock_number(operation)}
+        with contextlib.ExitStack() as stack:
+            try:
+                connection = stack.enter_context(self.engines.admin(self.catalog).connect())
+                session = connection.execution_options(isolation_level="AUTOCOMMIT")
+                taken = bool(session.scalar(text("SELECT pg_try_advisory_lock(:n)"), number))
+            except DBAPIError as error:
+                raise catalog_unreachable(self.catalog) from error
+            try:
+                yield taken
+            finally:
+                # The connection may be gone, and then the lock is too.
+                with contextlib.suppress(DBAPIError):
+                    session.execute(text("SELECT pg_advisory_unlock_all()"))
+
+
+def catalog_unreachable(catalog: Location) -> ShardOfflineError:
+    return ShardOfflineError(
+        "CatalogUnreachable",
+        "The database of the catalog cannot be reached or used.",
+        facts={"catalog": catalog.text},
+        hint="See whether it runs, and whether the URL and the credentials are right.",
+    )
+
+
+def unreachable(location: str) -> ShardOfflineError:
+    return ShardOfflineError(
+        "ShardUnreachable",
+        "The shard cannot be reached, or refused the change.",
+        facts={"location": location},
+        hint="Try again when it answers; recovery.detach() takes a lost shard out of the map.",
+    )
+
+
+def _taken_over(plan: Plan) -> OperationPendingError:
+    return OperationPendingError(
+        "OperationTakenOver",
+        "The change took so long that another process took its doer for dead and undid it.",
+        facts={"map": plan.map.name, "operation": plan.id},
+        hint="Read the map again and repeat the change.",
+    )
+
+
+def _owner() -> str:
+    process = os.getpid()
+    return f"{socket.gethostname()}/{process}/{_birth(process)}"
+
+
+def _birth(process: int) -> str | None:
+    """Return when a process began, by the system's count; None if it is gone.
+
+    Numbers of processes come back, and one that was killed keeps its number until its parent has
+    asked for it: so the number alone says too little. Without /proc it is all there is.
+    """
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None if Path("/proc/self/stat").exists() else _is_known(process)
+    return None if fields[0] in "ZX" else fields[19]
+
+
+def _is_known(process: int) -> str | None:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        return ""
+    return ""

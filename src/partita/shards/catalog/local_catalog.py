@@ -1,0 +1,314 @@
+"""The copy of its own mappings inside each shard: tables, deployment, and one step of a change.
+
+The local catalog is what routed connections are validated against. Rule: the first statement of
+a step locks the shard's row, and its `last_operation` alone says what has happened here already.
+
+    partita_local_store      one row: major, minor
+    partita_local_shards     one row for each map that this database is a shard of
+    partita_local_mappings   its mappings: id, low, high (bytes; no high: unbounded), status
+"""
+
+from typing import Any
+
+import msgspec
+from sqlalchemy import (
+    Column,
+    Connection,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Row,
+    String,
+    Table,
+    UniqueConstraint,
+    delete,
+    insert,
+    inspect,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.schema import CreateTable
+
+from partita.errors import CatalogMismatchError, FormatVersionError
+from partita.shards.catalog.change_plans import (
+    LocalChange,
+    MappingRow,
+    MapRow,
+    Plan,
+    Position,
+    ShardRow,
+    position_of,
+)
+from partita.shards.catalog.change_plans import undone_row as undone_row_of
+from partita.shards.connections.validation import enter_sql
+from partita.shards.keys.mapping import LOCATION_TEXT_MAX
+
+MAJOR, MINOR = 1, 0
+"""A program works with every minor version of its own major version."""
+
+metadata = MetaData()
+store = Table(
+    "partita_local_store",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("major", Integer, nullable=False),
+    Column("minor", Integer, nullable=False),
+)
+shards = Table(
+    "partita_local_shards",
+    metadata,
+    Column("map_id", String(32), primary_key=True),
+    Column("map_name", String(50), nullable=False),
+    Column("kind", String(10), nullable=False),
+    Column("key_type", String(200), nullable=False),
+    Column("buckets", Integer),
+    Column("shard_id", String(32), nullable=False),
+    Column("location", String(LOCATION_TEXT_MAX), nullable=False),
+    Column("version", String(32), nullable=False),
+    Column("status", String(10), nullable=False),
+    Column("last_operation", String(80), nullable=False),
+)
+mappings = Table(
+    "partita_local_mappings",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("map_id", String(32), nullable=False),
+    Column("low", LargeBinary, nullable=False),
+    Column("high", LargeBinary),
+    Column("status", String(10), nullable=False),
+    Column("last_operation", String(80), nullable=False),
+    UniqueConstraint("map_id", "low", name="partita_local_mappings_low"),
+)
+
+DEPLOY_LOCK = 0x7061_7274_6974_6101
+"""Advisory lock of PostgreSQL that makes deployments wait for each other."""
+
+
+def is_deployed(connection: Connection) -> bool:
+    return inspect(connection).has_table(store.name)
+
+
+def deploy(connection: Connection) -> None:
+    """Make the tables where they are missing, and refuse those of another major version."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:n)"), {"n": DEPLOY_LOCK})
+    for table in metadata.sorted_tables:
+        connection.execute(CreateTable(table, if_not_exists=True))
+    if connection.scalar(select(store.c.major)) is None:
+        connection.execute(insert(store).values(id=1, major=MAJOR, minor=MINOR))
+        _make_function(connection)
+    check_version(connection)
+
+
+def check_version(connection: Connection) -> None:
+    row = connection.execute(select(store.c.major, store.c.minor)).one_or_none()
+    if row is None or row.major == MAJOR:
+        return
+    raise FormatVersionError(
+        "LocalCatalogVersion",
+        f"The local catalog has version {row.major}.{row.minor}, this program has {MAJOR}.{MINOR}.",
+        facts={"database": str(connection.engine.url.database)},
+        hint="Upgrade the older one of the two: manager.upgrade_store() upgrades the catalogs.",
+    )
+
+
+def upgrade(connection: Connection) -> None:
+    """Bring the tables to this program's minor version; older programs can go on."""
+    deploy(connection)
+    _make_function(connection)
+    newer = store.c.minor < MINOR
+    connection.execute(update(store).where(newer).values(minor=MINOR))
+
+
+def _make_function(connection: Connection) -> None:
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(enter_sql())
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+class LocalShard(msgspec.Struct, frozen=True):
+    """What a database says about itself as a shard of one map."""
+
+    map: MapRow
+    row: ShardRow
+    mappings: tuple[MappingRow, ...]
+
+
+def list_shards(connection: Connection) -> list[LocalShard]:
+    """Return what the local catalog holds, by map; nothing where there is no local catalog."""
+    if not is_deployed(connection):
+        return []
+    check_version(connection)
+    rows = list(connection.execute(select(shards).order_by(shards.c.map_name)))
+    return [_local_shard(connection, row) for row in rows]
+
+
+def _local_shard(connection: Connection, row: Row[Any]) -> LocalShard:
+    query = select(mappings).where(mappings.c.map_id == row.map_id).order_by(mappings.c.low)
+    held = [
+        MappingRow(one.id, one.map_id, row.shard_id, one.low, one.high, one.status)
+        for one in connection.execute(query)
+    ]
+    return LocalShard(
+        MapRow(row.map_id, row.map_name, row.kind, row.key_type, row.buckets),
+        ShardRow(
+            row.shard_id, row.map_id, row.location, row.version, row.status, row.last_operation
+        ),
+        tuple(held),
+    )
+
+
+# --- steps of a change ----------------------------------------------------------------------------
+
+
+def position(connection: Connection, plan: Plan, change: LocalChange) -> Position:
+    """Lock the shard's row and say how far the change is here."""
+    return position_of(plan, change, _lock_mark(connection, plan.map.id))
+
+
+def do(connection: Connection, plan: Plan, change: LocalChange) -> Position:
+    """Apply the change unless it is here already; leave everything alone where it does not fit."""
+    if change.before is None:
+        deploy(connection)
+        _forget_empty_shard(connection, plan, change)
+    where = position(connection, plan, change)
+    if where == "before":
+        check_version(connection)
+        _write(connection, plan.map, change.after, removed=change.removed, added=change.added)
+        return "after"
+    return where
+
+
+def undo(connection: Connection, plan: Plan, change: LocalChange) -> Position:
+    """Take the change back, or mark the shard so that a late doer finds that it was given up."""
+    where = position(connection, plan, change)
+    if where in {"undone", "foreign"}:
+        return where
+    if where == "before" and change.before is None:
+        return "undone"
+    applied = where == "after"
+    _write(
+        connection,
+        plan.map,
+        None if change.before is None else undone_row_of(plan, change.before),
+        removed=change.added if applied else (),
+        added=change.removed if applied else (),
+    )
+    return "undone"
+
+
+def replace(
+    connection: Connection, shard_map: MapRow, shard: ShardRow, kept: tuple[MappingRow, ...]
+) -> None:
+    """Write the shard's row and exactly these mappings, whatever was there: for recovery."""
+    deploy(connection)
+    _lock_mark(connection, shard_map.id)
+    connection.execute(delete(mappings).where(mappings.c.map_id == shard_map.id))
+    _write(connection, shard_map, shard, removed=(), added=kept)
+
+
+def write_shard(connection: Connection, shard_map: MapRow, shard: ShardRow, was: str) -> None:
+    """Write the shard's row, and give its mappings to the map that was `was`: for recovery."""
+    _lock_mark(connection, was)
+    connection.execute(update(mappings).where(mappings.c.map_id == was).values(map_id=shard_map.id))
+    connection.execute(update(shards).where(shards.c.map_id == was).values(map_id=shard_map.id))
+    _write(connection, shard_map, shard, removed=(), added=())
+
+
+def _lock_mark(connection: Connection, map_id: str) -> str | None:
+    mine = shards.c.map_id == map_id
+    if connection.dialect.name == "sqlite":
+        return _lock_mark_in_file(connection, map_id)
+    if not is_deployed(connection):
+        return None
+    query = select(shards.c.last_operation).where(mine).with_for_update()
+    return connection.scalar(query)
+
+
+def _lock_mark_in_file(connection: Connection, map_id: str) -> str | None:
+    # SQLite has no row locks: a write as the first statement takes the lock of the file, and a
+    # read before it could be too old to write after.
+    mine = shards.c.map_id == map_id
+    try:
+        connection.execute(update(shards).where(mine).values(map_id=map_id))
+    except OperationalError as error:
+        if "no such table" in str(error):
+            return None
+        raise
+    return connection.scalar(select(shards.c.last_operation).where(mine))
+
+
+def _forget_empty_shard(connection: Connection, plan: Plan, change: LocalChange) -> None:
+    """Delete rows of the map, and of others of its name, that no catalog knows.
+
+    The map was replaced, or the creator of the row was taken for dead. Without mappings nothing
+    can have been routed by it; with mappings somebody may still be routed, to a replaced map too.
+    """
+    mark = _lock_mark(connection, plan.map.id)
+    if mark is not None and position_of(plan, change, mark) == "after":
+        return
+    same = shards.c.map_name == plan.map.name
+    known = select(shards.c.map_id).where(same)
+    held = connection.scalar(select(mappings.c.id).where(mappings.c.map_id.in_(known)).limit(1))
+    if held is not None:
+        raise CatalogMismatchError(
+            "ShardHoldsMappings",
+            "The database has a local catalog with mappings of a map of this name.",
+            facts={"map": plan.map.name, "location": change.location},
+            hint="Take it as it is with recovery.attach(), then choose what holds with "
+            "recovery.resolve().",
+        )
+    connection.execute(delete(shards).where(same))
+
+
+def _write(
+    connection: Connection,
+    shard_map: MapRow,
+    shard: ShardRow | None,
+    *,
+    removed: tuple[MappingRow, ...],
+    added: tuple[MappingRow, ...],
+) -> None:
+    mine = shards.c.map_id == shard_map.id
+    if shard is None:
+        connection.execute(delete(shards).where(mine))
+    # In place, because whoever waits for this row's lock must find it again.
+    elif not connection.execute(
+        update(shards).where(mine).values(_shard_values(shard_map, shard))
+    ).rowcount:
+        connection.execute(insert(shards).values(_shard_values(shard_map, shard)))
+    for row in removed:
+        connection.execute(delete(mappings).where(mappings.c.id == row.id))
+    mark = "" if shard is None else shard.last_operation
+    if added:
+        connection.execute(insert(mappings), [_mapping_values(row, mark) for row in added])
+
+
+def _shard_values(shard_map: MapRow, shard: ShardRow) -> dict[str, object]:
+    return {
+        "map_id": shard_map.id,
+        "map_name": shard_map.name,
+        "kind": shard_map.kind,
+        "key_type": shard_map.key_type,
+        "buckets": shard_map.buckets,
+        "shard_id": shard.id,
+        "location": shard.location,
+        "version": shard.version,
+        "status": shard.status,
+        "last_operation": shard.last_operation,
+    }
+
+
+def _mapping_values(row: MappingRow, mark: str) -> dict[str, object]:
+    return {
+        "id": row.id,
+        "map_id": row.map_id,
+        "low": row.low,
+        "high": row.high,
+        "status": row.status,
+        "last_operation": mark,
+    }

@@ -1,0 +1,1 @@
+"""SQLAlchemy engines of shards, and connections that can be revoked."""

@@ -1,0 +1,1 @@
+"""One statement on many shards."""

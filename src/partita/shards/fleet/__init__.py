@@ -1,0 +1,1 @@
+"""The shards as a set: schema deployment, drift, status."""

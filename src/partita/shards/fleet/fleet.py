@@ -1,0 +1,627 @@
+"""The shards of a manager as one fleet: add, adopt, remove, upgrade, look after.
+
+Rule of add_shard: a database is registered, gets its schema, is verified, and only then mapped, so
+nothing is ever routed to a shard that is not ready. Each step can be repeated; a record in
+`partita_jobs` says that tables found in the database are our own unfinished work.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from alembic.config import Config
+from sqlalchemy import URL, Connection, MetaData, text
+from sqlalchemy.exc import DBAPIError
+
+from partita.clock import SystemClock
+from partita.errors import (
+    ConfigurationError,
+    MappingExistsError,
+    ShardExistsError,
+    ShardInUseError,
+    ShardNotFoundError,
+    ShardOfflineError,
+    UsageError,
+)
+from partita.shards.catalog import jobs
+from partita.shards.catalog.change_plans import shard_offline
+from partita.shards.catalog.executor import no_fault
+from partita.shards.connections.engines import file_of, location_of
+from partita.shards.fleet import existing_rows as populated
+from partita.shards.fleet.deployment import Deployment, Inspection, drift_error
+from partita.shards.fleet.drift import Difference
+from partita.shards.fleet.migration_worker import Project, Request, Workers
+from partita.shards.fleet.migrations import LOCK_TIMEOUT_SECONDS, Migrations, revision_text
+from partita.shards.fleet.rollout import (
+    Progress,
+    ShardUpgrade,
+    UpgradeReport,
+    roll_out,
+    shard_error,
+    show_progress,
+)
+from partita.shards.keys.mapping import Location, Mapping, Shard, ShardStatus
+from partita.shards.keys.ranges import KeyRange
+from partita.shards.maps.manager import ShardMapManager
+from partita.shards.maps.shard_map import ShardMap
+from partita.shards.moving import move as moves
+from partita.ticks import Clock
+
+ADD_SHARD = "add_shard"
+STATUS_WORKERS_MAX = 8
+
+
+class ShardReport(msgspec.Struct, frozen=True):
+    """How one shard is."""
+
+    shard: Shard
+    revision: str | None = None
+    """None without Alembic, or when the shard could not be asked."""
+    is_current: bool = False
+    drift: list[Difference] = []
+    error: Exception | None = None
+    mappings: int = 0
+    size_bytes: int | None = None
+
+
+class FleetReport(msgspec.Struct, frozen=True):
+    """How all shards are."""
+
+    shards: list[ShardReport]
+
+    @property
+    def is_healthy(self) -> bool:
+        return all(
+            each.is_current and not each.drift and each.error is None for each in self.shards
+        )
+
+
+class Fleet:
+    """All shards of all maps of a manager; `metadata` or `alembic` says what is in them.
+
+    `alembic` is a folder with env.py, an ini file or a Config. With both, Alembic deploys and the
+    metadata is what shards are compared with; without metadata it is env.py's target_metadata.
+    Tables in `ignore_tables` belong to others (extensions) and never count.
+    """
+
+    def __init__(
+        self,
+        manager: ShardMapManager,
+        *,
+        metadata: MetaData | None = None,
+        alembic: str | Path | Config | None = None,
+        clock: Clock | None = None,
+        ignore_tables: Collection[str] = (),
+    ) -> None:
+        self.manager = manager
+        self.clock = clock or SystemClock()
+        self.fault: Callable[[str], None] = no_fault
+        """Called with the name of each step that is done; what it raises is the crash."""
+        # A declarative base is taken for what it declares.
+        self._metadata = getattr(metadata, "metadata", metadata)
+        self._alembic = alembic
+        self._ignored = frozenset(ignore_tables)
+        self._deployment()  # a wrong folder is an error now, not at the first upgrade
+
+    # --- shards come and go -----------------------------------------------------------------------
+
+    def add_shard(self, shard_map: ShardMap, url: URL | str, mappings: Iterable[Any] = ()) -> Shard:
+        """Make an empty database a shard: register, deploy, verify, then map.
+
+        `mappings` are ranges, or keys for a list map. After a crash, call it again: it goes on
+        where it stopped. Called again when all is done, it changes nothing.
+        """
+        deployment = self._deployment()
+        deployment.check_given()
+        location = self.manager.engines.remember(url)
+        asked = shard_map.encode_ranges(mappings)
+        shard = shard_map.find_shard(location)
+        free = self._not_yet_mapped(shard_map, shard, asked)
+        job = jobs.find(shard_map.executor, shard_map.id, ADD_SHARD, location.identity)
+        if job is None:
+            if shard is not None and not free:
+                return shard
+            self._check_new(deployment, shard_map, shard, location)
+            job = jobs.start(shard_map.executor, shard_map.id, ADD_SHARD, location.identity)
+        self.fault("checked")
+        if shard is None:
+            shard = _register(shard_map, url)
+        self.fault("registered")
+        with self._connect(shard.location) as connection:
+            deployment.deploy(connection)
+            self.fault("deployed")
+            deployment.verify(connection)
+        self.fault("verified")
+        self._map(shard_map, shard, asked)
+        self.fault("mapped")
+        jobs.finish(shard_map.executor, job)
+        return shard_map.get_shard(location)
+
+    def adopt(self, shard_map: ShardMap, url: URL | str, mappings: Iterable[Any]) -> Shard:
+        """Take a populated database as a shard, as it is.
+
+        Its schema must be the newest one and each row of a sharded table must lie inside the
+        mappings: what lay outside could never be reached again. Writers that do not go through
+        the map are not kept out, neither while their rows are looked at nor after: stop them, or
+        let them route, before the database is adopted.
+        """
+        deployment = self._deployment()
+        deployment.check_given()
+        location = self.manager.engines.remember(url)
+        asked = shard_map.encode_ranges(mappings)
+        shard = shard_map.find_shard(location)
+        self._not_yet_mapped(shard_map, shard, asked)
+        with self._connect(location) as connection:
+            deployment.verify(connection)
+            populated.check_rows(connection, shard_map, asked, self._metadata)
+        self.fault("checked")
+        if shard is None:
+            shard = _register(shard_map, url)
+        self.fault("registered")
+        self._map(shard_map, shard, asked)
+        self.fault("mapped")
+        return shard_map.get_shard(location)
+
+    def remove_shard(self, shard: Shard, moving_to: Shard | None = None) -> None:
+        """Take a shard out of its map; its mappings are moved to another one first.
+
+        The database itself stays. After a crash, call it again.
+        """
+        shard_map = self.manager.get_map(shard.map_name)
+        if moving_to is not None and (moving_to == shard or moving_to.map_name != shard.map_name):
+            raise UsageError(
+                "InvalidTarget",
+                "Mappings can only be moved to another shard of the same map.",
+                facts={"shard": shard.location.text, "moving_to": moving_to.location.text},
+                hint="Name another shard of this map.",
+            )
+        current = shard_map.get_shard(shard)
+        if moving_to is not None and self._has_jobs(shard_map, current):
+            self.resume()  # a removal that crashed in a move left its mapping locked
+        # Somebody may split a mapping while its neighbour moves: look again until none is left.
+        while left := shard_map.mappings(shard=current):
+            if moving_to is None:
+                raise ShardInUseError(
+                    "ShardHasMappings",
+                    "The shard still has mappings.",
+                    facts={"shard": shard.location.text, "mappings": len(left)},
+                    hint="Name a shard to move them to: remove_shard(shard, moving_to=other).",
+                )
+            for mapping in left:
+                self.move(mapping, to=moving_to)
+        self._check_no_jobs(shard_map, current)
+        self.fault("moved")
+        shard_map.delete_shard(shard_map.get_shard(shard))
+        self.fault("unregistered")
+        jobs.forget(shard_map.executor, shard_map.id, ADD_SHARD, current.location.identity)
+
+    def move(  # noqa: PLR0913 - options by name
+        self,
+        mapping: Mapping,
+        *,
+        to: Shard | Location | URL | str,
+        on_progress: moves.OnProgress | None = None,
+        batch_rows: int = moves.BATCH_ROWS,
+        rate: float | None = None,
+        grace: float = moves.GRACE_SECONDS,
+        verify: bool = True,
+        terminate_blockers: bool = False,
+    ) -> moves.MoveReport:
+        """Carry a mapping and its rows to another shard while readers and writers go on.
+
+        With `terminate_blockers`, transactions that keep the move waiting are ended.
+        """
+        shard_map = self.manager.get_map(mapping.map_name)
+        target = to if isinstance(to, Shard) else shard_map.get_shard(to)
+        found = shard_map.find_shard(target)
+        if found is not None and found.status is ShardStatus.OFFLINE:
+            raise shard_offline(mapping.map_name, target.location.text)
+        return moves.move(
+            self.manager,
+            mapping,
+            target,
+            on_progress=on_progress,
+            batch_rows=batch_rows,
+            rate=rate,
+            grace=grace,
+            verify=verify,
+            terminate_blockers=terminate_blockers,
+        )
+
+    def resume(
+        self, *, on_progress: moves.OnProgress | None = None, terminate_blockers: bool = False
+    ) -> list[moves.MoveReport]:
+        """Go on with the moves that a crash or a stop left unfinished."""
+        return moves.resume(
+            self.manager, on_progress=on_progress, terminate_blockers=terminate_blockers
+        )
+
+    def cancel(self, job_id: str) -> moves.MoveReport:
+        """Take back a move that has not switched yet."""
+        return moves.cancel(self.manager, job_id)
+
+    def list_moves(self) -> list[moves.MoveReport]:
+        """Return the unfinished moves, without touching them."""
+        return moves.list_moves(self.manager)
+
+    # --- schema -----------------------------------------------------------------------------------
+
+    def upgrade(  # noqa: PLR0913 - each a decision of the operator, with a safe default
+        self,
+        revision: str = "head",
+        *,
+        parallel: int = 1,
+        canary: Sequence[Shard | Location | URL | str] = (),
+        stop_after: int | None = 1,
+        resume: bool = True,
+        progress: Progress = "auto",
+        sql_folder: str | Path | None = None,
+        lock_timeout: float = LOCK_TIMEOUT_SECONDS,
+    ) -> UpgradeReport:
+        """Bring every shard to a revision and report on each; failures do not raise.
+
+        Canaries go first, and if one of them fails nobody follows. After `stop_after` failures
+        (None: never) no further shard is begun. With `resume` shards at the target are passed
+        over, so the same call continues what was stopped; without it they are visited too. A
+        shard that is past the target has failed: an upgrade does not go back.
+        `parallel` > 1 uses processes: worth it for many shards on servers. With `sql_folder`
+        nothing is run: what would be run is written there, one script a shard. Refused while a
+        move is unfinished: rows on their way would not fit to the new schema.
+        """
+        deployment = self._deployment()
+        deployment.check_given()
+        _check_counts(parallel, stop_after)
+        if sql_folder is None:
+            self._check_no_moves()
+        shards = self._one_shard_a_database()
+        first = self._chosen(canary, shards)
+        waves = first, [shard for shard in shards if shard not in first]
+        with (
+            show_progress(progress, len(shards)) as on_done,
+            Workers() as workers,
+            self._timed() as timed,
+        ):
+            if deployment.migrations is None:
+                _refuse_sql_folder(sql_folder)
+                run = self._create_tables(deployment, lock_timeout)
+            elif sql_folder is not None:
+                run = self._write_script(deployment.migrations, revision, Path(sql_folder))
+            elif parallel > 1:
+                run = self._upgrade_in_processes(
+                    deployment.migrations, workers, revision, lock_timeout
+                )
+            else:
+                run = self._upgrade_here(
+                    deployment.migrations, revision, lock_timeout, resume=resume
+                )
+            done = roll_out(
+                waves, timed(run), parallel=parallel, stop_after=stop_after, on_done=on_done
+            )
+        return UpgradeReport(revision, done)
+
+    def status(self) -> FleetReport:
+        """Look at every shard: revision, drift, mappings, size; a shard that fails says so."""
+        deployment = self._deployment()
+        maps = self.manager.list_maps()
+        counts = Counter(mapping.shard.id for shard_map in maps for mapping in shard_map.mappings())
+        shards = [shard for shard_map in maps for shard in shard_map.shards()]
+        workers = max(1, min(len(shards), STATUS_WORKERS_MAX))
+        with ThreadPoolExecutor(workers, "partita-status") as pool:
+            looked = pool.map(lambda shard: self._look(deployment, shard, counts[shard.id]), shards)
+            return FleetReport(list(looked))
+
+    def check_drift(self) -> dict[Shard, list[Difference]]:
+        """Return what differs from the schema, for each shard that does, whatever its stamp.
+
+        Shards that could not be looked at are an error: no news is not good news.
+        """
+        self._deployment().check_given()
+        reports = self.status().shards
+        errors = [each.error for each in reports if each.error is not None]
+        if errors:
+            raise ExceptionGroup("Some shards could not be looked at.", errors)
+        return {each.shard: each.drift for each in reports if each.drift}
+
+    # --- inside: shards ---------------------------------------------------------------------------
+
+    def _deployment(self) -> Deployment:
+        # Read anew for each call: revisions may have been added since the last one.
+        return Deployment(self._metadata, self._alembic, self._ignored)
+
+    @contextmanager
+    def _connect(self, location: Location) -> Iterator[Connection]:
+        try:
+            connection = self.manager.engines.admin(location).connect()
+        except DBAPIError as error:
+            raise ShardOfflineError(
+                "ShardUnreachable",
+                f"The shard cannot be reached: {_said(error)}.",
+                facts={"shard": location.text},
+                hint="Check that the database runs and that the credentials are right.",
+            ) from error
+        with connection:
+            yield connection
+
+    def _check_new(
+        self, deployment: Deployment, shard_map: ShardMap, shard: Shard | None, location: Location
+    ) -> None:
+        file = file_of(location)
+        if shard is None and file is not None and not file.exists():
+            return  # registering makes it
+        with self._connect(location) as connection:
+            try:
+                deployment.check_empty(connection)
+            except ShardInUseError as error:
+                if shard is None:
+                    raise
+                raise ShardExistsError(
+                    "ShardExists",
+                    "The database is a shard of the map already, with tables in it.",
+                    facts={"map": shard_map.name, "shard": location.text},
+                    hint="Map more keys to it with create_mapping().",
+                ) from error
+
+    def _not_yet_mapped(
+        self, shard_map: ShardMap, shard: Shard | None, asked: list[KeyRange]
+    ) -> list[KeyRange]:
+        """Return the ranges that are still free; refuse those that somebody else has."""
+        taken = shard_map.mappings() if asked else []
+        mine = {each.key_range for each in taken if shard is not None and each.shard == shard}
+        free = [wanted for wanted in asked if wanted not in mine]
+        for wanted in free:
+            for each in taken:
+                if each.key_range.intersects(wanted):
+                    raise MappingExistsError(
+                        "MappingExists",
+                        f"Some of these keys are mapped already, by {each.range!r}.",
+                        facts={"map": shard_map.name, "mapped": repr(each.range)},
+                        hint="Choose keys that are free, or split, merge or move what is there.",
+                    )
+        return free
+
+    def _map(self, shard_map: ShardMap, shard: Shard, asked: list[KeyRange]) -> None:
+        for is_last in (False, True):
+            free = self._not_yet_mapped(shard_map, shard, asked)
+            try:
+                shard_map.create_mappings([shard_map.decode_range(each) for each in free], shard)
+            except MappingExistsError:
+                # A crashed call of ours may have left the change unfinished: meeting it just now
+                # has finished it, and a second look finds the mappings.
+                if is_last:
+                    raise
+            else:
+                return
+
+    def _has_jobs(self, shard_map: ShardMap, shard: Shard) -> bool:
+        return jobs.is_busy(shard_map.executor, shard_map.id, shard.id, besides=ADD_SHARD)
+
+    def _check_no_jobs(self, shard_map: ShardMap, shard: Shard) -> None:
+        if self._has_jobs(shard_map, shard):
+            raise ShardInUseError(
+                "ShardHasJobs",
+                "A move from or to the shard is not finished.",
+                facts={"shard": shard.location.text},
+                hint="Finish it with fleet.resume(), then remove the shard.",
+            )
+
+    def _check_no_moves(self) -> None:
+        unfinished = self.list_moves()
+        if unfinished:
+            raise ShardInUseError(
+                "MovesUnfinished",
+                "Rows are on their way from shard to shard: the schema must wait for them.",
+                facts={"moves": [each.job_id for each in unfinished]},
+                hint="End the moves with fleet.resume() or fleet.cancel(), then upgrade.",
+            )
+
+    def _one_shard_a_database(self) -> list[Shard]:
+        shards: dict[str, Shard] = {}
+        for shard_map in self.manager.list_maps():
+            for shard in shard_map.shards():
+                shards.setdefault(shard.location.identity, shard)
+        return [shards[identity] for identity in sorted(shards)]
+
+    def _chosen(
+        self, canary: Sequence[Shard | Location | URL | str], shards: list[Shard]
+    ) -> list[Shard]:
+        chosen: list[Shard] = []
+        for name in canary:
+            found = [shard for shard in shards if _is_named(shard, name)]
+            if len(found) != 1:
+                raise ShardNotFoundError(
+                    "ShardNotFound",
+                    f"{len(found)} shards are called {_shown(name)!r}.",
+                    facts={"canary": _shown(name)},
+                    hint="Name a canary by its shard, its URL or its database.",
+                )
+            chosen += [shard for shard in found if shard not in chosen]
+        return chosen
+
+    # --- inside: what an upgrade does to one shard ------------------------------------------------
+
+    @contextmanager
+    def _timed(self) -> Iterator[Callable[[Callable[[Shard], ShardUpgrade]], Any]]:
+        def timed(run: Callable[[Shard], ShardUpgrade]) -> Callable[[Shard], ShardUpgrade]:
+            def run_timed(shard: Shard) -> ShardUpgrade:
+                begun = self.clock.monotonic()
+                try:
+                    done = run(shard)
+                except Exception as error:  # noqa: BLE001 - one shard's error is a line of the report
+                    done = ShardUpgrade(shard, "failed", error=shard_error(shard, error))
+                return msgspec.structs.replace(done, seconds=self.clock.monotonic() - begun)
+
+            return run_timed
+
+        yield timed
+
+    def _upgrade_here(
+        self, migrations: Migrations, target: str, lock_timeout: float, *, resume: bool
+    ) -> Callable[[Shard], ShardUpgrade]:
+        def run(shard: Shard) -> ShardUpgrade:
+            with self._connect(shard.location) as connection:
+                heads = migrations.read(connection).heads
+                before = revision_text(heads)
+                try:
+                    if resume and not migrations.pending(heads, target):
+                        return ShardUpgrade(shard, "current", before, before)
+                    after = migrations.upgrade(connection, target, lock_timeout=lock_timeout)
+                except Exception as error:  # noqa: BLE001 - as above, and where it stopped
+                    stopped = revision_text(migrations.read(connection).heads)
+                    failure = shard_error(shard, error)
+                    return ShardUpgrade(shard, "failed", before, stopped, failure)
+            return _upgraded(shard, before, revision_text(after))
+
+        return run
+
+    def _upgrade_in_processes(
+        self, migrations: Migrations, workers: Workers, target: str, lock_timeout: float
+    ) -> Callable[[Shard], ShardUpgrade]:
+        project = Project.of(migrations.config)
+
+        def run(shard: Shard) -> ShardUpgrade:
+            login = self.manager.engines.login(shard.location)
+            text_of_login = None if login is None else login.render_as_string(hide_password=False)
+            reply = workers.run(
+                Request(project, shard.location, text_of_login, target, lock_timeout)
+            )
+            if reply.failure is not None:
+                error = shard_error(shard, reply.failure.error())
+                return ShardUpgrade(shard, "failed", reply.before, reply.after, error)
+            return _upgraded(shard, reply.before, reply.after)
+
+        return run
+
+    def _create_tables(
+        self, deployment: Deployment, lock_timeout: float
+    ) -> Callable[[Shard], ShardUpgrade]:
+        def run(shard: Shard) -> ShardUpgrade:
+            with self._connect(shard.location) as connection:
+                changed = deployment.create_tables(connection, lock_timeout)
+                drift = deployment.inspect(connection).drift
+            if drift:
+                failure = shard_error(shard, drift_error(drift))
+                return ShardUpgrade(shard, "failed", error=failure)
+            return ShardUpgrade(shard, "upgraded" if changed else "current")
+
+        return run
+
+    def _write_script(
+        self, migrations: Migrations, target: str, folder: Path
+    ) -> Callable[[Shard], ShardUpgrade]:
+        folder.mkdir(parents=True, exist_ok=True)
+
+        def run(shard: Shard) -> ShardUpgrade:
+            with self._connect(shard.location) as connection:
+                heads = migrations.read(connection).heads
+            before = revision_text(heads)
+            script = migrations.script(heads, target, url=shard.location.text)
+            if not script:
+                return ShardUpgrade(shard, "current", before, before)
+            path = folder / script_name(shard)
+            path.write_text(_script_heading(shard, before, target) + script, encoding="utf-8")
+            return ShardUpgrade(shard, "written", before, before, script=path)
+
+        return run
+
+    # --- inside: status ---------------------------------------------------------------------------
+
+    def _look(self, deployment: Deployment, shard: Shard, mappings: int) -> ShardReport:
+        try:
+            with self._connect(shard.location) as connection:
+                size = _size(connection)
+                found = (
+                    deployment.inspect(connection)
+                    if deployment.migrations is not None or deployment.metadata is not None
+                    else Inspection(None, is_current=True, drift=[])
+                )
+        except Exception as error:  # noqa: BLE001 - one shard's error is a line of the report
+            return ShardReport(shard, error=shard_error(shard, error), mappings=mappings)
+        return ShardReport(
+            shard, found.revision, found.is_current, found.drift, None, mappings, size
+        )
+
+
+def _register(shard_map: ShardMap, url: URL | str) -> Shard:
+    try:
+        return shard_map.create_shard(url)
+    except ShardExistsError:
+        # A crashed call may have left the change unfinished: meeting it just now has finished it.
+        return shard_map.get_shard(url)
+
+
+def script_name(shard: Shard) -> str:
+    """Return a file name that people recognise and that is not used twice."""
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(shard.location.database).name)[:60]
+    return f"{readable}-{shard.id[:8]}.sql"
+
+
+def _script_heading(shard: Shard, before: str, target: str) -> str:
+    tool = {
+        "postgresql": "psql -v ON_ERROR_STOP=1 -f",
+        "sqlite": "sqlite3 -bail DATABASE <",
+    }.get(shard.location.backend, "run")
+    return (
+        f"-- {shard.location.text}\n-- from {before} to {target}, one transaction: {tool} this\n\n"
+    )
+
+
+def _upgraded(shard: Shard, before: str | None, after: str | None) -> ShardUpgrade:
+    return ShardUpgrade(shard, "current" if before == after else "upgraded", before, after)
+
+
+def _is_named(shard: Shard, name: Shard | Location | URL | str) -> bool:
+    if isinstance(name, str) and "://" not in name:
+        database = shard.location.database
+        return name in (shard.id, database, Path(database).name)
+    return shard.location.identity == _location(name).identity
+
+
+def _shown(name: Shard | Location | URL | str) -> str:
+    return name if isinstance(name, str) and "://" not in name else _location(name).text
+
+
+def _location(name: Shard | Location | URL | str) -> Location:
+    if isinstance(name, Shard):
+        return name.location
+    return name if isinstance(name, Location) else location_of(name)
+
+
+def _said(error: DBAPIError) -> str:
+    # Of a server's words the first, without the user: logins are put into no error.
+    first = str(error.orig).strip().partition("\n")[0].rstrip(".")
+    return re.sub(r'\b(user|role) "[^"]*"', "the user", first)
+
+
+def _check_counts(parallel: int, stop_after: int | None) -> None:
+    if parallel < 1 or (stop_after is not None and stop_after < 1):
+        raise UsageError(
+            "InvalidCount",
+            "parallel and stop_after count shards: 1 or more.",
+            facts={"parallel": parallel, "stop_after": stop_after},
+            hint="Leave stop_after=None to go on after every failure.",
+        )
+
+
+def _refuse_sql_folder(sql_folder: str | Path | None) -> None:
+    if sql_folder is not None:
+        raise ConfigurationError(
+            "SchemaNotVersioned",
+            "Scripts lead from revision to revision: a fleet without Alembic has none.",
+            hint="Make the fleet with Fleet(manager, alembic=…).",
+        )
+
+
+def _size(connection: Connection) -> int | None:
+    queries = {
+        "postgresql": "select pg_database_size(current_database())",
+        "sqlite": "select page_count * page_size from pragma_page_count(), pragma_page_size()",
+    }
+    query = queries.get(connection.dialect.name)
+    size = None if query is None else int(connection.execute(text(query)).scalar_one())
+    connection.rollback()
+    return size

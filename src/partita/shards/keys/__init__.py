@@ -1,0 +1,1 @@
+"""Sharding keys, ranges, mappings and their cache; pure."""

@@ -1,0 +1,234 @@
+"""Which tables of a schema are sharded, by which column, and which are reference tables.
+
+Sharded tables hold the rows of shardlets and move with them; reference tables are the same on
+every shard. Names are kept as schema and table, never as one quoted text, so that a name with a
+dot or a quote stays itself. The JSON form is stored in the global catalog and never changes:
+
+    {"version": 1,
+     "sharded": [{"schema": null, "table": "blog", "columns": ["tenant_id"]}, ...],
+     "reference": [{"schema": null, "table": "region"}, ...]}
+
+Both lists are in the order in which rows can be copied: parents before children.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime
+from typing import Any
+
+import msgspec
+from sqlalchemy import Column, DateTime, MetaData, Table, TypeDecorator
+from sqlalchemy.schema import sort_tables_and_constraints
+from sqlalchemy.types import TypeEngine
+
+from partita.errors import DamageError, FormatVersionError, SchemaError
+from partita.shards.keys.shard_key import KeyType
+
+SCHEMA_FORMAT_VERSION = 1
+_NARROWER = frozenset(((bool, int), (datetime, date)))
+"""Subclasses whose values are no keys of the class above."""
+
+
+class TableName(msgspec.Struct, frozen=True):
+    """A table, with the database schema that it lies in."""
+
+    schema: str | None
+    table: str
+
+    @property
+    def name(self) -> str:
+        """The key of the table in its MetaData: `sales.order`."""
+        return self.table if self.schema is None else f"{self.schema}.{self.table}"
+
+
+class ShardedTable(TableName, frozen=True):
+    """A table whose rows belong to shardlets."""
+
+    columns: tuple[str, ...]
+    """Names of the sharding columns in the database: one for each part of the key."""
+
+
+class _Stored(msgspec.Struct):
+    version: int
+    sharded: list[ShardedTable]
+    reference: list[TableName]
+
+
+class ShardedSchema:
+    """The sharded and reference tables of one shard map; nothing changes after it is made.
+
+    `keys` names the sharding column of each sharded table (a list of them for a composite key).
+    Tables are named as in the MetaData: `"blog"`, `"sales.order"`.
+    """
+
+    def __init__(
+        self,
+        metadata: MetaData,
+        *,
+        keys: Mapping[str, str | Sequence[str]],
+        reference: Iterable[str] = (),
+    ) -> None:
+        # A declarative base is taken for what it declares.
+        metadata = getattr(metadata, "metadata", metadata)
+        tables = _find_tables(metadata, [*keys, *reference])
+        self.metadata: MetaData | None = metadata
+        ordered = [table for table in _in_copy_order(metadata) if table.key in tables]
+        self._sharded = [_sharded(table, keys[table.key]) for table in ordered if table.key in keys]
+        self._reference = [_name(table) for table in ordered if table.key not in keys]
+
+    @classmethod
+    def from_json(cls, text: str | bytes, metadata: MetaData | None = None) -> "ShardedSchema":
+        """Read the stored form; with `metadata` it is checked against it like a new schema."""
+        stored = _read(text)
+        if metadata is not None:
+            keys = {table.name: table.columns for table in stored.sharded}
+            return cls(metadata, keys=keys, reference=[table.name for table in stored.reference])
+        schema = cls.__new__(cls)
+        schema.metadata = None
+        schema._sharded = stored.sharded  # noqa: SLF001 - its own class
+        schema._reference = stored.reference  # noqa: SLF001
+        return schema
+
+    def to_json(self) -> str:
+        """Return the stored form: the same schema is always the same text."""
+        stored = _Stored(SCHEMA_FORMAT_VERSION, self._sharded, self._reference)
+        return json.dumps(msgspec.to_builtins(stored), separators=(",", ":"))
+
+    def sharded_tables(self) -> list[ShardedTable]:
+        """Return the sharded tables, parents before children: the order to copy rows in."""
+        return list(self._sharded)
+
+    def reference_tables(self) -> list[TableName]:
+        """Return the reference tables, parents before children."""
+        return list(self._reference)
+
+    def other_tables(self) -> list[TableName]:
+        """Return the tables of the MetaData that are in neither list: no move touches them."""
+        if self.metadata is None:
+            return []
+        listed = {table.name for table in (*self._sharded, *self._reference)}
+        return [_name(table) for table in _in_copy_order(self.metadata) if table.key not in listed]
+
+    def find_sharded(self, name: str) -> ShardedTable | None:
+        """Return the sharded table of this name in the MetaData."""
+        return next((table for table in self._sharded if table.name == name), None)
+
+    def check_key_type(self, key: KeyType) -> None:
+        """Refuse a key whose values the sharding columns cannot hold (SchemaError)."""
+        for sharded in self._sharded:
+            if len(sharded.columns) != len(key.parts):
+                raise _column_mismatch(sharded, key, f"{len(sharded.columns)} columns")
+            if self.metadata is not None:
+                _check_columns(self.metadata.tables[sharded.name], sharded, key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ShardedSchema) and self.to_json() == other.to_json()
+
+    def __hash__(self) -> int:
+        return hash(self.to_json())
+
+    def __repr__(self) -> str:
+        keys = {table.name: table.columns for table in self._sharded}
+        return f"ShardedSchema(keys={keys!r}, reference={[t.name for t in self._reference]!r})"
+
+
+def _find_tables(metadata: MetaData, names: list[str]) -> set[str]:
+    for name in names:
+        if name not in metadata.tables:
+            raise SchemaError(
+                "UnknownTable",
+                f"The MetaData has no table {name!r}.",
+                facts={"table": name, "tables": sorted(metadata.tables)},
+                hint="Write the name as the MetaData has it, with its schema: 'sales.order'.",
+            )
+        if names.count(name) > 1:
+            raise SchemaError(
+                "TableListedTwice",
+                f"The table {name!r} is listed twice.",
+                facts={"table": name},
+                hint="A table is sharded or a reference table, and is listed once.",
+            )
+    return set(names)
+
+
+def _in_copy_order(metadata: MetaData) -> list[Table]:
+    # Not sorted_tables: that warns of foreign keys in a circle, which are allowed here.
+    by_name = sorted(metadata.tables.values(), key=lambda table: table.key)
+    ordered = sort_tables_and_constraints(by_name)  # type: ignore[no-untyped-call]
+    return [table for table, _ in ordered if table is not None]
+
+
+def _sharded(table: Table, given: str | Sequence[str]) -> ShardedTable:
+    names = (given,) if isinstance(given, str) else tuple(given)
+    columns = tuple(str(_find_column(table, name).name) for name in names)
+    if not columns or len(set(columns)) != len(columns):
+        raise SchemaError(
+            "InvalidShardingColumns",
+            f"The sharding columns of {table.key!r} are none, or one of them twice.",
+            facts={"table": table.key, "columns": columns},
+            hint="Name one column, or one for each part of a composite key.",
+        )
+    named = _name(table)
+    return ShardedTable(named.schema, named.table, columns)
+
+
+def _find_column(table: Table, name: str) -> Column[Any]:
+    for column in table.columns:
+        if name in (column.name, column.key):
+            return column
+    raise SchemaError(
+        "UnknownColumn",
+        f"The table {table.key!r} has no column {name!r}.",
+        facts={"table": table.key, "column": name, "columns": [c.name for c in table.columns]},
+        hint="Name the column that holds the sharding key.",
+    )
+
+
+def _name(table: Table) -> TableName:
+    # str() because SQLAlchemy's names may be of a class of its own.
+    return TableName(None if table.schema is None else str(table.schema), str(table.name))
+
+
+def _check_columns(table: Table, sharded: ShardedTable, key: KeyType) -> None:
+    for name, part in zip(sharded.columns, key.parts, strict=True):
+        column_type = _find_column(table, name).type
+        if not _fits(column_type, part):
+            raise _column_mismatch(sharded, key, f"column {name} of type {column_type!r}")
+
+
+def _fits(column_type: TypeEngine[Any], part: type) -> bool:
+    if isinstance(column_type, TypeDecorator):
+        return True  # what it turns its values into is its own affair
+    try:
+        found = column_type.python_type
+    except NotImplementedError:
+        found = object
+    if found is object:
+        return True  # SQLAlchemy does not know; the first row will tell
+    if isinstance(column_type, DateTime) and not column_type.timezone:
+        return False  # the database would guess the zone, and each session another one
+    return issubclass(found, part) and (found, part) not in _NARROWER
+
+
+def _column_mismatch(sharded: ShardedTable, key: KeyType, found: str) -> SchemaError:
+    return SchemaError(
+        "ShardingColumnMismatch",
+        f"The table {sharded.name!r} has {found} for a sharding key of type {key.name}.",
+        facts={"table": sharded.name, "columns": sharded.columns, "expected": key.name},
+        hint="Declare the column and the map's key alike; datetimes need DateTime(timezone=True).",
+    )
+
+
+def _read(text: str | bytes) -> _Stored:
+    try:
+        stored = msgspec.json.decode(text, type=_Stored)
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise DamageError("StoreDamaged", "The stored sharded schema cannot be read.") from error
+    if stored.version != SCHEMA_FORMAT_VERSION:
+        raise FormatVersionError(
+            "FormatVersion",
+            "The sharded schema was stored by another version of Partita.",
+            facts={"version": stored.version, "expected": SCHEMA_FORMAT_VERSION},
+            hint="Use a version of Partita that is at least as new as the catalog's.",
+        )
+    return stored

@@ -1,0 +1,1 @@
+"""The public shard maps and their manager."""

@@ -1,0 +1,1 @@
+"""Online moves of shardlets: copy, catch up, fence, switch."""

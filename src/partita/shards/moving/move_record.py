@@ -1,0 +1,129 @@
+"""The record of a move in the global catalog (`partita_jobs`), read and written by its mover.
+
+Rule: a record is written only over the version that was read before (`changed_at` grows with
+every write), so a mover that was taken for dead cannot turn back what its successor did.
+"""
+
+import msgspec
+from sqlalchemy import and_, delete, insert, select, update
+
+from partita.errors import OperationPendingError, ShardMapNotFoundError
+from partita.shards.catalog.executor import Executor
+from partita.shards.catalog.global_catalog import jobs
+from partita.shards.moving.move_plan import STEPS, UNFINISHED, MovePlan, Progress, State, Step
+
+KIND = "move"
+
+
+class MoveRecord:
+    """One job: what is to be done, and how far it is."""
+
+    def __init__(  # noqa: PLR0913 - one row of the table
+        self,
+        executor: Executor,
+        job_id: str,
+        plan: MovePlan,
+        *,
+        map_id: str,
+        changed_at: int,
+        step: Step = "plan",
+        state: State = "running",
+        progress: Progress | None = None,
+    ) -> None:
+        self._executor = executor
+        self.id = job_id
+        self.map_id = map_id
+        self.plan = plan
+        self.step = step
+        self.state = state
+        self.progress = progress or Progress()
+        self._changed_at = changed_at
+        """The version that this process wrote or read last."""
+
+    @classmethod
+    def start(cls, executor: Executor, map_id: str, plan: MovePlan, job_id: str) -> "MoveRecord":
+        """Write the record: from now on the job can be resumed."""
+        now = executor.clock.ticks()
+        record = cls(executor, job_id, plan, map_id=map_id, changed_at=now)
+        values = record._values() | {
+            "id": record.id,
+            "map_id": map_id,
+            "kind": KIND,
+            "plan": msgspec.json.encode(plan).decode(),
+            "made_at": now,
+            "changed_at": now,
+        }
+        with executor.engine.begin() as connection:
+            connection.execute(insert(jobs).values(values))
+        return record
+
+    def save(
+        self, *, step: Step | None = None, state: State | None = None, **progress: object
+    ) -> None:
+        """Write what has changed; OperationPendingError if somebody else took the job over."""
+        self.step = step or self.step
+        self.state = state or self.state
+        self.progress = msgspec.structs.replace(self.progress, **progress)
+        now = max(self._executor.clock.ticks(), self._changed_at + 1)
+        mine = and_(jobs.c.id == self.id, jobs.c.changed_at == self._changed_at)
+        with self._executor.engine.begin() as connection:
+            written = connection.execute(
+                update(jobs).where(mine).values(self._values() | {"changed_at": now})
+            )
+            if not written.rowcount:
+                raise running_elsewhere(self.id)
+        self._changed_at = now
+
+    def forget(self) -> None:
+        """Delete the record of a job that never began."""
+        with self._executor.engine.begin() as connection:
+            connection.execute(delete(jobs).where(jobs.c.id == self.id))
+
+    def _values(self) -> dict[str, object]:
+        return {
+            "step": self.step,
+            "state": self.state,
+            "progress": msgspec.json.encode(self.progress).decode(),
+        }
+
+
+def list_unfinished(executor: Executor, map_id: str | None = None) -> list[str]:
+    """Return the ids of the moves, of one map or all, that have not ended, the oldest first."""
+    query = select(jobs.c.id).where(jobs.c.kind == KIND, jobs.c.state.in_(UNFINISHED))
+    if map_id is not None:
+        query = query.where(jobs.c.map_id == map_id)
+    with executor.engine.connect() as connection:
+        return list(connection.scalars(query.order_by(jobs.c.made_at)))
+
+
+def read(executor: Executor, job_id: str) -> MoveRecord:
+    """Return the record of a job; ShardMapNotFoundError where there is none."""
+    query = select(jobs).where(jobs.c.id == job_id, jobs.c.kind == KIND)
+    with executor.engine.connect() as connection:
+        row = connection.execute(query).one_or_none()
+    if row is None or row.step not in STEPS:
+        raise ShardMapNotFoundError(
+            "MoveNotFound",
+            "There is no move with this id.",
+            facts={"job": job_id},
+            hint="The report of a move tells its id.",
+        )
+    return MoveRecord(
+        executor,
+        job_id,
+        msgspec.json.decode(row.plan, type=MovePlan),
+        map_id=row.map_id,
+        changed_at=row.changed_at,
+        step=row.step,
+        state=row.state,
+        progress=msgspec.json.decode(row.progress, type=Progress),
+    )
+
+
+def running_elsewhere(job_id: str) -> OperationPendingError:
+    return OperationPendingError(
+        "MoveRunning",
+        "Another process is at work on this move.",
+        facts={"job": job_id},
+        hint="Wait for it, or stop it first.",
+    )

@@ -1,0 +1,1 @@
+"""From a sharding key to a validated connection or session."""

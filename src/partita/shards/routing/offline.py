@@ -1,0 +1,224 @@
+"""Take a mapping offline: refuse entries, let transactions end, terminate exactly those that stay.
+
+Rule: first the status, then the drain. In the other order new transactions would come in while the
+old ones are waited for. What comes back is a fence: as long as it stands, nobody can have an open
+transaction of the mapping on its shard. Neighbours on the same shard are not touched.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Self
+
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError, ProgrammingError
+
+from partita.errors import OperationPendingError
+from partita.shards.catalog.executor import unreachable
+from partita.shards.connections import revocable
+from partita.shards.connections.engines import Engines
+from partita.shards.connections.validation import LOCK_CLASS, lock_number
+from partita.shards.keys.mapping import Location, Mapping
+from partita.ticks import Clock
+
+GRACE_SECONDS = 2.0
+"""How long transactions may go on before they are terminated."""
+TERMINATE_SECONDS_MAX = 15.0
+"""How long terminated sessions may take to vanish."""
+_PAUSE_SECONDS = 0.01
+_entered_as: dict[str, str] = {}
+"""The id that an offline mapping had online, for those on SQLite in which transactions stayed."""
+
+# Who may still write to the mapping: the holders of its lock, and of locks of mappings that are not
+# in the local catalog any more. Those entered before a split or a merge gave the keys other ids.
+_HOLDERS = f"""
+SELECT held.pid FROM pg_locks AS held JOIN pg_stat_activity AS activity ON activity.pid = held.pid
+WHERE held.locktype = 'advisory' AND held.mode = 'ShareLock' AND held.granted
+  AND held.classid = {LOCK_CLASS} AND held.objsubid = 2
+  AND held.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND (held.objid = CAST(:number AS oid) OR NOT EXISTS (
+    SELECT FROM partita_local_mappings AS mapping
+    WHERE held.objid = CAST(('x' || substr(mapping.id, 1, 8))::bit(32)::bigint AS oid)))
+  AND (:busy_too OR activity.state = 'idle')
+"""  # noqa: S608 - constants only
+_LOCK = text(f"SELECT pg_try_advisory_lock({LOCK_CLASS}, :number)")
+_TERMINATE = text("SELECT pg_terminate_backend(:pid)")
+
+
+class Fence:
+    """Holds off all transactions of a mapping until it is closed."""
+
+    def __init__(self, mapping_id: str, connection: Connection | None, terminated: int) -> None:
+        self.mapping_id = mapping_id
+        self.terminated = terminated
+        """How many sessions were terminated."""
+        self._connection = connection
+
+    @property
+    def is_standing(self) -> bool:
+        """Tell whether the lock is held still: its session may have been ended from outside."""
+        if self._connection is None:
+            return True
+        try:
+            self._connection.scalar(text("SELECT 1"))
+        except DBAPIError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Take the fence away; twice is harmless."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        # Explicitly, because a session lock survives whatever a pool does with the connection.
+        try:
+            if not connection.invalidated:
+                connection.execute(text("SELECT pg_advisory_unlock_all()"))
+        except DBAPIError:
+            connection.invalidate()
+        finally:
+            connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def set_offline(
+    engines: Engines,
+    clock: Clock,
+    mapping: Mapping,
+    change: Callable[[], Mapping],
+    *,
+    grace: float = GRACE_SECONDS,
+    terminate: bool = True,
+) -> tuple[Mapping, Fence]:
+    """Make the mapping offline by `change()`, drain it, and return what it became and the fence.
+
+    An OperationPendingError says that transactions stay, after the grace with `terminate=False`;
+    the mapping is offline all the same.
+    """
+    location = mapping.shard.location
+    if location.backend != "sqlite":
+        # Connected beforehand: what comes after the change keeps clients waiting.
+        with _closed_on_error(_connect(engines, location)) as connection:
+            changed = change()
+            return changed, _put_up(connection, clock, mapping.id, grace, terminate=terminate)
+    # A writer that is open would keep the change itself out, so on SQLite this process's entries
+    # are refused by hand until the status says so. Other processes' writers are refused by SQLite.
+    revocable.closing.add(mapping.id)
+    try:
+        fence = drain(engines, clock, location, mapping.id, grace=grace, terminate=terminate)
+        return change(), fence
+    except OperationPendingError:
+        _entered_as[change().id] = mapping.id
+        raise
+    finally:
+        revocable.closing.discard(mapping.id)
+
+
+def drain(
+    engines: Engines,
+    clock: Clock,
+    location: Location,
+    mapping_id: str,
+    *,
+    grace: float = GRACE_SECONDS,
+    terminate: bool = True,
+) -> Fence:
+    """Wait until no transaction of the mapping is open, and put up the fence.
+
+    `mapping_id` is the id that was online: its transactions hold the lock of that id, whatever
+    the mapping has become since. With the id that it has offline, transactions of any id that
+    the local catalog has lost are waited for; on SQLite those of this process.
+    """
+    if location.backend == "sqlite":
+        entered_as = _entered_as.get(mapping_id, mapping_id)
+        fence = _drain_sqlite(clock, entered_as, grace, terminate=terminate)
+        _entered_as.pop(mapping_id, None)
+        return fence
+    with _closed_on_error(_connect(engines, location)) as connection:
+        return _put_up(connection, clock, mapping_id, grace, terminate=terminate)
+
+
+def _connect(engines: Engines, location: Location) -> Connection:
+    try:
+        connection = engines.admin(location).connect()
+    except DBAPIError as error:
+        raise unreachable(location.text) from error
+    return connection.execution_options(isolation_level="AUTOCOMMIT")
+
+
+@contextlib.contextmanager
+def _closed_on_error(connection: Connection) -> Iterator[Connection]:
+    try:
+        yield connection
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _put_up(
+    connection: Connection, clock: Clock, mapping_id: str, grace: float, *, terminate: bool
+) -> Fence:
+    terminated = _drain_postgres(connection, clock, mapping_id, grace, terminate=terminate)
+    return Fence(mapping_id, connection, terminated)
+
+
+def _drain_postgres(
+    connection: Connection, clock: Clock, mapping_id: str, grace: float, *, terminate: bool
+) -> int:
+    number, terminated = lock_number(mapping_id), set[int]()
+    started = clock.monotonic()
+    while _holders(connection, number) or not connection.scalar(_LOCK, {"number": number}):
+        waited = clock.monotonic() - started
+        if waited > grace and (not terminate or waited > grace + TERMINATE_SECONDS_MAX):
+            raise _still_held(mapping_id)
+        # Idle sessions hold a lease and nothing else: they need no grace.
+        ended = _holders(connection, number, busy_too=terminate and waited > grace)
+        for pid in ended:
+            _end(connection, pid, mapping_id)
+        terminated |= ended
+        time.sleep(_PAUSE_SECONDS)
+    return len(terminated)
+
+
+def _end(connection: Connection, pid: int, mapping_id: str) -> None:
+    try:
+        connection.scalar(_TERMINATE, {"pid": pid})
+    except ProgrammingError as error:  # because the role may not
+        raise _still_held(mapping_id) from error
+
+
+def _holders(connection: Connection, number: int, *, busy_too: bool = True) -> set[int]:
+    words = {"number": number % (1 << 32), "busy_too": busy_too}
+    return set(connection.scalars(text(_HOLDERS), words))
+
+
+def _drain_sqlite(clock: Clock, mapping_id: str, grace: float, *, terminate: bool) -> Fence:
+    end = clock.monotonic() + grace
+    while (holders := revocable.serving(mapping_id)) and clock.monotonic() < end:
+        time.sleep(_PAUSE_SECONDS)
+    if holders and not terminate:
+        raise _still_held(mapping_id)
+    for holder in holders:
+        holder.revoke(mapping_id)
+    return Fence(mapping_id, None, len(holders))
+
+
+def _still_held(mapping_id: str) -> OperationPendingError:
+    return OperationPendingError(
+        "MappingInUse",
+        "Transactions of the mapping that began before it went offline are still open.",
+        facts={"mapping": mapping_id},
+        hint="The mapping is offline. Call set_offline() on what get() returns: it waits again, or "
+        "terminates them with terminate=True. That needs the same role, or pg_signal_backend.",
+    )

@@ -1,0 +1,1 @@
+"""One SQLite file and its folder: group commit, reader threads, checkpoints, the lock."""
