@@ -17,6 +17,7 @@ from partita.patterns.protocol.calls import (
 )
 from partita.service.hosting.in_process import LocalAccount
 from patterns.staff import KEYRING, Department, Employee, Expense, Note
+from support import teams
 from wire.live import LiveServer
 
 TYPES = (Department, Employee, Expense, Note)
@@ -43,6 +44,25 @@ async def db(partita_account: LocalAccount) -> AsyncIterator[Database]:
     """A database of its own for the test, through the official SDK, with the tables made."""
     async with connect(partita_account, keyring=KEYRING) as opened:
         yield await prepare(opened)
+
+
+@pytest_asyncio.fixture
+async def direct_db(partita_account: LocalAccount) -> AsyncIterator[Database]:
+    """A database of its own for the test, without the SDK in between and without tables."""
+    async with connect(partita_account, keyring=KEYRING, direct=True) as opened:
+        yield opened
+
+
+@pytest_asyncio.fixture(params=["sdk", "direct"])
+async def team_db(
+    request: pytest.FixtureRequest, partita_account: LocalAccount
+) -> AsyncIterator[Database]:
+    """A database with the tables of teams, members and meters."""
+    async with connect(partita_account, direct=request.param == "direct") as opened:
+        for cls in teams.TYPES:
+            opened.table(cls)
+        await opened.create_tables()
+        yield opened
 
 
 @pytest_asyncio.fixture(params=["sdk", "direct", "served"])

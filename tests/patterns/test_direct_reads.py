@@ -1,8 +1,11 @@
 """Point reads of an account on disk with direct=True: in the caller's thread, past its loop."""
 
+import asyncio
 import contextlib
+import resource
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,8 @@ import pytest
 import partita
 from partita.errors import PartitaError, StoreBusyError, TableNotFoundError, UsageError
 from partita.patterns import connect, entity, sync
-from partita.service.hosting.in_process import LocalAccount
+from partita.service.hosting.in_process import LocalAccount, open_account
+from support.entities import Room
 
 THREADS = 4
 WRITES = 60
@@ -150,3 +154,44 @@ def open_files_in(folder: Path) -> list[str]:
         with contextlib.suppress(FileNotFoundError):  # of the listing itself
             targets.append(str(link.readlink()))
     return [target for target in targets if target.startswith(str(folder))]
+
+
+@contextmanager
+def no_further_file() -> Iterator[None]:
+    """Let the process open none."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = {int(each.name) for each in Path("/proc/self/fd").iterdir()}
+    free = next(number for number in range(before[0]) if number not in used)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+async def test_who_reads_and_reads_lets_others_have_their_turn(tmp_path: Path) -> None:
+    with open_account(tmp_path) as account:
+        async with connect(account, direct=True) as db:
+            rooms = db.table(Room)
+            await db.create_tables()
+            writing = asyncio.create_task(rooms.save(Room(house="h", id=1)))
+
+            for _ in range(100_000):
+                if await rooms.get_or_none(house="h", id=1) is not None:
+                    break
+
+            assert await rooms.get(house="h", id=1) == await writing
+
+
+async def test_a_near_read_that_can_open_no_file_is_refused_and_may_come_again(
+    tmp_path: Path,
+) -> None:
+    with open_account(tmp_path) as account:
+        async with connect(account, direct=True) as db:
+            rooms = db.table(Room)
+            await db.create_tables()
+
+            with no_further_file(), pytest.raises(StoreBusyError, match="ServerBusy"):
+                await rooms.get(house="h", id=1)
+
+            assert await rooms.get_or_none(house="h", id=1) is None

@@ -1,20 +1,24 @@
 """Pages of what only the client can decide: full, cut anywhere, and gone on with by anybody."""
 
+import base64
+import json
+import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from partita.patterns import entity, index
-from partita.patterns.operations import bulk
-from partita.patterns.operations.run_query import Ask, print_continuation, read_page
+from partita.errors import UsageError
+from partita.patterns import entity, index, list_index
+from partita.patterns.operations import bulk, verbs
+from partita.patterns.operations.run_query import Ask, Position, print_continuation, read_page
 from partita.patterns.planning.columns import Columns
 from partita.patterns.planning.plans import plan_query
 from partita.patterns.protocol.calls import QueryRows
 from partita.patterns.protocol.capabilities import COSMOS
 from partita.patterns.types.decorators import entity_type
 from partita.patterns.writing.context import Context
-from patterns.simulated import begin, ignore
+from patterns.simulated import begin, drain, ignore
 from unit.patterns.fake_world import FakeWorld
 
 NOTHING = lambda _partition, _row, _name: False  # noqa: E731
@@ -181,3 +185,120 @@ def test_a_service_without_order_is_not_read_ahead() -> None:
     assert sorted(number for page in found for number in page) == [55, 56, 57, 58, 59]
     sizes = [call.size or 0 for call in world.history if isinstance(call, QueryRows)]
     assert max(sizes[-10:]) <= 2
+
+
+@entity(table="coins", partition="{box}", row="{id:04d}")
+class Coin:
+    box: str
+    id: int
+    metal: str = "tin"
+
+
+beside = list_index(Coin, row="of_{metal}", store="partition", name="beside")
+
+
+elsewhere = list_index(
+    Coin, table="bymetal", partition="{metal}", row="all", store="table", name="elsewhere"
+)
+
+
+in_blobs = list_index(Coin, partition="{metal}", row="all", store="blob", name="in_blobs")
+
+
+COIN = entity_type(Coin)
+
+
+METALS = ("tin", "zinc", "lead")
+
+
+WAYS: dict[str, Callable[[], Ask]] = {
+    "one list": lambda: Ask(plan_query(COIN, {"box": "b1", "metal": "tin"}, via=beside)),
+    "lists of a partition": lambda: Ask(plan_query(COIN, {"box": "b1"}, via=beside)),
+    "lists of all partitions": lambda: Ask(plan_query(COIN, {}, via=beside), True),
+    "a list elsewhere": lambda: Ask(plan_query(COIN, {"metal": "tin"}, via=elsewhere)),
+    "all lists elsewhere": lambda: Ask(plan_query(COIN, {}, via=elsewhere), True),
+    "a blob": lambda: Ask(plan_query(COIN, {"metal": "tin"}, via=in_blobs)),
+}
+
+
+def coin(number: int) -> Coin:
+    return Coin(box=f"b{number % 3}", id=number, metal=METALS[number // 3 % 3])
+
+
+def mint(seed: int | None = None) -> tuple[FakeWorld, Context]:
+    world = FakeWorld(seed=seed, is_hostile=seed is not None)
+    context = begin(world, models=(COIN,))
+    put(world, context, *map(coin, range(0, 80, 2)))
+    return world, context
+
+
+def put(world: FakeWorld, context: Context, *coins: Coin) -> None:
+    world.run(
+        bulk.write_all(context, COIN, coins, "save", rate=None, concurrency=1, progress=ignore)
+    )
+    drain(world, context)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("seed", [None, 1, 2, 3])
+def test_what_comes_and_goes_between_pages_of_lists_hides_and_repeats_nothing(
+    way: str, seed: int | None
+) -> None:
+    world, context = mint(seed)
+    query, chance = WAYS[way](), random.Random(seed or 0)
+    lasting = {one.id for one in world.run(read_page(context, query, None, 1000, None)).entities}
+    assert lasting
+    text, found, fresh = None, list[int](), iter(range(1, 80, 2))
+
+    while True:
+        piece = world.run(read_page(context, query, text, 2, None))
+        assert len(piece.entities) <= 2
+        found += [one.id for one in piece.entities]
+        text = print_continuation(query, piece.position)
+        if text is None:
+            break
+        gone = coin(chance.randrange(0, 80, 2))
+        lasting.discard(gone.id)
+        world.run(verbs.delete_key(context, COIN, COIN.key(COIN.values(gone))))
+        put(world, context, coin(next(fresh)))
+
+    assert lasting <= set(found)
+    assert len(found) == len(set(found))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_page_of_lists_holds_no_more_than_its_size_and_no_more_than_the_limit(way: str) -> None:
+    world, context = mint()
+    query = WAYS[way]()
+
+    first = world.run(read_page(context, query, None, 2, 3))
+    text = print_continuation(query, first.position)
+    rest = world.run(read_page(context, query, text, 2, 3))
+
+    assert (len(first.entities), len(rest.entities), rest.position) == (2, 1, None)
+
+
+def test_a_continuation_of_a_page_that_was_cut_is_of_a_version_that_older_programs_refuse() -> None:
+    world, context = mint()
+    query = WAYS["one list"]()
+    text = print_continuation(query, world.run(read_page(context, query, None, 2, None)).position)
+
+    assert text is not None
+    assert json.loads(base64.urlsafe_b64decode(text + "=="))["version"] == 2
+
+
+def test_a_continuation_that_tells_only_the_place_in_a_list_is_still_good() -> None:
+    world, context = mint()
+    query = WAYS["one list"]()
+    expected = world.run(read_page(context, query, None, 1000, None)).entities
+    text = print_continuation(query, Position(0, "b1", "of_tin", 2))
+
+    rest = world.run(read_page(context, query, text, 1000, None))
+
+    assert rest.entities == expected[2:]
+
+
+def test_blobs_of_all_values_are_refused_and_not_taken_for_none() -> None:
+    for condition in (None, Columns(COIN).metal >= "a"):
+        with pytest.raises(UsageError, match="NotAKeyField"):
+            plan_query(COIN, {}, condition, via=in_blobs)

@@ -10,10 +10,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from partita.errors import UsageError
-from partita.patterns import TableSeries, entity, evolve
+from partita.patterns import entity, evolve
 from partita.patterns.aio import Database, PeriodTables, Table
 from partita.patterns.protocol.calls import QueryRows, ask
 from partita.patterns.protocol.utc import utc_now
+from partita.patterns.types.table_series import TableSeries
 
 DAY = dt.timedelta(days=1)
 SERIES = TableSeries("logins", "day", keep=5)
@@ -177,3 +178,21 @@ async def test_the_own_table_of_a_type_in_periods_takes_every_moment(db: Databas
     moved = await own.move(saved, user="ken")
 
     assert moved.user == "ken"
+
+
+@entity(table="points", partition="{day:asc}", allow_hot=True, row="{number:04d}")
+class Point:
+    day: dt.date
+    number: int
+
+
+async def test_the_same_object_twice_in_a_save_of_periods_fails_once(db: Database) -> None:
+    points = db.periods(Point, TableSeries("points", "day"), at="day")
+    await points.ensure()
+    today = utc_now(db.context.clock).date()
+    one, two = Point(day=today, number=1), Point(day=today, number=2)
+
+    outcome = await points.save_all([one, one, two])
+
+    assert [each.number for each in outcome.entities] == [1, 2]
+    assert len(outcome.failures) == 1

@@ -11,7 +11,9 @@ from partita.patterns.faults import Faults
 from partita.patterns.ports.connecting import open_async
 from partita.patterns.protocol.calls import Cost, CreateTable, GetRow
 from partita.patterns.protocol.values import RowKey
+from partita.patterns.sync import Database
 from partita.service.hosting.in_process import LocalAccount, open_account
+from support.entities import File
 
 pytest_plugins = ["pytester"]
 
@@ -190,3 +192,55 @@ async def test_faults_wait_for_the_request_that_they_are_meant_for(
     assert cost.requests == 2
     await port.perform(GetRow("Staff", RowKey("b", "")), cost)
     assert cost.requests == 4
+
+
+def test_fixtures_of_the_plugin_need_no_other_plugin(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import asyncio
+        from partita.patterns import entity, index
+
+        @entity(table="staff", partition="{dept}", row="{id:06d}")
+        class Employee:
+            dept: str
+            id: int
+            email: str
+
+        anywhere = index(Employee, table="byemail", partition="{email}", row="{id:06d}_{dept}")
+
+        def test_with_a_loop_of_its_own(partita_db, partita_worker):
+            async def hire():
+                employees = partita_db.table(Employee)
+                await partita_db.create_tables()
+                await employees.save(Employee(dept="Sales", id=1, email="ken@contoso.com"))
+                await partita_worker()
+                key = {"email": "ken@contoso.com", "id": 1, "dept": "Sales"}
+                return await employees.via(anywhere).get(**key)
+
+            assert asyncio.run(hire()).id == 1
+
+        def test_without_a_loop(partita_db_sync, partita_worker_sync):
+            employees = partita_db_sync.table(Employee)
+            partita_db_sync.create_tables()
+            employees.save(Employee(dept="Sales", id=1, email="ken@contoso.com"))
+            assert partita_worker_sync().entries == 1
+            assert employees.via(anywhere).range(email="ken@contoso.com").count() == 1
+        """
+    )
+
+    result = pytester.runpytest_subprocess("-p", "no:asyncio", "-W", "error")
+
+    result.assert_outcomes(passed=2)
+
+
+def test_a_fault_that_is_to_happen_no_time_does_not_happen(
+    partita_db_sync: Database, partita_faults: Faults
+) -> None:
+    files = partita_db_sync.table(File)
+    partita_db_sync.create_tables()
+    partita_faults.answer_503(times=0)
+    before = partita_faults.count
+
+    assert files.get_or_none(dept="Sales", owner="user1", name="plan") is None
+
+    assert partita_faults.count == before + 1

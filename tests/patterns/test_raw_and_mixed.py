@@ -19,6 +19,7 @@ from partita.patterns import (
 )
 from partita.patterns.protocol.values import Instant
 from patterns.staff import Department, Employee, Note, note, person
+from support.entities import Todo
 
 EVERY_TYPE: dict[str, Any] = {
     "Text": "ä'\"\n😀",
@@ -203,3 +204,14 @@ async def test_a_table_of_strangers_is_read_and_written_without_marks(any_db: Da
     assert stored == [{"Name": "Beethoven", "People": 330}, {"Name": "Köln"}]
     assert type(stored[0]["People"]) is Int32
     assert [each.code async for each in cities.partition(country="de")] == ["bn", "k"]
+
+
+async def test_a_raw_entity_without_an_etag_is_patched_without_a_condition(db: Database) -> None:
+    db.table(Todo)
+    await db.create_tables()
+    stored = await db.raw("lists").save(RawEntity("o", "0001", {"Done": 1}))
+
+    patched = await db.raw("lists").patch(RawEntity("o", "0001", {"Done": 1}), {"Done": 2})
+
+    assert patched.etag != stored.etag
+    assert (await db.raw("lists").get("o", "0001")).properties["Done"] == 2

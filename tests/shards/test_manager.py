@@ -11,10 +11,12 @@ import pytest
 from sqlalchemy import Column, Integer, MetaData, Table, select, text, update
 
 from partita.errors import (
+    CatalogMismatchError,
     ConfigurationError,
     FormatVersionError,
     InvalidShardKeyError,
     PartitaError,
+    RangeError,
     SchemaError,
     ShardInUseError,
     ShardMapExistsError,
@@ -22,6 +24,7 @@ from partita.errors import (
     ShardOfflineError,
     UsageError,
 )
+from partita.shards import Fleet
 from partita.shards.catalog import global_catalog, local_catalog
 from partita.shards.connections.engines import location_of
 from partita.shards.keys.ranges import Range
@@ -30,6 +33,7 @@ from partita.shards.maps.manager import ShardMapManager
 from partita.shards.maps.shard_map import HashShardMap, ListShardMap, RangeShardMap
 from shards import catalogs
 from shards.catalogs import NewDatabase, a_catalog
+from shards.routed import Base, count_notes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -444,3 +448,43 @@ def test_counters_show_what_was_done(new_sqlite: NewDatabase) -> None:
         assert counters["operations"] - before == 2
         assert (counters["hits"], counters["misses"]) == (1, 2)
         assert counters["lookups"] == counters["hits"] + counters["misses"]
+
+
+def test_a_declarative_base_is_taken_for_its_metadata() -> None:
+    schema = ShardedSchema(Base, keys={"note": "tenant_id"})  # type: ignore[arg-type]
+    assert schema == ShardedSchema(Base.metadata, keys={"note": "tenant_id"})
+
+
+def test_one_range_or_one_text_is_no_list_of_mappings(new_sqlite: NewDatabase) -> None:
+    with ShardMapManager.create(new_sqlite("catalog")) as manager:
+        names = manager.create_list_map("names", key=str)
+        fleet = Fleet(manager, metadata=Base.metadata)
+        with pytest.raises(RangeError, match="InvalidRange"):
+            fleet.add_shard(names, new_sqlite("one"), mappings="acme")
+        with pytest.raises(RangeError, match="InvalidRange"):
+            fleet.add_shard(names, new_sqlite("one"), mappings=Range("a", "b"))  # type: ignore[arg-type]
+        assert names.shards() == []
+
+
+def test_a_shard_may_be_named_by_its_url_where_one_is_wanted(new_sqlite: NewDatabase) -> None:
+    schema = ShardedSchema(Base.metadata, keys={"note": "tenant_id"})
+    with ShardMapManager.create(new_sqlite("catalog")) as manager:
+        tenants = manager.create_range_map("tenants", key=int, schema=schema)
+        fleet = Fleet(manager, metadata=Base.metadata)
+        fleet.add_shard(tenants, new_sqlite("one"))
+        two = fleet.add_shard(tenants, new_sqlite("two"))
+        mapping = tenants.create_mapping(Range(0, 10), new_sqlite("one"))
+        assert fleet.move(mapping, to=new_sqlite("two")).state == "done"
+        assert tenants.get(5).shard == two
+
+
+def test_an_empty_database_in_the_place_of_a_shard_is_told(new_sqlite: NewDatabase) -> None:
+    with ShardMapManager.create(new_sqlite("catalog")) as manager:
+        tenants = manager.create_range_map("tenants", key=int)
+        fleet = Fleet(manager, metadata=Base)  # type: ignore[arg-type]
+        shard = fleet.add_shard(tenants, new_sqlite("one"), mappings=[Range(0, 10)])
+        with shard.connect() as connection:
+            connection.exec_driver_sql("DROP TABLE partita_local_mappings")
+            connection.commit()
+        with pytest.raises(CatalogMismatchError, match="LocalCatalogDiffers"):
+            tenants.run(5, lambda session: session.scalar(count_notes))

@@ -157,3 +157,13 @@ def test_the_log_names_the_setting_that_cures_a_refusal(tmp_path: Path) -> None:
 
     assert "WARNING" in log
     assert "--allowed-host storage.test" in log
+
+
+def test_a_server_may_open_as_many_files_as_the_system_lets_it() -> None:
+    program = (
+        "import resource as r; from partita.cli.serve import raise_open_files;"
+        "r.setrlimit(r.RLIMIT_NOFILE, (64, 512)); raise_open_files();"
+        "print(r.getrlimit(r.RLIMIT_NOFILE))"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert ran.stdout.split() == [b"(512,", b"512)"]

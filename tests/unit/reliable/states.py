@@ -12,6 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from partita.clock import ManualClock
+from partita.reliable import ReliableDictionary
 from partita.reliable.collections.transaction import Transaction
 from partita.reliable.manager.state_manager import StateManager
 from partita.reliable.opening import Durability, open_local
@@ -99,3 +100,8 @@ def locks_of(tx: Transaction) -> dict[tuple[int, bytes | None], LockMode]:
 def key_locks_of(tx: Transaction) -> list[LockMode]:
     """Return the modes of the key locks that a transaction holds."""
     return [mode for (_, key), mode in locks_of(tx).items() if key is not None]
+
+
+async def put(state: StateManager, counts: ReliableDictionary[int, int], key: int) -> None:
+    async with state.transaction() as tx:
+        await counts.set(tx, key, key)

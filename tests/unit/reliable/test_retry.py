@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import dataclasses
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from partita.errors import (
     StateClosedError,
     StoreBusyError,
     TransactionAbortedError,
+    TransactionUseError,
     UsageError,
 )
 from partita.reliable import ReliableDictionary, Transaction
@@ -476,6 +478,22 @@ class TestIdempotency:
             assert (done.value, adder.calls, again.calls) == (1, 1, 2)
 
         simulate(scenario)
+
+    async def test_a_function_under_a_key_may_not_commit_by_itself(self) -> None:
+        async with a_state() as state:
+            counts = await state.dictionary("counts", key=str, value=int)
+
+            async def count(tx: Transaction) -> int:
+                value = await counts.upsert(tx, "n", 1, lambda n: n + 1)
+                await tx.commit()
+                return value
+
+            for _ in range(2):
+                with contextlib.suppress(TransactionUseError):
+                    await state.run(count, idempotency_key="k")
+
+            async with state.snapshot() as snapshot:
+                assert await counts.get(snapshot, "n", 0) <= 1
 
 
 async def test_a_cancelled_run_aborts(state: StateManager, numbers: Numbers) -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from partita.clock import ManualClock
 from partita.errors import KeyNotFoundError, UsageError
-from partita.reliable import MISSING, ReliableDictionary
+from partita.reliable import MISSING, Index, ReliableDictionary
+from partita.reliable.collections.indexes import IndexView
 from partita.reliable.manager.state_manager import HOUSEKEEPING_SECONDS, StateManager
 from unit.reliable.states import Machine, User, a_state, simulate
 
@@ -265,3 +266,48 @@ async def test_a_time_to_live_that_is_none_is_refused(state: StateManager, ttl: 
         with pytest.raises(UsageError):
             await plain.set(tx, "ada", ADA, ttl=ttl)
         assert await plain.count(tx) == 0
+
+
+class TestMemory:
+    async def test_a_row_that_is_written_again_and_again_expires_once(self) -> None:
+        async with a_state(ManualClock()) as state:
+            sessions = await state.dictionary("sessions", key=str, value=int, ttl=3600)
+            for number in range(5_000):
+                async with state.transaction() as tx:
+                    await sessions.set(tx, "ada", number)
+
+            assert len(sessions._expiring) < 4_000
+
+    async def test_items_that_others_took_are_forgotten_where_nobody_takes(self) -> None:
+        async with a_state(ManualClock()) as state:
+            jobs = await state.concurrent_queue("jobs", value=int)
+            other = type(jobs)(state, jobs.collection, values=jobs._values)
+            jobs.collection.watchers.append(other.watch)
+            for number in range(5_000):
+                async with state.transaction() as tx:
+                    await jobs.enqueue(tx, number)
+                async with state.transaction() as tx:
+                    assert await jobs.dequeue(tx) == number
+
+            assert len(other._ready) + len(other._hidden) < 4_000
+
+
+class TestHousekeeping:
+    def test_rows_expire_while_the_index_of_others_cannot_be_built(self) -> None:
+        async def scenario(state: StateManager) -> None:
+            sessions = await state.dictionary("sessions", key=str, value=str, ttl=5.0)
+            users = await state.dictionary("users", key=str, value=str)
+            async with state.transaction() as tx:
+                await sessions.set(tx, "ada", "lamp")
+                await users.set(tx, "ada", "lamp")
+            index = Index(lambda value: value.absent)
+            users.indexes["bad"] = IndexView(
+                "bad", index, users, lambda: state.state.find("users\x00bad")
+            )
+
+            await asyncio.sleep(20.0)
+
+            async with state.snapshot() as snapshot:
+                assert await sessions.count(snapshot) == 0
+
+        simulate(scenario)

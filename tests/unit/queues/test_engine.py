@@ -1,4 +1,4 @@
-"""Findings and doubts of a hostile reading of the queue store, one test each."""
+"""Queue engine: clocks set back, deleted queues, cancelled gets, expired messages."""
 
 import asyncio
 import contextlib
