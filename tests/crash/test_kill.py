@@ -1,4 +1,3 @@
-import os
 import random
 import threading
 import time
@@ -7,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from crash.live import GoneError, Ledger, Server, WireClient, serving
+from support.repeats import repeat
 
-ROUNDS = 200 if os.environ.get("PARTITA_SOAK") else 20
+ROUNDS = repeat(3, 20, 200)
 CLIENTS = 3
 
 
@@ -22,6 +22,7 @@ def keep_writing(server: Server, number: int, ledger: Ledger, wrong: list[str]) 
         client.close()
 
 
+@pytest.mark.repeated
 @pytest.mark.timeout(1800)
 def test_a_killed_server_has_kept_every_acknowledged_write(tmp_path: Path) -> None:
     chance = random.Random(1)

@@ -1,5 +1,4 @@
 import asyncio
-import os
 import random
 import tempfile
 from collections.abc import Iterator
@@ -23,11 +22,12 @@ from partita.tables.operations import ANY_ETAG, Delete, Insert, InsertOrReplace,
 from partita.tables.paging import KeyRange
 from partita.tables.sqlite_store import SqliteTableStore
 from partita.tables.store import Table
+from support.repeats import repeat
 
 TABLE = "Work"
 CLIENTS = 12
 ROWS = ("a", "b", "c")
-OPERATIONS = 500_000 if os.environ.get("PARTITA_SOAK") else 50_000
+OPERATIONS = repeat(8_000, 50_000, 500_000)
 
 
 @pytest.fixture
@@ -142,6 +142,7 @@ class StaleStore(SqliteTableStore):
         return cache[key] if reads % 50 == 1 else await super().get(table, key)
 
 
+@pytest.mark.repeated
 @pytest.mark.timeout(900)
 async def test_a_concurrent_history_is_linearizable(scratch: Path) -> None:
     store = await SqliteTableStore.open(await Database.open(scratch), SystemClock())

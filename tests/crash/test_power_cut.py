@@ -1,4 +1,3 @@
-import os
 import random
 import shutil
 import tempfile
@@ -14,10 +13,11 @@ from crash.shim_vfs import registered, scratch_folder
 from crash.workload import Finding, examine, run_clients, write_image
 from partita.storage import database
 from partita.storage.database import Durability
+from support.repeats import repeat
 
-STATES = 20_000 if os.environ.get("PARTITA_SOAK") else 2_000
+STATES = repeat(80, 2_000, 20_000)
 STEPS = 150
-SEEDS = 4
+SEEDS = repeat(1, 4, 4)
 
 
 @pytest.fixture
@@ -71,6 +71,7 @@ async def replay(scratch: Path, wanted: int, durability: Durability) -> Tally:
     return tally
 
 
+@pytest.mark.repeated
 @pytest.mark.timeout(1800)
 async def test_a_power_cut_at_any_moment_loses_nothing_that_was_acknowledged(
     scratch: Path,
@@ -82,10 +83,11 @@ async def test_a_power_cut_at_any_moment_loses_nothing_that_was_acknowledged(
     assert tally.states >= STATES
 
 
+@pytest.mark.repeated
 async def test_the_same_cuts_find_the_writes_that_fast_durability_may_lose(
     scratch: Path,
 ) -> None:
-    tally = await replay(scratch, 400, Durability.FAST)
+    tally = await replay(scratch, repeat(80, 400, 400), Durability.FAST)
 
     assert tally.count("lost") > 0
     assert tally.count("damaged") == 0

@@ -1,4 +1,3 @@
-import os
 import random
 import threading
 import time
@@ -9,8 +8,9 @@ import pytest
 
 from crash.live import GoneError
 from crash.queue_live import SERVE, QueueLedger, QueueServer, QueueWireClient, serving_queues
+from support.repeats import repeat
 
-ROUNDS = 200 if os.environ.get("PARTITA_SOAK") else 20
+ROUNDS = repeat(3, 20, 200)
 HASTY_ROUNDS = 40
 CLIENTS = 3
 HASTY = (str(Path(__file__).with_name("hasty_server.py")),)
@@ -61,6 +61,7 @@ def has_done_enough(ledger: QueueLedger) -> bool:
     return bool(ledger.acknowledged > ROUNDS and ledger.delete_told and ledger.put_told)
 
 
+@pytest.mark.repeated
 @pytest.mark.timeout(1800)
 def test_a_killed_server_delivers_every_acknowledged_message_until_it_is_deleted(
     tmp_path: Path,
@@ -80,6 +81,7 @@ def test_a_killed_server_delivers_every_acknowledged_message_until_it_is_deleted
     assert wrong == []
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(1800)
 def test_the_ledger_finds_what_a_hasty_server_loses(tmp_path: Path) -> None:
     """A server that acknowledges before it commits must be found out."""

@@ -1,4 +1,3 @@
-import os
 import random
 import shutil
 import tempfile
@@ -14,8 +13,9 @@ from crash.shim_vfs import registered, scratch_folder
 from crash.workload import Finding, write_image
 from partita.storage import database
 from partita.storage.database import Durability
+from support.repeats import repeat
 
-STATES = 10_000 if os.environ.get("PARTITA_SOAK") else 400
+STATES = repeat(50, 400, 10_000)
 STEPS = 60
 
 
@@ -50,6 +50,7 @@ async def replay(scratch: Path, wanted: int, durability: Durability) -> list[Fin
     return findings
 
 
+@pytest.mark.repeated
 @pytest.mark.timeout(1800)
 async def test_a_power_cut_at_any_moment_loses_no_acknowledged_message(scratch: Path) -> None:
     findings = await replay(scratch, STATES, Durability.FULL)
@@ -58,9 +59,10 @@ async def test_a_power_cut_at_any_moment_loses_no_acknowledged_message(scratch: 
     assert len(findings) >= STATES
 
 
+@pytest.mark.repeated
 @pytest.mark.timeout(600)
 async def test_the_same_cuts_find_what_fast_durability_may_lose(scratch: Path) -> None:
-    findings = await replay(scratch, 100, Durability.FAST)
+    findings = await replay(scratch, repeat(40, 100, 100), Durability.FAST)
 
     assert any(finding.lost for finding in findings)
     assert not any(finding.damaged or finding.halves for finding in findings)

@@ -1,7 +1,6 @@
 """Power cuts at every event of checkpoints, backups and restores on a simulated disk."""
 
 import asyncio
-import os
 from typing import get_args
 
 import pytest
@@ -17,11 +16,11 @@ from partita.reliable.storage.checkpoint import RESTORE_FILE, name_of, verify_fi
 from partita.reliable.storage.disk import Disk, GrowingFile
 from partita.reliable.storage.local_log import Durability, LocalLog
 from partita.simulation.disk import Cut, Medium, SimDisk, boundaries
+from support.repeats import repeat
 from unit.reliable.histories import History
 
-IS_SOAK = bool(os.environ.get("PARTITA_SOAK"))
-SEEDS = range(30 if IS_SOAK else 2)
-MIXED_CUTS = 10 if IS_SOAK else 2
+SEEDS = range(repeat(1, 2, 30))
+MIXED_CUTS = repeat(1, 2, 10)
 CUTS: list[Cut] = [*get_args(Cut), *get_args(Cut)[-1:] * (MIXED_CUTS - 1)]
 
 
@@ -94,6 +93,7 @@ class Run:
         return "" if digest == self.digests[sequence] else f"another state at {sequence}"
 
 
+@pytest.mark.repeated
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_a_power_cut_at_any_event_loses_nothing(seed: int) -> None:
     run = Run(seed)
@@ -102,6 +102,7 @@ async def test_a_power_cut_at_any_event_loses_nothing(seed: int) -> None:
     assert await run.faults() == []
 
 
+@pytest.mark.repeated
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_a_log_that_syncs_later_never_ends_before_its_checkpoint(seed: int) -> None:
     run = Run(seed, "fast")
@@ -110,6 +111,7 @@ async def test_a_log_that_syncs_later_never_ends_before_its_checkpoint(seed: int
     assert await run.faults() == []
 
 
+@pytest.mark.proof
 async def test_a_checkpoint_of_records_that_were_not_synced_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -135,6 +137,7 @@ async def _never_synced_by_name(disk: Disk, file: GrowingFile, name: str) -> Non
     disk.rename(file.name, name)
 
 
+@pytest.mark.proof
 async def test_a_checkpoint_that_is_named_before_its_sync_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -145,6 +148,7 @@ async def test_a_checkpoint_that_is_named_before_its_sync_is_caught(
     assert await run.faults() != []
 
 
+@pytest.mark.proof
 async def test_a_checkpoint_whose_name_is_never_synced_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -155,6 +159,7 @@ async def test_a_checkpoint_whose_name_is_never_synced_is_caught(
     assert await run.faults() != []
 
 
+@pytest.mark.proof
 async def test_a_log_that_is_cut_before_the_checkpoint_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -169,6 +174,7 @@ async def test_a_log_that_is_cut_before_the_checkpoint_is_caught(
     assert await run.faults() != []
 
 
+@pytest.mark.repeated
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_a_power_cut_during_a_backup_leaves_a_chain(seed: int) -> None:
     history = await History.open(SimDisk(ManualClock(seed=seed)), seed=seed)
@@ -187,11 +193,13 @@ async def test_a_power_cut_during_a_backup_leaves_a_chain(seed: int) -> None:
             assert chain[-1].number in (made, made + 1), f"seed {seed}, event {number}, {cut}"
 
 
+@pytest.mark.repeated
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_a_power_cut_during_a_restore_leaves_one_of_two_states(seed: int) -> None:
     assert await restore_faults(seed) == []
 
 
+@pytest.mark.proof
 async def test_a_restore_that_is_named_before_the_old_log_is_gone_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -28,9 +28,9 @@ from partita.reliable.manager.state_manager import StateManager
 from partita.reliable.opening import open_local
 from partita.reliable.storage.local_log import LocalLog
 from partita.simulation.disk import CUTS, SimDisk, SimFile
+from support.repeats import repeat
 from unit.reliable.states import Machine, simulate
 
-IS_SOAK = bool(os.environ.get("PARTITA_SOAK"))
 NEVER = 2**40
 
 
@@ -234,7 +234,7 @@ def test_a_process_whose_disk_fails_to_sync_stops_and_has_lost_nothing(
 
 async def test_wherever_the_room_ends_the_refused_are_undone_and_the_rest_is_kept() -> None:
     full = 0
-    for room in range(0, 2600, 1 if IS_SOAK else 13):
+    for room in range(0, 2600, repeat(39, 13, 1)):
         disk = SimDisk(ManualClock())
         state, numbers = await opened(disk)
         await write(state, numbers, -1)

@@ -4,7 +4,6 @@ Between two lives the folder is opened here and compared with the ledger.
 """
 
 import asyncio
-import os
 import random
 import shutil
 import subprocess
@@ -18,12 +17,14 @@ import partita
 from crash.commit_transactions import CLIENTS, Desk
 from crash.state_ledger import WORKER, Ledger, a_worker
 from partita.errors import StoreLockedError
+from support.repeats import IS_PROOF, repeat
 
-ROUNDS = 30
+ROUNDS = repeat(4, 30, 30)
 """Kills of one folder."""
-FOLDERS = 10 if os.environ.get("PARTITA_SOAK") else 1
+FOLDERS = repeat(1, 1, 10)
 
 
+@pytest.mark.repeated
 @pytest.mark.parametrize("folder", range(FOLDERS))
 @pytest.mark.timeout(1800)
 def test_a_killed_process_has_kept_every_acknowledged_transaction_exactly_once(
@@ -33,7 +34,7 @@ def test_a_killed_process_has_kept_every_acknowledged_transaction_exactly_once(
     ledger = Ledger(tmp_path)
     life = 0
     # A busy machine may need more of them until a kill has come between a commit and its answer.
-    while life < ROUNDS or len(ledger.told) <= ROUNDS * CLIENTS or ledger.kept == 0:
+    while life < ROUNDS or len(ledger.told) <= ROUNDS * CLIENTS or (IS_PROOF and ledger.kept == 0):
         life += 1
         with a_worker(tmp_path, ["checkpoints"] if life % 3 else []) as worker:
             if life % 6 == 5:
@@ -48,11 +49,12 @@ def test_a_killed_process_has_kept_every_acknowledged_transaction_exactly_once(
     print(f"{life} kills, {len(ledger.told)} told, {ledger.kept} there and not told")
 
 
+@pytest.mark.repeated
 def test_the_fast_mode_loses_nothing_to_a_kill(tmp_path: Path) -> None:
     """Only a power cut takes from it: the kernel still holds what a dead process has written."""
     chance = random.Random(1)
     ledger = Ledger(tmp_path)
-    for life in range(6):
+    for life in range(repeat(2, 6, 6)):
         with a_worker(tmp_path, ["fast", "checkpoints"] if life % 2 else ["fast"]) as worker:
             worker.wait_until_told(2 * CLIENTS)
             time.sleep(chance.uniform(0.0, 0.1))
@@ -61,13 +63,15 @@ def test_the_fast_mode_loses_nothing_to_a_kill(tmp_path: Path) -> None:
         assert asyncio.run(ledger.faults()) == [], f"life {life}"
 
 
+@pytest.mark.repeated
 @pytest.mark.skipif(shutil.which("strace") is None, reason="only strace can kill at a system call")
 @pytest.mark.parametrize("calls", ["rename", "unlink,unlinkat", "fsync,fdatasync"])
 def test_a_process_that_is_killed_while_it_replaces_files_has_lost_nothing(
     tmp_path: Path, calls: str
 ) -> None:
     ledger = Ledger(tmp_path)
-    for when in (1, 2, 3, 5, 8, 13) if "," in calls else (2, 3, 4, 5, 6, 7):
+    times = (1, 2, 3, 5, 8, 13) if "," in calls else (2, 3, 4, 5, 6, 7)
+    for when in repeat(times[3:4], times, times):
         faults = ["-e", f"trace={calls}", "-e", f"inject={calls}:signal=KILL:when={when}"]
         prefix = ["strace", "-f", "-qq", "-o", str(tmp_path / "trace"), *faults]
         with a_worker(tmp_path, ["checkpoints"], prefix) as worker:

@@ -1,6 +1,5 @@
 import asyncio
 import contextlib
-import os
 import shutil
 import subprocess
 import sys
@@ -25,10 +24,11 @@ from partita.simulation.disk import (
     SyncFolder,
     boundaries,
 )
+from support.repeats import repeat
 
 APPENDS = 200
 SEGMENT_BYTES = 6000
-MIXED_CUTS = 20 if os.environ.get("PARTITA_SOAK") else 2
+MIXED_CUTS = repeat(2, 2, 20)
 """How often chance decides at each boundary, beside the cuts that are the same every time."""
 CUTS: list[Cut] = ["lost", "kept", "torn", "reversed", *(["mixed"] * MIXED_CUTS)]  # type: ignore[list-item]
 
@@ -116,12 +116,13 @@ async def cut_everywhere(run: Run, cuts: list[Cut], step: int = 1) -> list[str]:
     return wrong
 
 
+@pytest.mark.repeated
 async def test_a_power_cut_at_any_boundary_loses_nothing_that_was_acknowledged() -> None:
     run = await a_run(SimDisk(ManualClock()))
     assert sum(isinstance(event, SyncFolder) for event in run.events) > 15
     assert sum(isinstance(event, Sync) for event in run.events) > APPENDS
 
-    assert await cut_everywhere(run, CUTS) == []
+    assert await cut_everywhere(run, CUTS, step=repeat(7, 1, 1)) == []
 
 
 async def test_a_log_that_recovers_from_a_power_cut_survives_the_next_one() -> None:
@@ -233,6 +234,7 @@ async def test_a_log_that_tries_a_failed_sync_again_is_found_out() -> None:
         await LocalLog.open(disk.power_cut("lost"))
 
 
+@pytest.mark.proof
 async def test_a_fast_log_is_found_losing_the_newest_and_never_in_the_middle() -> None:
     run = await a_run(SimDisk(ManualClock()), durability="fast")
 
@@ -362,12 +364,13 @@ async def test_a_process_whose_disk_fails_to_sync_acknowledges_nothing_more(
     assert told[-1] <= await last_of(tmp_path / "state") <= told[-1] + 1
 
 
+@pytest.mark.repeated
 @pytest.mark.skipif(shutil.which("strace") is None, reason="only strace can kill at a sync")
 async def test_a_process_that_is_killed_in_a_sync_loses_nothing_that_it_acknowledged(
     tmp_path: Path,
 ) -> None:
     told = 0
-    for when in (5, 11, 16, 30):
+    for when in repeat((11,), (5, 11, 16, 30), (5, 11, 16, 30)):
         faults = f"inject=fsync,fdatasync:signal=KILL:when={when}"
         trace = ["strace", "-f", "-qq", "-o", str(tmp_path / "t"), "-e", "trace=fsync,fdatasync"]
         ended = await asyncio.to_thread(

@@ -6,7 +6,6 @@ were acknowledged, none that was not begun), and must go on.
 
 import asyncio
 import copy
-import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import cache
 
@@ -44,10 +43,10 @@ from partita.simulation.disk import (
     SyncFolder,
     boundaries,
 )
+from support.repeats import repeat
 
-IS_SOAK = bool(os.environ.get("PARTITA_SOAK"))
-SEEDS = range(6 if IS_SOAK else 1)
-MIXED_CUTS = 8 if IS_SOAK else 1
+SEEDS = range(repeat(1, 1, 6))
+MIXED_CUTS = repeat(1, 1, 8)
 """How often chance decides at each boundary, beside the cuts that are the same every time."""
 NEVER = 2**40
 """A state that is opened after a cut writes no checkpoint by itself."""
@@ -194,6 +193,7 @@ async def _feed_difference(state: StateManager) -> str:
     return "" if told == rows else f"the feed tells of {sorted(map(str, told))}"
 
 
+@pytest.mark.repeated
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_power_cut_at_any_event_leaves_whole_transactions_and_all_acknowledged(
     seed: int,
@@ -202,20 +202,21 @@ def test_a_power_cut_at_any_event_leaves_whole_transactions_and_all_acknowledged
     assert len(run.records) > 200
     assert run.checkpoints > 2
     assert run.first_kept > 50, "the log was never cut"
-    examination = Examination(run, thorough=1 if IS_SOAK else 5)
+    examination = Examination(run, thorough=repeat(5, 5, 1))
 
-    wrong = examination.everywhere([*CUTS, *["mixed"] * (MIXED_CUTS - 1)])  # type: ignore[list-item]
+    wrong = examination.everywhere([*CUTS, *["mixed"] * (MIXED_CUTS - 1)], step=repeat(11, 1, 1))  # type: ignore[list-item]
 
     print(f"seed {seed}: {len(run.events)} events, {examination.opened} states opened")
     assert wrong == []
 
 
+@pytest.mark.repeated
 def test_a_recovery_that_is_cut_short_is_made_good_by_the_next_one() -> None:
     run = honest_run()
     examination = Examination(run, thorough=NEVER)
     wrong: list[str] = []
     for number, medium in boundaries(run.events):
-        if number % (1 if IS_SOAK else 9) == 0:
+        if number % repeat(91, 9, 1) == 0:
             wrong += asyncio.run(_cut_while_it_opens(examination, number, medium))
     assert wrong == []
 
@@ -236,6 +237,7 @@ async def _cut_while_it_opens(examination: Examination, number: int, medium: Med
     return wrong
 
 
+@pytest.mark.repeated
 def test_a_power_cut_after_a_kill_finds_what_the_next_process_has_read() -> None:
     """The next process reads what the kernel holds, synced or not, and goes on from there."""
     assert list(_faults_after_kills(honest_run())) == []
@@ -245,7 +247,8 @@ def _faults_after_kills(run: Run) -> Iterator[str]:
     examination = Examination(run, thorough=NEVER)
     for number, medium in boundaries(run.events):
         event = run.events[number - 1] if number else None
-        if IS_SOAK or number % 13 == 0 or isinstance(event, Rename | Remove | SyncFolder):
+        is_of_names = isinstance(event, Rename | Remove | SyncFolder)
+        if number % repeat(137, 13, 1) == 0 or (is_of_names and number % repeat(9, 1, 1) == 0):
             fault = asyncio.run(_cut_after_a_kill(examination, number, copy.deepcopy(medium)))
             yield from [f"event {number}: {fault}"] if fault else []
 
@@ -272,6 +275,7 @@ async def _cut_after_a_kill(examination: Examination, number: int, medium: Mediu
     return fault
 
 
+@pytest.mark.proof
 def test_a_power_cut_after_a_killed_restore_leaves_one_of_two_states() -> None:
     assert asyncio.run(_restore_faults()) == []
 
@@ -340,6 +344,7 @@ async def _digest(disk: SimDisk) -> str:
 # The same cuts must find states that are broken on purpose.
 
 
+@pytest.mark.proof
 def test_a_recovery_that_removes_the_older_checkpoint_too_soon_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -359,6 +364,7 @@ def test_a_recovery_that_removes_the_older_checkpoint_too_soon_is_found_out(
     assert "no checkpoint reaches up to there" in wrong
 
 
+@pytest.mark.proof
 def test_the_fast_mode_is_found_losing_the_newest_and_nothing_else() -> None:
     run = a_run(durability="fast", segment_bytes=NEVER)
 
@@ -368,6 +374,7 @@ def test_the_fast_mode_is_found_losing_the_newest_and_nothing_else() -> None:
     assert [fault for fault in wrong if "was acknowledged" not in fault] == []
 
 
+@pytest.mark.proof
 def test_a_log_that_acknowledges_before_its_sync_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -384,6 +391,7 @@ def test_a_log_that_acknowledges_before_its_sync_is_found_out(
     assert any("was acknowledged" in fault for fault in wrong)
 
 
+@pytest.mark.proof
 def test_a_committer_that_tells_before_the_log_has_it_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -408,6 +416,7 @@ def test_a_committer_that_tells_before_the_log_has_it_is_found_out(
     assert any("was acknowledged" in fault for fault in wrong)
 
 
+@pytest.mark.proof
 def test_a_checkpoint_that_outlives_its_records_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -423,6 +432,7 @@ def test_a_checkpoint_that_outlives_its_records_is_found_out(
     assert any("it does not open" in fault and "LogIncomplete" in fault for fault in wrong)
 
 
+@pytest.mark.proof
 def test_a_log_that_is_cut_before_its_checkpoint_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -440,6 +450,7 @@ def test_a_log_that_is_cut_before_its_checkpoint_is_found_out(
     assert any("it does not open" in fault or "was acknowledged" in fault for fault in wrong)
 
 
+@pytest.mark.proof
 def test_a_checkpoint_of_two_moments_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = Collection.pairs
 
@@ -457,6 +468,7 @@ def test_a_checkpoint_of_two_moments_is_found_out(monkeypatch: pytest.MonkeyPatc
     assert wrong != []
 
 
+@pytest.mark.proof
 def test_a_recovery_that_applies_a_group_in_another_order_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -474,6 +486,7 @@ def test_a_recovery_that_applies_a_group_in_another_order_is_found_out(
     assert any("another state" in fault for fault in wrong)
 
 
+@pytest.mark.proof
 def test_a_recovery_that_forgets_idempotency_keys_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -492,6 +505,7 @@ def test_a_recovery_that_forgets_idempotency_keys_is_found_out(
     assert any("another state" in fault for fault in wrong)
 
 
+@pytest.mark.proof
 def test_an_apply_that_loses_updates_everywhere_alike_is_found_by_the_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
