@@ -46,7 +46,8 @@ azurite: $(DEV) ## Run the tests of the typed layer against Azurite (ARGS="-k la
 	PYTHONPATH=tests $(PYTEST) -p azurite.plugin -n $(WORKERS) tests/azurite tests/patterns \
 		tests/guide/test_patterns_*.py $(ARGS)
 
-check: $(DEV) ## Check format, lint, types and import rules
+check: $(DEV) ## Check generated code, format, lint, types and import rules
+	$(BIN)/python tools/make_sync.py --check
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy

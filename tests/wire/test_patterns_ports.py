@@ -33,9 +33,10 @@ from partita.errors import (
     UsageError,
 )
 from partita.patterns.faults import Faults, ShufflingPort
-from partita.patterns.ports.aio_port import AsyncPort, run
+from partita.patterns.ports.aio_port import AsyncPort, run_steps
 from partita.patterns.ports.connecting import open_async, open_sync
-from partita.patterns.ports.sync_port import SyncPort, run_sync
+from partita.patterns.ports.sync_port import SyncPort
+from partita.patterns.ports.sync_port import run_steps as run_steps_sync
 from partita.patterns.protocol.calls import (
     AppendBlob,
     Blob,
@@ -94,9 +95,9 @@ class Face:
 
     async def run(self, steps: Steps[T]) -> T:
         if self._port is not None:
-            return await run(steps, self._port, self.cost)
+            return await run_steps(steps, self._port, self.cost)
         assert self._twin is not None
-        return run_sync(steps, self._twin, self.cost)
+        return run_steps_sync(steps, self._twin, self.cost)
 
     async def close(self) -> None:
         if self._port is not None:
@@ -738,16 +739,16 @@ async def double(number: int) -> int:
 async def test_the_asynchronous_face_awaits_a_function(account: LocalAccount) -> None:
     port = await open_async(account)
 
-    assert await run(ask(Invoke(double, (21,))), port, Cost()) == 42
+    assert await run_steps(ask(Invoke(double, (21,))), port, Cost()) == 42
 
 
 def test_the_synchronous_face_refuses_what_must_be_awaited(account: LocalAccount) -> None:
     port = open_sync(account)
 
     with pytest.raises(UsageError, match="double must be awaited") as caught:
-        run_sync(ask(Invoke(double, (21,))), port, Cost())
+        run_steps_sync(ask(Invoke(double, (21,))), port, Cost())
     with pytest.raises(UsageError, match="must be awaited"):
-        run_sync(ask(Invoke(lambda: double(21))), port, Cost())
+        run_steps_sync(ask(Invoke(lambda: double(21))), port, Cost())
 
     assert caught.value.code == "AsynchronousFunction"
 
@@ -770,7 +771,7 @@ async def test_cancelled_steps_are_closed(account: LocalAccount) -> None:
         finally:
             closed.append("outer")
 
-    task = asyncio.create_task(run(outer(), port, Cost()))
+    task = asyncio.create_task(run_steps(outer(), port, Cost()))
     await started.wait()
     task.cancel()
 

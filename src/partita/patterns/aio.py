@@ -1,6 +1,6 @@
 """The asynchronous face: what users call. Everything is decided in steps; here they are driven.
 
-`sync.py` is made from this file by `tools/make_sync_face.py` and must not be edited. The file is
+`sync.py` is generated from this file by `tools/make_sync.py` and must not be edited. The file is
 long because it is one noun, a database, and because two faces of one file stay one.
 """
 
@@ -54,7 +54,7 @@ from partita.patterns.operations.run_query import (
 from partita.patterns.operations.verbs import key_of
 from partita.patterns.planning.columns import Columns, Condition, checked_condition
 from partita.patterns.planning.plans import QueryKind, QueryPlan, plan_query
-from partita.patterns.ports.aio_port import AsyncPort, run
+from partita.patterns.ports.aio_port import AsyncPort, run_steps
 from partita.patterns.ports.connecting import Where, credential_of, open_async
 from partita.patterns.protocol.calls import Continuation, Cost, CreateQueue, PutMessage, Steps, ask
 from partita.patterns.protocol.utc import utc_now
@@ -218,7 +218,7 @@ class Database:
             )
         spent = Cost()
         try:
-            return await run(steps, self._port, spent)
+            return await run_steps(steps, self._port, spent)
         finally:
             for each in (self.cost, *_measured.get(), *(() if cost is None else (cost,))):
                 each.add(spent)

@@ -1,17 +1,9 @@
-"""The synchronous face: the same names as `partita.patterns`, without a loop.
+"""The synchronous API: the names of `partita.patterns`, without asyncio.
 
-Made from aio.py by tools/make_sync_face.py: edit that file instead.
+Generated from aio.py by tools/make_sync.py. Do not edit: change that file instead.
 """
 
-from collections.abc import (
-    Callable,
-    Collection,
-    Generator,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import date, datetime, timedelta
@@ -54,7 +46,7 @@ from partita.patterns.operations.verbs import key_of
 from partita.patterns.planning.columns import Columns, Condition, checked_condition
 from partita.patterns.planning.plans import QueryKind, QueryPlan, plan_query
 from partita.patterns.ports.connecting import Where, credential_of, open_sync
-from partita.patterns.ports.sync_port import SyncPort, run_sync
+from partita.patterns.ports.sync_port import SyncPort, run_steps
 from partita.patterns.protocol.calls import Continuation, Cost, CreateQueue, PutMessage, Steps, ask
 from partita.patterns.protocol.utc import utc_now
 from partita.patterns.protocol.values import RowKey, Value
@@ -107,7 +99,7 @@ def connect(
     ...         workers = db.table(Worker)
     ...         db.create_tables()
     ...         workers.save(Worker(dept="Sales", id=7, name="Jun"))
-    ...         return (workers.get(dept="Sales", id=7)).name
+    ...         return workers.get(dept="Sales", id=7).name
     >>> main()
     'Jun'
     """
@@ -217,7 +209,7 @@ class Database:
             )
         spent = Cost()
         try:
-            return run_sync(steps, self._port, spent)
+            return run_steps(steps, self._port, spent)
         finally:
             for each in (self.cost, *_measured.get(), *(() if cost is None else (cost,))):
                 each.add(spent)
@@ -465,8 +457,7 @@ class Database:
         """Yield the log lines of a time range, in order."""
         scan = LogReader(place).scan(start, end)
         while (lines := self.run(scan.read())) is not None:
-            for line in lines:
-                yield line
+            yield from lines
 
 
 def _start(
@@ -699,8 +690,7 @@ class Partition(Generic[T]):
         return Group(self._db, self._model, self._given, partition)
 
     def __iter__(self) -> Iterator[T]:
-        for entity in self._query({}):
-            yield entity
+        yield from self._query({})
 
 
 class Query(Generic[T]):
@@ -862,14 +852,13 @@ class Query(Generic[T]):
         while position is not None and (left is None or left > 0):
             steps = read_slice(self._db.context, query, position, left if is_counted else None)
             found = self._db.run(steps, self.cost)
-            for entity in found.entities[:left]:
-                yield entity
+            yield from found.entities[:left]
             position = found.position
             left = None if left is None else left - len(found.entities)
 
     def list(self) -> list[T]:
         """Return all entities of the answer."""
-        return [entity for entity in self]
+        return list(self)
 
     def first(self) -> T | None:
         """Return the first entity, or None."""
@@ -1092,7 +1081,7 @@ class CachedTable(Generic[T]):
         else:
             with self._turns.of([wanted]):
                 steps = load_many(self._db.context, self._model, [wanted], self._cache)
-                entity = (self._db.run(steps))[wanted]
+                entity = self._db.run(steps)[wanted]
         return entity
 
     def save(self, entity: T) -> T:
@@ -1158,8 +1147,7 @@ class Mixed:
                     resolve=self._resolve,
                 )
             )
-            for entity in found.entities:
-                yield entity
+            yield from found.entities
             continuation = found.continuation
             if continuation is None:
                 return
@@ -1191,8 +1179,7 @@ class RawTable:
         continuation: Continuation | None = None
         while True:
             found = self._db.run(raw.query_raw(self._name, filter_text, continuation))
-            for entity in found.entities:
-                yield entity
+            yield from found.entities
             continuation = found.continuation
             if continuation is None:
                 return
@@ -1289,8 +1276,7 @@ class PeriodTables(Generic[T]):
         """
         scan = self._periods.scan(self._db.context, start, end, given, is_scan_allowed=allow_scan)
         while (entities := self._db.run(scan.read())) is not None:
-            for entity in entities:
-                yield entity
+            yield from entities
 
 
 class Log:

@@ -58,7 +58,7 @@ class AsyncPort(Protocol):
     async def close(self) -> None: ...
 
 
-async def run(steps: Steps[T], port: AsyncPort, cost: Cost) -> T:
+async def run_steps(steps: Steps[T], port: AsyncPort, cost: Cost) -> T:
     """Drive steps to their end; they are closed however that comes."""
     answer: Any = None
     refusal: Exception | None = None
@@ -92,9 +92,9 @@ async def _perform(call: Call[Any], port: AsyncPort, cost: Cost) -> Any:
 
 
 async def _run_beside(call: Beside, port: AsyncPort, cost: Cost) -> Any:
-    background = asyncio.ensure_future(run(call.background, port, cost))
+    background = asyncio.ensure_future(run_steps(call.background, port, cost))
     try:
-        return await run(call.steps, port, cost)
+        return await run_steps(call.steps, port, cost)
     finally:
         background.cancel()
         await asyncio.gather(background, return_exceptions=True)
@@ -110,7 +110,7 @@ async def _run_parallel(
     async def work() -> None:
         for place, one in pending:
             try:
-                answers[place] = await run(one, port, cost)
+                answers[place] = await run_steps(one, port, cost)
             except Exception as error:
                 first.append(error)
                 raise

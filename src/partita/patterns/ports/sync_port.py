@@ -62,7 +62,7 @@ class SyncPort(Protocol):
     def close(self) -> None: ...
 
 
-def run_sync(steps: Steps[T], port: SyncPort, cost: Cost) -> T:
+def run_steps(steps: Steps[T], port: SyncPort, cost: Cost) -> T:
     """Drive steps to their end; they are closed however that comes."""
     return _drive(steps, port, cost, _Stop())
 
