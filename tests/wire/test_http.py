@@ -17,7 +17,8 @@ import pytest
 
 from partita.clock import ManualClock
 from partita.errors import ConfigurationError
-from partita.service.hosting.server import Server, TlsFiles, new_event_loop
+from partita.loop_thread import new_event_loop
+from partita.service.hosting.server import Server, TlsFiles
 from partita.service.http.connections import Connections, is_loopback
 from partita.service.http.message_bytes import HttpLimits, LoggedRequest
 from partita.service.http.protocol import HttpProtocol

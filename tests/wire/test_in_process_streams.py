@@ -17,8 +17,10 @@ from azure.storage.blob import BlobClient
 from azure.storage.blob.aio import BlobClient as AsyncBlobClient
 
 from partita.errors import PartitaError, UsageError
+from partita.loop_thread import LoopThread
 from partita.service.accounts.account import DEVELOPMENT_KEY
 from partita.service.hosting.azure_transport import AsyncInProcessTransport, InProcessTransport
+from partita.service.hosting.in_process import account_closed
 from partita.service.http.request import PIECE_BYTES_MAX, Request, Response
 
 MEBIBYTE = 1024 * 1024
@@ -100,14 +102,10 @@ class OneBlob:
 
 
 @pytest.fixture
-def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    yield loop
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
+def thread() -> Iterator[LoopThread]:
+    thread = LoopThread("test-account", account_closed)
+    yield thread
+    thread.stop()
 
 
 @pytest.fixture
@@ -119,9 +117,9 @@ OpenClient = Callable[..., Any]
 
 
 @pytest.fixture
-def open_sync(blob: OneBlob, loop: asyncio.AbstractEventLoop) -> Callable[..., BlobClient]:
+def open_sync(blob: OneBlob, thread: LoopThread) -> Callable[..., BlobClient]:
     def open_client(**options: Any) -> BlobClient:
-        transport = InProcessTransport(blob.respond, loop, stream_above_bytes=65_536)
+        transport = InProcessTransport(blob.respond, thread, stream_above_bytes=65_536)
         return BlobClient.from_blob_url(
             URL, credential=CREDENTIAL, transport=transport, retry_total=0, **options
         )
@@ -130,9 +128,9 @@ def open_sync(blob: OneBlob, loop: asyncio.AbstractEventLoop) -> Callable[..., B
 
 
 @pytest.fixture
-def open_async(blob: OneBlob, loop: asyncio.AbstractEventLoop) -> Callable[..., AsyncBlobClient]:
+def open_async(blob: OneBlob, thread: LoopThread) -> Callable[..., AsyncBlobClient]:
     def open_client(**options: Any) -> AsyncBlobClient:
-        transport = AsyncInProcessTransport(blob.respond, loop, stream_above_bytes=65_536)
+        transport = AsyncInProcessTransport(blob.respond, thread, stream_above_bytes=65_536)
         return AsyncBlobClient.from_blob_url(
             URL, credential=CREDENTIAL, transport=transport, retry_total=0, **options
         )
@@ -342,9 +340,9 @@ def test_compressed_content_is_inflated_as_http_clients_do(
 
 
 def test_closed_account_says_so(blob: OneBlob) -> None:
-    loop = asyncio.new_event_loop()
-    loop.close()
-    transport = InProcessTransport(blob.respond, loop, stream_above_bytes=65_536)
+    thread = LoopThread("test-account", account_closed)
+    thread.stop()
+    transport = InProcessTransport(blob.respond, thread, stream_above_bytes=65_536)
     client = BlobClient.from_blob_url(URL, credential=CREDENTIAL, transport=transport)
 
     with pytest.raises(UsageError, match="AccountClosed"):
@@ -405,7 +403,7 @@ def a_put(content: Any) -> Any:
 
 
 async def test_cancelled_async_client_does_not_cancel_the_request(
-    blob: OneBlob, loop: asyncio.AbstractEventLoop
+    blob: OneBlob, thread: LoopThread
 ) -> None:
     notes: list[str] = []
     release = threading.Event()
@@ -416,7 +414,7 @@ async def test_cancelled_async_client_does_not_cancel_the_request(
         notes.append("finished")
         return Response(201, DATED)
 
-    transport = AsyncInProcessTransport(respond, loop)
+    transport = AsyncInProcessTransport(respond, thread)
     client = AsyncBlobClient.from_blob_url(URL, credential=CREDENTIAL, transport=transport)
     asking = asyncio.ensure_future(client.upload_blob(b"x", overwrite=True))
     await async_wait_until(lambda: notes == ["began"])

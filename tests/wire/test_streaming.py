@@ -16,7 +16,8 @@ import msgspec
 import pytest
 
 from partita.errors import PartitaError, UnavailableError
-from partita.service.hosting.server import TlsFiles, new_event_loop
+from partita.loop_thread import new_event_loop
+from partita.service.hosting.server import TlsFiles
 from partita.service.http.message_bytes import BLOB_DIALECT, HttpLimits
 from partita.service.http.request import PIECE_BYTES_MAX, Request, Response
 from partita.service.http.streams import ArrivingBody

@@ -29,7 +29,9 @@ from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, cast, overload
 
 from partita.errors import PartitaError, StateClosedError, TransactionUseError, UsageError
+from partita.loop_thread import Ask
 from partita.reliable import opening
+from partita.reliable.blocking import StateThread, refuse_running_loop
 from partita.reliable.collections import retry
 from partita.reliable.collections.change_feed import Change
 from partita.reliable.collections.change_feed import ChangeFeed as AsyncChangeFeed
@@ -46,7 +48,6 @@ from partita.reliable.collections.snapshot import Snapshot as AsyncSnapshot
 from partita.reliable.collections.transaction import Status
 from partita.reliable.collections.transaction import Transaction as AsyncTransaction
 from partita.reliable.collections.unclosed import origin
-from partita.reliable.loop_thread import Ask, LoopThread, refuse_running_loop
 from partita.reliable.manager.backup import Folder, Restored
 from partita.reliable.manager.backup import RestoreContext as AsyncRestoreContext
 from partita.reliable.manager.state_manager import CHECKPOINT_BYTES, Opened
@@ -113,7 +114,7 @@ def open_state(  # noqa: PLR0913 - by keyword
         )
         return StateManager(thread, await block.__aenter__(), block)
 
-    thread = LoopThread("partita-state")
+    thread = StateThread()
     try:
         return thread.run_asking(opened)
     except BaseException:
@@ -124,7 +125,7 @@ def open_state(  # noqa: PLR0913 - by keyword
 class RestoreContext:
     """What `on_data_loss` is given: why the state cannot be opened, and the way back."""
 
-    def __init__(self, thread: LoopThread, inner: AsyncRestoreContext) -> None:
+    def __init__(self, thread: StateThread, inner: AsyncRestoreContext) -> None:
         self._thread = thread
         self._inner = inner
         self.cause = inner.cause
@@ -139,7 +140,7 @@ class StateManager:
 
     def __init__(
         self,
-        thread: LoopThread,
+        thread: StateThread,
         inner: AsyncStateManager,
         block: contextlib.AbstractAsyncContextManager[AsyncStateManager],
     ) -> None:
@@ -416,7 +417,7 @@ class Transaction:
     two at once may not.
     """
 
-    def __init__(self, thread: LoopThread, inner: AsyncTransaction) -> None:
+    def __init__(self, thread: StateThread, inner: AsyncTransaction) -> None:
         self.thread = thread
         self.inner = inner
         """The asynchronous transaction: nothing but the state's own thread may use it."""
@@ -518,7 +519,7 @@ class Transaction:
 class Snapshot:
     """The state as of one sequence, until it is closed. Any thread may read it."""
 
-    def __init__(self, thread: LoopThread, inner: AsyncSnapshot) -> None:
+    def __init__(self, thread: StateThread, inner: AsyncSnapshot) -> None:
         self.thread = thread
         self.inner = inner
         """The asynchronous snapshot: nothing but the state's own thread may use it."""
@@ -556,7 +557,7 @@ class Snapshot:
 class Attempt:
     """One try: `with attempt as tx`. A failure worth another try is kept, not raised."""
 
-    def __init__(self, thread: LoopThread, inner: retry.Attempt) -> None:
+    def __init__(self, thread: StateThread, inner: retry.Attempt) -> None:
         self._thread = thread
         self._inner = inner
         self._tx: Transaction | None = None
@@ -594,7 +595,7 @@ class ReliableDictionary(Generic[K, V]):
     Every operation is given a transaction; reads may be given a snapshot instead.
     """
 
-    def __init__(self, thread: LoopThread, inner: AsyncDictionary[K, V]) -> None:
+    def __init__(self, thread: StateThread, inner: AsyncDictionary[K, V]) -> None:
         self._thread = thread
         self.inner = inner
         """The asynchronous dictionary: nothing but the state's own thread may use it."""
@@ -903,7 +904,7 @@ class ReliableDictionary(Generic[K, V]):
 class ReliableQueue(Generic[V]):
     """A queue that survives. Open it with `state.queue(...)`."""
 
-    def __init__(self, thread: LoopThread, inner: AsyncQueue[V]) -> None:
+    def __init__(self, thread: StateThread, inner: AsyncQueue[V]) -> None:
         self._thread = thread
         self._inner = inner
 
@@ -971,7 +972,7 @@ class ReliableQueue(Generic[V]):
 class ReliableConcurrentQueue(Generic[V]):
     """A queue for many consumers. Open it with `state.concurrent_queue(...)`."""
 
-    def __init__(self, thread: LoopThread, inner: AsyncConcurrentQueue[V]) -> None:
+    def __init__(self, thread: StateThread, inner: AsyncConcurrentQueue[V]) -> None:
         self._thread = thread
         self._inner = inner
 
@@ -1085,7 +1086,7 @@ class ChangeFeed(Generic[K, V]):
     """
 
     def __init__(
-        self, thread: LoopThread, inner: AsyncChangeFeed[K, V], wait: float | None
+        self, thread: StateThread, inner: AsyncChangeFeed[K, V], wait: float | None
     ) -> None:
         self._thread = thread
         self._inner = inner
@@ -1184,10 +1185,10 @@ class ChangeFeed(Generic[K, V]):
 
 
 @overload
-def _inner(tx: Transaction, thread: LoopThread) -> AsyncTransaction: ...
+def _inner(tx: Transaction, thread: StateThread) -> AsyncTransaction: ...
 @overload
-def _inner(tx: Transaction | Snapshot, thread: LoopThread) -> AsyncTransaction | AsyncSnapshot: ...
-def _inner(tx: object, thread: LoopThread) -> AsyncTransaction | AsyncSnapshot:
+def _inner(tx: Transaction | Snapshot, thread: StateThread) -> AsyncTransaction | AsyncSnapshot: ...
+def _inner(tx: object, thread: StateThread) -> AsyncTransaction | AsyncSnapshot:
     """Return what the state's own thread works with; refuse what belongs to no or another state."""
     if isinstance(tx, Transaction | Snapshot) and tx.thread is thread:
         return tx.inner
@@ -1200,7 +1201,7 @@ def _inner(tx: object, thread: LoopThread) -> AsyncTransaction | AsyncSnapshot:
 
 
 def _clear(
-    thread: LoopThread,
+    thread: StateThread,
     inner: AsyncDictionary[Any, Any] | AsyncQueue[Any] | AsyncConcurrentQueue[Any],
     tx: Transaction | None,
     timeout: float | None,
@@ -1213,7 +1214,7 @@ def _clear(
 
 
 def _pages(
-    thread: LoopThread,
+    thread: StateThread,
     rows: AsyncIterator[T],
     tx: Transaction | Snapshot | None = None,
     *,

@@ -25,7 +25,7 @@ from requests.structures import CaseInsensitiveDict
 from yarl import URL
 
 from partita.clock import SystemClock
-from partita.errors import UsageError
+from partita.loop_thread import LoopThread
 from partita.service.hosting.in_process_bodies import (
     Answered,
     AskedBody,
@@ -52,27 +52,17 @@ class _Service:
     def __init__(
         self,
         respond: Respond,
-        loop: asyncio.AbstractEventLoop,
+        thread: LoopThread,
         stream_above_bytes: int | None,
         clock: Clock | None,
     ) -> None:
         self._respond = respond
-        self.loop = loop
+        self.thread = thread
         self._stream_above_bytes = stream_above_bytes
         self._clock = clock or SystemClock()
 
     def submit(self, request: Request) -> futures.Future["_Answer"]:
-        return self.run(self._answer(request))
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> futures.Future[T]:
-        if self.loop.is_closed():
-            coroutine.close()
-            raise UsageError("AccountClosed", "This account is closed.", hint="Open it again.")
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
-
-    def call(self, function: Callable[..., object], *arguments: object) -> None:
-        if not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(function, *arguments)
+        return self.thread.submit(self._answer(request))
 
     async def _answer(self, request: Request) -> "_Answer":
         response = await self._respond(request)
@@ -121,8 +111,8 @@ class _Answer:
 
 
 def _close_later(body: Answered, service: _Service) -> None:
-    if body.is_open and not service.loop.is_closed():
-        service.run(body.close())
+    if body.is_open and not service.thread.is_stopping:
+        service.thread.submit(body.close())
 
 
 def _let_fall(submitted: futures.Future[_Answer]) -> None:
@@ -143,12 +133,12 @@ class InProcessTransport(HttpTransport[HttpRequest, HttpResponseImpl]):
     def __init__(
         self,
         respond: Respond,
-        loop: asyncio.AbstractEventLoop,
+        thread: LoopThread,
         *,
         stream_above_bytes: int | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._service = _Service(respond, loop, stream_above_bytes, clock)
+        self._service = _Service(respond, thread, stream_above_bytes, clock)
 
     def send(self, request: HttpRequest, *, stream: bool = False, **_: Any) -> HttpResponseImpl:
         answer = self._exchange(_request_of(request), _content_of(request))
@@ -178,9 +168,9 @@ class InProcessTransport(HttpTransport[HttpRequest, HttpResponseImpl]):
         submitted.add_done_callback(lambda _: asks.put(None))
         try:
             while (asked := asks.get()) is not None:
-                service.call(give, asked, next(parts, b""))
+                service.thread.post(give, asked, next(parts, b""))
         except BaseException:
-            service.call(upload.fail)
+            service.thread.post(upload.fail)
             _let_fall(submitted)
             raise
         return submitted.result()
@@ -201,12 +191,12 @@ class AsyncInProcessTransport(AsyncHttpTransport[HttpRequest, AsyncHttpResponseI
     def __init__(
         self,
         respond: Respond,
-        loop: asyncio.AbstractEventLoop,
+        thread: LoopThread,
         *,
         stream_above_bytes: int | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._service = _Service(respond, loop, stream_above_bytes, clock)
+        self._service = _Service(respond, thread, stream_above_bytes, clock)
 
     async def send(
         self, request: HttpRequest, *, stream: bool = False, **_: Any
@@ -252,9 +242,9 @@ class AsyncInProcessTransport(AsyncHttpTransport[HttpRequest, AsyncHttpResponseI
         submitted.add_done_callback(lambda _: None if loop.is_closed() else ask(None))
         try:
             while (asked := await asks.get()) is not None:
-                service.call(give, asked, await anext(parts, b""))
+                service.thread.post(give, asked, await anext(parts, b""))
         except BaseException:
-            service.call(upload.fail)
+            service.thread.post(upload.fail)
             _let_fall(submitted)
             raise
         return submitted.result()
@@ -324,7 +314,7 @@ class _Opened:
     def close(self) -> None:
         body = self._answer.body
         if body.is_open:
-            self._answer.service.run(body.close()).result()
+            self._answer.service.thread.submit(body.close()).result()
 
 
 class _AsyncOpened:
@@ -334,7 +324,7 @@ class _AsyncOpened:
     async def close(self) -> None:
         body = self._answer.body
         if body.is_open:
-            await asyncio.wrap_future(self._answer.service.run(body.close()))
+            await asyncio.wrap_future(self._answer.service.thread.submit(body.close()))
 
 
 class _AsyncResponse(AsyncHttpResponseImpl):
@@ -378,7 +368,7 @@ class _Download(_Pieces):
         if not self._body.is_open:
             return self._body.next_kept()
         try:
-            return self._service.run(self._body.next_piece()).result()
+            return self._service.thread.submit(self._body.next_piece()).result()
         except Exception as error:
             raise _broken_off(error) from error
 
@@ -397,7 +387,7 @@ class _AsyncDownload(_Pieces):
         if not self._body.is_open:
             return self._body.next_kept()
         try:
-            return await asyncio.wrap_future(self._service.run(self._body.next_piece()))
+            return await asyncio.wrap_future(self._service.thread.submit(self._body.next_piece()))
         except Exception as error:
             raise _broken_off(error) from error
 

@@ -1,19 +1,19 @@
 """An account in this process: the official clients without a socket.
 
-The service runs on one event loop in a thread of its own. Clients of any thread or loop share
-it; what they acknowledge is as durable as with a server.
+The services run on one event loop in its own thread. Clients in any thread or event loop share
+them; acknowledged writes are as durable as with a server.
 """
 
 import asyncio
 import os
-import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from partita.clock import SystemClock
 from partita.errors import ConfigurationError, UsageError
+from partita.loop_thread import LoopThread
 from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, Account, Accounts
 from partita.service.accounts.rate_targets import Targets
 from partita.service.accounts.respond import Front
@@ -30,14 +30,12 @@ if TYPE_CHECKING:
     from azure.storage.queue import QueueServiceClient
     from azure.storage.queue.aio import QueueServiceClient as AsyncQueueServiceClient
 
-T = TypeVar("T")
-
 Respond = Callable[[Request], Coroutine[Any, Any, Response]]
 Around = Callable[[ServiceKind, Request, Respond], Coroutine[Any, Any, Response]]
-"""Answers a request to a service, which is the last argument, or asks it, or raises."""
+"""Answers a request itself, raises an error, or calls the service, which is the last argument."""
 
 ENDPOINTS = {kind.name: f"http://127.0.0.1:{kind.port}/{DEVELOPMENT_ACCOUNT}" for kind in KINDS}
-"""What the clients believe they talk to: the addresses that `partita serve` has by default."""
+"""The addresses that the clients are given: the defaults of `partita serve`."""
 
 
 def open_account(
@@ -49,10 +47,11 @@ def open_account(
 ) -> "LocalAccount":
     """Open the development account of a folder; None keeps everything in memory.
 
-    The folder is the one that `partita serve --path` takes. One process can hold it at a time.
-    For tests: a `clock` of one's own moves leases and hidden messages (the clients sign with the
-    machine's time, so that it may be 15 minutes from that), and `enforce_targets` answers 503
-    above the cloud's scalability targets, as the flag of `partita serve` does.
+    `path` is a folder as for `partita serve --path`; only one process can open it at a time.
+    For tests, `clock` controls leases and the visibility of messages (the clients sign requests
+    with the machine's time, so it may differ from that by 15 minutes at most), and
+    `enforce_targets` answers 503 above the cloud's scalability targets, as the flag of
+    `partita serve` does.
 
     >>> import partita
     >>> with partita.open_account(None) as account:
@@ -62,7 +61,7 @@ def open_account(
     'Ken'
     """
     try:
-        import azure.data.tables  # noqa: PLC0415 - an extra; say so if it is not there
+        import azure.data.tables  # noqa: PLC0415 - in the extra `azure`
         import azure.storage.blob  # noqa: PLC0415
         import azure.storage.queue  # noqa: F401, PLC0415
     except ImportError as error:
@@ -74,7 +73,9 @@ def open_account(
     modes = [mode.value for mode in Durability]
     if durability not in modes:
         raise ConfigurationError(
-            "Configuration", f"{durability!r} is no durability.", hint=f"One of: {', '.join(modes)}"
+            "Configuration",
+            f"{durability!r} is not a durability.",
+            hint=f"Set durability to one of: {', '.join(modes)}.",
         )
     root = None if path is None else Path(path)
     return LocalAccount(
@@ -83,7 +84,7 @@ def open_account(
 
 
 class LocalAccount:
-    """The clients of one account in this process. Close it, or use it as a context."""
+    """An account in this process and its clients. Close it, or use it as a context manager."""
 
     def __init__(
         self,
@@ -95,15 +96,11 @@ class LocalAccount:
     ) -> None:
         self._clock = clock
         self._targets = Targets(clock) if enforce_targets else None
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="partita-account", daemon=True
-        )
-        self._thread.start()
+        self._thread = LoopThread("partita-account", account_closed)
         try:
-            self._account = self._run(self._open(root, durability))
+            self._account = self._thread.submit(self._open(root, durability)).result()
         except BaseException:
-            self._stop_loop()
+            self._thread.stop()
             raise
         accounts = Accounts([self._account], self._clock)
         self._fronts = {
@@ -115,25 +112,25 @@ class LocalAccount:
         self._tables: TableServiceClient | None = None
         self.aio = AsyncClients(self)
         self.around: Around | None = None
-        """Stands between the clients and the services, when it is set: tests bring faults in."""
+        """Called between the clients and the services if set: tests inject faults here."""
         self.client_options: dict[str, Any] = {}
-        """Further arguments of the clients that are built from now on."""
+        """Additional arguments of clients that are created from now on."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop that the account lives on, in a thread of its own."""
-        if self._loop.is_closed():
-            raise UsageError("AccountClosed", "This account is closed.", hint="Open it again.")
-        return self._loop
+        """The event loop that the account runs on, in its own thread."""
+        if self._thread.is_stopping:
+            raise account_closed()
+        return self._thread.loop
 
     @property
     def engines(self) -> Account:
-        """What the services answer from, without HTTP. Use it on `loop` only."""
+        """The engines of the services, without HTTP. Use them on `loop` only."""
         return self._account
 
     @property
     def blobs(self) -> "BlobServiceClient":
-        """The synchronous blob client, the same at every call."""
+        """The synchronous blob client; always the same object."""
         from azure.storage.blob import BlobServiceClient  # noqa: PLC0415 - an extra
 
         if self._blobs is None:
@@ -142,7 +139,7 @@ class LocalAccount:
 
     @property
     def queues(self) -> "QueueServiceClient":
-        """The synchronous queue client, the same at every call."""
+        """The synchronous queue client; always the same object."""
         from azure.storage.queue import QueueServiceClient  # noqa: PLC0415 - an extra
 
         if self._queues is None:
@@ -151,7 +148,7 @@ class LocalAccount:
 
     @property
     def tables(self) -> "TableServiceClient":
-        """The synchronous table client, the same at every call."""
+        """The synchronous table client; always the same object."""
         from azure.data.tables import TableServiceClient  # noqa: PLC0415 - an extra
 
         if self._tables is None:
@@ -159,7 +156,7 @@ class LocalAccount:
         return self._tables
 
     def client_arguments(self, kind: ServiceKind, *, is_async: bool = False) -> dict[str, Any]:
-        """Return what a client of this service is built with: no socket, the account's key."""
+        """Return the arguments of a client of this service: in-process transport, account key."""
         from azure.core.credentials import AzureNamedKeyCredential  # noqa: PLC0415 - an extra
 
         from partita.service.hosting.azure_transport import (  # noqa: PLC0415
@@ -180,18 +177,18 @@ class LocalAccount:
             "credential": AzureNamedKeyCredential(DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY),
             "transport": transport(
                 respond,
-                self._loop,
+                self._thread,
                 stream_above_bytes=kind.limits.stream_above_bytes,
             ),
             **self.client_options,
         }
 
     def close(self) -> None:
-        """Finish what was accepted and give the folder free."""
-        if self._loop.is_closed():
+        """Finish the accepted requests and release the folder."""
+        if self._thread.is_stopping:
             return
-        self._run(self._account.close())
-        self._stop_loop()
+        self._thread.submit(self._account.close()).result()
+        self._thread.stop()
 
     def __enter__(self) -> "LocalAccount":
         return self
@@ -214,17 +211,14 @@ class LocalAccount:
             targets=self._targets,
         )
 
-    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
-    def _stop_loop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+def account_closed() -> UsageError:
+    """Return the error of every call to a closed account."""
+    return UsageError("AccountClosed", "This account is closed.", hint="Open it again.")
 
 
 class AsyncClients:
-    """The asynchronous twins of an account's clients; each call gives a client of its own."""
+    """The asynchronous clients of an account; each access creates a client."""
 
     def __init__(self, account: LocalAccount) -> None:
         self._account = account

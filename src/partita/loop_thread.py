@@ -1,9 +1,9 @@
-"""LoopThread: one event loop in one daemon thread, for callers that have none.
+"""LoopThread: an event loop in a daemon thread, for callers in other threads and event loops.
 
-A call is handed over and its caller waits for the end, so that nothing it started is left behind:
-an interrupted caller cancels the call and waits for that. `perform` saves the task of a call that
-needs none, because it rarely waits; `run` is for what must know the task that it runs in. A call
-may `ask` for a function to be called in the thread that waits for it.
+`submit` returns a future. The other calls block the calling thread until the coroutine has ended,
+so that no work outlives its caller: an interrupted caller cancels the coroutine and waits for its
+end. `perform` avoids the cost of a task for coroutines that rarely wait; `run` always creates one.
+A coroutine may `ask` for a function to be called in the thread that waits for it.
 """
 
 import asyncio
@@ -11,32 +11,33 @@ import functools
 import os
 import threading
 import types
-from asyncio import _get_running_loop
 from collections.abc import Awaitable, Callable, Coroutine, Generator
+from concurrent import futures
 from typing import Any, Generic, Protocol, TypeVar
-
-from partita.errors import StateClosedError, UsageError
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 LOOK_SECONDS = 1.0
-"""How often those who wait look whether the thread still lives."""
+"""Interval at which a waiting caller checks that the thread is alive."""
 
 
 class Ask(Protocol):
-    """Calls a function in the thread of the caller, and returns or raises what it does."""
+    """Calls a function in the thread of the caller; returns or raises what the function does."""
 
     def __call__(self, function: Callable[[], R], /) -> Awaitable[R]: ...
 
 
 class LoopThread:
-    """The thread and its loop, from construction to `stop`."""
+    """The thread and its event loop, from construction to `stop`.
 
-    def __init__(self, name: str) -> None:
-        refuse_running_loop()
+    `closed` returns the error that is raised by calls after the thread was stopped.
+    """
+
+    def __init__(self, name: str, closed: Callable[[], Exception]) -> None:
         self._pid = os.getpid()
-        self.loop = _new_loop()
+        self.closed = closed
+        self.loop = new_event_loop()
         self.is_stopping = False
         self._has_stopped = False
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
@@ -48,37 +49,48 @@ class LoopThread:
 
     @property
     def is_forked(self) -> bool:
-        """Whether this is a child of the process that has the thread."""
+        """Whether this process was forked from the one that the thread runs in."""
         return os.getpid() != self._pid
 
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> futures.Future[T]:
+        """Start a coroutine; any thread or event loop may wait for the future."""
+        if self.is_stopping:
+            coroutine.close()
+            raise self.closed()
+        try:
+            return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        except RuntimeError as error:  # the loop was closed
+            coroutine.close()
+            raise self.closed() from error
+
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in a task of its own and return its result."""
+        """Run a coroutine in its own task and return its result."""
         call = _Call(self, coroutine)
         return call.hand_over(call.start_task)
 
     def run_asking(self, make: Callable[[Ask], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine that is given the means to ask its caller."""
+        """Run a coroutine that can call functions in the thread of its caller."""
         call: _Call[T] = _Call(self)
         call.coroutine = make(call.ask)
         return call.hand_over(call.start_task)
 
     def finish(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Do what `run` does; an interrupted caller waits for the end and does not cancel."""
+        """Run a coroutine as `run` does, but do not cancel it when the caller is interrupted."""
         call = _Call(self, coroutine, is_finished=True)
         return call.hand_over(call.start_task)
 
     def perform(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine that does not ask which task it runs in: without one if it can."""
+        """Run a coroutine that does not depend on its task, without a task if it never waits."""
         call = _Call(self, coroutine)
         return call.hand_over(call.start)
 
     def call(self, function: Callable[[], T]) -> T:
-        """Call a function in the thread of the loop."""
+        """Call a function in the thread of the event loop."""
         return self.perform(_called(function))
 
     def post(self, function: Callable[..., object], *arguments: object) -> bool:
-        """Let the loop call a function some time; False if it does not run any more."""
-        if self.is_forked:  # it would wake the loop of the other process
+        """Let the loop call a function later; return False if the loop does not run any more."""
+        if self.is_forked:  # this would wake the loop of the parent process
             return False
         try:
             self.loop.call_soon_threadsafe(function, *arguments)
@@ -87,21 +99,16 @@ class LoopThread:
         return True
 
     def check(self) -> None:
-        """Refuse calls that would never end."""
-        if self.is_forked:
-            raise UsageError(
-                "StateForked",
-                "The state was opened before this process was forked: its thread is not here.",
-                hint="Open it after the fork: in the worker, not while the program is loaded.",
-            )
-        refuse_running_loop()
+        """Raise an error if a blocking call would never end."""
         if self.is_stopping:
-            raise closed()
+            raise self.closed()
 
-    def stop(self, last: Coroutine[Any, Any, object] | None = None, *, seconds: float) -> bool:
-        """Stop the loop behind a last coroutine; False if the thread still runs after the time."""
+    def stop(
+        self, last: Coroutine[Any, Any, object] | None = None, *, seconds: float | None = None
+    ) -> bool:
+        """Stop the loop after a last coroutine; return False if `seconds` were not enough."""
         self.is_stopping = True
-        if not self.post(self._stop_behind, last) and last is not None:
+        if not self.post(self._stop_after, last) and last is not None:
             last.close()
         self._thread.join(seconds)
         return not self.is_alive
@@ -117,7 +124,7 @@ class LoopThread:
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
             self.loop.close()
 
-    def _stop_behind(self, last: Coroutine[Any, Any, object] | None) -> None:
+    def _stop_after(self, last: Coroutine[Any, Any, object] | None) -> None:
         if last is not None and not self._has_stopped:
             self.loop.create_task(last).add_done_callback(lambda _: self.loop.stop())
             return
@@ -128,7 +135,7 @@ class LoopThread:
 
 
 class _Call(Generic[T]):
-    """One call: its caller waits for `turn`, which says that it ended or that it asks."""
+    """One blocking call. Its caller waits for `turn`: the call has ended, or it asks."""
 
     __slots__ = (
         "asked",
@@ -165,7 +172,7 @@ class _Call(Generic[T]):
     # --- in the thread of the caller ------------------------------------------------------
 
     def hand_over(self, start: Callable[[], None]) -> T:
-        """Have the call started and wait for its end."""
+        """Start the call in the thread of the loop and wait for its end."""
         try:
             self.thread.check()
         except BaseException:
@@ -182,11 +189,11 @@ class _Call(Generic[T]):
         try:
             raise self.error
         finally:
-            self.error = None  # or the error and its traceback would keep each other
+            self.error = None  # breaks the cycle of the error and its traceback
 
     def _post(self, start: Callable[[], None]) -> None:
         if not self.thread.post(start):
-            raise closed()
+            raise self.thread.closed()
 
     def _wait(self) -> None:
         while True:
@@ -200,10 +207,10 @@ class _Call(Generic[T]):
     def _look(self) -> None:
         while not self.turn.acquire(timeout=LOOK_SECONDS):
             if not self.thread.is_alive:
-                raise closed()
+                raise self.thread.closed()
 
     def _give_up(self) -> None:
-        """Come here by an interrupt, or because the thread died: nothing may go on behind us."""
+        """Cancel the call and wait for its end, after an interrupt or the end of the thread."""
         if not self.thread.is_forked and self.thread.is_alive and self.thread.post(self._cancel):
             while not self.is_done and self.thread.is_alive:
                 self.turn.acquire(timeout=LOOK_SECONDS)
@@ -217,7 +224,7 @@ class _Call(Generic[T]):
     # --- in the thread of the loop --------------------------------------------------------
 
     def start(self) -> None:
-        """Take the first step here; only what waits for something becomes a task."""
+        """Run the coroutine until it first waits; only then create a task for the rest."""
         coroutine = self._begin()
         if coroutine is None:
             return
@@ -226,7 +233,7 @@ class _Call(Generic[T]):
             waited = coroutine.send(None)
         except StopIteration as stop:
             self._end(value=stop.value)
-        except BaseException as error:  # noqa: BLE001 - the caller raises it
+        except BaseException as error:  # noqa: BLE001 - raised by the caller
             self._end(error)
         else:
             self.is_started = False
@@ -238,14 +245,14 @@ class _Call(Generic[T]):
             self.task = self.thread.loop.create_task(self._drive(coroutine))
 
     async def ask(self, function: Callable[[], R]) -> R:
-        """Have the caller's thread call a function."""
+        """Call a function in the thread of the caller."""
         future: asyncio.Future[tuple[BaseException | None, R | None]]
         future = self.thread.loop.create_future()
 
         def answer() -> None:
             try:
                 value = function()
-            except BaseException as error:  # noqa: BLE001 - the call raises it
+            except BaseException as error:  # noqa: BLE001 - raised by the coroutine
                 self.thread.post(_resolve, future, (error, None))
             else:
                 self.thread.post(_resolve, future, (None, value))
@@ -259,11 +266,11 @@ class _Call(Generic[T]):
 
     def _begin(self) -> Coroutine[Any, Any, T] | None:
         assert self.coroutine is not None
-        if self.is_done:  # given up before it began
+        if self.is_done:  # cancelled before it began
             return None
         if self.thread.is_stopping:
             self.coroutine.close()
-            self._end(closed())
+            self._end(self.thread.closed())
             return None
         return self.coroutine
 
@@ -272,8 +279,8 @@ class _Call(Generic[T]):
         try:
             value = await coroutine
         except asyncio.CancelledError as error:
-            self._end(closed() if self.thread.is_stopping else error)
-        except BaseException as error:  # noqa: BLE001 - the caller raises it; the loop must live
+            self._end(self.thread.closed() if self.thread.is_stopping else error)
+        except BaseException as error:  # noqa: BLE001 - raised by the caller; the loop must go on
             self._end(error)
         else:
             self._end(value=value)
@@ -281,25 +288,24 @@ class _Call(Generic[T]):
     def _end(self, error: BaseException | None = None, value: Any = None) -> None:
         self.error, self.value = error, value
         self.is_done = True
-        if self.turn.locked():  # it is not when an interrupted caller never fetched a question
+        if self.turn.locked():  # unlocked if an interrupted caller left a question unanswered
             self.turn.release()
 
     def _cancel(self) -> None:
         if self.is_done:
             return
-        if self.task is None:  # never handed over
+        if self.task is None:  # not started yet
             self._forget()
             self._end(asyncio.CancelledError())
         elif self.is_started and not self.is_finished:
             self.task.cancel()
-        elif (
-            not self.is_started
-        ):  # a task that was cancelled before its first step would never say that it ended
+        elif not self.is_started:
+            # A task that is cancelled before its first step would never report its end.
             self.thread.loop.call_soon(self._cancel)
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
-    """Return uvloop's loop where it can be had: a call costs half as much on it."""
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """Return a loop of uvloop where it is installed: a call costs half as much there."""
     try:
         import uvloop  # noqa: PLC0415 - not on every platform
     except ImportError:
@@ -307,31 +313,12 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-def refuse_running_loop() -> None:
-    """Refuse to block a thread that runs an event loop, the state's own included."""
-    if _get_running_loop() is not None:
-        raise UsageError(
-            "LoopIsRunning",
-            "This call would block the event loop that runs in this thread.",
-            hint="Use `async with partita.open_state(...)` in asyncio code. A function that is "
-            "given to a collection (update=, where=, an index) must not use the state.",
-        )
-
-
-def closed() -> StateClosedError:
-    return StateClosedError(
-        "StateClosed",
-        "The state was closed.",
-        hint="Open it again: partita.reliable.sync.open_state(...).",
-    )
-
-
 async def _called(function: Callable[[], T]) -> T:
     return function()
 
 
 async def _end_tasks() -> None:
-    """Cancel what is left, each task after its first step, and wait for it."""
+    """Cancel the remaining tasks, each after its first step, and wait for their end."""
     await asyncio.sleep(0)
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
@@ -346,11 +333,11 @@ def _resolve(future: "asyncio.Future[T]", value: T) -> None:
 
 @types.coroutine
 def _resumed(coroutine: Coroutine[Any, Any, T], waited: Any) -> Generator[Any, Any, T]:
-    """Go on with a coroutine that waits already, for a future of asyncio or for its next turn."""
+    """Continue a coroutine that already waits: for a future, or for the next turn of the loop."""
     while True:
         try:
             answer = yield waited
-        except BaseException as error:  # noqa: BLE001 - for the coroutine to deal with
+        except BaseException as error:  # noqa: BLE001 - raised in the coroutine
             step = functools.partial(coroutine.throw, error)
         else:
             step = functools.partial(coroutine.send, answer)
