@@ -8,15 +8,29 @@ The reasons are in docs/decisions/0026-async-by-hand-sync-generated.md.
 
 import subprocess
 import sys
+import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import libcst as cst
 from sync_translation import Renames, translate
+from sync_wrapping import Wrapper, imports_of, wrap, wrap_opening
 
 PROJECT = Path(__file__).parents[1]
 PACKAGE = PROJECT / "src/partita"
-NOTICE = "Generated from {source} by tools/make_sync.py. Do not edit: change that file instead."
-FIXES = (("check", "--select", "I,F401", "--fix-only"), ("format",))
+NOTICE = "Generated from {source} by tools/make_sync.py. Do not edit: change the source instead."
+FIXES = (
+    ("check", "--select", "F401,F811", "--fix-only"),
+    (
+        "check",
+        "--select",
+        "I",
+        "--fix-only",
+        "--config",
+        "lint.isort.split-on-trailing-comma=false",
+    ),
+    ("format",),
+)
 
 
 @dataclass(frozen=True)
@@ -30,12 +44,72 @@ class Twin:
     renames: Renames = field(default_factory=Renames)
 
     def text(self) -> str:
-        notice = NOTICE.format(source=Path(self.source).name)
-        docstring = f"{self.summary}\n\n{notice}\n"
+        docstring = _docstring(self.summary, Path(self.source).name)
         return translate((PACKAGE / self.source).read_text("utf-8"), docstring, self.renames)
 
 
-GENERATED = (
+@dataclass(frozen=True)
+class Wrapping:
+    """A synchronous module whose classes run asynchronous ones on an event loop in a thread."""
+
+    target: str
+    summary: str
+    imports: str
+    """Imports of the module itself; those of the sources are added."""
+    public: tuple[str, ...]
+    """Imported names that belong to the API."""
+    wrappers: tuple[Wrapper, ...]
+    opening: tuple[str, str, str, str]
+    """Module and name of the function that opens, the class that it returns, and a note."""
+
+    def text(self) -> str:
+        module, name, result, note = self.opening
+        modules = [*(each.module for each in self.wrappers), module]
+        sources = {each: cst.parse_module(_path(each).read_text("utf-8")) for each in modules}
+        wrapped = {each.name for each in self.wrappers}
+        replaced = {*wrapped, *self.public, *TYPE_VARIABLES, "T", "logger"}
+        code = [f'"""{self.summary}"""\n', self.imports]
+        code += [imports_of(each, source, replaced) for each, source in sources.items()]
+        code += [f"__all__ = {sorted([*self.public, *wrapped, name])}\n"]
+        code += [f'{each} = TypeVar("{each}")' for each in TYPE_VARIABLES]
+        code += [wrap(each, sources[each.module], wrapped) for each in self.wrappers]
+        code += [wrap_opening(sources[module], name, result, note)]
+        names = ", ".join(dict.fromkeys(f"{each.rpartition('.')[2]}.py" for each in modules))
+        renames = Renames(text={"`partita.open_state`": "`open_state`"})
+        return translate("\n".join(code), _docstring(self.summary, names), renames)
+
+
+def _docstring(summary: str, source: str) -> str:
+    return f"{summary}\n\n{textwrap.fill(NOTICE.format(source=source), 100)}\n"
+
+
+def _path(module: str) -> Path:
+    return PROJECT / "src" / (module.replace(".", "/") + ".py")
+
+
+COLLECTIONS = "partita.reliable.collections"
+TYPE_VARIABLES = ("K", "V", "D")
+RELIABLE_IMPORTS = """
+import functools
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar, cast, overload
+from partita.reliable import opening
+from partita.reliable.blocking import Attempt, OnDataLoss, OpenCollection, OpenState
+from partita.reliable.blocking import RestoreContext, Snapshot, Transaction
+from partita.reliable.blocking import inner_of, open_block, pages
+from partita.reliable.blocking_feed import ChangeFeed, OpenDictionary
+from partita.reliable.collections.concurrent_queue import (
+    ReliableConcurrentQueue as AsyncConcurrentQueue,
+)
+from partita.reliable.collections.queue import ReliableQueue as AsyncQueue
+"""
+OPENING_NOTE = (
+    "The state is open when this returns, and closed by `with`, by `close()`, or at the end of the "
+    "program. Open it after a fork, never before: in a worker of the server, not where the server "
+    "loads your code."
+)
+
+GENERATED: tuple[Twin | Wrapping, ...] = (
     Twin(
         "patterns/aio.py",
         "patterns/sync.py",
@@ -52,10 +126,66 @@ GENERATED = (
             },
         ),
     ),
+    Wrapping(
+        "reliable/sync.py",
+        "Reliable state without asyncio: for scripts, Django, Flask, and threads.",
+        RELIABLE_IMPORTS,
+        ("Attempt", "ChangeFeed", "OnDataLoss", "RestoreContext", "Snapshot", "Transaction"),
+        (
+            Wrapper(
+                f"{COLLECTIONS}.dictionary",
+                "ReliableDictionary",
+                "OpenDictionary[K, V]",
+                (
+                    *("get", "get_many", "contains", "set", "add", "try_add", "upsert"),
+                    *("get_or_add", "compare_and_set", "pop", "delete", "clear"),
+                    *("count", "items", "keys", "values", "find"),
+                ),
+                notes={
+                    "upsert": "It is called in the thread of the state: it must be quick, and "
+                    "must not use the state.",
+                    "items": "`where` is called in the thread of the state. Some hundred rows "
+                    "are fetched ahead of those that are yielded.",
+                },
+            ),
+            Wrapper(
+                f"{COLLECTIONS}.queue",
+                "ReliableQueue",
+                "OpenCollection[AsyncQueue[V]], Generic[V]",
+                ("enqueue", "dequeue", "dequeue_many", "peek", "count", "items", "clear"),
+            ),
+            Wrapper(
+                f"{COLLECTIONS}.concurrent_queue",
+                "ReliableConcurrentQueue",
+                "OpenCollection[AsyncConcurrentQueue[V]], Generic[V]",
+                (
+                    *("enqueue", "dequeue", "dequeue_many", "receive", "complete", "release"),
+                    *("returned", "peek", "count", "items", "clear"),
+                ),
+            ),
+            Wrapper(
+                "partita.reliable.manager.state_manager",
+                "StateManager",
+                "OpenState",
+                (
+                    *("is_primary", "sequence", "epoch", "wait_primary", "step_down"),
+                    *("set_mutation_check", "dictionary", "queue", "concurrent_queue"),
+                    *("collections", "drop", "promote_schema", "rewrite", "read_at_least"),
+                    *("outcome", "checkpoint", "backup"),
+                ),
+                inner="_inner",
+                notes={
+                    "StateManager": "Any number of threads may use it, each with its own "
+                    "transactions.",
+                },
+            ),
+        ),
+        ("partita.reliable.opening", "open_state", "StateManager", OPENING_NOTE),
+    ),
 )
 
 
-def generate(twin: Twin) -> str:
+def generate(twin: Twin | Wrapping) -> str:
     """Return the text of a generated module, formatted as the rest of the project."""
     text = twin.text()
     for fix in FIXES:

@@ -40,6 +40,8 @@ class Renames:
     names: Mapping[str, str] = field(default_factory=dict)
     modules: Mapping[str, str] = field(default_factory=dict)
     """Modules to import from. A key `module.name` moves the import of one name only."""
+    text: Mapping[str, str] = field(default_factory=dict)
+    """Replaced in docstrings and messages."""
 
 
 def translate(source: str, docstring: str, renames: Renames) -> str:
@@ -149,6 +151,8 @@ class _Translator(cst.CSTTransformer):
             text = self._examples(text)
         for pattern, replacement in PROSE:
             text = pattern.sub(replacement, text)
+        for old, new in self._renames.text.items():
+            text = text.replace(old, new)
         return text
 
     def _examples(self, text: str) -> str:

@@ -1,6 +1,6 @@
 """The synchronous API: the names of `partita.patterns`, without asyncio.
 
-Generated from aio.py by tools/make_sync.py. Do not edit: change that file instead.
+Generated from aio.py by tools/make_sync.py. Do not edit: change the source instead.
 """
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence

@@ -718,8 +718,8 @@ def test_methods_take_the_arguments_of_the_asynchronous_ones(face: type, core: t
             name: [
                 (p.name, p.kind, p.default) for p in inspect.signature(member).parameters.values()
             ]
-            for name, member in vars(one).items()
-            if not name.startswith("_") and callable(member)
+            for name, member in inspect.getmembers(one, callable)
+            if not name.startswith("_")
         }
 
     found, wanted = methods(face), methods(core)
