@@ -126,6 +126,23 @@ GENERATED: tuple[Twin | Wrapping, ...] = (
             },
         ),
     ),
+    Twin(
+        "patterns/ports/sdk_port.py",
+        "patterns/ports/sdk_port_sync.py",
+        "The official SDK as a synchronous port: performs calls, translates errors.",
+        Renames(
+            names={
+                "AioPort": "SdkPort",
+                "AsyncHttpTransport": "HttpTransport",
+                "AsyncMeteredTransport": "MeteredTransport",
+            },
+            modules={
+                "azure.data.tables.aio": "azure.data.tables",
+                "azure.storage.blob.aio": "azure.storage.blob",
+                "azure.storage.queue.aio": "azure.storage.queue",
+            },
+        ),
+    ),
     Wrapping(
         "reliable/sync.py",
         "Reliable state without asyncio: for scripts, Django, Flask, and threads.",

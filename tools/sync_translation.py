@@ -97,6 +97,11 @@ class _Translator(cst.CSTTransformer):
                 return first
         return node
 
+    def leave_Arg(self, _: cst.Arg, node: cst.Arg) -> cst.Arg:
+        if m.matches(node, m.Arg(keyword=m.Name("is_async"))):
+            return node.with_changes(value=cst.Name("False"))
+        return node
+
     def leave_ListComp(self, _: cst.ListComp, node: cst.ListComp) -> cst.BaseExpression:
         loop = node.for_in
         if loop.ifs or loop.inner_for_in or not node.elt.deep_equals(loop.target):

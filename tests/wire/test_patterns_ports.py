@@ -745,9 +745,9 @@ async def test_the_asynchronous_face_awaits_a_function(account: LocalAccount) ->
 def test_the_synchronous_face_refuses_what_must_be_awaited(account: LocalAccount) -> None:
     port = open_sync(account)
 
-    with pytest.raises(UsageError, match="double must be awaited") as caught:
+    with pytest.raises(UsageError, match="double is asynchronous") as caught:
         run_steps_sync(ask(Invoke(double, (21,))), port, Cost())
-    with pytest.raises(UsageError, match="must be awaited"):
+    with pytest.raises(UsageError, match="is asynchronous"):
         run_steps_sync(ask(Invoke(lambda: double(21))), port, Cost())
 
     assert caught.value.code == "AsynchronousFunction"

@@ -13,10 +13,12 @@ from urllib.parse import urlsplit
 import msgspec
 
 from partita.errors import ConfigurationError
-from partita.patterns.ports.aio_port import AioPort, AsyncPort
+from partita.patterns.ports.aio_port import AsyncPort
 from partita.patterns.ports.direct_port import DirectPort, DirectSyncPort
 from partita.patterns.ports.sdk_clients import LocalClients, RemoteClients
-from partita.patterns.ports.sync_port import SdkPort, SyncPort
+from partita.patterns.ports.sdk_port import AioPort
+from partita.patterns.ports.sdk_port_sync import SdkPort
+from partita.patterns.ports.sync_port import SyncPort
 from partita.patterns.protocol.capabilities import ORDERED, Capabilities, capabilities_of
 from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
 from partita.service.hosting.in_process import ENDPOINTS, LocalAccount, open_account

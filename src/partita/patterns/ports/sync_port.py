@@ -1,4 +1,4 @@
-"""The synchronous port: drives steps, and performs their calls through the official clients."""
+"""Runs steps without asyncio: sends their calls to a port, and runs parallel steps in threads."""
 
 import contextlib
 import contextvars
@@ -6,69 +6,34 @@ import inspect
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
-
-import msgspec
-from azure.core.exceptions import AzureError
-from azure.data.tables import TableServiceClient
-from azure.storage.blob import BlobServiceClient
-from azure.storage.queue import QueueServiceClient
+from typing import Any, Protocol, TypeVar
 
 from partita.errors import UsageError
-from partita.patterns.ports.metering import Meter, MeteredTransport, metered
-from partita.patterns.ports.row_requests import RowCall
-from partita.patterns.ports.sdk_calls import (
-    ALREADY_MADE,
-    CLIENTS,
-    ROW_OPTIONS,
-    Plan,
-    answer_of,
-    make_append_blob,
-    of_rows,
-    plan_of,
-    refusal_of,
-    row_request,
-)
-from partita.patterns.ports.sdk_clients import Clients, check_service
-from partita.patterns.ports.sdk_errors import translate
-from partita.patterns.protocol.calls import (
-    AppendBlob,
-    Beside,
-    Call,
-    Cost,
-    Invoke,
-    ListTables,
-    Parallel,
-    Sleep,
-    Steps,
-)
+from partita.patterns.protocol.calls import Beside, Call, Cost, Invoke, Parallel, Sleep, Steps
 from partita.patterns.protocol.capabilities import Capabilities
-
-if TYPE_CHECKING:
-    from azure.core.pipeline.transport import HttpTransport
 
 T = TypeVar("T")
 
 
 class SyncPort(Protocol):
-    """Performs calls; everything it raises on purpose is an error of Partita."""
+    """Performs calls; the errors that it raises on purpose are PartitaErrors."""
 
     capabilities: Capabilities
 
     def perform(self, call: Call[T], cost: Cost) -> T:
-        """Answer a call, and add what it took to `cost`."""
+        """Return the answer of a call, and add its cost to `cost`."""
         ...
 
     def close(self) -> None: ...
 
 
 def run_steps(steps: Steps[T], port: SyncPort, cost: Cost) -> T:
-    """Drive steps to their end; they are closed however that comes."""
+    """Run steps to their end and return their result; close them in any case."""
     return _drive(steps, port, cost, _Stop())
 
 
 class _Stop:
-    """Ends steps beside which others have failed, and all that those drive in turn."""
+    """Stops steps after parallel ones have failed, and the steps that those run in turn."""
 
     def __init__(self, parent: "_Stop | None" = None) -> None:
         self.asked = threading.Event()
@@ -93,7 +58,7 @@ class _Stop:
 
 
 class _StoppedError(BaseException):
-    """No business of the steps that it ends, as a cancellation."""
+    """Stops steps; like a cancellation it is a BaseException, which steps do not handle."""
 
 
 def _drive(steps: Steps[T], port: SyncPort, cost: Cost, stop: _Stop) -> T:
@@ -110,7 +75,7 @@ def _drive(steps: Steps[T], port: SyncPort, cost: Cost, stop: _Stop) -> T:
             answer, refusal = None, None
             try:
                 answer = _perform(call, port, cost, stop)
-            except Exception as error:  # noqa: BLE001 - the steps decide
+            except Exception as error:  # noqa: BLE001 - handled by the steps
                 refusal = error
     finally:
         steps.close()
@@ -136,8 +101,8 @@ def _invoke(call: Invoke) -> Any:
         name = getattr(call.function, "__qualname__", repr(call.function))
         raise UsageError(
             "AsynchronousFunction",
-            f"{name} must be awaited, and nothing here can await.",
-            hint="Give a plain function, or use partita.patterns.connect instead of its sync twin.",
+            f"{name} is asynchronous, and this database is synchronous.",
+            hint="Pass an ordinary function, or connect with partita.patterns.connect.",
         )
     return result
 
@@ -175,7 +140,7 @@ def _run_parallel(call: Parallel, port: SyncPort, cost: Cost, parent: _Stop) -> 
                 if taken is None:
                     return
                 answers[taken[0]] = _drive(taken[1], port, own, stop)
-        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+        except BaseException as error:  # noqa: BLE001 - raised by the caller
             errors.append(error)
             stop.ask()
         finally:
@@ -188,7 +153,7 @@ def _run_parallel(call: Parallel, port: SyncPort, cost: Cost, parent: _Stop) -> 
         for steps in call.steps:
             steps.close()
     if errors:
-        raise errors[0]  # the reason; the others failed because they were stopped
+        raise errors[0]  # the cause; the others come from stopping the rest
     return tuple(answers)
 
 
@@ -198,106 +163,5 @@ def _run_in_threads(work: Callable[[], None], count: int, stop: _Stop) -> None:
         try:
             wait(started)
         except BaseException:
-            stop.ask()  # the executor still waits for what is under way
+            stop.ask()  # the executor then waits for the running calls
             raise
-
-
-class SdkPort:
-    """Performs calls through the official synchronous clients; one client for each name."""
-
-    def __init__(self, clients: Clients, *, capabilities: Capabilities) -> None:
-        self.capabilities = capabilities
-        self._clients = clients
-        self._transports: dict[str, HttpTransport[Any, Any]] = {}
-        self._services: dict[str, Any] = {}
-        self._kept: dict[tuple[str, str], Any] = {}
-        self._building = threading.Lock()
-
-    def perform(self, call: Call[T], cost: Cost) -> T:
-        plan = plan_of(call)
-        with metered(cost) as meter:
-            try:
-                return self._ask(call, plan, meter, cost)
-            except (AzureError, ValueError) as error:
-                endpoint = self._clients.endpoints[plan.service]
-                answer: T = refusal_of(call, error, meter, endpoint)
-                return answer
-
-    def _ask(self, call: Call[T], plan: Plan, meter: Meter, cost: Cost) -> T:
-        if isinstance(call, AppendBlob) and call.position == 0:
-            self._make(make_append_blob(call))
-            if not call.content:
-                return 0  # type: ignore[return-value]
-        result = self._send_rows(call, plan) if of_rows(call) else self._send(plan)
-        if isinstance(call, ListTables):
-            result = self._rest(plan, result)
-        answer: T = answer_of(call, result, meter, cost)
-        return answer
-
-    def _send_rows(self, call: RowCall, plan: Plan) -> Any:
-        client = self._client(plan)
-        request = row_request(client, call)
-        return client._client._client.send_request(request, **ROW_OPTIONS)  # noqa: SLF001
-
-    def _send(self, plan: Plan) -> Any:
-        result = getattr(self._client(plan), plan.method)(*plan.arguments, **plan.options)
-        if plan.result == "page":
-            pages = result.by_page(plan.continuation) if plan.continuation else result.by_page()
-            for page in pages:
-                return list(page), pages.continuation_token
-            return [], None
-        if plan.result == "stream":
-            return result.readall(), result.properties
-        return result
-
-    def _rest(self, plan: Plan, first: tuple[list[Any], Any]) -> tuple[list[Any], None]:
-        items, continuation = first
-        while continuation:
-            page = msgspec.structs.replace(plan, continuation=continuation)
-            more, continuation = self._send(page)
-            items += more
-        return items, None
-
-    def _make(self, plan: Plan) -> None:
-        try:
-            self._send(plan)
-        except AzureError as error:
-            refused = translate(error, endpoint=self._clients.endpoints["blobs"])
-            if refused.code not in ALREADY_MADE:
-                raise
-
-    def _client(self, plan: Plan) -> Any:
-        kept = self._kept.get((plan.service, plan.name))
-        if kept is None:
-            with self._building:
-                service = self._service(plan.service)
-                get = getattr(service, CLIENTS[plan.service])
-                kept = get(plan.name) if plan.name else service
-                self._kept[plan.service, plan.name] = kept
-        return kept.get_blob_client(plan.blob) if plan.blob else kept
-
-    def _service(self, kind: str) -> Any:
-        found = self._services.get(kind)
-        if found is None:
-            check_service(self.capabilities, kind)
-            arguments = self._clients.arguments(kind, is_async=False)
-            inner = self._transports[kind] = arguments.pop("transport")
-            transport = MeteredTransport(inner, is_whole=kind == "tables")
-            made = _SERVICES[kind](**arguments, transport=transport)
-            found = self._services[kind] = made
-        return found
-
-    def close(self) -> None:
-        for transport in self._transports.values():
-            transport.close()
-        self._kept.clear()
-        self._services.clear()
-        self._transports.clear()
-        self._clients.close()
-
-
-_SERVICES: dict[str, Any] = {
-    "tables": TableServiceClient,
-    "queues": QueueServiceClient,
-    "blobs": BlobServiceClient,
-}
