@@ -16,11 +16,10 @@ from partita.patterns.types.row_layout import (
     PARTS,
     STAMP,
     WRITE,
-    note_write,
     part_key,
     print_manifest,
 )
-from partita.patterns.writing.rows import deal, encode, marks_of
+from partita.patterns.writing.rows import deal, encode, marks_of, note_write
 
 _SOME_WRITE = "0" * 16
 """As long as what tells one write from another."""

@@ -103,6 +103,10 @@ class EntityType(Generic[T]):
         self.sealed_properties = frozenset(
             field.property for field in self.fields.values() if field.is_encrypted
         )
+        self.derived_fields = tuple(
+            (field, field.derived) for field in self.fields.values() if field.derived is not None
+        )
+        """The fields that are kept from other entities, with their markers."""
         self._by_property = {
             name: field for field in self.fields.values() for name in field.property_names
         }

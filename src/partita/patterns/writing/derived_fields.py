@@ -204,10 +204,6 @@ def check_public(source: EntityType[Any], marker: CopiedFrom | CountOf, key: Row
             )
 
 
-def own_fields(model: EntityType[Any]) -> list[tuple[Field, CopiedFrom | CountOf]]:
-    return [(field, field.derived) for field in model.fields.values() if field.derived is not None]
-
-
 def source_key(
     source: EntityType[Any], marker: CopiedFrom, owner: Mapping[str, Any]
 ) -> RowKey | None:

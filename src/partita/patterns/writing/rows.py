@@ -43,6 +43,8 @@ SYSTEM = frozenset({GENERATION, PARTS, STAMP, WRITE, VERSION})
 _NARROWER = {edm.INT64: {edm.INT32}, edm.DOUBLE: {edm.INT32, edm.INT64}}
 """By the type of a field, the other number types that its values are read from."""
 _DECLARED: Mapping[str, str] = {}
+WRITES_KEPT = 4
+"""Writes that a row remembers, the newest first."""
 
 References = Mapping[str, BlobReference | None]
 """Where the values of fields in blobs lie, by field; None for a value that is None."""
@@ -122,7 +124,7 @@ def with_types(properties: dict[str, Value], number_types: Mapping[str, str]) ->
 
 def encode_field(field: Field, value: Any, references: References) -> dict[str, Value]:
     """Return the properties of one field: none for None, many for a series."""
-    if field.is_in_blob:
+    if field.blob is not None:
         reference = references.get(field.name)
         return {} if reference is None else {field.property: reference.to_text()}
     if field.series is not None:
@@ -201,6 +203,37 @@ def to_rows(  # noqa: PLR0913 - what a row is made of
     return [seal_row(model, row, sealing, of=key, also=also) for row in rows]
 
 
+def note_write(write_id: str, before: Mapping[str, Value]) -> str:
+    """Return what a row remembers of its writers: who asks again finds out that it was done.
+
+    >>> note_write("b", {"_Write": note_write("a", {})})
+    'b a'
+    """
+    known = before.get(WRITE)
+    earlier = known.split() if isinstance(known, str) else []
+    return " ".join([write_id, *earlier][:WRITES_KEPT])
+
+
+def find_note(noted: str, now: object) -> bool | None:
+    """Tell whether a row was written with what it was to remember by `noted`.
+
+    None: too many have written it since, so that it may have been forgotten.
+
+    >>> find_note("b a", "c b a"), find_note("b a", "c a"), find_note("b a", "f e d c")
+    (True, False, None)
+    """
+    own, *earlier = noted.split()
+    known = now.split() if isinstance(now, str) else []
+    if own in known:
+        return True
+    is_seen = earlier[0] in known if earlier else len(known) < WRITES_KEPT
+    return False if is_seen else None
+
+
+def is_noted(write_id: str, noted: object) -> bool:
+    return isinstance(noted, str) and write_id in noted.split()
+
+
 def deal(
     model: EntityType[Any], properties: Mapping[str, Value], before: Origin | None
 ) -> list[dict[str, Value]]:
@@ -208,7 +241,7 @@ def deal(
 
     So there may be more rows than the type has: one that is wider wrote the entity.
     """
-    dealt = model.layout.split(properties)
+    dealt = model.layout.split(properties) if model.is_wide else [dict(properties)]
     if before is None:
         return dealt
     dealt += [{} for _ in range(len(dealt), len(before.parts) + 1)]

@@ -59,9 +59,6 @@ from partita.patterns.types.row_layout import (
     STATE,
     VERSION,
     WRITE,
-    find_note,
-    is_noted,
-    note_write,
     part_key,
     state_key,
 )
@@ -77,7 +74,10 @@ from partita.patterns.writing.rows import (
     deal,
     encode,
     encode_field,
+    find_note,
+    is_noted,
     narrower_types,
+    note_write,
     peek,
     to_rows,
     type_of,
@@ -338,6 +338,8 @@ def _fill(
         yield from _prepare(context, draft, each, stamp)
     for each in prepared:
         _put_entity(context, draft, each, write_id, stamp)
+    if all(each.change.model.is_plain for each in prepared):
+        return outbox.Entry()
     kept = {each.change.key: each for each in prepared if each.change.after is not None}
     for each in prepared:
         yield from _put_owners(context, draft, each, kept, stamp, with_many=with_many)
@@ -371,7 +373,8 @@ def _prepare(context: Context, draft: Draft, each: _Prepared, stamp: int) -> Ste
         # As they are now: what the caller does to a list meanwhile is not what is written.
         own = {name: value for name, value in change.after.items() if name not in each.references}
         each.values = {**change.after, **snapshot(own)}
-        yield from _derive_own(context, draft, each, stamp)
+        if model.derived_fields:
+            yield from _derive_own(context, draft, each, stamp)
         each.after = Version(change.key, each.values, each.references, _generation(before, stamp))
         _check_public(context, model, each.after)
         kept = {**change.number_types, **({} if before is None else before.number_types)}
@@ -380,7 +383,7 @@ def _prepare(context: Context, draft: Draft, each: _Prepared, stamp: int) -> Ste
             written = snapshot(change.given)
         encoded = encode(model, written, each.references, kept)
         each.properties = {**change.extra, **encoded}
-    elif derived.own_fields(model):
+    elif model.derived_fields:
         yield from _guard(draft, change.key, each.number, stamp)
 
 
@@ -404,10 +407,9 @@ def _generation(before: Origin | None, stamp: int) -> int:
 def _derive_own(context: Context, draft: Draft, each: _Prepared, stamp: int) -> Steps[None]:
     """Derived fields are nobody's to set: take them from storage, or from their source."""
     change, before = each.change, each.change.before
-    fields = derived.own_fields(change.model)
-    if fields and before is None:
+    if before is None:
         yield from _guard(draft, change.key, each.number, stamp)
-    for field, marker in fields:
+    for field, marker in change.model.derived_fields:
         is_known = before is not None and all(
             before.values[name] == each.values[name] for name in marker.where.values()
         )
@@ -453,7 +455,7 @@ def _put_entity(context: Context, draft: Draft, each: _Prepared, write_id: str, 
             draft.put(RowOperation(Verb.DELETE, row, row.etag), Reason.ENTITY, each.number)
         return
     system: dict[str, Value] = {}
-    if context.is_followed(model):
+    if not model.is_plain and context.is_followed(model):
         assert each.after is not None
         system[GENERATION] = each.after.generation
     if model.type_property is not None:  # tables of strangers get no property of ours
@@ -766,7 +768,7 @@ def _derived_elsewhere(each: _Prepared) -> list[str]:
         return []
     return [
         field.name
-        for field, marker in derived.own_fields(model)
+        for field, marker in model.derived_fields
         if not derived.is_kept_here(model, field, after)
         and (
             before is None
@@ -912,15 +914,15 @@ def _written(draft: Draft, each: _Prepared, etags: Mapping[RowKey, str], write_i
     rows = len(dealt)
     etags_before = () if before is None else before.etags
     # Where the answer was lost, others may have written since: the next save looks first.
+    keys = [change.key, *(part_key(change.key, place) for place in range(1, rows))]
     now = [
-        etags.get(part_key(change.key, place))
-        or (etags_before[place] if place < len(etags_before) else "")
-        for place in range(rows if etags else 0)
+        etags.get(key) or (etags_before[place] if place < len(etags_before) else "")
+        for place, key in enumerate(keys if etags else ())
     ]
     values = dict(each.values)
     first = draft.find(change.key)
     stored = {} if first is None else first.properties
-    for field, _ in derived.own_fields(model):
+    for field, _ in model.derived_fields:
         if field.property in stored:
             values[field.name] = field.codec.decode(stored[field.property])
     known = {**values, **each.references}
