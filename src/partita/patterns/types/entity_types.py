@@ -129,7 +129,7 @@ class EntityType(Generic[T]):
 
     def values(self, obj: T) -> dict[str, Any]:
         """Return the fields of an object by their names."""
-        return self._shape.values(obj)
+        return dict(zip(self._shape.arguments, self._shape.read(obj), strict=True))
 
     def build(self, values: Mapping[str, Any]) -> T:
         """Make an object, with the class's own validation; the class has defaults for the rest."""
@@ -145,7 +145,7 @@ class EntityType(Generic[T]):
 
     def rebuild(self, obj: T, changes: Mapping[str, Any]) -> T:
         """Make a changed object; what the class raises is not caught."""
-        return self._shape.rebuild(obj, changes)
+        return self._shape.rebuild(obj, self.values(obj), changes)
 
     def fields_set(self, obj: T) -> Set[str] | None:
         """Return the fields that were given or assigned; None if the class does not tell."""

@@ -186,7 +186,9 @@ def to_rows(  # noqa: PLR0913 - what a row is made of
     """
     dealt = deal(model, properties, before)
     etags = () if before is None else before.etags
-    stamps = {} if before is None else parse_manifest(before.system.get(PARTS))
+    stamps = {}
+    if before is not None and len(dealt) > 1:
+        stamps = parse_manifest(before.system.get(PARTS))
     rows: list[Row] = []
     for place in range(len(dealt) - 1, 0, -1):
         if before is not None and before.parts.get(place) == dealt[place] and place < len(etags):
