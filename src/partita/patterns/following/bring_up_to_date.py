@@ -127,7 +127,7 @@ def show(context: Context, model: EntityType[Any], view: Any, key: RowKey) -> St
         entity = None
         if stored is not None:
             entity = yield from find(context, stored.model, key)
-        yield from ask(Invoke(view.function, (context.face, given, entity)))
+        yield from ask(Invoke(view.function, (context.database, given, entity)))
         again = yield from ask(GetRow(model.table, key))
         if _etag(again) == etag:
             return

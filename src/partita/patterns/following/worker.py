@@ -170,7 +170,7 @@ def do_transaction(context: Context, started: Started) -> Steps[None]:
     transaction: EventualTransaction = find_transaction(context, started.transaction)
     arguments = _arguments_of(started)
     for step in transaction.steps:
-        yield from ask(Invoke(step, (context.face, arguments)))
+        yield from ask(Invoke(step, (context.database, arguments)))
 
 
 def _arguments_of(started: Started) -> dict[str, Any]:

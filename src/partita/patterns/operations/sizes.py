@@ -19,7 +19,7 @@ from partita.patterns.types.row_layout import (
     part_key,
     print_manifest,
 )
-from partita.patterns.writing.rows import deal, encode, marks_of, note_write
+from partita.patterns.writing.rows import encode, marks_of, note_write, split_rows
 
 _SOME_WRITE = "0" * 16
 """As long as what tells one write from another."""
@@ -55,7 +55,9 @@ def _rows_of(model: EntityType[Any], entity: object) -> list[Row]:
     told, before = model.values(entity), model.origin(entity)
     key = model.key(told)
     kept = {} if before is None else before.number_types
-    first, *rest = deal(model, encode(model, told, _references(model, key, told), kept), before)
+    first, *rest = split_rows(
+        model, encode(model, told, _references(model, key, told), kept), before
+    )
     ours = marks_of(model)
     if model.type_property is not None:
         ours[WRITE] = note_write(_SOME_WRITE, {} if before is None else before.system)
