@@ -222,7 +222,7 @@ def test_a_view_that_is_shown_an_entity_once_is_caught(monkeypatch: pytest.Monke
         found = yield from reading.find(context, model, key)
         yield from ask(Invoke(one.function, (context.database, given, found)))
 
-    monkeypatch.setattr(settling, "show", show)
+    monkeypatch.setattr(settling, "call_view", show)
 
     with pytest.raises(AssertionError):
         overtaken()

@@ -18,7 +18,7 @@ from partita.errors import (
     ThrottledError,
     UsageError,
 )
-from partita.patterns.following.progress_counter import Progress, Tally
+from partita.patterns.following.progress_counter import Progress, ProgressCounter
 from partita.patterns.operations.rate_limit import Rate
 from partita.patterns.operations.verbs import (
     change_of,
@@ -99,7 +99,7 @@ class _Work:
         self._model = model
         self._mode = mode
         self._rate = rate
-        self._tally = Tally(progress)
+        self._counter = ProgressCounter(progress)
         self._written: dict[int, Any] = {}
         self._failed: dict[int, Failure] = {}
 
@@ -148,7 +148,7 @@ class _Work:
         else:
             for (place, _), kept in zip(group, saved, strict=True):
                 self._written[place] = kept
-        self._tally.add(len(group))
+        self._counter.add(len(group))
 
     def _wait(self, count: int) -> Steps[None]:
         if self._rate is not None:

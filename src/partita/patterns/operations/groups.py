@@ -13,7 +13,7 @@ from partita.errors import (
     StoreBusyError,
 )
 from partita.patterns.following.eventual_transactions import EventualTransaction, start_message
-from partita.patterns.following.moving import load_at_rest
+from partita.patterns.following.moving import load_unmoving
 from partita.patterns.operations.verbs import (
     change_of,
     check_entity,
@@ -192,7 +192,7 @@ class Collected:
             )
         key = yield from locate(wanted.model, wanted.key)
         self._check_place(wanted.model, key)
-        stored = yield from load_at_rest(self._context, wanted.model, key)
+        stored = yield from load_unmoving(self._context, wanted.model, key)
         return None if stored is None else Change(stored.model, stored.origin, None)
 
 

@@ -23,9 +23,9 @@ from partita.errors import (
 from partita.patterns.fields.annotations import plain, union_members
 from partita.patterns.fields.load_state import are_same, snapshot
 from partita.patterns.following.moving import (
-    come_to_rest,
+    complete_move_of,
     finish_move,
-    load_at_rest,
+    load_unmoving,
     start_move,
     unmarked,
 )
@@ -195,10 +195,10 @@ def know_etag(context: Context, change: Change) -> Steps[None]:
         return
     if origin.etags:
         # A move in progress leaves marks among the properties that the type does not know.
-        if origin.extra and (yield from come_to_rest(context, change.model, origin)):
+        if origin.extra and (yield from complete_move_of(context, change.model, origin)):
             raise _not_as_loaded(change, "was being moved when it was loaded")
         return
-    stored = yield from load_at_rest(context, change.model, origin.key)
+    stored = yield from load_unmoving(context, change.model, origin.key)
     if stored is None or not all(
         are_same(stored.values[name], value) for name, value in origin.values.items()
     ):
@@ -295,7 +295,7 @@ def _merge_of(
 
 
 def _load_own(context: Context, own: EntityType[Any], key: RowKey) -> Steps[Stored | None]:
-    stored = yield from load_at_rest(context, own, key)
+    stored = yield from load_unmoving(context, own, key)
     if stored is not None and stored.model is not own:
         raise _of_another_type(own, stored.model, key)
     return stored
@@ -474,7 +474,7 @@ def delete_key(context: Context, model: EntityType[Any], key: RowKey) -> Steps[b
     for attempt in range(context.options.attempts_max):
         if attempt:
             yield from ask(Sleep(pause(context, attempt)))
-        stored = yield from load_at_rest(context, model, key)
+        stored = yield from load_unmoving(context, model, key)
         if stored is None:
             return False
         try:

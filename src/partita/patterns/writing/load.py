@@ -54,6 +54,17 @@ def find_rows(table: str, keys: Sequence[RowKey]) -> Steps[dict[RowKey, Row | No
     return dict(zip(wanted, rows, strict=True))
 
 
+def read_all(query: QueryRows) -> Steps[list[Row]]:
+    """Read all pages of a query."""
+    rows: list[Row] = []
+    while True:
+        page = yield from ask(query)
+        rows += page.rows
+        if page.continuation is None:
+            return rows
+        query = msgspec.structs.replace(query, continuation=page.continuation)
+
+
 def load(context: Context, model: EntityType[Any], key: RowKey) -> Steps[Stored | None]:
     """Read one entity without its large values."""
     for attempt in range(REREADS_MAX):
@@ -87,13 +98,7 @@ def _rows_of_layout(model: EntityType[Any], key: RowKey) -> Steps[list[Row]]:
         keys = [part_key(key, place) for place in range(model.layout.rows)]
         found = yield from find_rows(model.table, keys)
         return [row for row in found.values() if row is not None] if found[key] else []
-    page = yield from ask(QueryRows(model.table, _rows_filter(key)))
-    rows = list(page.rows)
-    while page.continuation is not None:
-        page = yield from ask(
-            QueryRows(model.table, _rows_filter(key), continuation=page.continuation)
-        )
-        rows += page.rows
+    rows = yield from read_all(QueryRows(model.table, _rows_filter(key)))
     rows.sort(key=lambda row: place_of(row.key.row)[1])  # in text order row 10 precedes row 2
     return rows if rows and rows[0].key == key else []
 
@@ -235,14 +240,9 @@ def count_sources(
         )
     total = 0
     for read in plan.requests:
-        query = QueryRows(source.table, plan.filter_of(read), ("PartitionKey", "RowKey"))
-        while True:
-            page = yield from ask(query)
-            for row in page.rows:
-                total += yield from _counts(context, source, row.key, plan.client)
-            if page.continuation is None:
-                break
-            query = msgspec.structs.replace(query, continuation=page.continuation)
+        rows = yield from read_all(QueryRows(source.table, plan.filter_of(read), _KEYS))
+        for row in rows:
+            total += yield from _counts(context, source, row.key, plan.client)
     return total
 
 
@@ -276,14 +276,8 @@ def keys_between(
     model: EntityType[Any], partition: str, lower: str, upper: str | None
 ) -> Steps[list[RowKey]]:
     """Return the keys of a type's entities in a range of one partition."""
-    query = query_between(model, partition, lower, upper, ("PartitionKey", "RowKey"))
-    keys: list[RowKey] = []
-    while True:
-        page = yield from ask(query)
-        keys += [row.key for row in page.rows if model.row.matches(row.key.row)]
-        if page.continuation is None:
-            return keys
-        query = msgspec.structs.replace(query, continuation=page.continuation)
+    rows = yield from read_all(query_between(model, partition, lower, upper, _KEYS))
+    return [row.key for row in rows if model.row.matches(row.key.row)]
 
 
 def query_between(

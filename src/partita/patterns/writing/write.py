@@ -10,6 +10,7 @@
 The six steps share their state and have no other caller, so they are the sections of one file.
 """
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -272,7 +273,8 @@ def _put_blobs(change: Change, write_id: str) -> Steps[dict[str, BlobReference |
             container=field.blob.container,
             write_id=write_id,
         )
-        yield from _put_blob(reference, content, blob_metadata(table, key))
+        metadata = blob_metadata(table, key)
+        yield from put_blob(PutBlob(reference.container, reference.name, content, metadata))
     return references
 
 
@@ -287,15 +289,15 @@ def _check_blob(model: EntityType[Any], key: RowKey, name: str) -> None:
         )
 
 
-def _put_blob(reference: BlobReference, content: bytes, metadata: dict[str, str]) -> Steps[None]:
-    put = PutBlob(reference.container, reference.name, content, metadata)
+def put_blob(put: PutBlob) -> Steps[str | None]:
+    """Write a blob; create its container if it does not exist."""
     try:
-        yield from ask(put)
+        return (yield from ask(put))
     except ConflictError as error:
         if error.code != "ContainerNotFound":
             raise
-        yield from ask(CreateContainer(reference.container))
-        yield from ask(put)
+    yield from ask(CreateContainer(put.container))
+    return (yield from ask(put))
 
 
 # ---------------------------------------------------------------------------------------------
@@ -896,15 +898,18 @@ def _send_hint(context: Context, reference: OutboxReference) -> Steps[None]:
     if not context.capabilities.has_queues:
         return
     queue = context.queue_of(reference.key.partition)
-    message = PutMessage(queue, outbox_entry.hint(reference))
+    # The entry is stored: a sweep finds it without a hint.
+    with contextlib.suppress(ConflictError, UnavailableError):
+        yield from put_message(PutMessage(queue, outbox_entry.hint(reference)))
+
+
+def put_message(message: PutMessage) -> Steps[None]:
+    """Put a message; create its queue if it does not exist."""
     try:
-        try:
-            yield from ask(message)
-        except QueueNotFoundError:
-            yield from ask(CreateQueue(queue))
-            yield from ask(message)
-    except (ConflictError, UnavailableError):
-        return  # because the entry is stored: a sweep finds it without a hint
+        yield from ask(message)
+    except QueueNotFoundError:
+        yield from ask(CreateQueue(message.queue))
+        yield from ask(message)
 
 
 def _finish(
