@@ -74,7 +74,7 @@ from partita.patterns.types.indexes import AnyIndex, ListIndex, Storage
 from partita.patterns.types.row_layout import COPY_MARK, STATES_PARTITION, VERSION
 from partita.patterns.writing import derived_fields, index_rows
 from partita.patterns.writing.context import Context, IndexState
-from partita.patterns.writing.load import count_sources, load, read_all
+from partita.patterns.writing.load import count_sources, load, read_all_rows
 from partita.patterns.writing.rows import read_copy, shows_secrets
 from partita.patterns.writing.write import Change, write
 from partita.ticks import TICKS_PER_SECOND
@@ -418,7 +418,7 @@ def ignore(_: int) -> None:
 
 def _index_rows(index: AnyIndex, select: tuple[str, ...] | None) -> Steps[list[Row]]:
     try:
-        return (yield from read_all(QueryRows(index.table, _rows_of(index), select)))
+        return (yield from read_all_rows(QueryRows(index.table, _rows_of(index), select)))
     except TableNotFoundError:
         return []
 

@@ -55,7 +55,7 @@ from partita.patterns.protocol.values import Row
 from partita.patterns.types.row_layout import SWEPT_KEY
 from partita.patterns.writing import outbox_entry
 from partita.patterns.writing.context import Context, OutboxReference
-from partita.patterns.writing.load import read_all
+from partita.patterns.writing.load import read_all_rows
 from partita.patterns.writing.write import put_message
 from partita.queues.limits import MESSAGE_BYTES_MAX
 from partita.ticks import TICKS_PER_SECOND
@@ -425,7 +425,7 @@ def entry_rows(
         table, f"RowKey ge '{outbox_entry.OUTBOX_PREFIX}' and RowKey lt '{end}'", select
     )
     try:
-        return (yield from read_all(query))
+        return (yield from read_all_rows(query))
     except TableNotFoundError:
         return []
 

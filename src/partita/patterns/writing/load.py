@@ -54,7 +54,7 @@ def find_rows(table: str, keys: Sequence[RowKey]) -> Steps[dict[RowKey, Row | No
     return dict(zip(wanted, rows, strict=True))
 
 
-def read_all(query: QueryRows) -> Steps[list[Row]]:
+def read_all_rows(query: QueryRows) -> Steps[list[Row]]:
     """Read all pages of a query."""
     rows: list[Row] = []
     while True:
@@ -98,7 +98,7 @@ def _rows_of_layout(model: EntityType[Any], key: RowKey) -> Steps[list[Row]]:
         keys = [part_key(key, place) for place in range(model.layout.rows)]
         found = yield from find_rows(model.table, keys)
         return [row for row in found.values() if row is not None] if found[key] else []
-    rows = yield from read_all(QueryRows(model.table, _rows_filter(key)))
+    rows = yield from read_all_rows(QueryRows(model.table, _rows_filter(key)))
     rows.sort(key=lambda row: place_of(row.key.row)[1])  # in text order row 10 precedes row 2
     return rows if rows and rows[0].key == key else []
 
@@ -240,7 +240,7 @@ def count_sources(
         )
     total = 0
     for read in plan.requests:
-        rows = yield from read_all(QueryRows(source.table, plan.filter_of(read), _KEYS))
+        rows = yield from read_all_rows(QueryRows(source.table, plan.filter_of(read), _KEYS))
         for row in rows:
             total += yield from _counts(context, source, row.key, plan.client)
     return total
@@ -276,7 +276,7 @@ def keys_between(
     model: EntityType[Any], partition: str, lower: str, upper: str | None
 ) -> Steps[list[RowKey]]:
     """Return the keys of a type's entities in a range of one partition."""
-    rows = yield from read_all(query_between(model, partition, lower, upper, _KEYS))
+    rows = yield from read_all_rows(query_between(model, partition, lower, upper, _KEYS))
     return [row.key for row in rows if model.row.matches(row.key.row)]
 
 
