@@ -107,8 +107,8 @@ class Collected:
         if self._table != self._home:
             raise GroupRuleError(
                 "PeriodHasNoOutbox",
-                "A group in a period table cannot start a transaction: the table is dropped with its "
-                "outbox.",
+                "A group in a period table cannot start a transaction: its outbox is dropped "
+                "with the table.",
                 facts={"table": self._table},
                 hint="Start the transaction separately: db.start(...).",
             )
