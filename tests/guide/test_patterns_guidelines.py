@@ -206,7 +206,7 @@ class TestSpecifyBothKeys:
         with db.measuring() as cost:
             with pytest.raises(UsageError, match="'number' is missing"):
                 await notes.get(topic="tables")
-            with pytest.raises(UsageError, match="'text' is none of them"):
+            with pytest.raises(UsageError, match="'text' is not one of them"):
                 await notes.get(topic="tables", number=1, text="x")
             with pytest.raises(InvalidKeyError):
                 await notes.get(topic="tables", number="1")

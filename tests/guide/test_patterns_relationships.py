@@ -154,7 +154,7 @@ class TestOneToManyInTheSamePartition:
 
         await db.table(Department).save(Department(name="Sales"))
 
-        with pytest.raises(LimitExceededError, match="with those of indexes and counters"):
+        with pytest.raises(LimitExceededError, match="including indexes and counters"):
             await hire(100)
 
         await hire(99)

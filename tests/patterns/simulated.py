@@ -107,7 +107,7 @@ def begin(
 ) -> Context:
     """Start a process: it knows the types, and what is stored of the states of indexes."""
     context = Context(world.clock, ORDERED, keyring=keyring, options=Options(**options))
-    context.face = Face(world, context)
+    context.database = Face(world, context)
     for model in models:
         context.know(model)
     world.run(lifecycle.create_tables(context))

@@ -179,7 +179,7 @@ async def test_writers_of_one_partition_do_not_lose_each_other(any_db: Database)
 
 
 async def test_an_entity_of_another_type_stops_everything(notes: Table[Note]) -> None:
-    with pytest.raises(UsageError, match="was given to the table"):
+    with pytest.raises(UsageError, match="was passed to the table"):
         await notes.save_all([note(1), person(1)])  # type: ignore[list-item]
 
     assert await notes.partition(topic="tables").all().list() == []

@@ -100,7 +100,7 @@ async def test_rows_of_indexes_and_counters_are_counted(
     db: Database, employees: Table[Employee]
 ) -> None:
     # An employee is two rows, two index rows; with the guard and the outbox entry 24 fit.
-    with pytest.raises(LimitExceededError, match="with those of indexes and counters"):
+    with pytest.raises(LimitExceededError, match="including indexes and counters"):
         await send(employees, saves(*map(person, range(25))), dept="Sales")
     assert [key for key in await keys_of(db) if key.startswith("emp_")] == []
     await send(employees, saves(*map(person, range(24))), dept="Sales")

@@ -469,7 +469,7 @@ def test_counters_without_guard_rows_are_caught(monkeypatch: pytest.MonkeyPatch)
     def no_guard(*_: object) -> Steps[None]:
         yield from ()
 
-    monkeypatch.setattr(changes, "_guard", no_guard)
+    monkeypatch.setattr(changes, "_put_guard", no_guard)
 
     assert is_caught(check)
 

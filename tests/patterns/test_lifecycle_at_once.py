@@ -16,7 +16,7 @@ from partita.patterns import evolve, list_index
 from partita.patterns import sync as synchronous
 from partita.patterns.following import index_lifecycle as lifecycle
 from partita.patterns.following.index_lifecycle import Drift
-from partita.patterns.following.progress_counter import Tally
+from partita.patterns.following.progress_counter import ProgressCounter
 from partita.patterns.operations import verbs
 from partita.patterns.protocol.calls import Call, GetBlob, GetRow, PutBlob, QueryRows, WriteRows
 from partita.patterns.protocol.values import Row, Value
@@ -423,7 +423,7 @@ def test_threads_count_together_and_their_costs_are_summed(partita_account: Loca
 
 def test_a_tally_tells_one_number_at_a_time() -> None:
     told: list[int] = []
-    tally = Tally(told.append, 4)
+    tally = ProgressCounter(told.append, 4)
 
     tally.add()
     tally.add(3)

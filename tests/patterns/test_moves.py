@@ -190,7 +190,7 @@ def finish_without_a_second_look(context: Context, move: Move) -> Steps[None]:
             yield from moving._write_target(context, stored, there, RowKey(*move.target))
         yield from changes.write(context, [changes.Change(stored.model, stored.origin, None)])
     except EntityExistsError:
-        yield from moving._give_up(model, stored)
+        yield from moving._unmark_source(model, stored)
     except ConflictError:
         return
 
@@ -437,7 +437,7 @@ def test_a_move_that_is_not_waited_for_leaves_two(monkeypatch: pytest.MonkeyPatc
         yield from ()
         return False
 
-    monkeypatch.setattr(verbs, "come_to_rest", go_on)
+    monkeypatch.setattr(verbs, "complete_move_of", go_on)
 
     test = test_moves_back_and_forth_and_changes_at_once_lose_nothing
     assert any(fails(test, seed) for seed in range(40))

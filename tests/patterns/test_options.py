@@ -22,14 +22,14 @@ def test_a_name_of_a_queue_that_is_refused_is_told_with_its_option(option: str) 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"queues": "work"}, "is a tuple of names"),
-        ({"queues": ()}, "is a tuple of names"),
-        ({"queues": ("Work_Items",)}, "no name of a queue"),
-        ({"poison_queue": "p"}, "no name of a queue"),
-        ({"visibility": 0}, "a number of seconds, 604,800 at most"),
-        ({"visibility": 10_000_000}, "a number of seconds, 604,800 at most"),
-        ({"deliveries_max": 0}, "is at least 1"),
-        ({"parallel": 0}, "is at least 1"),
+        ({"queues": "work"}, "must be a tuple of names"),
+        ({"queues": ()}, "must be a tuple of names"),
+        ({"queues": ("Work_Items",)}, "not a valid queue name"),
+        ({"poison_queue": "p"}, "not a valid queue name"),
+        ({"visibility": 0}, "more than 0 and at most 604,800 seconds"),
+        ({"visibility": 10_000_000}, "more than 0 and at most 604,800 seconds"),
+        ({"deliveries_max": 0}, "must be at least 1"),
+        ({"parallel": 0}, "must be at least 1"),
     ],
 )
 def test_an_option_that_no_service_would_take_is_refused_at_once(

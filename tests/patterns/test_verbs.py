@@ -196,7 +196,7 @@ async def test_what_was_mutated_in_place_is_saved(employees: Table[Employee]) ->
 
 
 async def test_an_entity_of_another_type_is_refused(db: Database, notes: Table[Note]) -> None:
-    with pytest.raises(UsageError, match="was given to the table of Note"):
+    with pytest.raises(UsageError, match="was passed to the table of Note"):
         await notes.save(person(1))  # type: ignore[arg-type]
 
 
@@ -936,7 +936,7 @@ async def test_a_missing_entity_is_not_a_missing_table(any_db: Database) -> None
 async def test_get_takes_every_field_of_the_keys_and_no_other(employees: Table[Employee]) -> None:
     with pytest.raises(UsageError, match="'id' is missing"):
         await employees.get(dept="Sales")
-    with pytest.raises(UsageError, match="'age' is none of them"):
+    with pytest.raises(UsageError, match="'age' is not one of them"):
         await employees.get(dept="Sales", id=1, age=2)
 
 

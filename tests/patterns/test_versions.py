@@ -316,7 +316,7 @@ async def test_children_are_saved_by_the_table_of_the_parent(
     assert (await any_db.table(Cat).get(cage="a", id=9)).lives == 9
     with pytest.raises(UsageError, match="abstract"):
         await animals.save(Animal(cage="a", id=5))
-    with pytest.raises(UsageError, match="was given to the table of Dog"):
+    with pytest.raises(UsageError, match="was passed to the table of Dog"):
         await any_db.table(Dog).save(Cat(cage="a", id=6))  # type: ignore[arg-type]
 
 

@@ -220,9 +220,9 @@ def test_a_view_that_is_shown_an_entity_once_is_caught(monkeypatch: pytest.Monke
     def show(context: Context, model: Any, one: Any, key: RowKey) -> Steps[None]:
         given = {**model.partition.parse(key.partition), **model.row.parse(key.row)}
         found = yield from reading.find(context, model, key)
-        yield from ask(Invoke(one.function, (context.face, given, found)))
+        yield from ask(Invoke(one.function, (context.database, given, found)))
 
-    monkeypatch.setattr(settling, "show", show)
+    monkeypatch.setattr(settling, "call_view", show)
 
     with pytest.raises(AssertionError):
         overtaken()

@@ -350,7 +350,7 @@ def test_without_renewal_another_worker_gets_the_message(monkeypatch: pytest.Mon
     def rest(*_: object) -> Steps[None]:
         yield from ()
 
-    monkeypatch.setattr(worker, "_keep", rest)
+    monkeypatch.setattr(worker, "_renew_claims", rest)
 
     _, deliveries = slow_work()
 

@@ -172,7 +172,7 @@ class Database:
                 keyring=self._keyring,
                 options=self._options,
             )
-            self._context.face = self
+            self._context.database = self
             if before is not None:  # it was open before: what it knew it still knows
                 self._context.transactions.update(before.transactions)
                 self._context.series.update(before.series)

@@ -13,8 +13,15 @@ from azure.core import MatchConditions
 from azure.data.tables import EdmType, EntityProperty, TableEntity, UpdateMode
 
 from partita.patterns.protocol.calls import RowOperation, Verb
-from partita.patterns.protocol.value_checks import check_integer, text_of_moment
-from partita.patterns.protocol.values import Instant, Int32, Row, RowKey, Value
+from partita.patterns.protocol.values import (
+    Instant,
+    Int32,
+    Row,
+    RowKey,
+    Value,
+    check_integer,
+    text_of_moment,
+)
 
 KEYS = ("PartitionKey", "RowKey")
 ANY_ETAG = "*"

@@ -43,19 +43,15 @@ class ClassShape(msgspec.Struct, Generic[T], frozen=True):
     arguments: dict[str, str]
     read: Callable[[T], tuple[Any, ...]]
 
-    def values(self, obj: T) -> dict[str, Any]:
-        return dict(zip(self.arguments, self.read(obj), strict=True))
-
     def build(self, values: Mapping[str, Any]) -> T:
         """Make an object; what the class raises is not caught."""
         return self.cls(**{self.arguments[name]: value for name, value in values.items()})
 
-    def rebuild(self, obj: T, changes: Mapping[str, Any]) -> T:
-        """Make an object from another one and some changes."""
+    def rebuild(self, obj: T, values: Mapping[str, Any], changes: Mapping[str, Any]) -> T:
+        """Make an object from another one, whose values these are, and some changes."""
         extra = getattr(obj, "__pydantic_extra__", None) or {}
-        given = {self.arguments[name]: value for name, value in self.values(obj).items()}
-        changed = {self.arguments[name]: value for name, value in changes.items()}
-        made = self.cls(**{**extra, **given, **changed})
+        given = {self.arguments[name]: value for name, value in {**values, **changes}.items()}
+        made = self.cls(**{**extra, **given})
         told = self.fields_set(obj)
         if told is not None:
             object.__setattr__(made, _PYDANTIC_SET, {*told, *changes})

@@ -1,9 +1,9 @@
-"""Bringing what follows an entity up to date: index rows elsewhere, derived fields, blobs.
+"""Bring the followers of an entity up to date: index rows elsewhere, derived fields, blobs.
 
-Everything here looks at the entity as it is now, and may be done twice, late, or by two workers
-at once. The order is the proof: read the follower, then the entity, then write the follower
-under the etag that was read, then look whether the entity is still the same. Two workers cannot
-both write under one etag; and who wrote what is out of date by then sees it and starts again.
+Everything here uses the current entity, and may be done twice, late, or by two workers at once. The
+order of requests makes that safe: read the follower, read the entity, write the follower under the
+etag that was read, then check that the entity is unchanged. Two workers cannot both write under one
+etag, and a worker that wrote stale data sees the newer entity and starts again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,7 +25,6 @@ from partita.errors import (
 from partita.patterns.encryption import sealing as encryption
 from partita.patterns.fields.markers import CopiedFrom
 from partita.patterns.protocol.calls import (
-    CreateContainer,
     DeleteBlob,
     GetBlob,
     GetRow,
@@ -42,21 +41,20 @@ from partita.patterns.protocol.values import Row, RowKey
 from partita.patterns.types.decorators import Dependent, EntityType
 from partita.patterns.types.indexes import AnyIndex, ListIndex, Storage
 from partita.patterns.types.row_layout import GENERATION
-from partita.patterns.writing import derived_fields as derived
-from partita.patterns.writing import index_rows as copies
+from partita.patterns.writing import derived_fields, index_rows
 from partita.patterns.writing.context import Context
 from partita.patterns.writing.index_rows import Version
 from partita.patterns.writing.load import count_sources, find, find_rows, keys_between, load
 from partita.patterns.writing.outbox_entry import Touched
 from partita.patterns.writing.rows import Stored, open_row, shows_secrets
-from partita.patterns.writing.write import Change, write
+from partita.patterns.writing.write import Change, put_blob, write
 
 _NAME_PART_MAX = 60
-"""Characters of a key that stand in the name of a blob, which has 1,024 in all."""
+"""The most characters of a key in the name of a blob, which has 1,024 in all."""
 _HASHED = "~~"
-"""Stands before the hash of a key that is longer."""
+"""The prefix of the hash of a longer key."""
 ROUNDS_MAX = 50
-"""How often a follower is tried again because its entity or itself changed meanwhile."""
+"""How often an update is attempted if the follower or its entity changes concurrently."""
 
 
 def model_of(context: Context, name: str) -> EntityType[Any]:
@@ -64,14 +62,14 @@ def model_of(context: Context, name: str) -> EntityType[Any]:
     if model is None:
         raise UnknownTypeError(
             "UnknownType",
-            f"The outbox names the type {name!r}, which this program does not know.",
+            f"An outbox entry names the type {name!r}, which is not declared in this program.",
             hint="Call db.table(...) for every type before the worker starts.",
         )
     return model
 
 
-def _do_each(parts: Iterable[Steps[None]]) -> Steps[None]:
-    """Do every part, also after one has failed; raise the first error at the end."""
+def _run_all(parts: Iterable[Steps[None]]) -> Steps[None]:
+    """Run all steps, even if some fail, and raise the first error at the end."""
     errors: list[Exception] = []
     for part in parts:
         try:
@@ -83,11 +81,11 @@ def _do_each(parts: Iterable[Steps[None]]) -> Steps[None]:
 
 
 def settle(context: Context, touched: Touched) -> Steps[None]:
-    """Bring everything up to date that follows one entity, as far as this program knows it.
+    """Bring all followers of one entity up to date that are declared in this program.
 
-    A follower that fails does not prevent the others from being brought up to date.
+    A follower that fails does not prevent the update of the others.
     """
-    yield from _do_each(_followers_of(context, model_of(context, touched.type), touched))
+    yield from _run_all(_followers_of(context, model_of(context, touched.type), touched))
 
 
 def _followers_of(
@@ -102,12 +100,12 @@ def _followers_of(
             if dependent.name == name:
                 yield _settle_owners(context, dependent, partition, lower, upper)
     for name in touched.derived:
-        for dependent in derived.dependents_of(model, name):
+        for dependent in derived_fields.dependents_of(model, name):
             yield settle_owner(context, dependent, touched.key)
     for name in touched.views:
         for view in model.all_views():
             if view.name == name:
-                yield show(context, model, view, touched.key)
+                yield call_view(context, model, view, touched.key)
     if touched.blobs:
         yield _remove_blobs(context, model, touched)
 
@@ -116,22 +114,22 @@ def _settle_owners(
     context: Context, dependent: Dependent, partition: str, lower: str, upper: str | None
 ) -> Steps[None]:
     keys = yield from keys_between(dependent.owner, partition, lower, upper)
-    yield from _do_each(settle_owner(context, dependent, key) for key in keys)
+    yield from _run_all(settle_owner(context, dependent, key) for key in keys)
 
 
-def show(context: Context, model: EntityType[Any], view: Any, key: RowKey) -> Steps[None]:
-    """Show an entity to a view, again if it changed meanwhile: the last look is at what is now."""
+def call_view(context: Context, model: EntityType[Any], view: Any, key: RowKey) -> Steps[None]:
+    """Call a view with the current entity, and again if the entity changed during the call."""
     given = {**model.partition.parse(key.partition), **model.row.parse(key.row)}
     for _ in range(ROUNDS_MAX):
         stored, etag = yield from load_as(context, model, key)
         entity = None
         if stored is not None:
             entity = yield from find(context, stored.model, key)
-        yield from ask(Invoke(view.function, (context.face, given, entity)))
+        yield from ask(Invoke(view.function, (context.database, given, entity)))
         again = yield from ask(GetRow(model.table, key))
         if _etag(again) == etag:
             return
-    raise _restless(view.name, key)
+    raise _source_kept_changing(view.name, key)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -145,17 +143,17 @@ def settle_index(
     key: RowKey,
     known: Sequence[RowKey],
 ) -> Steps[None]:
-    """Bring the rows of an index up to date for one entity, as it is now."""
+    """Bring the rows of an index up to date with the current entity."""
     keys = list(dict.fromkeys(known))
     for _ in range(ROUNDS_MAX):
         followers = yield from _followers(index, keys)
         stored, etag = yield from load_as(context, index.owner, key)
         version = version_of(stored)
-        copies.check_public(index, version)
-        wanted = copies.key_of(index, version)
+        index_rows.check_public(index, version)
+        wanted = index_rows.key_of(index, version)
         if wanted is not None and wanted not in keys:
             keys.append(wanted)
-            continue  # because a follower must be read before its entity
+            continue  # because the follower must be read before its entity
         try:
             for each in keys:
                 yield from _settle_key(context, index, key, version, followers[each], each)
@@ -164,21 +162,20 @@ def settle_index(
         again = yield from ask(GetRow(model.table, key))
         if _etag(again) == etag:
             return
-    raise _restless(index.name, key)
+    raise _source_kept_changing(index.name, key)
 
 
 def settle_absent(context: Context, index: AnyIndex, key: RowKey) -> Steps[None]:
-    """Bring an entity into an index that most likely has no row for it yet: three requests.
+    """Add an entity to an index that most likely has no row for it, with three requests.
 
-    An insert is refused where something is: it says as much as a look before it, which found
-    nothing, would have said.
+    If the insert succeeds, there was no row: reading it first is not necessary.
     """
     stored, etag = yield from load_as(context, index.owner, key)
     version = version_of(stored)
-    copies.check_public(index, version)
-    row = None if version is None else copies.row_of(index, version, context.sealing)
+    index_rows.check_public(index, version)
+    row = None if version is None else index_rows.row_of(index, version, context.sealing)
     if row is None:
-        return  # because nothing was written that could be out of date
+        return  # because nothing was written that could be stale
     try:
         yield from ask(WriteRows(index.table, (RowOperation(Verb.INSERT, row),)))
     except EntityExistsError:
@@ -192,9 +189,9 @@ def settle_absent(context: Context, index: AnyIndex, key: RowKey) -> Steps[None]
 def load_as(
     context: Context, model: EntityType[Any], key: RowKey
 ) -> Steps[tuple[Stored | None, str]]:
-    """Read an entity as one of a type, and its etag, whatever it is.
+    """Read an entity of a type, and the etag of whatever is stored under the key.
 
-    None: there is none, or by now there is one of another type under the same keys.
+    None: there is no entity, or one of another type.
     """
     *_, root = model.lineage()
     try:
@@ -212,7 +209,7 @@ def load_as(
 
 
 def version_of(stored: Stored | None) -> Version | None:
-    """Return an entity as its indexes see it."""
+    """Return what indexes need of an entity."""
     if stored is None:
         return None
     generation = stored.origin.system.get(GENERATION, 0)
@@ -229,7 +226,7 @@ def _etag(row: Row | None) -> str:
 
 
 class _Listed(msgspec.Struct, frozen=True):
-    """What a blob of a list index holds; an absent one has no etag."""
+    """The content of a blob of a list index; without an etag if the blob does not exist."""
 
     members: list[list[str]]
     etag: str = ""
@@ -252,19 +249,19 @@ def _settle_key(
     there: Any,
     key: RowKey,
 ) -> Steps[None]:
-    is_wanted = copies.key_of(index, version) == key
+    is_wanted = index_rows.key_of(index, version) == key
     if isinstance(index, ListIndex) and index.storage is not Storage.ROWS:
-        name = copies.member_name(index, member)
+        name = index_rows.member_name(index, member)
         if isinstance(there, _Listed):
             yield from _settle_blob(index, key, there, name, is_wanted=is_wanted)
         else:
             yield from _settle_list(index, key, there, name, is_wanted=is_wanted)
         return
     if not is_wanted or version is None:
-        if there is not None and copies.member_of(there, is_local=index.is_local) == member:
+        if there is not None and index_rows.member_of(there, is_local=index.is_local) == member:
             yield from _change(index.table, RowOperation(Verb.DELETE, Row(key, {}), there.etag))
         return
-    row = copies.row_of(index, version, context.sealing)
+    row = index_rows.row_of(index, version, context.sealing)
     assert row is not None
     if there is None:
         yield from _change(index.table, RowOperation(Verb.INSERT, row))
@@ -273,16 +270,16 @@ def _settle_key(
 
 
 def _is_current(context: Context, index: AnyIndex, there: Row, wanted: Row) -> bool:
-    """Tell whether a copy says what it should, of this generation of its entity."""
+    """Return whether a copy has the expected content, of this generation of its entity."""
     if shows_secrets(there, wanted):
         return False
     try:
-        return _said(context, index, there) == _said(context, index, wanted)
+        return _content_of(context, index, there) == _content_of(context, index, wanted)
     except (DamageError, EncryptionKeyError):
-        return False  # because what cannot be read is better written anew
+        return False  # because an unreadable copy is written again
 
 
-def _said(context: Context, index: AnyIndex, row: Row) -> dict[str, Any]:
+def _content_of(context: Context, index: AnyIndex, row: Row) -> dict[str, Any]:
     opened = open_row(row, index.owner, context.sealing, table=index.table)
     return {name: each for name, each in opened.properties.items() if name != encryption.SEAL}
 
@@ -298,11 +295,11 @@ def _change(table: str, operation: RowOperation) -> Steps[None]:
 def _settle_list(
     index: ListIndex[Any], key: RowKey, there: Row | None, name: list[str], *, is_wanted: bool
 ) -> Steps[None]:
-    members = [] if there is None else copies.members_in(there.properties)
+    members = [] if there is None else index_rows.members_in(there.properties)
     if (name in members) == is_wanted:
         return
     kept = [*members, name] if is_wanted else [each for each in members if each != name]
-    row = copies.list_row(index, key, kept, _etag(there))
+    row = index_rows.list_row(index, key, kept, _etag(there))
     verb = Verb.INSERT if there is None else Verb.REPLACE if kept else Verb.DELETE
     yield from _change(index.table, RowOperation(verb, row, row.etag or "*"))
 
@@ -312,22 +309,22 @@ def list_blob_prefix(index: ListIndex[Any]) -> str:
 
 
 def list_blob_name(index: ListIndex[Any], key: RowKey) -> str:
-    """Return the blob of one value (the guide's option 1); every text is a legal name."""
+    """Return the name of the blob of one value (the guide's option 1)."""
     return f"{list_blob_prefix(index)}{_hex(key.partition)}/{_hex(key.row)}"
 
 
 def list_blob_key(index: ListIndex[Any], blob: ListedBlob) -> RowKey:
     """Return the key of the list that a blob holds."""
     partition, _, row = blob.name.removeprefix(list_blob_prefix(index)).partition("/")
-    told = {name.lower(): unquote(text) for name, text in blob.metadata.items()}
+    metadata = {name.lower(): unquote(text) for name, text in blob.metadata.items()}
     return RowKey(
-        told["partition"] if partition.startswith(_HASHED) else _unhex(partition),
-        told["row"] if row.startswith(_HASHED) else _unhex(row),
+        metadata["partition"] if partition.startswith(_HASHED) else _unhex(partition),
+        metadata["row"] if row.startswith(_HASHED) else _unhex(row),
     )
 
 
 def _list_blob_metadata(key: RowKey) -> dict[str, str]:
-    """Return the parts of a key that are too long for the name of a blob."""
+    """Return the parts of a key that are too long for a blob name."""
     parts = {"partition": key.partition, "row": key.row}
     return {
         name: quote(text, safe="") for name, text in parts.items() if _hex(text).startswith(_HASHED)
@@ -354,7 +351,7 @@ def read_list_blob(index: ListIndex[Any], key: RowKey) -> Steps[_Listed]:
         blob = None
     if blob is None:
         return _Listed([])
-    return _Listed(copies.read_members(blob.content), blob.etag)
+    return _Listed(index_rows.read_members(blob.content), blob.etag)
 
 
 def _settle_blob(
@@ -370,19 +367,12 @@ def _settle_blob(
         return
     content, metadata = msgspec.json.encode(sorted(kept)), _list_blob_metadata(key)
     put = PutBlob(index.container, blob_name, content, metadata, there.etag)
-    try:
-        etag = yield from ask(put)
-    except ConflictError as error:
-        if error.code != "ContainerNotFound":
-            raise
-        yield from ask(CreateContainer(index.container))
-        etag = yield from ask(put)
-    if etag is None:
+    if (yield from put_blob(put)) is None:
         raise _list_changed()
 
 
 def _list_changed() -> ConflictError:
-    return ConflictError("ConditionNotMet", "Another worker wrote the list.")
+    return ConflictError("ConditionNotMet", "The list was changed by another worker.")
 
 
 # ---------------------------------------------------------------------------------------------
@@ -390,7 +380,7 @@ def _list_changed() -> ConflictError:
 
 
 def settle_owner(context: Context, dependent: Dependent, key: RowKey) -> Steps[None]:
-    """Derive a field of one owner anew, from what is stored now."""
+    """Derive a field of one owner again, from the stored sources."""
     owner, field, marker = dependent.owner, dependent.field, dependent.marker
     for _ in range(ROUNDS_MAX):
         stored, _ = yield from load_as(context, owner, key)
@@ -398,10 +388,10 @@ def settle_owner(context: Context, dependent: Dependent, key: RowKey) -> Steps[N
             return
         source = stored.model.source_of(field)
         if isinstance(marker, CopiedFrom):
-            source_key = derived.source_key(source, marker, stored.values)
+            source_key = derived_fields.source_key(source, marker, stored.values)
             found = None
             if source_key is not None:
-                derived.check_public(source, marker, source_key)
+                derived_fields.check_public(source, marker, source_key)
                 found, _ = yield from load_as(context, source, source_key)
             value = None if found is None else found.values[marker.field]
         else:
@@ -417,9 +407,9 @@ def settle_owner(context: Context, dependent: Dependent, key: RowKey) -> Steps[N
         try:
             yield from write(context, [change])
         except ConflictError:
-            continue  # because the owner changed: look again
-        # Look again all the same: the source may have changed behind the first look.
-    raise _restless(dependent.name, key)
+            continue  # because the owner changed: read it again
+        # Check once more: the source may have changed after it was read.
+    raise _source_kept_changing(dependent.name, key)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -427,20 +417,20 @@ def settle_owner(context: Context, dependent: Dependent, key: RowKey) -> Steps[N
 
 
 def _remove_blobs(context: Context, model: EntityType[Any], touched: Touched) -> Steps[None]:
-    """Remove blobs that the entity named, unless it still does. No other can ever name them."""
+    """Remove blobs that the entity does not refer to any more; they belonged to no other entity."""
     stored, _ = yield from load_as(context, model, touched.key)
     for container, name in touched.blobs:
-        if not is_named(stored, container, name):
+        if not refers_to(stored, container, name):
             yield from ask(DeleteBlob(container, name))
 
 
 def remove_blob(container: str, name: str, etag: str) -> Steps[None]:
-    """Remove a blob if it is still the one that was looked at."""
+    """Remove a blob if its etag is unchanged."""
     yield from ask(DeleteBlob(container, name, etag))
 
 
-def is_named(stored: Stored | None, container: str, name: str) -> bool:
-    """Tell whether an entity names a blob, be it in a property that its type does not know."""
+def refers_to(stored: Stored | None, container: str, name: str) -> bool:
+    """Return whether an entity refers to a blob, even in a property that its type does not know."""
     if stored is None:
         return False
     references = stored.references().values()
@@ -449,10 +439,10 @@ def is_named(stored: Stored | None, container: str, name: str) -> bool:
     )
 
 
-def _restless(what: str, key: RowKey) -> StoreBusyError:
+def _source_kept_changing(what: str, key: RowKey) -> StoreBusyError:
     return StoreBusyError(
         "TooManyConflicts",
-        f"What {what!r} follows did not stand still.",
+        f"The source of {what!r} kept changing; gave up after {ROUNDS_MAX} attempts.",
         facts={"partition_key": key.partition, "row_key": key.row},
-        hint="It is tried again later.",
+        hint="Nothing needs to be done: it is retried later.",
     )

@@ -1,8 +1,8 @@
 """Eventually consistent transactions: named, idempotent steps that a worker runs to the end.
 
-A transaction is started by a message, or in the same group as a change (then neither happens
-without the other). The worker runs the steps in order; if it dies, another one runs them again
-from the first. Between steps others see the work half done: there is no isolation.
+A transaction is started by a message, or in the same group as a change (atomically with it). The
+worker runs the steps in order; if it stops, another worker runs them again from the first. There is
+no isolation: other readers see the work between two steps.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from partita.patterns.writing.context import Context
 F = TypeVar("F", bound=Callable[..., Any])
 
 Step = Callable[..., Any]
-"""`step(db, arguments)`, plain or asynchronous. Doing it twice must do no more than once."""
+"""`step(db, arguments)`, plain or asynchronous. Running it twice must have the effect of once."""
 _IDEMPOTENT = "__partita_idempotent__"
 
 
@@ -29,14 +29,14 @@ class Started(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class EventualTransaction(msgspec.Struct, frozen=True):
-    """Steps under a name. Made by `eventual`."""
+    """Named steps. Made by `eventual`."""
 
     name: str
     steps: tuple[Step, ...]
 
 
 def idempotent(step: F) -> F:
-    """Declare that doing a step twice, or doing it over, does no more than doing it once.
+    """Declare that running a step twice, or again, has the same effect as running it once.
 
     >>> @idempotent
     ... async def remove(db, arguments):
@@ -51,7 +51,7 @@ def eventual(name: str, *steps: Step) -> EventualTransaction:
     if not name or not steps:
         raise DefinitionError(
             "TransactionRefused",
-            "A transaction has a name and at least one step.",
+            "A transaction needs a name and at least one step.",
             facts={"transaction": name},
         )
     for step in steps:
@@ -60,21 +60,21 @@ def eventual(name: str, *steps: Step) -> EventualTransaction:
                 "StepNotIdempotent",
                 f"{getattr(step, '__name__', step)!r} is not declared idempotent.",
                 facts={"transaction": name},
-                hint="A worker may run it twice. Use upsert and delete_if_exists, and mark it "
+                hint="A worker may run it twice: use upsert and delete_if_exists, and mark it "
                 "@idempotent.",
             )
     return EventualTransaction(name, steps)
 
 
 def start_message(transaction: EventualTransaction, arguments: dict[str, Any]) -> Started:
-    """Return what starts a transaction. Arguments are what JSON can hold."""
+    """Return the message that starts a transaction. Arguments must be JSON values."""
     try:
         text = msgspec.json.encode(arguments).decode()
     except TypeError as error:
         raise UsageError(
             "ArgumentsRefused",
             f"The arguments of {transaction.name!r} cannot be stored as JSON: {error}.",
-            hint="Give keys and plain values, and let the steps read what they need.",
+            hint="Pass keys and plain values, and read entities in the steps.",
         ) from error
     return Started(transaction.name, text)
 
@@ -84,7 +84,7 @@ def find_transaction(context: Context, name: str) -> EventualTransaction:
     if not isinstance(found, EventualTransaction):
         raise UnknownTypeError(
             "TransactionUnknown",
-            f"This worker does not know the transaction {name!r}.",
-            hint="Give it to the worker: db.know(transaction), or transactions=[...].",
+            f"The transaction {name!r} is not registered with this worker.",
+            hint="Register it: db.know(transaction), or transactions=[...].",
         )
     return found

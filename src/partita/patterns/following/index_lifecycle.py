@@ -1,18 +1,18 @@
-"""The life of an index: write-only, rebuilt, readable, disabled; and whether it tells the truth.
+"""The life cycle of an index: write-only, rebuilt, readable, disabled; and its verification.
 
 The state of an index is a row of the entity's own table:
 
     partition key  ~partita
     row key        ~ix_<type>@<index>
     State          write-only | readable | disabled
-    Progress       where a rebuild goes on (JSON)
+    Progress       where a rebuild continues (JSON)
 
-An index that is declared over stored entities starts write-only: it follows changes, and is
-not read until a rebuild has brought the older ones in.
+An index that is declared when entities are already stored starts write-only: changes are written to
+it, and it is not read until a rebuild has added the older entities.
 
-The entities of a page are worked on side by side. Nothing of that is stored before the page is
-done, so that whoever goes on begins with the first one that may be missing. The module stays
-whole because rebuilding and repairing are one road, in two orders.
+The entities of a page are processed in parallel. The progress is stored when the page is done, so
+that a continued rebuild misses none. Rebuilding and repairing share their steps, so they are one
+module.
 """
 
 import contextlib
@@ -36,19 +36,19 @@ from partita.errors import (
 from partita.patterns.fields.load_state import are_same
 from partita.patterns.fields.markers import CopiedFrom
 from partita.patterns.following.bring_up_to_date import (
-    is_named,
+    call_view,
     list_blob_key,
     list_blob_prefix,
     load_as,
     read_list_blob,
+    refers_to,
     remove_blob,
     settle_absent,
     settle_index,
     settle_owner,
-    show,
     version_of,
 )
-from partita.patterns.following.progress_counter import Progress, Tally
+from partita.patterns.following.progress_counter import Progress, ProgressCounter
 from partita.patterns.planning.filter_text import bounds_text, quoted
 from partita.patterns.protocol.calls import (
     Continuation,
@@ -67,27 +67,26 @@ from partita.patterns.protocol.calls import (
     ask,
 )
 from partita.patterns.protocol.values import Row, RowKey, Value
-from partita.patterns.types import row_layout as layout
+from partita.patterns.types import row_layout
 from partita.patterns.types.blob_values import entity_of
 from partita.patterns.types.decorators import EntityType
 from partita.patterns.types.indexes import AnyIndex, ListIndex, Storage
 from partita.patterns.types.row_layout import COPY_MARK, STATES_PARTITION, VERSION
-from partita.patterns.writing import derived_fields as derived
-from partita.patterns.writing import index_rows as copies
+from partita.patterns.writing import derived_fields, index_rows
 from partita.patterns.writing.context import Context, IndexState
-from partita.patterns.writing.load import count_sources, load
+from partita.patterns.writing.load import count_sources, load, read_all_rows
 from partita.patterns.writing.rows import read_copy, shows_secrets
 from partita.patterns.writing.write import Change, write
 from partita.ticks import TICKS_PER_SECOND
 
 T = TypeVar("T")
 
-_STATE = layout.STATE
+_STATE = row_layout.STATE
 _PROGRESS = "Progress"
 
 
 class Drift(msgspec.Struct, frozen=True):
-    """One thing that is not as it should be."""
+    """One difference between an entity and what is derived from it."""
 
     kind: str
     """missing, stale, orphan, wrong (a derived field) or dangling (a reference)."""
@@ -103,11 +102,11 @@ class Drift(msgspec.Struct, frozen=True):
 
 
 def state_key(index: AnyIndex) -> RowKey:
-    return layout.state_key(index.owner.name, index.name)
+    return row_layout.state_key(index.owner.name, index.name)
 
 
 def create_tables(context: Context) -> Steps[list[str]]:
-    """Create what is missing of the tables of all known types, and read the states of indexes."""
+    """Create the missing tables of all registered types, and read the states of indexes."""
     made: list[str] = []
     for table in tables_of(context):
         if (yield from ask(CreateTable(table))):
@@ -182,7 +181,7 @@ def type_filter(model: EntityType[Any]) -> str:
 
 
 def _of_type(model: EntityType[Any], rows: Sequence[Row]) -> Sequence[Row]:
-    """Return the rows that are entities: where no type is stored, their keys must tell it."""
+    """Return the rows that are entities of a type; without a type property their keys decide."""
     if model.type_property is not None:
         return rows
     return [
@@ -197,7 +196,7 @@ def _state_properties(state: IndexState, progress: str = "") -> dict[str, Value]
 
 
 def read_state(context: Context, index: AnyIndex) -> Steps[IndexState | None]:
-    """Read and remember the state of an index; None if nobody wrote one."""
+    """Read and remember the state of an index; None if it has none."""
     row = yield from ask(GetRow(index.owner.table, state_key(index)))
     if row is None:
         return None
@@ -224,10 +223,10 @@ def require_readable(context: Context, index: AnyIndex) -> Steps[None]:
     said = "has no state yet" if state is None else f"is {state.value}"
     raise IndexNotReadableError(
         "IndexNotReadable",
-        f"The index {index.name!r} of {index.owner.name} {said}: reading it could miss entities.",
+        f"The index {index.name!r} of {index.owner.name} {said}; entities may be missing in it.",
         facts={"index": index.name, "table": index.owner.table},
         hint="Call db.create_tables() once, and db.rebuild(index) if entities were stored before "
-        "the index was declared (partita patterns rebuild does it from the command line).",
+        "the index was declared. On the command line: partita patterns rebuild.",
     )
 
 
@@ -236,29 +235,32 @@ def require_readable(context: Context, index: AnyIndex) -> Steps[None]:
 
 
 def rebuild(context: Context, index: AnyIndex, progress: Progress) -> Steps[int]:
-    """Bring every stored entity into an index, then let it be read. It goes on where it stopped.
+    """Add every stored entity to an index, then make it readable. A stopped rebuild continues.
 
-    Writers need not stop: they keep the index up to date for whatever they touch.
+    Writers need not stop: they keep the index up to date for the entities that they change.
     """
     row = yield from ask(GetRow(index.owner.table, state_key(index)))
     if row is not None and row.properties[_STATE] == IndexState.DISABLED.value:
-        yield from _clear(context, index, ignore)  # what was left there follows nothing
+        yield from _clear(context, index, ignore)  # its rows are not up to date
     stored = "" if row is None else str(row.properties.get(_PROGRESS, ""))
     start = msgspec.json.decode(stored, type=_Rebuilt) if stored else _Rebuilt()
     yield from write_state(context, index, IndexState.WRITE_ONLY, stored)
-    tally, query = Tally(progress, start.done), _entities(index.owner, start.continuation)
+    counter, query = (
+        ProgressCounter(progress, start.done),
+        _entities(index.owner, start.continuation),
+    )
     while True:
         page = yield from ask(query)
         keys = [row.key for row in _of_type(index.owner, page.rows)]
-        yield from _reindex_all(context, index, keys, tally)
+        yield from _reindex_all(context, index, keys, counter)
         if page.continuation is None:
             break
         query = msgspec.structs.replace(query, continuation=page.continuation)
-        # Only now: what is stored says that everything before it is done.
-        kept = msgspec.json.encode(_Rebuilt(tally.done, page.continuation)).decode()
+        # Store the progress now, when everything before it is done.
+        kept = msgspec.json.encode(_Rebuilt(counter.done, page.continuation)).decode()
         yield from write_state(context, index, IndexState.WRITE_ONLY, kept)
     yield from write_state(context, index, IndexState.READABLE)
-    return tally.done
+    return counter.done
 
 
 class _Rebuilt(msgspec.Struct, frozen=True):
@@ -273,51 +275,52 @@ def _entities(model: EntityType[Any], continuation: Continuation | None = None) 
 
 
 def _reindex_all(
-    context: Context, index: AnyIndex, keys: Sequence[RowKey], tally: Tally
+    context: Context, index: AnyIndex, keys: Sequence[RowKey], counter: ProgressCounter
 ) -> Steps[None]:
-    """Bring entities into an index that most likely lacks them, side by side.
+    """Add entities to an index that most likely lacks them, in parallel.
 
-    Those that share an index entity go one after the other: they would only keep each other
-    from writing it, and who loses too often gives up.
+    Entities that share an index entity are added one after the other, to avoid conflicts.
     """
     lists: dict[object, list[tuple[RowKey, RowKey | None]]] = {}
     if _is_shared(index):
-        looks = yield from _side_by_side(context, [_list_of(context, index, key) for key in keys])
-        for key, wanted in zip(keys, looks, strict=True):
+        wanted_keys = yield from _in_parallel(
+            context, [_list_of(context, index, key) for key in keys]
+        )
+        for key, wanted in zip(keys, wanted_keys, strict=True):
             lists.setdefault(wanted, []).append((key, wanted))
     else:
         lists = {key: [(key, None)] for key in keys}
-    chains = [_reindex_chain(context, index, each, tally) for each in lists.values()]
-    yield from _side_by_side(context, chains)
+    chains = [_reindex_chain(context, index, each, counter) for each in lists.values()]
+    yield from _in_parallel(context, chains)
 
 
 def _is_shared(index: AnyIndex) -> bool:
-    """Tell whether one row or blob of an index stands for several entities."""
+    """Return whether one row or blob of an index holds several entities."""
     return isinstance(index, ListIndex) and index.storage is not Storage.ROWS
 
 
 def _list_of(context: Context, index: AnyIndex, key: RowKey) -> Steps[RowKey | None]:
-    """Return the list that an entity belongs into, by a look that decides nothing else."""
+    """Return the key of the list that an entity belongs to."""
     stored, _ = yield from load_as(context, index.owner, key)
-    return copies.key_of(index, version_of(stored))
+    return index_rows.key_of(index, version_of(stored))
 
 
 def _reindex_chain(
     context: Context,
     index: AnyIndex,
     members: Sequence[tuple[RowKey, RowKey | None]],
-    tally: Tally,
+    counter: ProgressCounter,
 ) -> Steps[None]:
     for key, known in members:
         if index.is_local or _is_shared(index):
             yield from reindex(context, index, key, [] if known is None else [known])
         else:
             yield from settle_absent(context, index, key)
-        tally.add()
+        counter.add()
 
 
-def _side_by_side(context: Context, steps: Sequence[Steps[T]]) -> Steps[Sequence[T]]:
-    """Drive steps at once, as many as the database allows; return their answers in order."""
+def _in_parallel(context: Context, steps: Sequence[Steps[T]]) -> Steps[Sequence[T]]:
+    """Run steps in parallel, within the limit of the database; return their answers in order."""
     if not steps:
         return ()
     answers = yield from ask(Parallel(tuple(steps), context.options.parallel))
@@ -327,7 +330,7 @@ def _side_by_side(context: Context, steps: Sequence[Steps[T]]) -> Steps[Sequence
 def reindex(
     context: Context, index: AnyIndex, key: RowKey, known: Sequence[RowKey] = ()
 ) -> Steps[None]:
-    """Bring one entity into an index, whatever is there; `known` is where it may be already."""
+    """Add one entity to an index; `known` are keys where it may be already."""
     if not index.is_local:
         yield from settle_index(context, index.owner, index, key, known)
         return
@@ -344,20 +347,20 @@ def reindex(
         except UniqueViolationError as error:
             taken = RowKey(str(error.facts["partition_key"]), str(error.facts["row_key"]))
             if taken == looked_at:
-                error.facts["entity"] = key.row  # for there is no object of the caller to name it
+                error.facts["entity"] = key.row  # because there is no object of the caller
                 raise
             looked_at = taken
             yield from _remove_orphan(context, index, taken)
-            continue  # because perhaps nobody has the value
+            continue  # because the value may be free now
         except ConflictError:
-            continue  # because the entity changed: bring in what it is now
+            continue  # because the entity changed: add the current one
         return
 
 
 def replay(context: Context, model: EntityType[Any], name: str, progress: Progress) -> Steps[int]:
-    """Show every stored entity of a type to one of its views.
+    """Call one view of a type with every stored entity.
 
-    What was deleted is not told of: empty first what the view wrote.
+    Deleted entities are not reported: first remove what the view wrote.
     """
     view = next((each for each in model.all_views() if each.name == name), None)
     if view is None:
@@ -365,13 +368,13 @@ def replay(context: Context, model: EntityType[Any], name: str, progress: Progre
             "ViewUnknown",
             f"{model.name} has no view {name!r}.",
             facts={"type": model.name},
-            hint=f"It has {', '.join(each.name for each in model.all_views()) or 'none'}.",
+            hint=f"Views: {', '.join(each.name for each in model.all_views()) or 'none'}.",
         )
     done, query = 0, _entities(model)
     while True:
         page = yield from ask(query)
         for row in page.rows:
-            yield from show(context, model, view, row.key)
+            yield from call_view(context, model, view, row.key)
             done += 1
             progress(done)
         if page.continuation is None:
@@ -380,51 +383,44 @@ def replay(context: Context, model: EntityType[Any], name: str, progress: Progre
 
 
 def disable(context: Context, index: AnyIndex, progress: Progress) -> Steps[int]:
-    """Stop an index and remove its rows. Writers elsewhere must have stopped following it."""
+    """Disable an index and remove its rows. Other writers must have stopped using it before."""
     yield from write_state(context, index, IndexState.DISABLED)
     return (yield from _clear(context, index, progress))
 
 
 def _clear(context: Context, index: AnyIndex, progress: Progress) -> Steps[int]:
-    """Remove all that an index stored; return how many rows or blobs that were."""
-    tally = Tally(progress)
+    """Remove everything that an index stored; return the number of rows or blobs."""
+    counter = ProgressCounter(progress)
     if isinstance(index, ListIndex) and index.storage is Storage.BLOB:
         blobs = yield from _list_blobs(index)
-        removals = [_remove_list(index, blob.name, tally) for blob in blobs]
+        removals = [_remove_list(index, blob.name, counter) for blob in blobs]
     else:
         rows = yield from _index_rows(index, ("PartitionKey", "RowKey"))
-        removals = [_remove_row(index, row.key, tally) for row in rows]
-    yield from _side_by_side(context, removals)
-    return tally.done
+        removals = [_remove_row(index, row.key, counter) for row in rows]
+    yield from _in_parallel(context, removals)
+    return counter.done
 
 
-def _remove_list(index: ListIndex[Any], name: str, tally: Tally) -> Steps[None]:
+def _remove_list(index: ListIndex[Any], name: str, counter: ProgressCounter) -> Steps[None]:
     yield from ask(DeleteBlob(index.container, name))
-    tally.add()
+    counter.add()
 
 
-def _remove_row(index: AnyIndex, key: RowKey, tally: Tally) -> Steps[None]:
+def _remove_row(index: AnyIndex, key: RowKey, counter: ProgressCounter) -> Steps[None]:
     with contextlib.suppress(EntityNotFoundError):
         yield from ask(WriteRows(index.table, (RowOperation(Verb.DELETE, Row(key, {})),)))
-    tally.add()
+    counter.add()
 
 
 def ignore(_: int) -> None:
-    """Be told of progress by whom nobody watches."""
+    """Ignore progress."""
 
 
 def _index_rows(index: AnyIndex, select: tuple[str, ...] | None) -> Steps[list[Row]]:
-    rows: list[Row] = []
-    query = QueryRows(index.table, _rows_of(index), select)
     try:
-        while True:
-            page = yield from ask(query)
-            rows += page.rows
-            if page.continuation is None:
-                return rows
-            query = msgspec.structs.replace(query, continuation=page.continuation)
+        return (yield from read_all_rows(QueryRows(index.table, _rows_of(index), select)))
     except TableNotFoundError:
-        return rows
+        return []
 
 
 def _list_blobs(index: ListIndex[Any]) -> Steps[list[ListedBlob]]:
@@ -448,7 +444,7 @@ def _rows_of(index: AnyIndex) -> str:
     if name is None:
         bounds = index.row.bounds({})
         here = bounds_text("RowKey", bounds.lower, bounds.upper)
-        return " and ".join(filter(None, (here, f"({copies.MEMBER_ROW} ge '' or Ids0 ge '')")))
+        return " and ".join(filter(None, (here, f"({index_rows.MEMBER_ROW} ge '' or Ids0 ge '')")))
     return f"{name} eq {quoted(index.owner.name + COPY_MARK + index.name)}"
 
 
@@ -461,18 +457,18 @@ _Wanted = dict[str, dict[RowKey, set[tuple[str, ...]]]]
 
 
 def verify(context: Context, model: EntityType[Any], progress: Progress) -> Steps[list[Drift]]:
-    """Compare everything that follows the entities of a type with them. It scans the tables."""
+    """Compare the entities of a type with their indexes and derived fields. Scans the tables."""
     found: list[Drift] = []
-    tally, query = Tally(progress), _entities(model)
+    counter, query = ProgressCounter(progress), _entities(model)
     indexes = [each for each in model.indexes if each in context.live_indexes(model)]
     wanted: _Wanted = {index.name: {} for index in indexes}
     while True:
         page = yield from ask(query)
         checks = [
-            _check_entity(context, model, row.key, indexes, tally)
+            _check_entity(context, model, row.key, indexes, counter)
             for row in _of_type(model, page.rows)
         ]
-        for checked in (yield from _side_by_side(context, checks)):
+        for checked in (yield from _in_parallel(context, checks)):
             found += checked.drifts
             for name, key, member in checked.wanted:
                 wanted[name].setdefault(key, set()).add(member)
@@ -485,7 +481,7 @@ def verify(context: Context, model: EntityType[Any], progress: Progress) -> Step
 
 
 class _Checked(msgspec.Struct):
-    """What the look at one entity told: what is not right, and what its indexes should hold."""
+    """The result of checking one entity: its drifts, and what its indexes should hold."""
 
     drifts: list[Drift] = []
     wanted: list[tuple[str, RowKey, tuple[str, ...]]] = []
@@ -496,17 +492,17 @@ def _check_entity(
     model: EntityType[Any],
     key: RowKey,
     indexes: Sequence[AnyIndex],
-    tally: Tally,
+    counter: ProgressCounter,
 ) -> Steps[_Checked]:
     checked = _Checked()
     stored, _ = yield from load_as(context, model, key)
     version = version_of(stored)
     if stored is not None and version is not None:
         for index in indexes:
-            place = copies.key_of(index, version)
+            place = index_rows.key_of(index, version)
             if place is None:
                 continue
-            member = copies.member_name(index, key) if isinstance(index, ListIndex) else ()
+            member = index_rows.member_name(index, key) if isinstance(index, ListIndex) else ()
             checked.wanted.append((index.name, place, tuple(member)))
             kind = yield from _compare(context, index, place, version)
             if kind:
@@ -516,34 +512,42 @@ def _check_entity(
                 is_right = yield from _is_derived(context, stored.model, field.name, stored.values)
                 if not is_right:
                     checked.drifts.append(Drift("wrong", field.name, model.table, key))
-    tally.add()
+    counter.add()
     return checked
 
 
-def _compare(context: Context, index: AnyIndex, key: RowKey, version: copies.Version) -> Steps[str]:
+def _compare(
+    context: Context, index: AnyIndex, key: RowKey, version: index_rows.Version
+) -> Steps[str]:
     if isinstance(index, ListIndex) and index.storage is not Storage.ROWS:
         if index.storage is Storage.BLOB:
             members = (yield from read_list_blob(index, key)).members
         else:
             row = yield from ask(GetRow(index.table, key))
-            members = [] if row is None else copies.members_in(row.properties)
-        return "" if copies.member_name(index, version.key) in members else "missing"
+            members = [] if row is None else index_rows.members_in(row.properties)
+        return "" if index_rows.member_name(index, version.key) in members else "missing"
     there = yield from ask(GetRow(index.table, key))
     if there is None:
         return "missing"
-    return "" if _says_the_same(context, index, there, version) else "stale"
+    return "" if _has_same_values(context, index, there, version) else "stale"
 
 
-def _says_the_same(context: Context, index: AnyIndex, there: Row, version: copies.Version) -> bool:
-    """Return whether a row of an index tells of its entity what is stored of it.
+def _has_same_values(
+    context: Context, index: AnyIndex, there: Row, version: index_rows.Version
+) -> bool:
+    """Return whether a row of an index has the stored values of its entity.
 
-    What is read of it is compared, not its properties: one that is absent reads as the default
-    of its field.
+    Values are compared, not properties: an absent property is read as the default of its field.
     """
-    expected = copies.row_of(index, version, context.sealing)
+    expected = index_rows.row_of(index, version, context.sealing)
     assert expected is not None
     ours, theirs = expected.properties, there.properties
-    marks = [copies.MEMBER_PARTITION, copies.MEMBER_ROW, VERSION, index.owner.type_property or ""]
+    marks = [
+        index_rows.MEMBER_PARTITION,
+        index_rows.MEMBER_ROW,
+        VERSION,
+        index.owner.type_property or "",
+    ]
     if any(ours.get(name) != theirs.get(name) for name in marks):
         return False
     if isinstance(index, ListIndex):
@@ -551,10 +555,10 @@ def _says_the_same(context: Context, index: AnyIndex, there: Row, version: copie
     if shows_secrets(there, expected):
         return False
     try:
-        told = read_copy(index, there, context.sealing)
+        copied = read_copy(index, there, context.sealing)
     except InvalidPropertyError:
         return False
-    return all(are_same(told[name], version.values[name]) for name in index.copied)
+    return all(are_same(copied[name], version.values[name]) for name in index.copied)
 
 
 def _is_derived(
@@ -563,7 +567,7 @@ def _is_derived(
     field = model.fields[name]
     source, marker = model.source_of(field), field.derived
     if isinstance(marker, CopiedFrom):
-        key = derived.source_key(source, marker, values)
+        key = derived_fields.source_key(source, marker, values)
         found = None
         if key is not None:
             found, _ = yield from load_as(context, source, key)
@@ -577,16 +581,16 @@ def _is_derived(
 def _orphans(
     context: Context, index: AnyIndex, wanted: Mapping[RowKey, set[tuple[str, ...]]]
 ) -> Steps[list[Drift]]:
-    """Find rows of an index that no entity wants, and lists with a member too many."""
-    strays: list[RowKey] = []
+    """Find rows of an index without an entity, and lists with a wrong member."""
+    orphans: list[RowKey] = []
     if isinstance(index, ListIndex) and index.storage is not Storage.ROWS:
         for key, members in (yield from _lists(context, index)):
             if not members or not members <= wanted.get(key, set()):
-                strays.append(key)
+                orphans.append(key)
     else:
         rows = yield from _index_rows(index, ("PartitionKey", "RowKey"))
-        strays = [row.key for row in rows if row.key not in wanted]
-    return [Drift("orphan", index.name, index.table, key) for key in strays]
+        orphans = [row.key for row in rows if row.key not in wanted]
+    return [Drift("orphan", index.name, index.table, key) for key in orphans]
 
 
 def _lists(
@@ -597,22 +601,22 @@ def _lists(
         blobs = yield from _list_blobs(index)
         keys = [list_blob_key(index, blob) for blob in blobs]
         reads = [read_list_blob(index, key) for key in keys]
-        lists = yield from _side_by_side(context, reads)
+        lists = yield from _in_parallel(context, reads)
         return [
             (key, set(map(tuple, listed.members))) for key, listed in zip(keys, lists, strict=True)
         ]
     rows = yield from _index_rows(index, None)
-    return [(row.key, set(map(tuple, copies.members_in(row.properties)))) for row in rows]
+    return [(row.key, set(map(tuple, index_rows.members_in(row.properties)))) for row in rows]
 
 
 def repair(
     context: Context, model: EntityType[Any], drifts: Sequence[Drift], progress: Progress
 ) -> Steps[int]:
-    """Put right what `verify` found; each is looked at again before it is touched.
+    """Repair what `verify` found; each difference is checked again first.
 
-    Orphans go first: one may hold the unique value that an entity lacks its copy for.
+    Orphans are removed first: one may hold a unique value that the copy of an entity needs.
     """
-    tally, indexes = Tally(progress), {each.name: each for each in model.indexes}
+    counter, indexes = ProgressCounter(progress), {each.name: each for each in model.indexes}
     orphans: dict[object, list[Drift]] = {}
     absent: dict[str, list[RowKey]] = {}
     wrong: dict[RowKey, list[Drift]] = {}
@@ -621,41 +625,44 @@ def repair(
         if index is None:
             wrong.setdefault(drift.key, []).append(drift)
         elif drift.kind == "orphan":
-            # What a stray list names may belong into another one, which others name too.
+            # A member of an orphaned list may belong to another list, which has other members too.
             apart = drift.what if _is_shared(index) else (drift.what, drift.key)
             orphans.setdefault(apart, []).append(drift)
         else:
             absent.setdefault(drift.what, []).append(drift.key)
-    removals = [_remove_orphans(context, indexes, each, tally) for each in orphans.values()]
-    yield from _side_by_side(context, removals)
+    removals = [_remove_orphans(context, indexes, each, counter) for each in orphans.values()]
+    yield from _in_parallel(context, removals)
     for name, keys in absent.items():
-        yield from _reindex_all(context, indexes[name], keys, tally)
-    mends = [_derive_anew(context, model, each, tally) for each in wrong.values()]
-    yield from _side_by_side(context, mends)
-    return tally.done
+        yield from _reindex_all(context, indexes[name], keys, counter)
+    derivations = [_derive_again(context, model, each, counter) for each in wrong.values()]
+    yield from _in_parallel(context, derivations)
+    return counter.done
 
 
 def _remove_orphans(
-    context: Context, indexes: Mapping[str, AnyIndex], drifts: Sequence[Drift], tally: Tally
+    context: Context,
+    indexes: Mapping[str, AnyIndex],
+    drifts: Sequence[Drift],
+    counter: ProgressCounter,
 ) -> Steps[None]:
     for drift in drifts:
         yield from _remove_orphan(context, indexes[drift.what], drift.key)
-        tally.add()
+        counter.add()
 
 
-def _derive_anew(
-    context: Context, model: EntityType[Any], drifts: Sequence[Drift], tally: Tally
+def _derive_again(
+    context: Context, model: EntityType[Any], drifts: Sequence[Drift], counter: ProgressCounter
 ) -> Steps[None]:
-    """Derive the fields of one owner, one after the other."""
+    """Derive the fields of one owner again, one after the other."""
     for drift in drifts:
         if drift.kind == "wrong":
-            for dependent in derived.dependents_of(model, drift.what):
+            for dependent in derived_fields.dependents_of(model, drift.what):
                 yield from settle_owner(context, dependent, drift.key)
-        tally.add()
+        counter.add()
 
 
 def _remove_orphan(context: Context, index: AnyIndex, key: RowKey) -> Steps[None]:
-    """Settle an index row, or a list, for every entity that it names."""
+    """Settle an index row or a list for every entity that it refers to."""
     if isinstance(index, ListIndex) and index.storage is Storage.BLOB:
         names = (yield from read_list_blob(index, key)).members
     else:
@@ -663,9 +670,9 @@ def _remove_orphan(context: Context, index: AnyIndex, key: RowKey) -> Steps[None
         if row is None:
             return
         if isinstance(index, ListIndex) and index.storage is not Storage.ROWS:
-            names = copies.members_in(row.properties)
+            names = index_rows.members_in(row.properties)
         else:
-            member = copies.member_of(row, is_local=index.is_local)
+            member = index_rows.member_of(row, is_local=index.is_local)
             names = [[member.partition, member.row]]
     for name in names:
         owner = RowKey(*name) if len(name) == 2 else RowKey(key.partition, name[0])
@@ -673,13 +680,13 @@ def _remove_orphan(context: Context, index: AnyIndex, key: RowKey) -> Steps[None
 
 
 # ---------------------------------------------------------------------------------------------
-# Blobs that no entity names
+# Blobs without an entity
 
 
 def collect_blobs(context: Context, container: str, progress: Progress) -> Steps[int]:
     """Remove blobs that were written for an entity that was never stored.
 
-    Only those older than the grace: a writer may be between the blob and the entity.
+    Younger blobs are kept: their entity may be about to be written.
     """
     before = context.clock.ticks() / TICKS_PER_SECOND - context.options.blob_grace
     done, continuation = 0, ""
@@ -700,9 +707,9 @@ def collect_blobs(context: Context, container: str, progress: Progress) -> Steps
 
 
 def _is_used(context: Context, table: str, key: RowKey, container: str, name: str) -> Steps[bool]:
-    """Tell whether the entity that a blob was written for names it, or may do so.
+    """Return whether the entity that a blob was written for refers to it, or may do so.
 
-    Who does not know the type of an entity, or its version, does not know what it names.
+    It may if the type of the entity, or its version, is not known to this program.
     """
     models = [
         model
@@ -711,13 +718,13 @@ def _is_used(context: Context, table: str, key: RowKey, container: str, name: st
         and model.partition.matches(key.partition)
         and model.row.matches(key.row)
     ]
-    is_told = False
+    is_known = False
     for model in models:
         try:
             stored = yield from load(context, model, key)
         except (UnknownTypeError, NewerVersionError):
             continue
-        is_told = True
-        if is_named(stored, container, name):
+        is_known = True
+        if refers_to(stored, container, name):
             return True
-    return not is_told
+    return not is_known

@@ -1,21 +1,21 @@
 """Moving an entity to other keys.
 
-Inside a partition it is one group. Between partitions it is an eventually consistent
+Inside a partition a move is one group. Between partitions it is an eventually consistent
 transaction, whose intent is stored with the source first:
 
-    1 the source is marked and an outbox entry written   (one group)
-    2 the target is written, marked with its source
-    3 the source is deleted, and the entry told which target that was done for   (one group)
-    4 the mark is taken off the target
-    5 the entry is deleted
+    1 mark the source and write an outbox entry   (one group)
+    2 write the target, marked with its source
+    3 delete the source, and record in the entry which target it was moved to   (one group)
+    4 remove the mark from the target
+    5 delete the entry
 
-A crash leaves the entity in one place or in both, never in neither; a worker goes on from
-wherever it was. Who reads in between finds `_MovedTo` in the source and `_MovedFrom` in the
-target. Who would change either of them finishes the move first (`come_to_rest`): else a change
-of one place would be lost to the other. A target that is written late, when all is over and it
-may have been moved on or deleted, is another one than the entry was told of, and is removed.
+A crash leaves the entity at the source, the target or both, never at neither; a worker continues
+from any step. Until the move ends, the source has `_MovedTo` and the target has `_MovedFrom`. A
+writer that changes either of them completes the move first (`complete_move_of`), so that no change
+is lost. A target that is written late, after the move ended, differs from the target in the entry
+and is removed.
 
-The table of a period has no outbox that anybody sweeps: there, entities stay in their partition.
+The outbox of a period table is not swept, so entities in it cannot leave their partition.
 """
 
 import contextlib
@@ -47,25 +47,25 @@ from partita.patterns.writing.write import Change, write
 MOVED_TO = "_MovedTo"
 MOVED_FROM = "_MovedFrom"
 ADOPTED = "_Adopted"
-"""In the entry: for which version of the target the source was deleted."""
+"""In the entry: the version of the target for which the source was deleted."""
 ROUNDS_MAX = 50
 
 
 def start_move(
     context: Context, model: EntityType[Any], origin: Origin, target: RowKey
 ) -> Steps[tuple[OutboxReference, Move]]:
-    """Mark the source and write down where it shall go, in one group."""
+    """Mark the source and record the target in an outbox entry, in one group."""
     if model.table != model.declaration.table:
         raise UsageError(
             "PeriodHasNoOutbox",
-            f"A {model.name} in the table of a period cannot be moved to another partition: no "
-            "worker looks there for a move that was stopped half-way.",
+            f"A {model.name} in a period table cannot be moved to another partition: workers do "
+            "not complete an interrupted move there.",
             facts={"table": model.table, "partition_key": origin.key.partition},
-            hint="Save it as a new one through db.periods(...), then delete this one.",
+            hint="Save a new entity through db.periods(...), then delete this one.",
         )
     there = yield from ask(GetRow(model.table, target))
     if there is not None:
-        raise _taken(model, target)
+        raise _target_exists(model, target)
     move = Move(model.name, _pair(origin.key), _pair(target))
     reference = OutboxReference(model.table, new_key(origin.key.partition, context.clock))
     intent = _Intent(target.partition, target.row, reference.key.row)
@@ -89,7 +89,7 @@ def start_move(
 
 
 class _Intent(msgspec.Struct, frozen=True, array_like=True):
-    """The mark of a source: where it shall go, and which outbox entry says so."""
+    """The mark of a source: the target, and the row key of the outbox entry."""
 
     partition: str
     row: str
@@ -101,7 +101,7 @@ class _Intent(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Descent(msgspec.Struct, frozen=True, array_like=True):
-    """The mark of a target: from which version of which source it was made."""
+    """The mark of a target: the source, and the version it was made from."""
 
     partition: str
     row: str
@@ -125,10 +125,10 @@ def _descent_of(properties: Mapping[str, Value]) -> _Descent | None:
 def finish_move(
     context: Context, move: Move, reference: OutboxReference | None = None
 ) -> Steps[None]:
-    """Carry a marked entity to its target, from wherever an earlier try stopped.
+    """Complete a move, from any step at which an earlier attempt stopped.
 
-    The target is read before the source: as long as the source is there, nobody has finished,
-    and a target that was made from this very version of it is not written again.
+    The target is read before the source: while the source exists, the move is not complete, and a
+    target made from the current source is not written again.
     """
     model = model_of(context, move.type)
     source, target = RowKey(*move.source), RowKey(*move.target)
@@ -140,38 +140,38 @@ def finish_move(
         intent = None if stored is None else _intent_of(stored.origin.extra)
         if stored is None or intent is None or intent.target != target:
             if entry is not None:
-                yield from _settle_target(context, model, target, source, entry, made)
+                yield from _finish_target(context, model, target, source, entry, made)
             return
         entry = RowKey(source.partition, intent.entry)
         if isinstance(there, EntityExistsError) or (there and _source_of(there) != source):
-            yield from _give_up(model, stored)
-            raise _taken(model, target)
+            yield from _unmark_source(model, stored)
+            raise _target_exists(model, target)
         try:
             if there is None or _descent_of(there.origin.extra) != _descent_from(stored):
                 made = yield from _write_target(context, stored, there, target)
             else:
                 yield from _delete_source(context, stored, there, entry)
         except UniqueViolationError:
-            yield from _give_up(model, stored)
+            yield from _unmark_source(model, stored)
             raise
         except ConflictError:
-            continue  # because the source was changed, or another worker is as far
-    raise _restless(model, source)
+            continue  # because the source changed, or another worker does the same
+    raise _kept_changing(model, source)
 
 
 def _delete_source(context: Context, stored: Stored, there: Stored, entry: RowKey) -> Steps[None]:
-    told = Row(entry, {ADOPTED: _identity(there)})
+    noted = Row(entry, {ADOPTED: _identity(there)})
     leaving = Change(stored.model, stored.origin, None)
-    yield from write(context, [leaving], beside=[RowOperation(Verb.MERGE, told)])
+    yield from write(context, [leaving], beside=[RowOperation(Verb.MERGE, noted)])
 
 
 def _identity(there: Stored) -> str:
-    """Tell a target from another one of the same source: by who wrote it, or else by its etag."""
+    """Return what identifies a target among those of the same source: its write id, or its etag."""
     writes = there.origin.system.get(WRITE)
     return writes.split()[0] if isinstance(writes, str) and writes else there.origin.etags[0]
 
 
-def _settle_target(
+def _finish_target(
     context: Context,
     model: EntityType[Any],
     target: RowKey,
@@ -179,28 +179,28 @@ def _settle_target(
     entry: RowKey,
     made: Origin | None,
 ) -> Steps[None]:
-    """Take the mark off a target whose source is gone, or remove one that came too late."""
-    told = yield from ask(GetRow(model.table, entry))
+    """Remove the mark from a target whose source is deleted, or remove a late target."""
+    noted = yield from ask(GetRow(model.table, entry))
     there = yield from _find_target(context, model, target)
     if not isinstance(there, Stored) or _source_of(there) != source:
         return
-    if told is None:
-        # Marks are taken before the entry goes: one that still has its own is nobody's.
+    if noted is None:
+        # Marks are removed before the entry: a target that still has its mark is late.
         is_late = made is not None and made.etags == there.origin.etags
     else:
-        is_late = told.properties.get(ADOPTED, _identity(there)) != _identity(there)
+        is_late = noted.properties.get(ADOPTED, _identity(there)) != _identity(there)
     if is_late:
         with contextlib.suppress(ConflictError):
             yield from write(context, [Change(there.model, there.origin, None)])
         return
-    yield from _take_mark(model, target, source)
+    yield from _unmark_target(model, target, source)
 
 
-def come_to_rest(context: Context, model: EntityType[Any], origin: Origin) -> Steps[bool]:
-    """Finish the move that a loaded entity is in the middle of. True: it must be loaded again."""
+def complete_move_of(context: Context, model: EntityType[Any], origin: Origin) -> Steps[bool]:
+    """Complete the move that a loaded entity is part of. True: the entity must be loaded again."""
     if (intent := _intent_of(origin.extra)) is not None:
         with contextlib.suppress(EntityExistsError, UniqueViolationError):
-            # It stays where it is, without the mark: to be loaded again all the same.
+            # The entity stays at its source without a mark, and must be loaded again in any case.
             yield from finish_move(
                 context, Move(model.name, _pair(origin.key), _pair(intent.target))
             )
@@ -217,29 +217,31 @@ def come_to_rest(context: Context, model: EntityType[Any], origin: Origin) -> St
     return False
 
 
-def load_at_rest(context: Context, model: EntityType[Any], key: RowKey) -> Steps[Stored | None]:
-    """Read an entity that is to be changed: one that is being moved is moved first."""
+def load_unmoving(context: Context, model: EntityType[Any], key: RowKey) -> Steps[Stored | None]:
+    """Read an entity for a change; complete its move first if there is one."""
     while True:
         stored = yield from load(context, model, key)
-        if stored is None or not (yield from come_to_rest(context, stored.model, stored.origin)):
+        if stored is None or not (
+            yield from complete_move_of(context, stored.model, stored.origin)
+        ):
             return stored
 
 
-def _take_mark(model: EntityType[Any], target: RowKey, source: RowKey) -> Steps[None]:
-    """Let a target be an entity like any other."""
+def _unmark_target(model: EntityType[Any], target: RowKey, source: RowKey) -> Steps[None]:
+    """Remove the mark from a target."""
     for _ in range(ROUNDS_MAX):
         row = yield from ask(GetRow(model.table, target))
         descent = None if row is None else _descent_of(row.properties)
         if row is None or descent is None or descent.source != source:
             return
-        kept = unmarked(row.properties, [MOVED_FROM])  # it may be on its way again
+        kept = unmarked(row.properties, [MOVED_FROM])  # it may be in another move already
         operation = RowOperation(Verb.REPLACE, Row(row.key, kept), row.etag)
         try:
             yield from ask(WriteRows(model.table, (operation,)))
         except ConflictError:
-            continue  # because a counter in it was written
+            continue  # because a derived field in it was written
         return
-    raise _restless(model, target)
+    raise _kept_changing(model, target)
 
 
 def _find_target(
@@ -248,13 +250,13 @@ def _find_target(
     try:
         return (yield from load(context, model, key))
     except UnknownTypeError:
-        return _taken(model, key)
+        return _target_exists(model, key)
 
 
 def _write_target(
     context: Context, stored: Stored, there: Stored | None, target: RowKey
 ) -> Steps[Origin | None]:
-    """Write the target; return how it is stored."""
+    """Write the target; return its origin."""
     model = stored.model
     values = yield from fill(stored)
     values.update(model.partition.parse(target.partition))
@@ -282,8 +284,8 @@ def _source_of(there: Stored) -> RowKey | None:
     return None if descent is None else descent.source
 
 
-def _give_up(model: EntityType[Any], stored: Stored) -> Steps[None]:
-    """Take the mark off a source whose target belongs to another entity."""
+def _unmark_source(model: EntityType[Any], stored: Stored) -> Steps[None]:
+    """Remove the mark from a source whose target key belongs to another entity."""
     mark = stored.origin.extra[MOVED_TO]
     for _ in range(ROUNDS_MAX):
         row = yield from ask(GetRow(model.table, stored.origin.key))
@@ -294,9 +296,9 @@ def _give_up(model: EntityType[Any], stored: Stored) -> Steps[None]:
         try:
             yield from ask(WriteRows(model.table, (restored,)))
         except ConflictError:
-            continue  # because a counter in it was written
+            continue  # because a derived field in it was written
         return
-    raise _restless(model, stored.origin.key)
+    raise _kept_changing(model, stored.origin.key)
 
 
 def unmarked(
@@ -310,18 +312,18 @@ def _pair(key: RowKey) -> tuple[str, str]:
     return key.partition, key.row
 
 
-def _restless(model: EntityType[Any], key: RowKey) -> StoreBusyError:
+def _kept_changing(model: EntityType[Any], key: RowKey) -> StoreBusyError:
     return StoreBusyError(
         "TooManyConflicts",
-        f"The {model.name} to be moved did not stand still.",
+        f"The {model.name} to be moved kept changing; gave up after {ROUNDS_MAX} attempts.",
         facts={"partition_key": key.partition, "row_key": key.row},
     )
 
 
-def _taken(model: EntityType[Any], target: RowKey) -> EntityExistsError:
+def _target_exists(model: EntityType[Any], target: RowKey) -> EntityExistsError:
     return EntityExistsError(
         "EntityAlreadyExists",
-        f"Under the target's keys there is another {model.name}.",
+        f"Another {model.name} has the target keys.",
         facts={"partition_key": target.partition, "row_key": target.row},
         hint="Delete it first, or move to other keys.",
     )

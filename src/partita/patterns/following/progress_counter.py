@@ -1,7 +1,7 @@
-"""A tally of work that is done side by side: progress is told of each piece, in order.
+"""Count work that is done in parallel, and report the progress in order.
 
-Steps that run at once are threads in the synchronous face: without a lock two of them would
-count the same number, and a bar would go backwards.
+Parallel steps are threads in the synchronous API: without a lock, two of them could report the same
+number or a smaller one later.
 """
 
 import threading
@@ -11,8 +11,8 @@ Progress = Callable[[int], object]
 """Called with the number of entities done so far."""
 
 
-class Tally:
-    """How many are done; whoever watches is told one number at a time, each larger."""
+class ProgressCounter:
+    """The number of finished entities, reported in increasing order."""
 
     def __init__(self, progress: Progress, done: int = 0) -> None:
         self.done = done

@@ -1,4 +1,4 @@
-"""Rotation of encryption keys: content keys are wrapped anew, what is sealed stays as it is."""
+"""Rotation of encryption keys: content keys are wrapped again, sealed values stay unchanged."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from partita.errors import EncryptionKeyError, EntityNotFoundError, ETagMismatchError
-from partita.patterns.encryption import sealing as encryption
+from partita.patterns.encryption import sealing
 from partita.patterns.protocol.calls import (
     GetRow,
     QueryRows,
@@ -26,9 +26,9 @@ Progress = Callable[[int], object]
 
 
 def rotate(context: Context, model: EntityType[Any], progress: Progress) -> Steps[int]:
-    """Wrap the content keys of all rows of a type anew, copies included; return how many.
+    """Wrap the content keys of all rows of a type again, copies included; return how many.
 
-    The tables of its periods are among them, if the database was told of the series.
+    This includes the period tables of the series that the database knows.
     """
     indexes = [index for each in model.family() for index in each.all_indexes()]
     tables = {model.table, *(index.table for index in indexes)}
@@ -39,7 +39,7 @@ def rotate(context: Context, model: EntityType[Any], progress: Progress) -> Step
 
 
 def rotate_series(context: Context, series: TableSeries, progress: Progress) -> Steps[int]:
-    """Wrap the content keys in all tables of a series anew; return how many."""
+    """Wrap the content keys in all tables of a series again; return how many."""
     tables = yield from series.tables()
     return (yield from _rotate_tables(context, tables, progress))
 
@@ -48,13 +48,13 @@ def _rotate_tables(context: Context, tables: Sequence[str], progress: Progress) 
     done = 0
     for table in tables:
         rotate_one = partial(_rotate_table, context, progress, done)
-        # A table that is missing, or dropped meanwhile because its period is over, has no rows.
+        # A missing table, or one dropped because its period is over, has no rows.
         done += sum((yield from read_each([table], rotate_one)))
     return done
 
 
 def _rotate_table(context: Context, progress: Progress, before: int, table: str) -> Steps[int]:
-    query = QueryRows(table, select=("PartitionKey", "RowKey", encryption.SEAL))
+    query = QueryRows(table, select=("PartitionKey", "RowKey", sealing.SEAL))
     done = 0
     while True:
         page = yield from ask(query)
@@ -68,28 +68,28 @@ def _rotate_table(context: Context, progress: Progress, before: int, table: str)
 
 
 def _rotate_row(context: Context, table: str, row: Row) -> Steps[bool]:
-    """Rewrap one row under its etag: over a newer write it would make that one unreadable."""
+    """Rewrap one row under its etag: over a newer write, the wrapped key would be wrong."""
     keyring = context.keyring
     if keyring is None:
         raise EncryptionKeyError(
             "KeyringMissing",
             "Keys cannot be rotated without a keyring.",
-            hint="Give connect(..., keyring=...) one that holds the old key and the new.",
+            hint="Pass connect(..., keyring=...) a keyring with the old key and the new one.",
         )
     found: Row | None = row
     while found is not None:
-        metadata = found.properties.get(encryption.SEAL)
+        metadata = found.properties.get(sealing.SEAL)
         if not isinstance(metadata, str):
             return False
-        wrapped = encryption.rewrap(metadata, keyring)
+        wrapped = sealing.rewrap(metadata, keyring)
         if wrapped == metadata:
             return False
         key = RowKey(found.key.partition, found.key.row)
-        operation = RowOperation(Verb.MERGE, Row(key, {encryption.SEAL: wrapped}), found.etag)
+        operation = RowOperation(Verb.MERGE, Row(key, {sealing.SEAL: wrapped}), found.etag)
         try:
             yield from ask(WriteRows(table, (operation,)))
         except (ETagMismatchError, EntityNotFoundError):
-            found = yield from ask(GetRow(table, key, (encryption.SEAL,)))
-            continue  # because somebody wrote it meanwhile, perhaps with the new key
+            found = yield from ask(GetRow(table, key, (sealing.SEAL,)))
+            continue  # because it was written since, perhaps with the new key
         return True
     return False

@@ -1,8 +1,8 @@
-"""What an outbox entry names and this program does not know: it is a newer program's to do.
+"""Names in outbox entries that this program does not know: they are left to a newer program.
 
-Nothing stored tells a view that is new from one that is gone. So a worker does what it knows,
-and leaves the rest of the entry where it is; only who says so (`forget`) takes it away. An index
-has a state, which does tell: one without any, or a disabled one, is gone.
+Nothing stored distinguishes a new view from a removed one. So a worker does the work that it knows
+and leaves the rest in the entry; only `forget` removes it. An index does have a stored state:
+without one, or disabled, it was removed.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from partita.patterns.writing.outbox_entry import Kind
 
 
 def unknown_of(context: Context, names: Iterable[str]) -> Steps[frozenset[str]]:
-    """Return those names of entries (`outbox.names_in`) that are to be left to others."""
+    """Return the names (`outbox_entry.names_in`) that must be left to a newer program."""
     found: set[str] = set()
     for name in sorted(names):
         kind, _, rest = name.partition(":")
@@ -38,24 +38,24 @@ def _is_known(context: Context, kind: Kind, rest: str) -> bool:
             fields = [] if model is None else [each.fields for each in model.family()]
             return any(
                 field_name in each and each[field_name].derived is not None for each in fields
-            ) or _is_watched(context, rest)
+            ) or _is_read_by_derived_field(context, rest)
         case Kind.VIEW:
             owner, _, view_name = rest.partition("@")
             model = context.models.get(owner)
-            # Of a type that is not known the type says it all.
+            # If the type is unknown, the name of the type is reported instead.
             return model is None or any(view.name == view_name for view in model.all_views())
         case _:
             return rest in context.models
 
 
-def _is_watched(context: Context, name: str) -> bool:
-    """Tell whether a field of an owner follows a type that is known, declared after it was."""
+def _is_read_by_derived_field(context: Context, name: str) -> bool:
+    """Return whether a derived field reads a registered type, declared after that type."""
     watchers = (each for model in context.models.values() for each in model.watchers())
     return any(each.name == name for each in watchers)
 
 
 def _is_index_known(context: Context, rest: str) -> Steps[bool]:
-    """Look for the state of an index that is not declared here: one that lives is somebody's."""
+    """Return whether an index is declared here or removed; its stored state tells."""
     owner, _, index_name = rest.partition("@")
     model = context.models.get(owner)
     if model is None or any(index.name == index_name for index in model.all_indexes()):
@@ -67,13 +67,13 @@ def _is_index_known(context: Context, rest: str) -> Steps[bool]:
     return True
 
 
-def left_to_others(reference: OutboxReference, names: Iterable[str]) -> UnknownTypeError:
-    """Return what is said of an entry that could not be done to its end."""
-    told = ", ".join(sorted(names))
+def unknown_names(reference: OutboxReference, names: Iterable[str]) -> UnknownTypeError:
+    """Return the error for an entry whose work could not be completed."""
+    names_text = ", ".join(sorted(names))
     return UnknownTypeError(
         "EntryUnknown",
-        f"An outbox entry names what this program does not know: {told}.",
+        f"An outbox entry names what is not declared in this program: {names_text}.",
         facts={"table": reference.table, "partition_key": reference.key.partition},
-        hint="A worker with the newer program does it; let this one know all types and "
-        "transactions. What is declared no more: db.forget(...).",
+        hint="Run a worker with the newer program, or register all types and transactions in this "
+        "one. Remove names that are not declared any more with db.forget(...).",
     )

@@ -1,11 +1,10 @@
-"""The worker: takes hints and started transactions from queues, and sweeps for lost hints.
+"""The worker: processes hints and started transactions from queues, and sweeps for lost hints.
 
-A message is deleted only after its work is done, and renewed while it goes on; work that keeps
-failing goes to the poison queue with the reason. Everything it does may be done twice.
+A message is deleted after its work is done, and its claim is renewed while the work is in progress.
+Work that keeps failing is moved to the poison queue with the reason. All work may be done twice.
 
-Each message has its own outcome. `work` claims a message only when it is about to be tried, so
-that the delivery count of a message is the number of times that it was tried, also when the
-process ends.
+Each message has its own outcome. `work` claims a message immediately before it is processed, so
+that the delivery count of a message is the number of attempts, even if the process ends.
 """
 
 import contextlib
@@ -32,10 +31,9 @@ from partita.patterns.following.eventual_transactions import (
     find_transaction,
 )
 from partita.patterns.following.moving import finish_move
-from partita.patterns.following.unknown_work import left_to_others, unknown_of
+from partita.patterns.following.unknown_work import unknown_names, unknown_of
 from partita.patterns.protocol.calls import (
     Beside,
-    Call,
     CreateQueue,
     DeleteMessage,
     GetRow,
@@ -55,29 +53,31 @@ from partita.patterns.protocol.calls import (
 from partita.patterns.protocol.untrusted_json import decode
 from partita.patterns.protocol.values import Row
 from partita.patterns.types.row_layout import SWEPT_KEY
-from partita.patterns.writing import outbox_entry as outbox
+from partita.patterns.writing import outbox_entry
 from partita.patterns.writing.context import Context, OutboxReference
+from partita.patterns.writing.load import read_all_rows
+from partita.patterns.writing.write import put_message
 from partita.queues.limits import MESSAGE_BYTES_MAX
 from partita.ticks import TICKS_PER_SECOND
 
-RENEWAL_LOOK_SECONDS = 0.01
-"""How often who has done a message looks whether its renewal was answered."""
+RENEWAL_WAIT_SECONDS = 0.01
+"""The interval at which a finished message waits for the answer to its renewal."""
 RECEIVED_MAX = 16
-"""Messages of one queue that `work` takes, one after the other."""
+"""The most messages of one queue that `work` processes, one after the other."""
 HINT_SECONDS_MAX = 3600.0
-"""The longest time after which the hint of an entry comes back that was left to others."""
+"""The longest delay of the hint of an entry that was left to a newer program."""
 REASON_CHARACTERS_MAX = 2048
 CUT_CHARACTERS = MESSAGE_BYTES_MAX // 8
-"""What is kept of a poisonous message that leaves no room for its reason: as JSON a character
-takes six bytes at most."""
+"""Characters that are kept of a poison message that is too long to add its reason. In JSON a
+character takes at most six bytes."""
 
 _SWEPT_BEFORE = "Before"
 _LEFT = (UnknownTypeError, NewerVersionError)
-"""Of an entry these mean that a newer program has written it, and can do it."""
+"""For an entry, these errors mean that a newer program wrote it and can process it."""
 
 
 class Trouble(msgspec.Struct, frozen=True):
-    """Work that failed: it is tried again, left to others, or was put aside."""
+    """Work that failed: it is retried, left to a newer program, or moved to the poison queue."""
 
     queue: str
     """Empty for an outbox entry that a sweep found."""
@@ -87,11 +87,11 @@ class Trouble(msgspec.Struct, frozen=True):
     is_poison: bool
     error: Exception
     is_left: bool = False
-    """A newer program can do it, this one cannot."""
+    """Skipped: it needs a newer version of this program."""
 
     @property
     def reason(self) -> str:
-        """What was raised, by its code or its class."""
+        """The error with its code or class."""
         error = self.error
         return str(error) if isinstance(error, PartitaError) else f"{type(error).__name__}: {error}"
 
@@ -105,7 +105,7 @@ class Report(msgspec.Struct):
     poisoned: int = 0
     troubles: list[Trouble] = []
     left: int = 0
-    """Entries with something that this program does not know: they wait for a newer one."""
+    """Entries that were skipped: they need a newer version of this program."""
 
     @property
     def is_idle(self) -> bool:
@@ -114,63 +114,63 @@ class Report(msgspec.Struct):
 
 
 def do_entry(context: Context, reference: OutboxReference) -> Steps[bool]:
-    """Do what an outbox entry asks for, then remove it. False: it was done before.
+    """Do the work of an outbox entry, then remove the entry. False: it was done before.
 
-    What this program does not know stays in the entry, and UnknownTypeError says so. A part that
-    fails does not prevent the others from being done, and stays in the entry.
+    Work that this program does not know stays in the entry, and UnknownTypeError is raised. A part
+    that fails stays in the entry and does not prevent the other parts.
     """
     row = yield from ask(GetRow(reference.table, reference.key))
     if row is None:
         context.forget(reference)
         return False
-    whole = outbox.read_entry(row)
-    unknown = yield from unknown_of(context, outbox.names_in(whole))
-    entry = outbox.without(whole, unknown) if unknown else whole
-    rest = outbox.only(whole, unknown) if unknown else outbox.Entry()
+    whole = outbox_entry.read_entry(row)
+    unknown = yield from unknown_of(context, outbox_entry.names_in(whole))
+    entry = outbox_entry.without(whole, unknown) if unknown else whole
+    rest = outbox_entry.only(whole, unknown) if unknown else outbox_entry.Entry()
     errors: list[Exception] = []
     for part, steps in _parts_of(context, reference, entry):
         try:
             yield from steps
         except Exception as error:  # noqa: BLE001 - users' functions raise anything
             errors.append(error)
-            rest = outbox.joined(rest, part)
+            rest = outbox_entry.joined(rest, part)
     if errors:
-        if rest != whole and not rest.moves:  # a move has notes of its own in the entry
-            yield from outbox.entry_shortening(reference.table, row, rest)
+        if rest != whole and not rest.moves:  # a move keeps notes in the entry
+            yield from outbox_entry.entry_shortening(reference.table, row, rest)
         raise errors[0]
     if unknown:
-        if not entry.is_empty:  # else there is nothing that need not be done again
-            yield from outbox.entry_shortening(reference.table, row, rest)
-        raise left_to_others(reference, unknown)
-    yield from outbox.entry_removal(reference)
+        if not entry.is_empty:  # else nothing was done
+            yield from outbox_entry.entry_shortening(reference.table, row, rest)
+        raise unknown_names(reference, unknown)
+    yield from outbox_entry.entry_removal(reference)
     context.forget(reference)
     return True
 
 
 def _parts_of(
-    context: Context, reference: OutboxReference, entry: outbox.Entry
-) -> Iterator[tuple[outbox.Entry, Steps[None]]]:
+    context: Context, reference: OutboxReference, entry: outbox_entry.Entry
+) -> Iterator[tuple[outbox_entry.Entry, Steps[None]]]:
     for touched in entry.touched:
-        yield outbox.Entry(touched=[touched]), settle(context, touched)
+        yield outbox_entry.Entry(touched=[touched]), settle(context, touched)
     for move in entry.moves:
-        yield outbox.Entry(moves=[move]), _move(context, move, reference)
+        yield outbox_entry.Entry(moves=[move]), _move(context, move, reference)
     for step in entry.started:
         started = Started(step.transaction, step.arguments)
-        yield outbox.Entry(started=[step]), do_transaction(context, started)
+        yield outbox_entry.Entry(started=[step]), do_transaction(context, started)
 
 
-def _move(context: Context, move: outbox.Move, reference: OutboxReference) -> Steps[None]:
+def _move(context: Context, move: outbox_entry.Move, reference: OutboxReference) -> Steps[None]:
     with contextlib.suppress(EntityExistsError, UniqueViolationError):
-        # Its target is taken: the entity stays where it was, without a mark.
+        # The target exists: the entity stays at its source, without a mark.
         yield from finish_move(context, move, reference)
 
 
 def do_transaction(context: Context, started: Started) -> Steps[None]:
-    """Run the steps of an eventually consistent transaction, in order, from the first."""
+    """Run all steps of an eventually consistent transaction in order."""
     transaction: EventualTransaction = find_transaction(context, started.transaction)
     arguments = _arguments_of(started)
     for step in transaction.steps:
-        yield from ask(Invoke(step, (context.face, arguments)))
+        yield from ask(Invoke(step, (context.database, arguments)))
 
 
 def _arguments_of(started: Started) -> dict[str, Any]:
@@ -189,26 +189,26 @@ def _arguments_of(started: Started) -> dict[str, Any]:
 
 
 def work(context: Context, queue: str, report: Report, count: int = RECEIVED_MAX) -> Steps[int]:
-    """Take and do up to `count` messages of one queue; return how many there were.
+    """Process up to `count` messages of one queue; return how many there were.
 
-    An error that is not one of Partita is raised after the last of them.
+    Errors of the application are raised after the last message.
     """
     start = len(report.troubles)
     taken = yield from _take(context, queue, report, count)
-    _raise_foreign(report, start)
+    _raise_application_error(report, start)
     return taken
 
 
 def work_queues(context: Context, queues: Sequence[str], report: Report) -> Steps[None]:
-    """Take and do messages of several queues, as `work` does of one."""
+    """Process messages of several queues, as `work` does for one."""
     start = len(report.troubles)
     for queue in queues:
         yield from _take(context, queue, report, RECEIVED_MAX)
-    _raise_foreign(report, start)
+    _raise_application_error(report, start)
 
 
 def _take(context: Context, queue: str, report: Report, count: int) -> Steps[int]:
-    """Claim messages one at a time, and do each before the next is claimed."""
+    """Claim messages one at a time, and process each before the next is claimed."""
     for taken in range(count):
         messages = yield from receive(context, queue, 1)
         if not messages:
@@ -217,15 +217,15 @@ def _take(context: Context, queue: str, report: Report, count: int) -> Steps[int
     return count
 
 
-def _raise_foreign(report: Report, start: int) -> None:
-    """Raise the first error of the application's own functions that is to be tried again."""
+def _raise_application_error(report: Report, start: int) -> None:
+    """Raise the first error of the application's functions that will be retried."""
     for trouble in report.troubles[start:]:
         if not trouble.is_poison and not isinstance(trouble.error, PartitaError):
             raise trouble.error
 
 
 def receive(context: Context, queue: str, count: int) -> Steps[tuple[Message, ...]]:
-    """Claim messages of a queue; one that is missing is made."""
+    """Claim messages of a queue; create the queue if it does not exist."""
     try:
         return (yield from ask(ReceiveMessages(queue, count, context.options.visibility)))
     except QueueNotFoundError:
@@ -236,25 +236,25 @@ def receive(context: Context, queue: str, count: int) -> Steps[tuple[Message, ..
 def do_messages(
     context: Context, queue: str, messages: Sequence[Message], report: Report
 ) -> Steps[None]:
-    """Do claimed messages in turn, and note in the report those that fail.
+    """Process claimed messages in turn, and record failures in the report.
 
-    The claims of those that wait are renewed as well.
+    The claims of waiting messages are renewed as well.
     """
     claims = _Claims({message.id: message for message in messages})
     if claims.held:
         doing = _do_held(context, queue, claims, report)
-        yield from ask(Beside(doing, _keep(context, queue, claims)))
+        yield from ask(Beside(doing, _renew_claims(context, queue, claims)))
 
 
 class _Claims(msgspec.Struct):
-    """The messages of a worker. One part does them, another renews them beside it."""
+    """The claimed messages of a worker: one task processes them, another renews the claims."""
 
     held: dict[str, Message]
-    """What is still to be done, by id, with the newest receipts."""
+    """The messages still to be processed, by id, with the newest receipts."""
     renewing: set[str] = set()
-    """Those whose renewal was sent and not answered: which receipt is good is not known."""
+    """Messages whose renewal was sent and not answered: the valid receipt is unknown."""
     renewed: dict[str, Message] = {}
-    """Their newest receipts, also of those that were done meanwhile."""
+    """The newest receipts, including those of finished messages."""
 
 
 def _do_held(context: Context, queue: str, claims: _Claims, report: Report) -> Steps[None]:
@@ -262,17 +262,17 @@ def _do_held(context: Context, queue: str, claims: _Claims, report: Report) -> S
     for name in list(held):
         message = held.get(name)
         if message is None:
-            continue  # because its claim was lost while it waited: another worker has it
+            continue  # because its claim was lost while it waited: another worker processes it
         try:
             if (yield from _is_finished(context, queue, message, report)):
                 yield from _delete(queue, message, claims)
-        except Exception as error:  # noqa: BLE001 - neither put aside nor deleted: it comes back
+        except Exception as error:  # noqa: BLE001 - not deleted: it is delivered again
             _note(report, _trouble_of(queue, message, error))
         held.pop(name, None)
 
 
 def _is_finished(context: Context, queue: str, message: Message, report: Report) -> Steps[bool]:
-    """Do one message. False: it failed, and is seen again when its claim ends."""
+    """Process one message. False: it failed, and is delivered again when its claim ends."""
     try:
         _check_deliveries(context, message)
         yield from _do_text(context, queue, message, report)
@@ -290,7 +290,7 @@ def _is_finished(context: Context, queue: str, message: Message, report: Report)
 def _delete(queue: str, message: Message, claims: _Claims) -> Steps[None]:
     claims.held.pop(message.id, None)
     while message.id in claims.renewing:
-        yield from ask(Sleep(RENEWAL_LOOK_SECONDS))
+        yield from ask(Sleep(RENEWAL_WAIT_SECONDS))
     yield from ask(DeleteMessage(queue, claims.renewed.get(message.id, message)))
 
 
@@ -317,7 +317,7 @@ def _check_deliveries(context: Context, message: Message) -> None:
     if message.dequeue_count > context.options.deliveries_max:
         raise UsageError(
             "DeliveriesExceeded",
-            "The message was taken more often than allowed, and never finished.",
+            "The message was delivered more often than allowed and never finished.",
             facts={"taken": message.dequeue_count},
         )
 
@@ -329,26 +329,27 @@ def _do_text(context: Context, queue: str, message: Message, report: Report) -> 
         report.transactions += 1
         return
     try:
-        reference = outbox.read_hint(message.text)
+        reference = outbox_entry.read_hint(message.text)
     except msgspec.DecodeError as error:
         raise UsageError(
             "MessageNotUnderstood",
-            "The message is neither a hint of the outbox nor a started transaction.",
-            hint="Let nothing else use this queue.",
+            "The message is neither an outbox hint nor a started transaction.",
+            hint="Use this queue for nothing else.",
         ) from error
     try:
         if (yield from do_entry(context, reference)):
             report.entries += 1
     except _LEFT as error:
-        # Before the message goes. Its deliveries are not counted: it is no poison to others.
+        # Put the new hint before the message is deleted. Its deliveries are not counted: the entry
+        # is not poison to a newer program.
         yield from ask(PutMessage(queue, message.text, _hint_delay(context, reference)))
         _note(report, _trouble_of(queue, message, error, is_left=True))
 
 
 def _hint_delay(context: Context, reference: OutboxReference) -> float:
-    """Return after how long to look again: so long as the entry has waited, so that it doubles."""
-    ticks = max(context.clock.ticks() - outbox.written_at(reference.key), 0)
-    waited = ticks / TICKS_PER_SECOND  # a key may say any number: of the future it is none
+    """Return the delay before the next attempt: the age of the entry, so that it doubles."""
+    ticks = max(context.clock.ticks() - outbox_entry.written_at(reference.key), 0)
+    waited = ticks / TICKS_PER_SECOND  # 0 for a key with a time in the future
     return min(max(waited, context.options.visibility), HINT_SECONDS_MAX)
 
 
@@ -359,12 +360,12 @@ def _started(text: str) -> Started | None:
         return None
 
 
-def _keep(context: Context, queue: str, claims: _Claims) -> Steps[None]:
-    """Renew the claims of messages until they are lost or done."""
+def _renew_claims(context: Context, queue: str, claims: _Claims) -> Steps[None]:
+    """Renew the claims of messages until they are lost or finished."""
     while True:
         yield from ask(Sleep(context.options.visibility / 2))
         for name in list(claims.held):
-            # Before the look: with threads, whoever takes it away must see that it is renewed.
+            # Mark it before reading `held`: a thread that removes the message must see the renewal.
             claims.renewing.add(name)
             try:
                 yield from _renew(context, queue, claims, name)
@@ -381,27 +382,23 @@ def _renew(context: Context, queue: str, claims: _Claims, name: str) -> Steps[No
         claims.held.pop(name, None)
         return
     claims.renewed[name] = renewed
-    if name in claims.held:  # else it was done meanwhile
+    if name in claims.held:  # else it was finished during the renewal
         claims.held[name] = renewed
 
 
 def _poison(context: Context, message: Message, reason: str) -> Steps[None]:
-    told: dict[str, object] = {
+    described: dict[str, object] = {
         "text": message.text,
         "deliveries": message.dequeue_count,
         "reason": reason[:REASON_CHARACTERS_MAX],
     }
-    text = msgspec.json.encode(told)
+    text = msgspec.json.encode(described)
     if len(text) > MESSAGE_BYTES_MAX:
-        # It would be refused and come back for ever: better a part of it in the poison queue.
-        text = msgspec.json.encode(told | {"text": message.text[:CUT_CHARACTERS], "is_cut": True})
-    queue = context.options.poison_queue
-    call: Call[Any] = PutMessage(queue, text.decode())
-    try:
-        yield from ask(call)
-    except QueueNotFoundError:
-        yield from ask(CreateQueue(queue))
-        yield from ask(call)
+        # The queue would refuse it and it would be delivered again: store a part of it instead.
+        text = msgspec.json.encode(
+            described | {"text": message.text[:CUT_CHARACTERS], "is_cut": True}
+        )
+    yield from put_message(PutMessage(context.options.poison_queue, text.decode()))
 
 
 # ---------------------------------------------------------------------------------------------
@@ -409,12 +406,12 @@ def _poison(context: Context, message: Message, reason: str) -> Steps[None]:
 
 
 def outbox_tables(context: Context) -> list[str]:
-    """Return the tables in which outbox entries may lie."""
+    """Return the tables that may hold outbox entries."""
     return sorted({model.table for model in context.models.values()})
 
 
 def find_entries(table: str, *, before: int | None = None) -> Steps[list[OutboxReference]]:
-    """List outbox entries of a table, those written before a tick only. It scans the table."""
+    """List the outbox entries of a table that were written before a tick. Scans the table."""
     rows = yield from entry_rows(table, before=before, select=("PartitionKey", "RowKey"))
     return [OutboxReference(table, row.key) for row in rows]
 
@@ -422,35 +419,31 @@ def find_entries(table: str, *, before: int | None = None) -> Steps[list[OutboxR
 def entry_rows(
     table: str, *, before: int | None = None, select: tuple[str, ...] | None = None
 ) -> Steps[list[Row]]:
-    """Read the outbox entries of a table, those written before a tick only."""
-    end = outbox.OUTBOX_END if before is None else outbox.first_at(before)
-    query = QueryRows(table, f"RowKey ge '{outbox.OUTBOX_PREFIX}' and RowKey lt '{end}'", select)
-    found: list[Row] = []
-    while True:
-        try:
-            page = yield from ask(query)
-        except TableNotFoundError:
-            return found  # because who has no table has nothing left to do
-        found += page.rows
-        if page.continuation is None:
-            return found
-        query = msgspec.structs.replace(query, continuation=page.continuation)
+    """Read the outbox entries of a table that were written before a tick."""
+    end = outbox_entry.OUTBOX_END if before is None else outbox_entry.first_at(before)
+    query = QueryRows(
+        table, f"RowKey ge '{outbox_entry.OUTBOX_PREFIX}' and RowKey lt '{end}'", select
+    )
+    try:
+        return (yield from read_all_rows(query))
+    except TableNotFoundError:
+        return []
 
 
 def count_unknown(context: Context, rows: Sequence[Row]) -> Steps[dict[str, int]]:
-    """Return what entries name and this program does not know, and how many entries do so."""
+    """Return the names in entries that this program does not know, with the number of entries."""
     named: list[frozenset[str]] = []
     for row in rows:
-        with contextlib.suppress(DamageError):  # which a worker tells of
-            named.append(outbox.names_in(outbox.read_entry(row)))
+        with contextlib.suppress(DamageError):  # a worker reports it
+            named.append(outbox_entry.names_in(outbox_entry.read_entry(row)))
     unknown = yield from unknown_of(context, frozenset[str]().union(*named))
     return {name: sum(name in names for names in named) for name in sorted(unknown)}
 
 
 def forget(context: Context, names: Collection[str]) -> Steps[int]:
-    """Take names out of all waiting entries that this program does not know; return how many.
+    """Remove unknown names from all waiting entries; return how many entries had them.
 
-    Who says so knows that they are declared no more, and by no newer program either.
+    The caller knows that they are not declared any more, not even by a newer program.
     """
     done = 0
     for table in outbox_tables(context):
@@ -461,14 +454,18 @@ def forget(context: Context, names: Collection[str]) -> Steps[int]:
 
 
 def _forget_in(context: Context, table: str, row: Row, names: frozenset[str]) -> Steps[bool]:
-    """Take names out of one entry, as it is by then: a worker may have cut it down meanwhile."""
+    """Remove names from one entry in its current form: a worker may have shortened it."""
     found: Row | None = row
     while found is not None:
-        entry = outbox.read_entry(found)
-        gone = yield from unknown_of(context, outbox.names_in(entry) & names)
+        entry = outbox_entry.read_entry(found)
+        gone = yield from unknown_of(context, outbox_entry.names_in(entry) & names)
         if not gone:
             return False
-        if (yield from outbox.entry_shortening(table, found, outbox.without(entry, gone))):
+        if (
+            yield from outbox_entry.entry_shortening(
+                table, found, outbox_entry.without(entry, gone)
+            )
+        ):
             return True
         found = yield from ask(GetRow(table, row.key))
     return False
@@ -477,12 +474,12 @@ def _forget_in(context: Context, table: str, row: Row, names: frozenset[str]) ->
 def sweep(
     context: Context, report: Report, *, age: float = 60.0, unless_within: float = 0.0
 ) -> Steps[None]:
-    """Do every outbox entry that is older than `age` seconds: hints may have been lost.
+    """Process every outbox entry that is older than `age` seconds, because hints may be lost.
 
-    An entry that fails is reported and left for the next sweep: it must not keep those behind
-    it from being done. A table that another worker has swept clean up to `unless_within` seconds
-    ago is passed over: many workers then cost the scans of one. Any table may hold entries, for
-    moves and transactions need nothing that follows a type, so that none is left out for good.
+    An entry that fails is reported and left for the next sweep, so that it does not block later
+    entries. A table is skipped if another worker swept it without failures within the last
+    `unless_within` seconds: many workers then cost the scans of one. All tables are swept, because
+    moves and transactions also exist for types without followers.
     """
     before = context.clock.ticks() - round(age * TICKS_PER_SECOND)
     for table in outbox_tables(context):
@@ -495,9 +492,9 @@ def sweep(
 
 
 def _is_swept(table: str, before: int, unless_within: float) -> Steps[bool]:
-    """Look whether at most so many seconds of entries came after a clean sweep.
+    """Return whether the last clean sweep of a table was recent enough.
 
-    A mark of a clock that is ahead of ours by more than that is not believed.
+    A mark from a clock that is further ahead than that is ignored.
     """
     with contextlib.suppress(TableNotFoundError):
         row = yield from ask(GetRow(table, SWEPT_KEY))
@@ -508,17 +505,17 @@ def _is_swept(table: str, before: int, unless_within: float) -> Steps[bool]:
 
 
 def _note_sweep(table: str, before: int) -> Steps[None]:
-    """Write down that no entry is left that was written before a tick."""
-    noted = Row(SWEPT_KEY, {outbox.TYPE_PROPERTY: "~sweep", _SWEPT_BEFORE: before})
+    """Record that all entries written before a tick are done."""
+    noted = Row(SWEPT_KEY, {outbox_entry.TYPE_PROPERTY: "~sweep", _SWEPT_BEFORE: before})
     with contextlib.suppress(TableNotFoundError):
         yield from ask(WriteRows(table, (RowOperation(Verb.UPSERT_REPLACE, noted),)))
 
 
 def drain(context: Context, report: Report, *, with_sweep: bool = True) -> Steps[None]:
-    """Do everything that is to be done now: own entries, messages, and what a sweep finds.
+    """Process everything that waits: own entries, messages, and the entries that a sweep finds.
 
-    Entries and messages that fail do not prevent the others from being done. At the end the
-    first error of an entry is raised, or of a message if it is not an error of Partita.
+    Entries and messages that fail do not prevent the others. At the end the first error of an entry
+    is raised, or of a message if it is an error of the application.
     """
     start = len(report.troubles)
     failed: dict[OutboxReference, Exception] = {}
@@ -539,13 +536,13 @@ def drain(context: Context, report: Report, *, with_sweep: bool = True) -> Steps
             break
     for error in failed.values():
         raise error
-    _raise_foreign(report, start)
+    _raise_application_error(report, start)
 
 
 def _do_all(
     context: Context, entries: Sequence[OutboxReference], report: Report
 ) -> Steps[dict[OutboxReference, Exception]]:
-    """Do entries, and return those that failed."""
+    """Process entries, and return those that failed."""
     failed: dict[OutboxReference, Exception] = {}
     for reference in entries:
         try:
@@ -553,6 +550,6 @@ def _do_all(
                 report.entries += 1
         except Exception as error:  # noqa: BLE001 - users' functions raise anything
             failed[reference] = error
-            told, is_left = outbox.hint(reference), isinstance(error, _LEFT)
-            _note(report, Trouble("", told, 0, is_poison=False, error=error, is_left=is_left))
+            described, is_left = outbox_entry.hint(reference), isinstance(error, _LEFT)
+            _note(report, Trouble("", described, 0, is_poison=False, error=error, is_left=is_left))
     return failed

@@ -50,8 +50,8 @@ def is_legal(text: str) -> bool:
     return fits(text) and not _ILLEGAL.search(text)
 
 
-def fits(text: str, spare: int = 0) -> bool:
-    return edm.utf16_length(text) <= limits.KEY_CHARACTERS_MAX - spare
+def fits(text: str) -> bool:
+    return edm.utf16_length(text) <= limits.KEY_CHARACTERS_MAX
 
 
 def successor(prefix: str) -> str | None:

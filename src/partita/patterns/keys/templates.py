@@ -30,7 +30,7 @@ from partita.patterns.keys.key_text import (
     successor,
 )
 from partita.patterns.keys.template_parser import TemplateText
-from partita.tables import limits
+from partita.tables import edm, limits
 
 __all__ = ["Bounds", "KeyTemplate", "Role", "Spread"]
 
@@ -272,8 +272,9 @@ class KeyTemplate(msgspec.Struct, frozen=True, eq=False):
 
     def _check(self, key: str) -> None:
         spare = WIDE_SUFFIX_CHARACTERS_MAX if self.reserve_tilde else 0
-        if not fits(key, spare):
-            raise too_long(limits.KEY_CHARACTERS_MAX - spare)
+        characters_max = limits.KEY_CHARACTERS_MAX - spare
+        if edm.utf16_length(key) > characters_max:
+            raise too_long(characters_max)
         # Behind an empty row key the mark of what follows would come first.
         is_empty = self.reserve_tilde and self.role == "row" and not key
         if key.startswith(RESERVED) or is_empty:

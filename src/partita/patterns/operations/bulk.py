@@ -1,9 +1,8 @@
-"""Writing and deleting many entities: grouped by partition, a few groups at once, at a rate.
+"""Writing and deleting many entities: grouped by partition, some groups in parallel, at a rate.
 
-Entities of one partition go in groups as large as the service takes, with everything that
-follows each of them; never two groups at once that write the same partition, so that they
-cannot delay each other. A group that is refused is tried in halves, so that only the guilty one
-fails.
+Entities of one partition are written in groups as large as the service accepts, including their
+index rows. Two groups of one partition are never written at the same time, because they would delay
+each other. A group that is refused is split in halves, so that only the faulty entity fails.
 """
 
 from collections.abc import Sequence
@@ -18,12 +17,12 @@ from partita.errors import (
     ThrottledError,
     UsageError,
 )
-from partita.patterns.following.progress_counter import Progress, Tally
+from partita.patterns.following.progress_counter import Progress, ProgressCounter
 from partita.patterns.operations.rate_limit import Rate
 from partita.patterns.operations.verbs import (
+    can_be_replaced_unread,
     change_of,
-    is_followed_by_nothing,
-    know_etag,
+    find_etag,
     remember,
     upsert,
 )
@@ -35,36 +34,36 @@ from partita.patterns.writing.write import Change, write
 from partita.tables import limits
 
 OTHER_OPERATIONS = 8
-"""Operations of a group that are left for owners of derived fields and the outbox."""
+"""Operations of a group that are reserved for owners of derived fields and the outbox."""
 BUSY_ATTEMPTS_MAX = 20
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """An entity that was not written, and why."""
+    """An entity that was not written, and the error."""
 
     entity: Any
     error: PartitaError
 
 
 class BulkOutcome(msgspec.Struct):
-    """What became of many entities: those that were written in their order, and the failures."""
+    """The outcome of a bulk write: the written entities in order, and the failures."""
 
     entities: list[Any] = []
     failures: list[Failure] = []
     cost: Cost = msgspec.field(default_factory=Cost)
-    """What it took; filled by the face that drove it."""
+    """The cost; set by the API that ran the steps."""
 
 
 Mode = Literal["save", "upsert", "delete"]
 
 
 def operations_of(context: Context, model: EntityType[Any]) -> int:
-    """Return how many operations a change of a type can take in a group."""
+    """Return the largest number of operations that a change of a type needs in a group."""
     local = sum(index.is_local for index in context.live_indexes(model))
     return model.layout.rows + 2 * local
 
 
-def write_all(  # noqa: PLR0913 - how many are written
+def write_all(  # noqa: PLR0913 - the options of a bulk write
     context: Context,
     model: EntityType[Any],
     entities: Sequence[Any],
@@ -99,7 +98,7 @@ class _Work:
         self._model = model
         self._mode = mode
         self._rate = rate
-        self._tally = Tally(progress)
+        self._counter = ProgressCounter(progress)
         self._written: dict[int, Any] = {}
         self._failed: dict[int, Failure] = {}
 
@@ -114,7 +113,7 @@ class _Work:
             yield from self._write_group(group)
 
     def _groups(self, members: Sequence[tuple[int, Change]]) -> list[list[tuple[int, Change]]]:
-        """Cut members into groups that fit; an entity that comes twice begins a new one."""
+        """Split members into groups; a second change of an entity begins a new group."""
         groups: list[list[tuple[int, Change]]] = [[]]
         keys = set[RowKey]()
         operations = 0
@@ -130,11 +129,11 @@ class _Work:
         return groups
 
     def _write_group(self, group: Sequence[tuple[int, Change]]) -> Steps[None]:
-        """Send a group; one that is refused is sent again in halves, down to the guilty one."""
+        """Send a group; if it is refused, send its halves, down to the entity that fails."""
         changes = [change for _, change in group]
         try:
             yield from self._wait(len(group))
-            saved = yield from self._patiently(changes)
+            saved = yield from self._send_with_retries(changes)
         except (ThrottledError, NotAuthorizedError, TableNotFoundError):
             raise
         except PartitaError as error:
@@ -148,7 +147,7 @@ class _Work:
         else:
             for (place, _), kept in zip(group, saved, strict=True):
                 self._written[place] = kept
-        self._tally.add(len(group))
+        self._counter.add(len(group))
 
     def _wait(self, count: int) -> Steps[None]:
         if self._rate is not None:
@@ -156,8 +155,8 @@ class _Work:
             if seconds > 0:
                 yield from ask(Sleep(seconds))
 
-    def _patiently(self, changes: Sequence[Change]) -> Steps[list[Any]]:
-        """Send again what the service was too busy for, when it says so or later each time."""
+    def _send_with_retries(self, changes: Sequence[Change]) -> Steps[list[Any]]:
+        """Retry when the service is busy, after the requested delay or with increasing delays."""
         for attempt in range(BUSY_ATTEMPTS_MAX):
             try:
                 return (yield from self._send(changes))
@@ -170,7 +169,7 @@ class _Work:
     def _send(self, changes: Sequence[Change]) -> Steps[list[Any]]:
         context, model = self._context, self._model
         if self._mode == "upsert" and not all(
-            is_followed_by_nothing(change.model) for change in changes
+            can_be_replaced_unread(change.model) for change in changes
         ):
             saved: list[Any] = []
             for change in changes:
@@ -187,9 +186,9 @@ class _Work:
                     raise UsageError(
                         "NotLoaded",
                         f"This {model.name} was neither loaded nor saved.",
-                        hint="Load what is to be deleted first, or delete the result of a query.",
+                        hint="Load the entities first, or delete the result of a query.",
                     )
-            yield from know_etag(context, change)
+            yield from find_etag(context, change)
         written = yield from write(context, changes)
         if self._mode == "delete":
             for change in changes:

@@ -1,4 +1,4 @@
-"""Atomic groups: what the caller collects, and how it is sent."""
+"""Atomic groups: the changes that the caller collects, and how they are sent."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,11 +13,11 @@ from partita.errors import (
     StoreBusyError,
 )
 from partita.patterns.following.eventual_transactions import EventualTransaction, start_message
-from partita.patterns.following.moving import load_at_rest
+from partita.patterns.following.moving import load_unmoving
 from partita.patterns.operations.verbs import (
     change_of,
     check_entity,
-    know_etag,
+    find_etag,
     patch_of,
     remember,
     upsert_of,
@@ -26,7 +26,7 @@ from partita.patterns.protocol.calls import Sleep, Steps, ask
 from partita.patterns.protocol.values import RowKey
 from partita.patterns.types.decorators import EntityType, entity_type
 from partita.patterns.types.projections import refuse_partial
-from partita.patterns.writing import outbox_entry as outbox
+from partita.patterns.writing import outbox_entry
 from partita.patterns.writing.context import Context
 from partita.patterns.writing.load import locate
 from partita.patterns.writing.merges import Merge
@@ -34,14 +34,14 @@ from partita.patterns.writing.write import Change, pause, write
 
 
 class _Removal(msgspec.Struct):
-    """A deletion that looks first: an entity that is not there is no failure."""
+    """A deletion that reads first: a missing entity is not an error."""
 
     model: EntityType[Any]
     key: RowKey
 
 
 class _Upsert(msgspec.Struct):
-    """A write that looks first: it is over whatever is stored."""
+    """A write that reads first, and has no condition."""
 
     model: EntityType[Any]
     entity: Any
@@ -58,30 +58,30 @@ class Collected:
         self._context = context
         self._table = model.table
         self._home = model.declaration.table
-        """Where the type says that it lies; the table of a period is another."""
+        """The declared table of the type; a period table is another one."""
         self._partition = partition
         self._changes: list[Wanted] = []
-        self._started: list[outbox.Step] = []
+        self._started: list[outbox_entry.Step] = []
         self._keys: set[RowKey] = set()
 
     def save(self, entity: Any) -> None:
         """Insert or replace, as `save` of the table does."""
-        change = change_of(self._here(self._type_of(entity)), entity)
+        change = change_of(self._in_this_table(self._type_of(entity)), entity)
         self._add(change.model, change.key, change)
 
     def upsert(self, entity: Any, *, merge: Merge) -> None:
-        """Write an entity whatever is stored, as `upsert` of the table does."""
-        own = check_entity(self._here(self._type_of(entity)), entity)
+        """Write an entity without a condition, as `upsert` of the table does."""
+        own = check_entity(self._in_this_table(self._type_of(entity)), entity)
         self._add(own, own.key(own.values(entity)), _Upsert(own, entity, merge))
 
     def patch(self, entity: Any, changes: Mapping[str, Any]) -> None:
-        """Change some fields of an entity that is still as it was loaded."""
-        change = patch_of(self._here(self._type_of(entity)), entity, changes)
+        """Change some fields of a loaded entity that is unchanged in storage."""
+        change = patch_of(self._in_this_table(self._type_of(entity)), entity, changes)
         self._add(change.model, change.key, change)
 
     def delete(self, entity: Any) -> None:
-        """Delete an entity that is still as it was loaded."""
-        model = check_entity(self._here(self._type_of(entity)), entity)
+        """Delete a loaded entity that is unchanged in storage."""
+        model = check_entity(self._in_this_table(self._type_of(entity)), entity)
         origin = model.origin(entity)
         if origin is None:
             raise GroupRuleError(
@@ -92,14 +92,14 @@ class Collected:
         self._add(model, origin.key, Change(model, origin, None, entity))
 
     def remove(self, model: EntityType[Any], key: RowKey) -> None:
-        model = self._here(model)
+        model = self._in_this_table(model)
         self._add(model, key, _Removal(model, key))
 
     def _type_of(self, entity: Any) -> EntityType[Any]:
         refuse_partial(entity)
         return entity_type(type(entity))
 
-    def _here(self, model: EntityType[Any]) -> EntityType[Any]:
+    def _in_this_table(self, model: EntityType[Any]) -> EntityType[Any]:
         return model.in_table(self._table) if model.table == self._home else model
 
     def start(self, transaction: EventualTransaction, arguments: Mapping[str, Any]) -> None:
@@ -107,19 +107,20 @@ class Collected:
         if self._table != self._home:
             raise GroupRuleError(
                 "PeriodHasNoOutbox",
-                "The table of a period is dropped with all that waits in it.",
+                "A group in a period table cannot start a transaction: its outbox is dropped "
+                "with the table.",
                 facts={"table": self._table},
-                hint="Start the transaction alone: db.start(...).",
+                hint="Start the transaction separately: db.start(...).",
             )
         started = start_message(transaction, dict(arguments))
-        self._started.append(outbox.Step(started.transaction, started.arguments))
+        self._started.append(outbox_entry.Step(started.transaction, started.arguments))
 
     def _add(self, model: EntityType[Any], key: RowKey, change: Wanted) -> None:
         self._check_place(model, key)
         if key in self._keys:
             raise GroupRuleError(
                 "InvalidDuplicateRow",
-                f"The group changes this {model.name} already.",
+                f"The group already changes this {model.name}.",
                 facts={"partition_key": key.partition, "row_key": key.row},
                 hint="Combine the changes into one, or use two groups.",
             )
@@ -132,7 +133,7 @@ class Collected:
         if model.table != self._table or key.partition != self._partition:
             raise GroupRuleError(
                 "PartitionMismatch",
-                "All entities of a group lie in one partition of one table.",
+                "All entities of a group must be in one partition of one table.",
                 facts={
                     "table": self._table,
                     "partition_key": self._partition,
@@ -148,13 +149,13 @@ class Collected:
             if attempt:
                 yield from ask(Sleep(pause(context, attempt)))
             changes: list[Change] = []
-            looked: set[int] = set()
+            read_here: set[int] = set()
             for wanted in self._changes:
-                change = yield from self._look(wanted)
+                change = yield from self._based_on_stored(wanted)
                 if change is None:
                     continue
                 if change is not wanted and not change.is_blind:
-                    looked.add(len(changes))
+                    read_here.add(len(changes))
                 changes.append(change)
             if not changes and not self._started:
                 return []
@@ -164,8 +165,8 @@ class Collected:
                 written = yield from write(context, changes, started=self._started)
             except (EntityExistsError, EntityNotFoundError, ETagMismatchError) as error:
                 place = error.facts.get("index", 0)
-                if place in looked:
-                    continue  # because what we looked at ourselves changed meanwhile
+                if place in read_here:
+                    continue  # because an entity read here changed in between
                 raise
             for change in changes:
                 if change.after is None and change.entity is not None:
@@ -177,14 +178,14 @@ class Collected:
             ]
         raise StoreBusyError(
             "TooManyConflicts",
-            "What the group was to delete or to replace kept changing.",
+            "An entity that the group deletes or replaces kept changing.",
             facts={"table": self._table, "partition_key": self._partition},
         )
 
-    def _look(self, wanted: Wanted) -> Steps[Change | None]:
-        """Return the change over what is stored now; None if there is nothing to delete."""
+    def _based_on_stored(self, wanted: Wanted) -> Steps[Change | None]:
+        """Return the change based on the stored entity; None if there is nothing to delete."""
         if isinstance(wanted, Change):
-            yield from know_etag(self._context, wanted)
+            yield from find_etag(self._context, wanted)
             return wanted
         if isinstance(wanted, _Upsert):
             return (
@@ -192,13 +193,13 @@ class Collected:
             )
         key = yield from locate(wanted.model, wanted.key)
         self._check_place(wanted.model, key)
-        stored = yield from load_at_rest(self._context, wanted.model, key)
+        stored = yield from load_unmoving(self._context, wanted.model, key)
         return None if stored is None else Change(stored.model, stored.origin, None)
 
 
 def _nothing_to_change() -> GroupRuleError:
     return GroupRuleError(
         "GroupEmpty",
-        "A transaction was to be started with a group that changes nothing.",
-        hint="Start it alone: db.start(...).",
+        "A transaction cannot be started by a group that changes nothing.",
+        hint="Start it separately: db.start(...).",
     )

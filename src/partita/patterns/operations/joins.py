@@ -1,8 +1,8 @@
-"""Joining in the client: references loaded together, and a cache that is never too old.
+"""Client-side joins: references loaded together, and a cache with a time to live.
 
-The guide's client-side join: entities of few, small types are kept for a while, so that each
-distinct key costs one request. An entry is never older than its time to live; that there is no
-entity is remembered as well; what this process writes replaces what it remembered.
+The guide's client-side join: entities of few, small types are cached, so that each distinct key
+costs one request. An entry is never older than its time to live. The absence of an entity is cached
+as well, and the writes of this process update the cache.
 """
 
 import threading
@@ -30,14 +30,14 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 class Cache:
-    """Entities of one type by key, each for at most `ttl` seconds from when it was asked for."""
+    """Entities of one type by key, each for at most `ttl` seconds after it was requested."""
 
     def __init__(self, clock: Clock, ttl: float, entries_max: int = CACHE_ENTRIES_MAX) -> None:
         self._clock = clock
         self._ttl = ttl
         self._entries_max = entries_max
         self._entries: dict[RowKey, _Entry] = {}
-        self._lock = threading.Lock()  # threads of the synchronous face share a cache
+        self._lock = threading.Lock()  # threads of the synchronous API share a cache
 
     def find(self, key: RowKey) -> _Entry | None:
         with self._lock:
@@ -48,9 +48,9 @@ class Cache:
             return entry
 
     def put(self, key: RowKey, entity: Any, asked_at: float) -> None:
-        """Remember what was stored at `asked_at`, or that nothing was.
+        """Cache the entity, or its absence, as of `asked_at`.
 
-        A slow answer does not take the place of what was found out after it was asked for.
+        A slow answer does not replace one that was requested later.
         """
         with self._lock:
             known = self._entries.pop(key, None)
@@ -63,9 +63,9 @@ class Cache:
 
     @contextmanager
     def doubting(self, key: RowKey) -> Iterator[None]:
-        """Put what is known out of mind if a write fails: it was not what is stored, or is not now.
+        """Remove an entry if a write fails: the cached entity differs from the stored one.
 
-        Who reads again to decide again would else be given the same until its time is over.
+        A caller that reads it again would otherwise get the same entity until the entry expires.
         """
         try:
             yield
@@ -75,7 +75,7 @@ class Cache:
             raise
 
     def missing(self, keys: Iterable[RowKey]) -> list[RowKey]:
-        """Return the keys of which nothing is known now."""
+        """Return the keys that are not in the cache."""
         return [key for key in keys if self.find(key) is None]
 
     def now(self) -> float:
@@ -88,7 +88,7 @@ def load_many(
     keys: Sequence[RowKey],
     cache: Cache | None = None,
 ) -> Steps[dict[RowKey, Any]]:
-    """Read entities by their keys, each distinct one once; None for those that are not there."""
+    """Read entities by their keys, each distinct key once; None for missing entities."""
     found: dict[RowKey, Any] = {}
     for key in keys:
         entry = None if cache is None else cache.find(key)
@@ -110,13 +110,13 @@ def load_many(
 
 
 Aimed = list[tuple[Any, RowKey | None]]
-"""Entities, each with the key of the one that it refers to."""
+"""Entities, each with the key that it refers to."""
 
 
 def aim(
     left: Iterable[Any], model: EntityType[Any], on: Callable[[Any], Mapping[str, Any] | None]
 ) -> Aimed:
-    """Tell to what each entity refers; a function that returns None says to nothing."""
+    """Return each entity with the key that it refers to; `on` returns None for none."""
     given = [(entity, on(entity)) for entity in left]
     return [(entity, None if key is None else key_of(model, key)) for entity, key in given]
 
@@ -124,7 +124,7 @@ def aim(
 def join(
     context: Context, aimed: Aimed, model: EntityType[Any], cache: Cache | None = None
 ) -> Steps[list[tuple[Any, Any]]]:
-    """Pair each entity with the one that it refers to, or with None."""
+    """Pair each entity with the entity that it refers to, or with None."""
     keys = [key for _, key in aimed if key is not None]
     found = yield from load_many(context, model, keys, cache)
     return [(entity, None if key is None else found[key]) for entity, key in aimed]

@@ -1,7 +1,8 @@
-"""How the entities of a type lie in their partitions: the two extremes of the guide, and between.
+"""How the entities of a type are distributed over partitions.
 
-One partition for everything cannot be spread over nodes; one entity for each partition can be
-part of no group. `weigh` is pure; `count_partitions` reads the keys of all entities.
+The guide's two extremes: one partition for everything cannot be spread over nodes; one entity per
+partition cannot be in a group with another. `weigh` is pure; `count_partitions` reads the keys of
+all entities.
 """
 
 from collections import Counter
@@ -17,9 +18,9 @@ from partita.patterns.types.decorators import EntityType
 
 LARGEST_SHOWN_MAX = 5
 ENTITIES_MIN = 20
-"""Fewer entities say nothing about a design."""
+"""Fewer entities do not allow a judgement."""
 SHARE_MAX = 0.5
-"""A partition that holds more of the entities than this takes more than its share of the load."""
+"""The largest acceptable share of the entities in one partition."""
 
 
 class Balance(msgspec.Struct, frozen=True):
@@ -29,11 +30,11 @@ class Balance(msgspec.Struct, frozen=True):
     entities: int
     partitions: int
     largest: tuple[tuple[str, int], ...]
-    """The partition keys that hold the most, and how many."""
+    """The partition keys with the most entities, and their numbers."""
     histogram: dict[int, int]
-    """How many partitions hold up to 1, 2, 4, 8, ... entities, and more than the bound before."""
+    """The number of partitions with up to 1, 2, 4, 8, ... entities, above the previous bound."""
     grouped: int
-    """Entities that share their partition with another, so that a group can hold both."""
+    """Entities that share their partition with another, so that a group can contain both."""
 
     @property
     def advice(self) -> list[Lint]:
@@ -47,7 +48,7 @@ class Balance(msgspec.Struct, frozen=True):
 
 
 def weigh(name: str, counts: Mapping[str, int]) -> Balance:
-    """Judge how many entities each partition holds.
+    """Return the balance of a type with these numbers of entities by partition.
 
     >>> weigh("Employee", {"Sales": 3, "Legal": 1}).histogram
     {1: 1, 4: 1}
@@ -65,7 +66,7 @@ def weigh(name: str, counts: Mapping[str, int]) -> Balance:
 
 
 def count_partitions(model: EntityType[Any], progress: Callable[[int], object]) -> Steps[Balance]:
-    """Read the keys of a type's entities, and count them by partition. It scans the table."""
+    """Count a type's entities by partition. Scans the table."""
     counts: Counter[str] = Counter()
     query = QueryRows(model.table, type_filter(model), ("PartitionKey", "RowKey"))
     while True:
@@ -80,22 +81,22 @@ def count_partitions(model: EntityType[Any], progress: Callable[[int], object]) 
 def _advise(balance: Balance) -> Iterator[Lint]:
     if balance.entities < ENTITIES_MIN:
         return
-    whose, (key, most) = balance.type, balance.largest[0]
+    name, (key, most) = balance.type, balance.largest[0]
     if balance.partitions == 1:
         yield Lint(
             "SinglePartition",
-            f"All entities of {whose} lie in the partition {key!r}: no two nodes can share them.",
-            "Put a field with many values into the partition template, or spread one: {id:hash16}.",
+            f"All entities of {name} are in the partition {key!r}, so only one node serves them.",
+            "Add a field with many values to the partition template, or a hash: {id:hash16}.",
         )
     elif balance.grouped == 0:
         yield Lint(
             "OneEntityPerPartition",
-            f"Each partition holds one {whose}: no group can hold two of them.",
-            "That is right for point reads; what must change together needs a common partition.",
+            f"Each partition has one {name}, so a group cannot contain two of them.",
+            "This suits point reads; entities that must change together need a common partition.",
         )
     elif most > SHARE_MAX * balance.entities:
         yield Lint(
             "LopsidedPartitions",
-            f"The partition {key!r} holds {most} of {balance.entities} entities of {whose}.",
-            "Spread that one: add a field to the partition template, or a hash of one.",
+            f"The partition {key!r} has {most} of the {balance.entities} entities of {name}.",
+            "Spread it: add a field, or the hash of one, to the partition template.",
         )

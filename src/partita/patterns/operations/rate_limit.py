@@ -1,7 +1,7 @@
-"""A token bucket: how fast writers may go, so that a spike reaches the service as a plain.
+"""A token bucket that limits the rate of writes, so that a spike is spread over time.
 
-Time is handed in and must be monotonic. The one rule: in any window of w seconds at most
-`burst + per_second * w` is let through, by whichever writers share the rate.
+Time is passed in and must be monotonic. In any window of w seconds, at most `burst + per_second *
+w` is admitted, over all writers that share the rate.
 """
 
 import math
@@ -12,10 +12,10 @@ from partita.tables import limits
 
 
 class Rate:
-    """Let through `per_second` on average and `burst` at once; waits, never drops.
+    """Admit `per_second` on average and `burst` at once; callers wait, nothing is dropped.
 
-    The bucket starts full. Without `burst` it holds what one second brings, and at least a
-    group of operations. One rate may be shared by several writers, also by threads.
+    The bucket starts full. The default `burst` is one second's amount, and at least the size of a
+    group. Several writers and threads may share one rate.
     """
 
     def __init__(self, per_second: float, burst: float | None = None) -> None:
@@ -23,27 +23,29 @@ class Rate:
         if not (0 < per_second < math.inf and 0 < burst < math.inf):
             raise ConfigurationError(
                 "InvalidRate",
-                "A rate needs a finite number above zero for each second and for a burst.",
+                "per_second and burst must be finite numbers above zero.",
                 facts={"per_second": per_second, "burst": burst},
             )
         self.per_second = per_second
         self.burst = burst
         self._empty_at = -math.inf
-        """When the bucket was, or will be, empty. Only `reserve` and `pause` move it, forwards."""
+        """When the bucket was, or will be, empty. Only `reserve` and `pause` change it; it never
+        decreases."""
         self._lock = Lock()
 
     def reserve(self, now: float, amount: float = 1) -> float:
-        """Take `amount` and return how many seconds to wait before using it.
+        """Reserve `amount` and return how many seconds to wait before using it.
 
-        What is taken is spent, waited for or not: those who come later wait behind it. An amount
-        above the burst is refused (LimitExceededError), because it could never pass at once.
+        A reservation is spent even if the caller does not wait; later callers wait longer. An
+        amount above the burst is refused (LimitExceededError), because it could never be admitted
+        at once.
         """
         if not 0 <= amount <= self.burst:
             raise LimitExceededError(
                 "RateBurstExceeded",
-                "More was asked for at once than the rate ever lets through at once.",
+                "The amount is larger than the burst of the rate.",
                 facts={"amount": amount, "burst": self.burst},
-                hint="Give the rate a larger burst, or ask for less at a time.",
+                hint="Increase burst=, or reserve less at a time.",
             )
         with self._lock:
             filled_from = max(self._empty_at, now - self.burst / self.per_second)
@@ -51,9 +53,9 @@ class Rate:
             return max(self._empty_at - now, 0.0)
 
     def pause(self, now: float, seconds: float) -> None:
-        """Let nothing more through for some seconds: the service asked for it.
+        """Admit nothing for some seconds, because the service asked for it.
 
-        What was reserved already is not called back.
+        Earlier reservations stay valid.
         """
         with self._lock:
             self._empty_at = max(self._empty_at, now + seconds)

@@ -1,7 +1,7 @@
-"""Entities without a type: a property bag, for tables of strangers and of many types.
+"""Entities without a type: property bags, for foreign tables and tables of many types.
 
-Everything is kept as it is stored, to the digit: an Int32 stays one, a time keeps its seventh
-digit. (The guide's second way to work with heterogeneous types.)
+Values are kept exactly as stored: an Int32 stays an Int32, a time keeps its seventh digit. (The
+guide's second way to work with heterogeneous types.)
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,12 +25,12 @@ from partita.patterns.protocol.calls import (
 from partita.patterns.protocol.values import Row, RowKey, Value
 from partita.patterns.types.decorators import EntityType, entity_type
 from partita.patterns.writing.context import Context
-from partita.patterns.writing.load import find
+from partita.patterns.writing.load import find, to_entity
 from partita.patterns.writing.rows import from_rows
 
 
 class RawEntity(msgspec.Struct):
-    """One stored entity as it is: two keys, properties, an etag."""
+    """One stored entity: two keys, properties, an etag."""
 
     partition_key: str
     row_key: str
@@ -43,7 +43,7 @@ class RawEntity(msgspec.Struct):
 
 
 Resolve = Callable[[RawEntity], type[Any] | None]
-"""Tells the class of an entity that does not say it; None: it is none of those."""
+"""Returns the class of an entity without a type property; None if it is of no known class."""
 
 
 class RawSlice(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ def get_raw(table: str, key: RowKey) -> Steps[RawEntity]:
     if row is None:
         raise EntityNotFoundError(
             "ResourceNotFound",
-            "There is no such entity.",
+            "The entity does not exist.",
             facts={"table": table, "partition_key": key.partition, "row_key": key.row},
         )
     return to_raw(row)
@@ -74,21 +74,21 @@ def query_raw(
 
 
 def patch_raw(table: str, raw: RawEntity, changes: Mapping[str, Value]) -> Steps[RawEntity]:
-    """Merge properties into an entity whose type is not known, if they are there already."""
+    """Merge properties into an entity of unknown type; the properties must exist."""
     missing = [name for name in changes if name not in raw.properties]
     if missing:
         raise UsageError(
             "PropertyMissing",
             f"The entity has no property {missing[0]!r}.",
             facts={"table": table, "partition_key": raw.partition_key, "row_key": raw.row_key},
-            hint=f"It has {', '.join(raw.properties)}.",
+            hint=f"Properties: {', '.join(raw.properties)}.",
         )
     for name, value in changes.items():
         if type(value) is not type(raw.properties[name]):
             raise UsageError(
                 "PropertyTypeMismatch",
-                f"{name!r} holds a {type(raw.properties[name]).__name__}.",
-                hint="Give a value of the same type; Int32(...) for a number of 32 bits.",
+                f"The property {name!r} is a {type(raw.properties[name]).__name__}.",
+                hint="Pass a value of the same type; Int32(...) for a 32-bit number.",
             )
     operation = RowOperation(Verb.MERGE, Row(raw.key, dict(changes)), raw.etag or "*")
     [etag] = yield from ask(WriteRows(table, (operation,)))
@@ -96,7 +96,7 @@ def patch_raw(table: str, raw: RawEntity, changes: Mapping[str, Value]) -> Steps
 
 
 def save_raw(table: str, raw: RawEntity) -> Steps[RawEntity]:
-    """Insert a raw entity that has no etag, replace one that has."""
+    """Insert a raw entity without an etag, replace one with an etag."""
     row = Row(raw.key, dict(raw.properties))
     verb = Verb.REPLACE if raw.etag else Verb.INSERT
     [etag] = yield from ask(WriteRows(table, (RowOperation(verb, row, raw.etag or "*"),)))
@@ -120,18 +120,18 @@ class MixedSlice(msgspec.Struct, frozen=True):
 def partition_of(
     models: Sequence[EntityType[Any]], partition_key: str | None, given: Mapping[str, Any]
 ) -> str:
-    """Return the partition key that fields of one of the types give, or the one that is given."""
+    """Return the given partition key, or the one that the fields have in one of the types."""
     if partition_key is not None and not given:
         return partition_key
     for model in models:
         if partition_key is None and set(model.partition.fields) == set(given):
             return model.partition.format(given)
-    made = " or of ".join(dict.fromkeys(", ".join(each.partition.fields) for each in models))
+    made = " or ".join(dict.fromkeys(", ".join(each.partition.fields) for each in models))
     raise UsageError(
         "KeyFields",
-        "The fields do not name a partition of these types.",
+        "The fields are not those of a partition key of these types.",
         facts={"types": [model.name for model in models], "given": sorted(given)},
-        hint=f"Partition keys are made of {made or 'no fields'}; or give the text of one.",
+        hint=f"Pass the fields {made or '(none)'}, or the text of a partition key.",
     )
 
 
@@ -144,10 +144,10 @@ def read_mixed(
     keeps_unknown: bool,
     resolve: Resolve | None = None,
 ) -> Steps[MixedSlice]:
-    """Read a partition that holds entities of several types, each as its own (the third way).
+    """Read a partition with entities of several types, each as its own (the guide's third way).
 
-    `resolve` decides on what does not say of which type it is. With `keeps_unknown` the rest
-    comes raw, entities of versions that this code does not know included.
+    `resolve` decides the class of entities without a type. With `keeps_unknown` all others are
+    returned raw, including entities of newer versions.
     """
     name = models[0].type_property or "EntityType"
     known = {each.name: each for model in models for each in model.family()}
@@ -158,13 +158,13 @@ def read_mixed(
     page = yield from ask(QueryRows(models[0].table, condition, continuation=continuation))
     entities: list[Any] = []
     for row in page.rows:
-        said = row.properties.get(name)
-        model = known.get(said) if isinstance(said, str) else None
-        if model is None and _is_ours(row, said):
+        stored_type = row.properties.get(name)
+        model = known.get(stored_type) if isinstance(stored_type, str) else None
+        if model is None and _is_ours(row, stored_type):
             continue
         if model is None and resolve is not None:
             model = _resolved(models, (yield from ask(Invoke(resolve, (to_raw(row),)))))
-            row = _marked(row, model)  # noqa: PLW2901 - as it would say
+            row = _marked(row, model)  # noqa: PLW2901 - with the resolved type
         entity: Any = None
         if model is not None:
             try:
@@ -186,15 +186,15 @@ def _resolved(models: Sequence[EntityType[Any]], cls: type[Any] | None) -> Entit
     if not any(model in each.family() for each in models):
         raise UsageError(
             "TypeMismatch",
-            f"resolve() returned {model.name}, which is not among the types that are read.",
+            f"resolve() returned {model.name}, which is not one of the types to read.",
             facts={"type": model.name},
-            hint=f"These are: {', '.join(each.name for each in models)}.",
+            hint=f"The types are {', '.join(each.name for each in models)}.",
         )
     return model
 
 
 def _marked(row: Row, model: EntityType[Any] | None) -> Row:
-    """Let a row say the type that was found out."""
+    """Return a row with the type property of the resolved type."""
     if model is None or model.type_property is None:
         return row
     properties = {**row.properties, model.type_property: model.name}
@@ -205,31 +205,31 @@ def _typed(context: Context, model: EntityType[Any], row: Row) -> Steps[Any]:
     if model.is_wide or any(field.is_in_blob for field in model.fields.values()):
         return (yield from find(context, model, row.key))
     stored = from_rows(model, [row], context.sealing)
-    entity = stored.model.build(dict(stored.values))
-    stored.model.set_origin(entity, stored.origin)
-    return entity
+    return to_entity(stored, stored.values)
 
 
-def _is_ours(row: Row, said: object) -> bool:
-    """Tell whether a row is one of the library's own: hidden, a copy, or a further row."""
-    is_marked = isinstance(said, str) and ("@" in said or said.endswith("~") or "~" in said[:1])
+def _is_ours(row: Row, stored_type: object) -> bool:
+    """Return whether a row belongs to the library: hidden, a copy, or a further row."""
+    is_marked = isinstance(stored_type, str) and (
+        "@" in stored_type or stored_type.endswith("~") or "~" in stored_type[:1]
+    )
     return row.key.row.startswith("~") or is_marked
 
 
 def check_together(models: Sequence[EntityType[Any]], resolve: Resolve | None) -> None:
-    """Refuse types that one query cannot read and tell apart."""
+    """Refuse types that one query cannot read and distinguish."""
     tables = {model.table for model in models}
     if len(tables) != 1:
         raise UsageError(
             "TablesDiffer",
-            "Types that are read together lie in one table.",
+            "Types that are read together must be in one table.",
             facts={"tables": sorted(tables)},
         )
     names = {model.type_property for model in models if model.type_property or resolve is None}
     if len(names) > 1:
         raise UsageError(
             "TypePropertiesDiffer",
-            "Types that are read together say in one property of which type they are.",
+            "Types that are read together must have the same type property.",
             facts={"properties": sorted(map(str, names))},
-            hint="Give them the same type_property=, or tell them apart: mixed(..., resolve=...).",
+            hint="Declare the same type_property= for all, or use mixed(..., resolve=...).",
         )

@@ -1,8 +1,8 @@
-"""References: how an entity names another one, in another partition, table or account.
+"""References: fields of an entity that are the key of another one, in any partition or table.
 
-A reference stores nothing of its own. It says which fields of one type are the key fields of
-another, so that the others can be loaded together, and so that those which lead nowhere are
-found: no service keeps two partitions in step.
+A reference stores nothing. It declares which fields of one type are the key fields of another,
+so that the targets can be loaded together and dangling references can be found. The service
+does not keep two partitions consistent.
 
 >>> from partita.patterns import entity, reference
 >>> @entity(table="departments", partition="{name}", row="dept")
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class Reference(Generic[S, T]):
-    """From entities of one type to those of another. Made by `reference`."""
+    """A reference from entities of one type to those of another. Made by `reference`."""
 
     def __init__(
         self, owner: EntityType[S], target: EntityType[T], where: Mapping[str, str], name: str
@@ -47,13 +47,13 @@ class Reference(Generic[S, T]):
         self.name = name
 
     def __call__(self, entity: S) -> dict[str, Any] | None:
-        """Return the key fields of the entity that is meant; None if a field of ours is None."""
+        """Return the key fields of the target; None if a field is None."""
         given = {theirs: getattr(entity, ours) for theirs, ours in self.where.items()}
         return None if any(value is None for value in given.values()) else given
 
     @property
     def needed_fields(self) -> tuple[str, ...]:
-        """The fields of the owner that tell both its own key and the target's."""
+        """The fields of the owner that determine its own key and the target's."""
         return tuple(dict.fromkeys((*self.owner.key_fields, *self.where.values())))
 
     def __repr__(self) -> str:
@@ -76,7 +76,7 @@ def reference(
 def load_targets(
     context: Context, reference: Reference[Any, Any], entities: Iterable[Any]
 ) -> Steps[list[Any]]:
-    """Return what each entity refers to, or None; every distinct target is read once."""
+    """Return the target of each entity, or None; every distinct target is read once."""
     context.know(reference.target)
     aimed = aim(entities, reference.target, reference)
     pairs = yield from join(context, aimed, reference.target)
@@ -86,7 +86,7 @@ def load_targets(
 def suspects(
     context: Context, reference: Reference[Any, Any], entities: Sequence[Any]
 ) -> Steps[list[RowKey]]:
-    """Return the keys of those entities that name a target which is not there."""
+    """Return the keys of the entities whose target does not exist."""
     targets = yield from load_targets(context, reference, entities)
     return [
         reference.owner.key({name: getattr(entity, name) for name in reference.owner.key_fields})
@@ -98,7 +98,7 @@ def suspects(
 def still_named(
     context: Context, reference: Reference[Any, Any], keys: Sequence[RowKey]
 ) -> Steps[list[Any]]:
-    """Read suspects again: one that changed or went meanwhile was no fault when it was found."""
+    """Read suspects again: one that was changed or deleted in between is not dangling."""
     if not keys:
         return []
     found = yield from ask(
@@ -121,11 +121,11 @@ def _check(made: Reference[Any, Any]) -> None:
     if missing or unknown:
         raise _refused(
             made,
-            f"{missing[0]!r} of {target.name}'s keys is open."
+            f"The key field {missing[0]!r} of {target.name} is missing in where=."
             if missing
-            else f"{unknown[0]!r} is not in the keys of {target.name}.",
-            f"Let where= map each of {', '.join(target.key_fields) or 'no fields'} to a field "
-            f"of {owner.name}.",
+            else f"{unknown[0]!r} is not a key field of {target.name}.",
+            f"Map each of {', '.join(target.key_fields) or '(no fields)'} to a field of "
+            f"{owner.name} in where=.",
         )
     for theirs, ours in made.where.items():
         field = owner.fields.get(ours)
@@ -133,13 +133,13 @@ def _check(made: Reference[Any, Any]) -> None:
             raise _refused(
                 made,
                 f"{owner.name} has no field {ours!r} that can hold a key.",
-                f"It has {', '.join(owner.fields)}.",
+                f"Fields: {', '.join(owner.fields)}.",
             )
         if _core(field.annotation) != _core(target.fields[theirs].annotation):
             raise _refused(
                 made,
                 f"{target.name}.{theirs} and {owner.name}.{ours} differ in type.",
-                "Fields that are compared have the same type, but for None.",
+                "Use fields of the same type, apart from None.",
             )
 
 
@@ -150,7 +150,7 @@ def _core(annotation: Any) -> frozenset[Any]:
 def _refused(made: Reference[Any, Any], reason: str, hint: str) -> DefinitionError:
     return DefinitionError(
         "ReferenceRefused",
-        f"{made.owner.name} cannot refer to {made.target.name} like this: {reason}",
+        f"Invalid reference from {made.owner.name} to {made.target.name}: {reason}",
         facts={"type": made.owner.name, "reference": made.name},
         hint=hint,
     )

@@ -1,13 +1,13 @@
-"""Performing the plan of a query, page by page.
+"""Run the plan of a query, page by page.
 
-A position says where the next page starts, and nothing else: it can be stored, and used by
-another process after a restart. It carries a mark of its query, so that it cannot be used with
+A position says where the next page starts, and nothing else: it can be stored, and used by another
+process after a restart. It carries a fingerprint of its query, so that it cannot be used with
 another one. An empty page is not the end; only a missing continuation is.
 
-Where conditions are decided here, pages of the service are read ahead, and the last one is cut
-behind the last entity that was asked for. The service has no continuation for such a place: in
-one partition the next page is bounded by the last row key, over several the cut page is read
-once more, from its own start, and what was given is left out.
+Where conditions are decided in the client, pages of the service are read ahead, and the last one is
+cut after the last entity that was requested. The service has no continuation for such a position:
+in one partition the next page is bounded by the last row key; over several partitions the cut page
+is read again from its start, and the entities before the cut are left out.
 """
 
 import base64
@@ -21,7 +21,7 @@ import msgspec
 
 from partita.errors import ContinuationError, ScanRefusedError, TornReadError
 from partita.patterns.design.explain import explain
-from partita.patterns.encryption import sealing as encryption
+from partita.patterns.encryption import sealing
 from partita.patterns.fields.load_state import snapshot
 from partita.patterns.following.bring_up_to_date import read_list_blob
 from partita.patterns.following.index_lifecycle import require_readable
@@ -44,45 +44,45 @@ from partita.patterns.types.decorators import EntityType, Origin
 from partita.patterns.types.indexes import AnyIndex, Index, ListIndex, Storage, list_of
 from partita.patterns.types.projections import Partial
 from partita.patterns.types.row_layout import HIDDEN_MARK, PARTS, STAMP, VERSION, place_of
-from partita.patterns.writing import index_rows as copies
+from partita.patterns.writing import index_rows
 from partita.patterns.writing.context import Context
 from partita.patterns.writing.load import find, to_entity
 from partita.patterns.writing.rows import Stored, from_rows, read_copy, read_some
 
 PAGE_SIZE_MAX = 1000
 READ_AHEAD = 4
-"""So many times more rows are asked for than before, as long as some that come are not wanted."""
+"""The factor by which more rows are requested as long as some of them do not match."""
 _FORMAT = 1
 _FORMAT_CUT = 2
-"""Of a page that was cut. Who knows only the first would go on at the start of the query."""
+"""The version of a position in a cut page, which older programs cannot read."""
 
 
 Misfits = Literal["raise", "skip", "raw"]
-"""What becomes of a stored entity whose keys do not fit the templates of the type."""
+"""What to do with a stored entity whose keys do not fit the templates of the type."""
 
 
 class Position(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Which of the plan's requests comes next, and where in it."""
+    """Which request of the plan is next, and where in it."""
 
     request: int = 0
     partition: str | None = None
     row: str | None = None
     member: int | None = None
-    """Where in an index entity the next page starts."""
+    """The place in an index entity at which the next page starts."""
     left: int | None = None
-    """How many entities are left of the query's limit."""
+    """The number of entities left of the query's limit."""
     parts: dict[int, str] = {}
-    """Of a merged query, the last row key that was taken from each of its parts."""
+    """For a merged query: the last row key that was returned of each of its parts."""
     passed: RowKey | None = None
-    """The last row that was given of a page that was cut; of a list, the member that comes next."""
+    """The last row that was returned of a cut page; for a list, the next member."""
     seen: int = 0
-    """How many rows of that page lie before the cut, where it must be read once more."""
+    """The number of rows before the cut, if the page must be read again."""
     listed: RowKey | None = None
     """The index entity in which a page was cut."""
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """A continuation as it is handed out."""
+    """The content of a continuation."""
 
     version: int
     query: str
@@ -90,25 +90,25 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class Slice(msgspec.Struct, frozen=True):
-    """Part of an answer; no position: that was all."""
+    """Part of an answer; without a position it is the last part."""
 
     entities: list[Any]
     position: Position | None = None
-    is_thin: bool = False
-    """Rows were read that are not wanted: to find as many as asked for takes more of them."""
+    has_misses: bool = False
+    """Some rows did not match, so that more rows must be read than entities are wanted."""
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """A query as it is performed."""
+    """A query to run."""
 
     plan: QueryPlan
     is_scan_allowed: bool = False
     selected: tuple[str, ...] | None = None
     """The fields of a projection; None for whole entities."""
     is_verified: bool = False
-    """Read each entity itself that an index names, and leave out what has changed since."""
+    """Read each entity that an index refers to, and leave out those that have changed."""
     make: Callable[[dict[str, Any]], Any] | None = None
-    """Makes the objects of a projection."""
+    """Creates the objects of a projection."""
     misfits: Misfits = "raise"
 
     @property
@@ -116,20 +116,20 @@ class Ask(msgspec.Struct, frozen=True):
         return self.plan.asked.model
 
 
-def mark_of(query: Ask) -> str:
-    """Return what tells a query from others."""
-    told = [query.plan.table, query.plan.filter]
-    told += [request.bounds_text() for request in query.plan.requests]
-    told += [",".join(query.selected or ()), repr(query.plan.client)]
-    told += [] if query.misfits == "raise" else [query.misfits]
-    return hashlib.blake2b("\0".join(told).encode(), digest_size=8).hexdigest()
+def fingerprint_of(query: Ask) -> str:
+    """Return the fingerprint of a query."""
+    described = [query.plan.table, query.plan.filter]
+    described += [request.bounds_text() for request in query.plan.requests]
+    described += [",".join(query.selected or ()), repr(query.plan.client)]
+    described += [] if query.misfits == "raise" else [query.misfits]
+    return hashlib.blake2b("\0".join(described).encode(), digest_size=8).hexdigest()
 
 
 def print_continuation(query: Ask, position: Position | None) -> str | None:
     if position is None:
         return None
     version = _FORMAT if position.passed is None else _FORMAT_CUT
-    kept = msgspec.json.encode(Kept(version, mark_of(query), position))
+    kept = msgspec.json.encode(Kept(version, fingerprint_of(query), position))
     return base64.urlsafe_b64encode(kept).decode().rstrip("=")
 
 
@@ -144,32 +144,32 @@ def parse_continuation(query: Ask, text: str | None) -> Position:
         raise ContinuationError(
             "ContinuationDamaged",
             "The continuation cannot be read.",
-            hint="Give what page.continuation was, unchanged.",
+            hint="Pass the value of page.continuation unchanged.",
         ) from error
-    if kept.version not in (_FORMAT, _FORMAT_CUT) or kept.query != mark_of(query):
+    if kept.version not in (_FORMAT, _FORMAT_CUT) or kept.query != fingerprint_of(query):
         raise ContinuationError(
             "ContinuationMismatch",
             "The continuation belongs to another query.",
-            hint="Use the same type, keys, conditions and selection as for the page before.",
+            hint="Use the same type, keys, conditions and selection as for the previous page.",
         )
     return kept.position
 
 
 def check_allowed(query: Ask) -> None:
-    """Refuse a scan that nobody asked for, with what would help."""
+    """Refuse a scan that was not allowed, with advice."""
     if query.plan.is_refused and not query.is_scan_allowed:
         raise ScanRefusedError(
             "ScanRefused",
             f"This query reads the whole table {query.plan.table!r} or many of its partitions.",
             facts={"type": query.model.name, "table": query.plan.table},
-            hint=f"Say allow_scan() if that is meant.\n{explain(query.plan)}",
+            hint=f"Call allow_scan() to run it anyway.\n{explain(query.plan)}",
         )
 
 
 def read_page(
     context: Context, query: Ask, continuation: str | None, size: int, limit: int | None
 ) -> Steps[Slice]:
-    """Read up to `size` entities from a continuation on, and all pages together `limit`."""
+    """Read up to `size` entities from a continuation on; `limit` bounds all pages together."""
     start = parse_continuation(query, continuation)
     left = limit if continuation is None else start.left
     if left == 0:
@@ -205,13 +205,13 @@ def read_slice(context: Context, query: Ask, position: Position, size: int | Non
         at = piece.position
         if size is None and found:
             break
-        if piece.is_thin and context.capabilities.is_ordered:  # else no page can be cut
+        if piece.has_misses and context.capabilities.is_ordered:  # else a page cannot be cut
             ahead = min(ahead * READ_AHEAD, PAGE_SIZE_MAX)
     return Slice(found, at)
 
 
 def read_all(context: Context, query: Ask) -> Steps[list[Any]]:
-    """Read everything that a query finds."""
+    """Read all entities of a query."""
     found: list[Any] = []
     position: Position | None = Position()
     while position is not None:
@@ -222,7 +222,7 @@ def read_all(context: Context, query: Ask) -> Steps[list[Any]]:
 
 
 def read_each(context: Context, queries: Sequence[Ask], limit: int) -> Steps[list[list[Any]]]:
-    """Read several queries at once, and answer in their order; the first error stops the rest."""
+    """Run several queries in parallel; return their answers in order, or the first error."""
     answers = yield from ask(Parallel(tuple(read_all(context, query) for query in queries), limit))
     return list(answers)
 
@@ -230,7 +230,7 @@ def read_each(context: Context, queries: Sequence[Ask], limit: int) -> Steps[lis
 def _read_request(
     context: Context, query: Ask, position: Position, size: int | None, ahead: int
 ) -> Steps[Slice]:
-    """Send one request of the plan, for `ahead` times as many rows as entities are wanted."""
+    """Send one request of the plan, for `ahead` times as many rows as wanted entities."""
     requests = query.plan.requests
     if position.request >= len(requests):
         return Slice([])
@@ -247,16 +247,16 @@ def _read_request(
     passed = position.passed
     rows: Sequence[Row] = page.rows
     if isinstance(read, ScanRead) and passed is not None:
-        rows, passed = _rows_behind(rows, passed)
+        rows, passed = _rows_after(rows, passed)
     entities = yield from _entities(context, query, rows)
-    is_thin = len(entities) < len(rows)
+    has_misses = len(entities) < len(rows)
     if size is not None and len(entities) > size:
         last = list(entities)[size - 1]
-        return Slice(list(entities.values())[:size], _cut_behind(last, read, position, page.rows))
+        return Slice(list(entities.values())[:size], _cut_after(last, read, position, page.rows))
     if page.continuation is not None:
         at = page.continuation
         after = Position(position.request, at.partition, at.row, passed=passed)
-    return Slice(list(entities.values()), after, is_thin)
+    return Slice(list(entities.values()), after, has_misses)
 
 
 def _query_page(
@@ -269,7 +269,7 @@ def _query_page(
 ) -> QueryRows:
     is_rest = position.partition is not None
     if isinstance(read, RangeRead) and position.passed is not None:
-        read = _behind(read, position.passed.row)
+        read = _after(read, position.passed.row)
     return QueryRows(
         query.plan.table,
         query.plan.filter_of(read),
@@ -279,23 +279,23 @@ def _query_page(
     )
 
 
-def _cut_behind(
+def _cut_after(
     last: RowKey, read: RangeRead | ScanRead, position: Position, rows: Sequence[Row]
 ) -> Position:
-    """Return where to go on in a page that held more than was asked for."""
+    """Return the position in a page that had more entities than requested."""
     if isinstance(read, RangeRead):
         return Position(position.request, passed=last)
     seen = next(place for place, row in enumerate(rows, 1) if row.key == last)
     return msgspec.structs.replace(position, passed=last, seen=seen)
 
 
-def _rows_behind(rows: Sequence[Row], passed: RowKey) -> tuple[Sequence[Row], RowKey | None]:
-    """Return the rows behind one that was given, and that one as long as it was not met."""
+def _rows_after(rows: Sequence[Row], passed: RowKey) -> tuple[Sequence[Row], RowKey | None]:
+    """Return the rows after the last returned one, and that one if it was not met."""
     for place, row in enumerate(rows, 1):
         if row.key == passed:
             return rows[place:], None
-    # It is in a page to come, or was deleted. Services sort by code points or by UTF-16 units:
-    # only a row that lies before it in both orders was certainly given.
+    # It is in a later page, or was deleted. Services sort by code points or by UTF-16 units: only a
+    # row that precedes it in both orders was certainly returned.
     before = [_are_ordered(row.key, passed) for row in rows]
     return [row for row, is_before in zip(rows, before, strict=True) if not is_before], passed
 
@@ -309,7 +309,7 @@ def _units(key: RowKey) -> tuple[bytes, bytes]:
 
 
 def _read_points(context: Context, query: Ask, position: Position, size: int) -> Steps[Slice]:
-    """Read several points at once, in the order of their keys."""
+    """Read several points in parallel, in the order of their keys."""
     requests = query.plan.requests[position.request : position.request + size]
     answers = yield from ask(
         Parallel(
@@ -338,12 +338,11 @@ def _read_point(context: Context, query: Ask, key: RowKey) -> Steps[list[Any]]:
 
 
 def _is_wanted(query: Ask, entity: Any) -> bool:
-    client = query.plan.client
-    return client is None or evaluate_values(client, query.model.values(entity))
+    return _holds(query, query.model.values(entity))
 
 
 def _select(context: Context, query: Ask) -> tuple[str, ...] | None:
-    """Return the properties to ask for: the keys, the type and the seal come along."""
+    """Return the properties to request, with the keys, the type and the seal."""
     if query.selected is None or (query.plan.asked.via is None and not _is_enough(query)):
         return None
     model, via = query.model, query.plan.asked.via
@@ -354,18 +353,18 @@ def _select(context: Context, query: Ask) -> tuple[str, ...] | None:
     ours = [model.type_property, VERSION] if model.type_property else [VERSION]
     if via is not None:
         keys = [model.fields[name].property for name in model.key_fields]
-        names += [*keys, copies.MEMBER_ROW, copies.MEMBER_PARTITION]
+        names += [*keys, index_rows.MEMBER_ROW, index_rows.MEMBER_PARTITION]
     selected = ["PartitionKey", "RowKey", *names, *(name for name in ours if name)]
     if model.encrypt is not None or any(model.fields[each].is_encrypted for each in needed):
-        # Without a keyring the seal is asked for all the same: what lies in the clear needs none.
-        selected += encryption.needed_for(selected, context.keyring)
+        # Request the seal even without a keyring: unsealed properties can be read without one.
+        selected += sealing.needed_for(selected, context.keyring)
     return tuple(dict.fromkeys(selected))
 
 
 def _is_enough(query: Ask) -> bool:
-    """Tell whether the properties of a projection alone say what it asks for.
+    """Return whether the properties of a projection are sufficient to read its fields.
 
-    An upcaster makes fields of others that only it knows; a wide entity has further rows.
+    An upcaster may need other properties, and a wide entity has further rows.
     """
     return not any(
         each.upcasters or each.layout.places.get(stored, 0)
@@ -380,11 +379,13 @@ def _is_enough(query: Ask) -> bool:
 
 
 def _entities(context: Context, query: Ask, rows: Sequence[Row]) -> Steps[dict[RowKey, Any]]:
-    """Make what the query wants of rows: by the key of the row, or of the first of a wide one."""
+    """Return the matching entities, by the key of their row or of the first row of a wide one."""
     via = query.plan.asked.via
     is_wide = any(each.is_wide for each in query.model.family())
-    if via is None and query.model.type_property is None:  # then only keys tell our own rows
-        rows = [row for row in rows if not _is_ours(row, is_wide=is_wide)]
+    if (
+        via is None and query.model.type_property is None
+    ):  # then hidden rows are known by their keys
+        rows = [row for row in rows if not _is_library_row(row, is_wide=is_wide)]
     if isinstance(via, Index):
         return (yield from _from_copies(context, query, via, rows))
     if isinstance(via, ListIndex):
@@ -402,7 +403,7 @@ def _entities(context: Context, query: Ask, rows: Sequence[Row]) -> Steps[dict[R
 
 
 def _fits(query: Ask, row: Row) -> bool:
-    """Return whether the keys of a row are those of the type, or of one below it."""
+    """Return whether the keys of a row fit the type or a derived type."""
     return any(
         each.partition.matches(row.key.partition) and each.row.matches(row.key.row)
         for each in query.model.family()
@@ -430,19 +431,19 @@ def _typed(context: Context, query: Ask, rows: Sequence[Row]) -> Steps[dict[RowK
     return (yield from _filled(context, query, stored))
 
 
-def _is_ours(row: Row, *, is_wide: bool) -> bool:
-    """Tell by its keys whether a row is hidden, or a further one of a wide entity."""
+def _is_library_row(row: Row, *, is_wide: bool) -> bool:
+    """Return whether a row, by its keys, is hidden or a further row of a wide entity."""
     is_hidden = HIDDEN_MARK in (row.key.partition[:1], row.key.row[:1])
     return is_hidden or (is_wide and place_of(row.key.row)[1] > 0)
 
 
 def _from_wide(context: Context, query: Ask, rows: Sequence[Row]) -> Steps[dict[RowKey, Any]]:
-    """Put the rows of wide entities together; one that a page cut in two is read again."""
+    """Join the rows of wide entities; an entity that was cut by a page is read again."""
     grouped: dict[RowKey, list[Row]] = {}
     for row in rows:
         first, place = place_of(row.key.row) if STAMP in row.properties else (row.key.row, 0)
         key = RowKey(row.key.partition, first)
-        if place == 0 or key in grouped:  # the first rows of others were in the page before
+        if place == 0 or key in grouped:  # the first rows of others were in the previous page
             grouped.setdefault(key, []).append(row)
     wholes = tuple(_whole(context, query, key, parts) for key, parts in grouped.items())
     found = yield from ask(Parallel(wholes, context.options.parallel))
@@ -459,7 +460,7 @@ def _whole(context: Context, query: Ask, key: RowKey, parts: list[Row]) -> Steps
 
 
 def _filled(context: Context, query: Ask, stored: Sequence[Stored]) -> Steps[dict[RowKey, Any]]:
-    """Make objects, with their large values read at once."""
+    """Create objects, and read their large values in parallel."""
     if any(each.references() for each in stored):
         keys = [each.origin.key for each in stored]
         return (yield from _find_all(context, query, keys))
@@ -488,7 +489,7 @@ def _partials(context: Context, query: Ask, rows: Sequence[Row]) -> dict[RowKey,
     made: dict[RowKey, Any] = {}
     for row in rows:
         values = read_some(query.model, row, _needed(query), context.sealing)
-        if query.plan.client is None or evaluate_values(query.plan.client, values):
+        if _holds(query, values):
             made[row.key] = _partial(query, values)
     return made
 
@@ -512,7 +513,7 @@ def _partial(query: Ask, values: Mapping[str, Any]) -> Any:
 def _from_copies(
     context: Context, query: Ask, via: Index[Any], rows: Sequence[Row]
 ) -> Steps[dict[RowKey, Any]]:
-    if query.is_verified or not _do_copies_tell(query, via, rows):
+    if query.is_verified or not _have_copies_all_fields(query, via, rows):
         return (yield from _members(context, query, via, rows))
     only = None if query.selected is None else _needed(query)
     copied = {row.key: read_copy(via, row, context.sealing, only) for row in rows}
@@ -527,10 +528,10 @@ def _from_copies(
     return _wanted(query, {key: to_entity(each, each.values) for key, each in stored.items()})
 
 
-def _do_copies_tell(query: Ask, via: Index[Any], rows: Sequence[Row]) -> bool:
-    """Tell whether copies say all that is asked, as this version of the type says it."""
+def _have_copies_all_fields(query: Ask, via: Index[Any], rows: Sequence[Row]) -> bool:
+    """Return whether copies have all requested fields, in the current version of the type."""
     if query.model is not via.owner:
-        return False  # because a copy does not say of which type below the owner's it is
+        return False  # because a copy does not record a derived type
     if any(row.properties.get(VERSION, 1) != via.owner.version for row in rows):
         return False
     if query.selected is None:
@@ -544,13 +545,13 @@ def _holds(query: Ask, values: Mapping[str, Any]) -> bool:
 
 
 def _origin(via: Index[Any], row: Row, values: Mapping[str, Any]) -> Origin:
-    """Return the origin of an entity that was read from a copy: it knows no etag."""
-    member = copies.member_of(row, is_local=via.is_local)
+    """Return the origin of an entity that was read from a copy; it has no etag."""
+    member = index_rows.member_of(row, is_local=via.is_local)
     return Origin(key=member, etags=(), values=snapshot(values), timestamp=row.timestamp)
 
 
 class _Member(msgspec.Struct, frozen=True):
-    """An entity that an index entity names: where it stands there, and its key."""
+    """A member of an index entity: its place there, and its key."""
 
     listed_in: RowKey
     place: int
@@ -560,7 +561,7 @@ class _Member(msgspec.Struct, frozen=True):
 def _read_lists(
     context: Context, query: Ask, position: Position, size: int | None, after: Position | None
 ) -> Steps[Slice]:
-    """Read the members of index entities; a page may end and begin inside of one."""
+    """Read the members of index entities; a page may start and end inside one."""
     via, read = query.plan.asked.via, query.plan.requests[position.request]
     assert isinstance(via, ListIndex)
     position = _with_listed(position)
@@ -568,11 +569,11 @@ def _read_lists(
         listed = yield from _listed(via, query.plan.table, read.key)
     else:
         page = yield from ask(_query_lists(query, read, position))
-        listed = [(row.key, copies.members_in(row.properties)) for row in page.rows]
+        listed = [(row.key, index_rows.members_in(row.properties)) for row in page.rows]
         if page.continuation is not None:
             at = page.continuation
             after = Position(position.request, at.partition, at.row)
-            if all(key != position.listed for key, _ in listed):  # it is in a page to come
+            if all(key != position.listed for key, _ in listed):  # it is in a later page
                 after = _cut_inside(after, position.listed, position.member, position.passed)
     members = _members_from(
         [
@@ -582,16 +583,16 @@ def _read_lists(
         ],
         position,
     )
-    is_told = _do_lists_tell(query, via)
+    is_from_keys = _have_lists_all_fields(query, via)
     taken, found = 0, list[Any]()
     while taken < len(members) and (size is None or len(found) < size):
         chunk = members[taken:]
-        if size is not None and not is_told:
-            # Where members were left out, more may be: then as many as are read at once.
+        if size is not None and not is_from_keys:
+            # If some members did not match, read as many as are read in parallel.
             count = size - len(found)
             chunk = chunk[: max(count, context.options.parallel) if taken else count]
-        if is_told:
-            answers = [_told(query, via, one.listed_in, one.key) for one in chunk]
+        if is_from_keys:
+            answers = [_from_keys(query, via, one.listed_in, one.key) for one in chunk]
         else:
             answers = yield from _each_member(context, query, [one.key for one in chunk])
         for entity in answers:
@@ -601,14 +602,14 @@ def _read_lists(
                 break
     if taken < len(members):
         first = members[taken]
-        # Over several partitions the page is read once more, from its own start.
+        # Over several partitions the page is read again, from its start.
         start = position if isinstance(read, ScanRead) else Position(position.request)
         after = _cut_inside(start, first.listed_in, first.place, first.key)
     return Slice(found, after)
 
 
 def _with_listed(position: Position) -> Position:
-    """Return a position as it is told now: an older version told the list in place of a start."""
+    """Return a position in the current form: an older version stored the list as the start."""
     if position.member is None or position.listed is not None:
         return position
     listed = RowKey(position.partition or "", position.row or "")
@@ -622,7 +623,7 @@ def _cut_inside(
 
 
 def _members_from(members: Sequence[_Member], position: Position) -> Sequence[_Member]:
-    """Return the members that were not given: meanwhile some may have come, and others gone."""
+    """Return the members not returned yet; members may have been added and removed since."""
     cut = [one.key for one in members if one.listed_in == position.listed]
     if position.listed is None:
         return members
@@ -639,7 +640,7 @@ def _members_from(members: Sequence[_Member], position: Position) -> Sequence[_M
 
 
 def _query_lists(query: Ask, read: Read, position: Position) -> QueryRows:
-    """Ask for index entities: as many as a page holds, for most of them hold few members."""
+    """Return the query for index entities, with full pages, because most have few members."""
     if isinstance(read, RangeRead) and position.listed is not None:
         read = msgspec.structs.replace(read, lower=max(read.lower, position.listed.row))
     continuation = None
@@ -654,30 +655,32 @@ def _listed(
     if via.storage is Storage.BLOB:
         return [(key, (yield from read_list_blob(via, key)).members)]
     row = yield from ask(GetRow(table, key))
-    return [] if row is None else [(key, copies.members_in(row.properties))]
+    return [] if row is None else [(key, index_rows.members_in(row.properties))]
 
 
 def _members(
     context: Context, query: Ask, via: AnyIndex, rows: Sequence[Row]
 ) -> Steps[dict[RowKey, Any]]:
-    """Read the entities that rows of an index name; what has moved away since is left out.
+    """Read the entities that rows of an index refer to, without those that do not match any more.
 
-    Where the rows of a list index say all that is asked, no entity is read.
+    If the rows of a list index have all requested fields, no entity is read.
     """
-    members = [copies.member_of(row, is_local=via.is_local) for row in rows]
-    if isinstance(via, ListIndex) and _do_lists_tell(query, via, rows):
+    members = [index_rows.member_of(row, is_local=via.is_local) for row in rows]
+    if isinstance(via, ListIndex) and _have_lists_all_fields(query, via, rows):
         lists = [RowKey(row.key.partition, list_of(row.key.row)) for row in rows]
-        found = [_told(query, via, *pair) for pair in zip(lists, members, strict=True)]
+        found = [_from_keys(query, via, *pair) for pair in zip(lists, members, strict=True)]
     else:
         found = yield from _each_member(context, query, members)
     return {row.key: entity for row, entity in zip(rows, found, strict=True) if entity is not None}
 
 
-def _do_lists_tell(query: Ask, via: ListIndex[Any], rows: Sequence[Row] | None = None) -> bool:
-    """Return whether a list index says all that is asked: fields of its keys and of the members'.
+def _have_lists_all_fields(
+    query: Ask, via: ListIndex[Any], rows: Sequence[Row] | None = None
+) -> bool:
+    """Return whether the keys of a list index and of its members have all requested fields.
 
-    Of an entity that an older version has written, only the entity itself tells the fields; a
-    list of many members does not say which versions have written them.
+    An entity of an older version must be read itself to get its fields, and a list of several
+    members does not record their versions.
     """
     owner = via.owner
     if query.selected is None or query.is_verified or query.model is not owner or owner.children:
@@ -690,8 +693,8 @@ def _do_lists_tell(query: Ask, via: ListIndex[Any], rows: Sequence[Row] | None =
     return _needed(query) <= {*owner.key_fields, *(part.field for part in parts if part.is_full)}
 
 
-def _told(query: Ask, via: ListIndex[Any], listed_in: RowKey, member: RowKey) -> Any:
-    """Return what the query wants of a member, by the keys alone; None if it does not want it."""
+def _from_keys(query: Ask, via: ListIndex[Any], listed_in: RowKey, member: RowKey) -> Any:
+    """Return the projection of a member, from the keys alone; None if it does not match."""
     values: dict[str, Any] = {}
     for keyed, key in ((via, listed_in), (via.owner, member)):
         values |= keyed.partition.parse(key.partition) | keyed.row.parse(key.row)
@@ -699,7 +702,7 @@ def _told(query: Ask, via: ListIndex[Any], listed_in: RowKey, member: RowKey) ->
 
 
 def _each_member(context: Context, query: Ask, members: Sequence[RowKey]) -> Steps[list[Any]]:
-    """Return for each member what the query wants of it; None for one that is not meant."""
+    """Return the entity or projection of each member; None for one that does not match."""
     if not members:
         return []
     via = query.plan.asked.via
@@ -723,7 +726,7 @@ def _wanted_of(query: Ask, entity: Any) -> Any:
 
 
 # ---------------------------------------------------------------------------------------------
-# A partition that was spread
+# Partitions spread by a hash
 
 
 def _read_merged(
@@ -731,8 +734,8 @@ def _read_merged(
 ) -> Steps[Slice]:
     """Read the first rows of every part and merge them by row key.
 
-    Of each part the rows are taken in the order in which the service gave them, and each part
-    goes on behind its own last row: whatever order the service keeps, none is left out.
+    The rows of a part are taken in the order of the service, and each part continues after its own
+    last row: none is left out, whatever order the service has.
     """
     passed = dict(position.parts)
     found: list[Any] = []
@@ -759,9 +762,9 @@ def _read_merged(
 def _first_of_all(
     context: Context, query: Ask, passed: Mapping[int, str], count: int
 ) -> Steps[list[tuple[int, Row]]]:
-    """Return the next rows of all parts together, each with the place of its part."""
+    """Return the next rows of all parts together, each with the number of its part."""
     reads = [read for read in query.plan.requests if isinstance(read, RangeRead)]
-    starts = [_behind(read, passed.get(place)) for place, read in enumerate(reads)]
+    starts = [_after(read, passed.get(place)) for place, read in enumerate(reads)]
     parts = yield from ask(
         Parallel(
             tuple(_first_rows(context, query, start, count) for start in starts),
@@ -773,8 +776,8 @@ def _first_of_all(
     return list(islice(merged, count))
 
 
-def _behind(read: RangeRead, passed: str | None) -> RangeRead:
-    """Return what of a part comes behind a row."""
+def _after(read: RangeRead, passed: str | None) -> RangeRead:
+    """Return the rest of a part after a row."""
     if passed is None:
         return read
     lower = just_above(passed)

@@ -1,6 +1,6 @@
-"""How many bytes the service counts for an entity, before it is sent.
+"""The size of an entity as the service counts it, before it is sent.
 
-The public `measure`; that of `values` counts one row, and stands on the path of every call.
+This is the public `measure`; `values.measure` counts one row and is on the path of every call.
 """
 
 from typing import Any
@@ -16,24 +16,22 @@ from partita.patterns.types.row_layout import (
     PARTS,
     STAMP,
     WRITE,
-    note_write,
     part_key,
     print_manifest,
 )
-from partita.patterns.writing.rows import deal, encode, marks_of
+from partita.patterns.writing.rows import encode, marks_of, note_write, split_rows
 
 _SOME_WRITE = "0" * 16
-"""As long as what tells one write from another."""
+"""As long as a write id."""
 _SOME_STAMP = 10**16
-"""With as many digits as the ticks of these centuries."""
+"""With as many digits as a current time in ticks."""
 
 
 def measure(stored: object) -> int:
-    """Return how many bytes the service counts for an entity, a raw one, or a row.
+    """Return how many bytes the service counts for an entity, a raw entity, or a row.
 
-    An entity is counted as `save` would write it, with its own properties of ours and all its
-    rows; what a seal adds, rows of indexes and the content of blobs are not. The limit is 1 MiB
-    for each row.
+    An entity is counted as `save` would write it, with bookkeeping properties and all its rows. The
+    overhead of encryption, index rows and blobs are not counted. The limit is 1 MiB per row.
 
     >>> from partita.patterns import entity, measure
     >>> @entity(table="staff", partition="{dept}", row="{id:05d}")
@@ -53,10 +51,12 @@ def measure(stored: object) -> int:
 
 
 def _rows_of(model: EntityType[Any], entity: object) -> list[Row]:
-    told, before = model.values(entity), model.origin(entity)
-    key = model.key(told)
+    entity_values, before = model.values(entity), model.origin(entity)
+    key = model.key(entity_values)
     kept = {} if before is None else before.number_types
-    first, *rest = deal(model, encode(model, told, _references(model, key, told), kept), before)
+    first, *rest = split_rows(
+        model, encode(model, entity_values, _references(model, key, entity_values), kept), before
+    )
     ours = marks_of(model)
     if model.type_property is not None:
         ours[WRITE] = note_write(_SOME_WRITE, {} if before is None else before.system)
@@ -71,13 +71,13 @@ def _rows_of(model: EntityType[Any], entity: object) -> list[Row]:
 
 
 def _references(
-    model: EntityType[Any], key: RowKey, told: dict[str, Any]
+    model: EntityType[Any], key: RowKey, entity_values: dict[str, Any]
 ) -> dict[str, BlobReference | None]:
     references: dict[str, BlobReference | None] = {}
     for field in model.fields.values():
         if field.blob is None:
             continue
-        content = to_content(field, told[field.name])
+        content = to_content(field, entity_values[field.name])
         references[field.name] = (
             None
             if content is None

@@ -1,7 +1,7 @@
-"""What one can do with entities, as steps: save, patch, upsert, delete, update, increment, move.
+"""The verbs on single entities, as steps: save, patch, upsert, delete, update, increment, move.
 
-Every write is conditional on what was read, unless the caller says `force`. A conflict on the
-caller's own entity is the caller's to decide; `update` decides by asking a pure function again.
+Every write is conditional on what was read, unless the caller passes `force`. A conflict on the
+caller's own entity is raised; `update` retries it by calling a pure function again.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,9 +23,9 @@ from partita.errors import (
 from partita.patterns.fields.annotations import plain, union_members
 from partita.patterns.fields.load_state import are_same, snapshot
 from partita.patterns.following.moving import (
-    come_to_rest,
+    complete_move_of,
     finish_move,
-    load_at_rest,
+    load_unmoving,
     start_move,
     unmarked,
 )
@@ -46,16 +46,22 @@ from partita.patterns.types.projections import refuse_partial
 from partita.patterns.types.row_layout import (
     VERSION,
     WRITE,
-    find_note,
-    is_noted,
-    note_write,
     part_key,
 )
 from partita.patterns.writing.context import Context
 from partita.patterns.writing.load import find, find_any, locate
 from partita.patterns.writing.merges import Merge, apply_merge, can_stand_alone, values_to_merge
 from partita.patterns.writing.outbox_entry import entry_removal
-from partita.patterns.writing.rows import Stored, encode_slot, narrower_types, slot_name, with_types
+from partita.patterns.writing.rows import (
+    Stored,
+    encode_slot,
+    find_note,
+    is_noted,
+    narrower_types,
+    note_write,
+    slot_name,
+    with_types,
+)
 from partita.patterns.writing.write import Change, Written, pause, write, write_in_doubt
 
 T = TypeVar("T")
@@ -64,49 +70,49 @@ _NUMBERS = (int, float, Decimal, timedelta)
 
 
 def check_entity(model: EntityType[T], entity: T) -> EntityType[T]:
-    """Return the own type of an entity that is to be written to a table."""
-    refuse_partial(entity)
+    """Return the actual type of an entity that is to be written to a table."""
     if not isinstance(entity, model.cls):
+        refuse_partial(entity)
         raise UsageError(
             "TypeMismatch",
-            f"An object of type {type(entity).__name__} was given to the table of {model.name}.",
+            f"An object of type {type(entity).__name__} was passed to the table of {model.name}.",
             facts={"type": model.name},
-            hint="Give it to db.table() of its own class.",
+            hint="Use db.table() with the class of the object.",
         )
     own = entity_type(type(entity))
     if own.is_abstract:
         raise UsageError(
             "AbstractEntity",
-            f"{own.name} is declared abstract: only types derived from it are stored.",
+            f"{own.name} is abstract: only types derived from it can be stored.",
             facts={"type": own.name},
         )
     return own.in_table(model.table)
 
 
 def check_newest_first(model: EntityType[Any]) -> None:
-    """Refuse the tail of rows that do not lie with the newest first: it would be the oldest."""
+    """Refuse a log tail of a type whose row key does not sort the newest first."""
     first = next(model.row.parts(), None)
     if first is None or not first.is_descending:
         raise UsageError(
             "NotALogTail",
-            f"The row key of {model.name} does not begin with the newest first.",
+            f"The row key of {model.name} does not sort the newest entities first.",
             facts={"type": model.name, "row": model.row.text},
-            hint='Let it begin so: row="{at:desc}_...". The first in the order of their keys: '
-            "all().limit(n).",
+            hint='Begin the row key with a descending part: row="{at:desc}_...". For the first '
+            "entities in key order use all().limit(n).",
         )
 
 
 def key_of(model: EntityType[Any], given: Mapping[str, Any]) -> RowKey:
-    """Return the key that fields give; all of both keys, and no others."""
+    """Return the key for the given fields, which must be exactly the key fields."""
     missing = [name for name in model.key_fields if name not in given]
     unknown = [name for name in given if name not in model.key_fields]
     if missing or unknown:
-        wrong = f"{missing[0]!r} is missing" if missing else f"{unknown[0]!r} is none of them"
+        wrong = f"{missing[0]!r} is missing" if missing else f"{unknown[0]!r} is not one of them"
         raise UsageError(
             "KeyFields",
-            f"{model.name} is found by {', '.join(model.key_fields)}; {wrong}.",
+            f"The key fields of {model.name} are {', '.join(model.key_fields)}; {wrong}.",
             facts={"type": model.name},
-            hint="Give every field of the keys by name; for more than one entity use "
+            hint="Pass every key field by name; for more than one entity use "
             "partition(...).range(...) or where(...).",
         )
     return model.key(given)
@@ -115,7 +121,7 @@ def key_of(model: EntityType[Any], given: Mapping[str, Any]) -> RowKey:
 def absent(model: EntityType[Any], key: RowKey) -> EntityNotFoundError:
     return EntityNotFoundError(
         "ResourceNotFound",
-        f"There is no such {model.name}.",
+        f"The {model.name} does not exist.",
         facts={
             "table": model.table,
             "partition_key": key.partition,
@@ -137,28 +143,30 @@ def get(context: Context, model: EntityType[T], given: Mapping[str, Any]) -> Ste
 
 
 def change_of(model: EntityType[Any], entity: Any) -> Change:
-    """Return the change that saving an entity means: insert a new one, replace a loaded one."""
+    """Return the change of a save: insert a new entity, replace a loaded one."""
     own = check_entity(model, entity)
     values, origin = own.values(entity), own.origin(entity)
     if origin is not None and (key := own.key(values)) != origin.key:
         raise UsageError(
             "KeyChanged",
-            f"A field of the keys of this {own.name} was changed since it was loaded.",
+            f"A key field of this {own.name} was changed after it was loaded.",
             facts={"from": origin.key.row, "to": key.row, "partition_key": key.partition},
-            hint="Say move(entity, ...) to give it other keys; a new object is a new entity.",
+            hint="Use move(entity, ...) to change its keys, or a new object for a new entity.",
         )
     return Change(own, origin, values, entity)
 
 
 def remember(entity: T, written: Written) -> T:
-    """Let an object know what is stored of it; one with other derived fields is made anew."""
+    """Set the origin of a written object; return a new object if derived fields changed."""
     model = entity_type(type(entity))
     model.set_origin(entity, written.origin)
     differing = {
         field.name: written.values[field.name]
-        for field in model.fields.values()
-        if field.derived is not None and field.name in written.values
+        for field, _ in model.derived_fields
+        if field.name in written.values
     }
+    if not differing:
+        return entity
     now = model.values(entity)
     if all(now[name] == value for name, value in differing.items()):
         return entity
@@ -168,33 +176,34 @@ def remember(entity: T, written: Written) -> T:
 
 
 def save(context: Context, model: EntityType[T], entity: T, *, force: bool = False) -> Steps[T]:
-    """Insert a new entity, or replace one that is still as it was loaded."""
+    """Insert a new entity, or replace a loaded one that is unchanged in storage."""
     if force:
         return (yield from upsert(context, model, entity))
     change = change_of(model, entity)
-    yield from know_etag(context, change)
+    yield from find_etag(context, change)
     [written] = yield from write(context, [change])
     return remember(entity, written)
 
 
-def know_etag(context: Context, change: Change) -> Steps[None]:
-    """Find the etag of an entity that was read from a copy, if it is still what the copy said.
+def find_etag(context: Context, change: Change) -> Steps[None]:
+    """Find the etag of an entity that was read from a copy, if the copy is still current.
 
-    One that is in the middle of a move is not to be changed before that is over.
+    A move that the entity is part of is completed first.
     """
     origin = change.before
     if origin is None:
         return
     if origin.etags:
-        if (yield from come_to_rest(context, change.model, origin)):
+        # A move in progress leaves marks in properties that the type does not know.
+        if origin.extra and (yield from complete_move_of(context, change.model, origin)):
             raise _not_as_loaded(change, "was being moved when it was loaded")
         return
-    stored = yield from load_at_rest(context, change.model, origin.key)
+    stored = yield from load_unmoving(context, change.model, origin.key)
     if stored is None or not all(
         are_same(stored.values[name], value) for name, value in origin.values.items()
     ):
         raise _not_as_loaded(
-            change, "was read from an index or merged, and is not what is stored now"
+            change, "was read from an index or merged, and differs from the stored entity"
         )
     change.before = stored.origin
 
@@ -204,14 +213,14 @@ def _not_as_loaded(change: Change, reason: str) -> ETagMismatchError:
         "UpdateConditionNotSatisfied",
         f"This {change.model.name} {reason}.",
         facts={"partition_key": change.key.partition, "row_key": change.key.row},
-        hint="Load it by its own keys and decide again.",
+        hint="Load it by its keys and apply the change again.",
     )
     error.entity = change.entity
     return error
 
 
 def upsert(context: Context, model: EntityType[T], entity: T, *, merge: Merge = False) -> Steps[T]:
-    """Write an entity whatever is stored; with `merge` only what the caller set."""
+    """Write an entity without a condition; with `merge` only the fields that the caller set."""
     own = check_entity(model, entity)
     is_there: bool | None = True
     for attempt in range(context.options.attempts_max):
@@ -223,7 +232,7 @@ def upsert(context: Context, model: EntityType[T], entity: T, *, merge: Merge = 
         except (EntityExistsError, EntityNotFoundError, ETagMismatchError) as error:
             if change.is_blind and not change.must_exist:
                 raise
-            # Another writer came between the read and the write, or there is nothing to merge with.
+            # Another writer changed it after the read, or there is nothing to merge with.
             is_there = not isinstance(error, EntityNotFoundError)
             continue
         return remember(entity, written)
@@ -238,9 +247,9 @@ def upsert_of(
     merge: Merge,
     is_there: bool | None = None,
 ) -> Steps[Change]:
-    """Return the change that an upsert means, over what is stored now if something follows it.
+    """Return the change of an upsert, based on the stored entity if the type has followers.
 
-    `is_there` is what to assume of an entity where a merge depends on it; None: look.
+    `is_there` says whether a merge may assume that the entity exists; None: read it.
     """
     own = check_entity(model, entity)
     if merge is not False:
@@ -250,7 +259,7 @@ def upsert_of(
     if origin is not None:
         change.extra, change.sealed = unmarked(origin.extra), origin.sealed
         change.number_types = origin.number_types
-    if is_followed_by_nothing(own):
+    if can_be_replaced_unread(own):
         change.is_blind = True
         return change
     stored = yield from _load_own(context, own, change.key)
@@ -270,7 +279,7 @@ def _merge_of(
     if origin is not None:
         change.number_types = origin.number_types
     written = values_to_merge(own, entity, origin, merge)
-    if _is_merged_blindly(own, written, origin):
+    if _can_merge_unread(own, written, origin):
         stands_alone = can_stand_alone(own, entity, written)
         if stands_alone or is_there:
             change.is_merge, change.is_blind, change.given = True, True, written
@@ -286,43 +295,43 @@ def _merge_of(
 
 
 def _load_own(context: Context, own: EntityType[Any], key: RowKey) -> Steps[Stored | None]:
-    stored = yield from load_at_rest(context, own, key)
+    stored = yield from load_unmoving(context, own, key)
     if stored is not None and stored.model is not own:
-        raise _of_another_type(own, stored.model, key)
+        raise _other_type_stored(own, stored.model, key)
     return stored
 
 
-def _is_merged_blindly(
+def _can_merge_unread(
     model: EntityType[Any], written: Mapping[str, Any], origin: Origin | None
 ) -> bool:
-    """Return whether one merge request says what is meant, whatever is stored.
+    """Return whether one merge request has the right effect for any stored entity.
 
-    It cannot remove a property, seal a part of what is sealed together, or upcast what is stored.
+    A merge cannot remove a property, seal some of the sealed properties, or upcast an entity.
     """
     is_sealed = bool(model.sealed_properties or model.encrypt or (origin and origin.sealed))
     return (
-        is_followed_by_nothing(model)
+        can_be_replaced_unread(model)
         and model.version == 1
         and not is_sealed
         and not any(value is None for value in written.values())
     )
 
 
-def is_followed_by_nothing(model: EntityType[Any]) -> bool:
-    """Tell whether what is stored under a key can be replaced or deleted without a look at it.
+def can_be_replaced_unread(model: EntityType[Any]) -> bool:
+    """Return whether an entity can be replaced or deleted without reading it.
 
-    Types of one family may have the same keys: what is stored may be of another one.
+    Types of one family may share keys: the stored entity may be of another type of the family.
     """
     *_, root = model.lineage()
     return all(each.is_plain for each in root.family())
 
 
-def _of_another_type(model: EntityType[Any], stored: EntityType[Any], key: RowKey) -> UsageError:
+def _other_type_stored(model: EntityType[Any], stored: EntityType[Any], key: RowKey) -> UsageError:
     return UsageError(
         "TypeMismatch",
-        f"Under the keys of this {model.name} there is a {stored.name}.",
+        f"A {stored.name} has the keys of this {model.name}.",
         facts={"type": model.name, "partition_key": key.partition, "row_key": key.row},
-        hint="Delete it first: what follows the one type does not follow the other.",
+        hint="Delete it first: the two types have different followers.",
     )
 
 
@@ -334,32 +343,32 @@ def patch(
     *,
     force: bool = False,
 ) -> Steps[T]:
-    """Change some fields of a loaded entity, sending no others."""
+    """Change some fields of a loaded entity, and send only these."""
     own = check_entity(model, entity)
     change = patch_of(own, entity, changes)
     if force:
         return (yield from update(context, own, change.key, lambda now: _evolved(now, changes)))
-    yield from know_etag(context, change)
+    yield from find_etag(context, change)
     [written] = yield from write(context, [change])
     changed: T = remember(change.entity, written)  # type: ignore[assignment]
     return changed
 
 
 def patch_of(model: EntityType[Any], entity: Any, changes: Mapping[str, Any]) -> Change:
-    """Return the change that a patch means, of an object that has the fields."""
+    """Return the change of a patch, with a new object that has the changes."""
     own = check_entity(model, entity)
     if own.origin(entity) is None:
         raise UsageError(
             "NotLoaded",
-            f"This {own.name} was neither loaded nor saved, so nothing is known to patch.",
-            hint="Load it first, or write some fields whatever is stored: "
+            f"This {own.name} was neither loaded nor saved, so it cannot be patched.",
+            hint="Load it first, or write some fields without a condition: "
             'upsert(entity, merge=["text", "stars"]).',
         )
     for name in changes:
         if find_field(own, name).is_encrypted:
             raise UsageError(
                 "EncryptedMerge",
-                f"{name!r} is encrypted: the sealed fields of an entity are written together.",
+                f"{name!r} is encrypted; the encrypted fields of an entity are written together.",
                 hint="Use save(evolve(entity, ...)).",
             )
     change = change_of(model, _evolved(entity, changes))
@@ -377,7 +386,7 @@ def _evolved(entity: T, changes: Mapping[str, Any]) -> T:
 def update(
     context: Context, model: EntityType[T], key: RowKey, function: Callable[[T], T]
 ) -> Steps[T]:
-    """Read, let a pure function decide, write; again if the entity changed meanwhile."""
+    """Read, call a pure function, write; repeat if the entity changed in between."""
     for attempt in range(context.options.attempts_max):
         if attempt:
             yield from ask(Sleep(pause(context, attempt)))
@@ -388,7 +397,7 @@ def update(
         if decided is None:
             raise UsageError(
                 "NothingDecided",
-                "The function given to update() returned None.",
+                "The function passed to update() returned None.",
                 hint="Return the changed entity: update(lambda e: evolve(e, ...), ...).",
             )
         own = check_entity(model, decided)
@@ -398,7 +407,7 @@ def update(
         try:
             return (yield from save(context, model, decided))
         except (EntityNotFoundError, ETagMismatchError):
-            continue  # because it changed: ask the function about what it is now
+            continue  # because it changed: call the function with the current entity
     raise _busy(model, key, context.options.attempts_max)
 
 
@@ -413,9 +422,9 @@ def update_by(
 def _busy(model: EntityType[Any], key: RowKey, attempts: int) -> StoreBusyError:
     return StoreBusyError(
         "TooManyConflicts",
-        f"Other writers of this {model.name} were faster {attempts} times.",
+        f"The write of this {model.name} conflicted with other writers {attempts} times.",
         facts={"partition_key": key.partition, "row_key": key.row},
-        hint="Try later, or spread what everybody writes over several entities.",
+        hint="Try later, or spread frequent writes over several entities.",
     )
 
 
@@ -426,7 +435,7 @@ def _busy(model: EntityType[Any], key: RowKey, attempts: int) -> StoreBusyError:
 def delete(
     context: Context, model: EntityType[Any], entity: Any, *, force: bool = False
 ) -> Steps[None]:
-    """Delete an entity that is still as it was loaded."""
+    """Delete a loaded entity that is unchanged in storage."""
     own = check_entity(model, entity)
     origin = own.origin(entity)
     if force or origin is None:
@@ -434,15 +443,15 @@ def delete(
         if origin is None and not force:
             raise UsageError(
                 "NotLoaded",
-                f"This {own.name} was neither loaded nor saved: whether it is what is stored is "
-                "not known.",
-                hint="Load it first, or delete by key: delete_if_exists(...).",
+                f"This {own.name} was neither loaded nor saved, so it cannot be compared with the "
+                "stored entity.",
+                hint="Load it first, or delete it by key: delete_if_exists(...).",
             )
         yield from delete_key(context, own, key)
         own.set_origin(entity, None)
         return
     change = Change(own, origin, None, entity)
-    yield from know_etag(context, change)
+    yield from find_etag(context, change)
     yield from write(context, [change])
     own.set_origin(entity, None)
 
@@ -454,8 +463,8 @@ def delete_by(context: Context, model: EntityType[Any], given: Mapping[str, Any]
 
 
 def delete_key(context: Context, model: EntityType[Any], key: RowKey) -> Steps[bool]:
-    """Delete whatever is stored under a key. False: nothing was."""
-    if is_followed_by_nothing(model):
+    """Delete the entity with a key. False: there is none."""
+    if can_be_replaced_unread(model):
         operation = RowOperation(Verb.DELETE, Row(key, {}))
         try:
             yield from ask(WriteRows(model.table, (operation,)))
@@ -465,13 +474,13 @@ def delete_key(context: Context, model: EntityType[Any], key: RowKey) -> Steps[b
     for attempt in range(context.options.attempts_max):
         if attempt:
             yield from ask(Sleep(pause(context, attempt)))
-        stored = yield from load_at_rest(context, model, key)
+        stored = yield from load_unmoving(context, model, key)
         if stored is None:
             return False
         try:
             yield from write(context, [Change(stored.model, stored.origin, None)])
         except (EntityNotFoundError, ETagMismatchError):
-            continue  # because it changed or went meanwhile: look again
+            continue  # because it was changed or deleted: read it again
         return True
     raise _busy(model, key, context.options.attempts_max)
 
@@ -488,13 +497,15 @@ def increment(
     slot: int | None,
     by: Any,
 ) -> Steps[Any]:
-    """Add to one number by merging one property; return what it became."""
+    """Add to one number by merging one property; return the sum."""
     own = check_entity(model, entity)
     field = _numeric_field(own, name, slot)
     origin = own.origin(entity)
     key = own.key(own.values(entity)) if origin is None else origin.key
     property_name = field.property if slot is None else slot_name(field, slot)
-    if _is_free(context, own, field) and (yield from _is_of_now(own, key, property_name)):
+    if _can_be_merged_alone(context, own, field) and (
+        yield from _has_current_version(own, key, property_name)
+    ):
         added = yield from _merge_sum(context, own, key, property_name, field, by)
         if added is not None:
             return added
@@ -505,8 +516,8 @@ def increment(
     return value if slot is None else value[slot]
 
 
-def _is_of_now(model: EntityType[Any], key: RowKey, name: str) -> Steps[bool]:
-    """Look whether an entity is of the current version, where the row to merge does not say it."""
+def _has_current_version(model: EntityType[Any], key: RowKey, name: str) -> Steps[bool]:
+    """Return whether an entity has the current version, if the row to merge does not have it."""
     if not model.upcasters or model.layout.places.get(name, 0) == 0:
         return True
     first = yield from ask(GetRow(model.table, key, (VERSION,)))
@@ -521,7 +532,7 @@ def _merge_sum(
     field: Field,
     by: Any,
 ) -> Steps[Any]:
-    """Add by a merge; None where that cannot be, because there is no such row or an older one."""
+    """Add by a merge; None if there is no such row or it has an older version."""
     place = model.layout.places.get(name, 0)
     key = part_key(entity_key, place)
     write_id = context.clock.random_bytes(8).hex()
@@ -555,7 +566,7 @@ def _merge_sum(
             yield from ask(WriteRows(model.table, (operation,)))
         except (EntityNotFoundError, ETagMismatchError) as error:
             in_doubt = error if error.facts.get("answer_lost") else None
-            continue  # because somebody else counted
+            continue  # because another writer changed the number
         except ThrottledError:
             raise
         except UnavailableError as error:
@@ -566,7 +577,7 @@ def _merge_sum(
 
 
 def _is_elsewhere(model: EntityType[Any], key: RowKey, name: str) -> Steps[bool]:
-    """Look whether a property lies in a row where the type, before it changed, had it."""
+    """Return whether a property is in the row where an older layout of the type had it."""
     own = model.layout.places.get(name, 0)
     for place in range(model.layout.rows):
         if place != own:
@@ -581,20 +592,20 @@ def _numeric_field(model: EntityType[Any], name: str, slot: int | None) -> Field
     if field is None or field.is_key or field.derived is not None:
         raise UsageError(
             "NotANumber",
-            f"{model.name}.{name} is no number that can be added to.",
-            hint="Name a field that is neither part of the keys nor derived.",
+            f"{model.name}.{name} cannot be incremented.",
+            hint="Pass the name of a field that is neither part of the keys nor derived.",
         )
     if not _is_number(field):
         raise UsageError(
             "NotANumber",
-            f"{model.name}.{name} holds nothing that can be added to.",
-            hint="Name a field that holds a number.",
+            f"{model.name}.{name} is not a number.",
+            hint="Pass the name of a field that holds a number.",
         )
     if (field.series is not None) != (slot is not None):
         raise UsageError(
             "SlotMissing" if slot is None else "NotASeries",
-            f"{model.name}.{name} is {'a series: say which slot' if slot is None else 'no series'}",
-            hint='increment(entity, "series", slot) or increment(entity, "field").',
+            f"{model.name}.{name} is {'a series' if slot is None else 'not a series'}.",
+            hint='Use increment(entity, "series", slot) or increment(entity, "field").',
         )
     return field
 
@@ -607,8 +618,8 @@ def _is_number(field: Field) -> bool:
     )
 
 
-def _is_free(context: Context, model: EntityType[Any], field: Field) -> bool:
-    """Tell whether a merge of this field alone leaves everything else as it should be."""
+def _can_be_merged_alone(context: Context, model: EntityType[Any], field: Field) -> bool:
+    """Return whether a merge of this field alone affects no follower and no sealed property."""
     if field.is_in_blob or field.is_encrypted or model.encrypt is not None:
         return False
     if model.all_views():
@@ -632,7 +643,7 @@ def _added(entity: Any, name: str, slot: int | None, by: Any) -> Any:
 
 
 def _is_as_stored(model: EntityType[T], entity: T, origin: Origin) -> bool:
-    """Tell whether an object has no change that was not saved; large values are not compared."""
+    """Return whether an object has no unsaved changes; large values are not compared."""
     values = model.values(entity)
     return all(
         are_same(values[field.name], origin.values.get(field.name))
@@ -642,7 +653,7 @@ def _is_as_stored(model: EntityType[T], entity: T, origin: Origin) -> bool:
 
 
 def move(context: Context, model: EntityType[T], entity: T, changes: Mapping[str, Any]) -> Steps[T]:
-    """Give a loaded entity other keys; between partitions through the outbox."""
+    """Change the keys of a loaded entity; between partitions through the outbox."""
     own = check_entity(model, entity)
     origin = own.origin(entity)
     if origin is None:
@@ -656,23 +667,23 @@ def move(context: Context, model: EntityType[T], entity: T, changes: Mapping[str
     if target == origin.key:
         raise UsageError(
             "KeyUnchanged",
-            "The entity would keep its keys.",
+            "The move does not change the keys.",
             hint="Use save(evolve(entity, ...)) to change other fields.",
         )
     leaving = Change(own, origin, None, entity)
-    yield from know_etag(context, leaving)
+    yield from find_etag(context, leaving)
     if target.partition == origin.key.partition:
         arriving = Change(own, None, own.values(moved), moved)
-        left = origin if leaving.before is None else leaving.before
-        arriving.extra, arriving.sealed = unmarked(left.extra), left.sealed
-        arriving.number_types = left.number_types
+        source = origin if leaving.before is None else leaving.before
+        arriving.extra, arriving.sealed = unmarked(source.extra), source.sealed
+        arriving.number_types = source.number_types
         written = yield from write(context, [leaving, arriving])
         return remember(moved, written[1])
     if set(changes) - set(own.key_fields) or not _is_as_stored(own, entity, origin):
         raise UsageError(
             "MoveChangesFields",
-            "A move to another partition changes fields of the keys only.",
-            hint="Move it as it is stored, then save what else changes.",
+            "A move to another partition can change key fields only.",
+            hint="Move the stored entity, then save the other changes.",
         )
     assert leaving.before is not None
     try:

@@ -12,8 +12,15 @@ from uuid import UUID
 
 from partita.errors import InvalidPropertyError
 from partita.patterns.protocol.calls import RowOperation, Verb
-from partita.patterns.protocol.value_checks import check_integer, text_of_moment
-from partita.patterns.protocol.values import Instant, Int32, Row, RowKey, Value
+from partita.patterns.protocol.values import (
+    Instant,
+    Int32,
+    Row,
+    RowKey,
+    Value,
+    check_integer,
+    text_of_moment,
+)
 from partita.tables import edm
 from partita.tables.edm import Members
 from partita.tables.entity import Entity, EntityKey, check_key, check_property_name

@@ -16,8 +16,15 @@ from uuid import UUID
 import msgspec
 
 from partita.errors import UnavailableError
-from partita.patterns.protocol.value_checks import check_integer, text_of_moment
-from partita.patterns.protocol.values import Instant, Int32, Row, RowKey, Value
+from partita.patterns.protocol.values import (
+    Instant,
+    Int32,
+    Row,
+    RowKey,
+    Value,
+    check_integer,
+    text_of_moment,
+)
 from partita.tables.edm import INT32_MAX, INT32_MIN
 
 KEYS = ("PartitionKey", "RowKey")

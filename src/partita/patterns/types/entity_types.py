@@ -103,6 +103,10 @@ class EntityType(Generic[T]):
         self.sealed_properties = frozenset(
             field.property for field in self.fields.values() if field.is_encrypted
         )
+        self.derived_fields = tuple(
+            (field, field.derived) for field in self.fields.values() if field.derived is not None
+        )
+        """The fields that are kept from other entities, with their markers."""
         self._by_property = {
             name: field for field in self.fields.values() for name in field.property_names
         }
@@ -125,7 +129,7 @@ class EntityType(Generic[T]):
 
     def values(self, obj: T) -> dict[str, Any]:
         """Return the fields of an object by their names."""
-        return self._shape.values(obj)
+        return dict(zip(self._shape.arguments, self._shape.read(obj), strict=True))
 
     def build(self, values: Mapping[str, Any]) -> T:
         """Make an object, with the class's own validation; the class has defaults for the rest."""
@@ -141,7 +145,7 @@ class EntityType(Generic[T]):
 
     def rebuild(self, obj: T, changes: Mapping[str, Any]) -> T:
         """Make a changed object; what the class raises is not caught."""
-        return self._shape.rebuild(obj, changes)
+        return self._shape.rebuild(obj, self.values(obj), changes)
 
     def fields_set(self, obj: T) -> Set[str] | None:
         """Return the fields that were given or assigned; None if the class does not tell."""

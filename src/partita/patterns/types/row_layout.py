@@ -24,8 +24,6 @@ STAMP = "_Stamp"
 GENERATION = "_Generation"
 WRITE = "_Write"
 VERSION = "EntityVersion"
-WRITES_KEPT = 4
-"""Writes that a row remembers, the newest first."""
 PART_MARK = "~"
 """Stands between a row key and the number of a further row, and behind the type of such a row."""
 COPY_MARK = "@"
@@ -89,34 +87,3 @@ def parse_manifest(text: object) -> dict[int, int]:
     if not isinstance(text, str) or not text:
         return {}
     return {place: int(stamp) for place, stamp in enumerate(text.split(","), start=1)}
-
-
-def note_write(write_id: str, before: Mapping[str, Value]) -> str:
-    """Return what a row remembers of its writers: who asks again finds out that it was done.
-
-    >>> note_write("b", {"_Write": note_write("a", {})})
-    'b a'
-    """
-    known = before.get(WRITE)
-    earlier = known.split() if isinstance(known, str) else []
-    return " ".join([write_id, *earlier][:WRITES_KEPT])
-
-
-def find_note(noted: str, now: object) -> bool | None:
-    """Tell whether a row was written with what it was to remember by `noted`.
-
-    None: too many have written it since, so that it may have been forgotten.
-
-    >>> find_note("b a", "c b a"), find_note("b a", "c a"), find_note("b a", "f e d c")
-    (True, False, None)
-    """
-    own, *earlier = noted.split()
-    known = now.split() if isinstance(now, str) else []
-    if own in known:
-        return True
-    is_seen = earlier[0] in known if earlier else len(known) < WRITES_KEPT
-    return False if is_seen else None
-
-
-def is_noted(write_id: str, noted: object) -> bool:
-    return isinstance(noted, str) and write_id in noted.split()

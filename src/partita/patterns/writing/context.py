@@ -1,7 +1,7 @@
-"""What the core needs to know besides the answers to its calls.
+"""The state of one open database that the core needs.
 
-One `Context` belongs to one open database. Its only moving parts: which indexes may be read,
-and which outbox entries this process wrote and has not seen done.
+Only two parts of a `Context` change: the states of indexes, and the outbox entries that this
+process wrote and whose work is not known to be done.
 """
 
 import enum
@@ -27,46 +27,46 @@ if TYPE_CHECKING:
 Scans = Literal["refuse", "warn", "allow"]
 
 PENDING_MAX = 10_000
-"""Own outbox entries that a process keeps in mind; a sweep finds the others."""
+"""The most outbox entries of its own that a process remembers; a sweep finds the others."""
 
 
 class IndexState(enum.Enum):
-    """The life of an index."""
+    """Whether an index is written and read."""
 
     WRITE_ONLY = "write-only"
-    """It follows every change, but may lack entities that were stored before it was declared."""
+    """Every change is written to it, but older entities may be missing."""
     READABLE = "readable"
     DISABLED = "disabled"
-    """It follows nothing; its rows may be removed."""
+    """It is not written; its rows may be removed."""
 
 
 class Options(msgspec.Struct, frozen=True):
-    """How the database behaves; `connect` takes each of these by name."""
+    """The options of a database; `connect` takes each by name."""
 
     queues: tuple[str, ...] = ("partita-outbox",)
-    """Hints to workers; a partition always uses the same one."""
+    """The queues of hints to workers; a partition always uses the same one."""
     poison_queue: str = "partita-poison"
     attempts_max: int = 30
-    """How often a change is tried again that met another writer on an index or counter."""
+    """How often a write is attempted that conflicts on an index or counter."""
     visibility: float = 30.0
     """Seconds for which a worker claims a message; it renews the claim while it works."""
     deliveries_max: int = 5
-    """How often a message may be tried before it counts as poison."""
+    """How often a message is delivered before it is treated as poison."""
     blob_grace: float = 3600.0
-    """Seconds for which a blob that no entity names is left alone."""
+    """Seconds for which a blob without an entity is kept."""
     accepts_unsealed: bool = False
-    """Read encrypted fields that lie in the clear: those stored before they were declared so."""
+    """Read encrypted fields that are stored unsealed, from before they were declared encrypted."""
     parallel: int = 8
-    """Requests at once, for one call that needs several."""
+    """The number of parallel requests of one call."""
     scans: Scans = "refuse"
-    """What becomes of a query that reads a whole table and does not say `allow_scan()`."""
+    """What happens to a query that reads a whole table without `allow_scan()`."""
 
     def __post_init__(self) -> None:
         if self.scans not in get_args(Scans):
             raise UsageError(
                 "UnknownOption",
-                f"scans={self.scans!r} is none of {', '.join(get_args(Scans))}.",
-                hint="Leave it out: scans are refused then.",
+                f"scans={self.scans!r} is not one of {', '.join(get_args(Scans))}.",
+                hint="Leave it out to refuse scans.",
             )
         _check_several(self.queues)
         for name in self.queues:
@@ -75,26 +75,26 @@ class Options(msgspec.Struct, frozen=True):
         if not 0 < self.visibility <= VISIBILITY_SECONDS_MAX:
             raise _refused(
                 "visibility",
-                f"is a number of seconds, {VISIBILITY_SECONDS_MAX:,} at most",
-                "The claim is renewed while the work goes on: leave it at 30.",
+                f"must be more than 0 and at most {VISIBILITY_SECONDS_MAX:,} seconds",
+                "Leave it at 30: the claim is renewed while the worker runs.",
             )
         for option in ("deliveries_max", "attempts_max", "parallel"):
             if getattr(self, option) < 1:
-                raise _refused(option, "is at least 1", "Leave it out.")
+                raise _refused(option, "must be at least 1", "Leave it out.")
 
 
 def _check_several(queues: object) -> None:
     if isinstance(queues, str) or not queues:
-        # A text would be taken for one queue a letter.
-        raise _refused("queues", "is a tuple of names", 'Say queues=("work-a", "work-b").')
+        # A string would be taken for one queue per letter.
+        raise _refused("queues", "must be a tuple of names", 'Use queues=("work-a", "work-b").')
 
 
 def _check_queue(option: str, name: str) -> None:
     try:
         check_queue_name(name)
     except UsageError as error:
-        hint = "3 to 63 lower-case letters, digits and single hyphens between them."
-        raise _refused(option, f"cannot be {name!r}: it is no name of a queue", hint) from error
+        hint = "Use 3 to 63 lower-case letters, digits and single hyphens between them."
+        raise _refused(option, f"has {name!r}, which is not a valid queue name", hint) from error
 
 
 def _refused(option: str, what: str, hint: str) -> UsageError:
@@ -104,14 +104,14 @@ def _refused(option: str, what: str, hint: str) -> UsageError:
 
 
 class OutboxReference(msgspec.Struct, frozen=True):
-    """Where an outbox entry lies: what a hint says."""
+    """The table and key of an outbox entry; the content of a hint."""
 
     table: str
     key: RowKey
 
 
 class Context:
-    """The clock, the keys, the types and the states of one open database."""
+    """The clock, keyring, types and index states of one open database."""
 
     def __init__(
         self,
@@ -129,31 +129,30 @@ class Context:
         self.options = options or Options()
         self.sealing = Sealing(clock, keyring, self.options.accepts_unsealed)
         self.models: dict[str, EntityType[Any]] = {}
-        """The types in use, by name; filled by `know`."""
+        """The types in use, by name; added by `know`."""
         self.states: dict[tuple[str, str], IndexState] = {}
-        """The states of indexes as last read, by the names of type and index."""
+        """The states of indexes as last read, by type name and index name."""
         self.transactions: dict[str, object] = {}
         """Eventually consistent transactions that a worker of this database can run."""
         self.series: dict[str, dict[TableSeries, str]] = {}
-        """The series of tables in which types are kept by period, by the names of the types.
-
-        With each goes the field that tells the period.
-        """
-        self.face: object = None
-        """The database as users see it: what their own functions are given."""
+        """By type name: the table series that hold the type, with the field that decides the
+        period."""
+        self.database: object = None
+        """The public database object, which is passed to functions of the user."""
         self.pending: dict[OutboxReference, None] = {}
-        """Outbox entries that this process wrote and has not seen done, oldest first."""
-        self._remembering = threading.Lock()  # threads of the synchronous face share a context
+        """Outbox entries that this process wrote and whose work is not known to be done, oldest
+        first."""
+        self._remembering = threading.Lock()  # threads of the synchronous API share a context
 
     def know(self, model: EntityType[Any]) -> None:
-        """Remember a type, and those that depend on it or that it depends on."""
+        """Register a type and the types related to it."""
         known = self.models.get(model.name)
         if known is model:
             return
         if known is not None:
             raise UsageError(
                 "TypeNameTaken",
-                f"Two types of one database are called {model.name!r}.",
+                f"Two types of one database have the name {model.name!r}.",
                 hint="Give one of them another name: @entity(..., name=...).",
             )
         check_apart(model, self.models.values())
@@ -162,9 +161,9 @@ class Context:
             self.know(related)
 
     def remember(self, reference: OutboxReference) -> None:
-        """Keep an outbox entry of this process in mind, for `drain`; the oldest are forgotten.
+        """Remember an outbox entry of this process for `drain`; drop the oldest beyond the limit.
 
-        Where other processes do the work nobody tells this one that it is done.
+        This process does not learn about work that other processes do.
         """
         with self._remembering:
             self.pending[reference] = None
@@ -172,7 +171,7 @@ class Context:
                 del self.pending[next(iter(self.pending))]
 
     def forget(self, reference: OutboxReference) -> None:
-        """Put an entry out of mind that is done."""
+        """Remove an entry whose work is done."""
         with self._remembering:
             self.pending.pop(reference, None)
 
@@ -180,7 +179,7 @@ class Context:
         return self.states.get((index.owner.name, index.name), IndexState.WRITE_ONLY)
 
     def live_indexes(self, model: EntityType[Any]) -> list[AnyIndex]:
-        """Return the indexes that follow changes of a type."""
+        """Return the indexes of a type that are not disabled."""
         return [
             index
             for index in model.all_indexes()
@@ -188,7 +187,7 @@ class Context:
         ]
 
     def is_followed(self, model: EntityType[Any]) -> bool:
-        """Tell whether something elsewhere follows changes of a type."""
+        """Return whether a type has followers outside its partition."""
         return any(not index.is_local for index in self.live_indexes(model)) or bool(
             model.all_views()
         )

@@ -1,13 +1,12 @@
-"""Fields kept from other entities: copies (`CopiedFrom`) and counts (`CountOf`).
+"""Fields derived from other entities: copies (`CopiedFrom`) and counts (`CountOf`).
 
-Where owner and source share a partition, both change in one group. What keeps the two from
-passing each other is the owner's row, which every such group writes under its etag; while there
-is no owner, a guard row (`~g_` and the owner's row key) stands in for it. Owners elsewhere
-follow by the outbox.
+If owner and source share a partition, both change in one group. Every such group writes the owner's
+row under its etag, so that concurrent changes conflict. While the owner does not exist, a guard row
+(`~g_` and the owner's row key) takes its place. Owners elsewhere are updated through the outbox.
 
-Where a source is copied into many owners of its partition, those that are stored change in its
-group if they fit into one; else they follow by the outbox. An owner that is made meanwhile names
-the field in an outbox entry of its own, so that it is derived once more.
+If a source is copied into many owners of its partition, they change in the same group if they fit
+into it, else through the outbox. An owner that is created at the same time names the field in an
+outbox entry of its own, so that the field is derived again.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,11 +29,11 @@ GUARD_PREFIX = HIDDEN_MARK + "g_"
 GUARD_TYPE = "~guard"
 
 Range = tuple[str, str, str | None]
-"""A partition key, and the bounds of row keys in it."""
+"""A partition key, and the bounds of row keys in the partition."""
 
 
 class Watch(msgspec.Struct, frozen=True):
-    """A derived field of one owner that a change of its source may change."""
+    """A derived field of one owner that a change of its source may affect."""
 
     dependent: Dependent
     owner_key: RowKey
@@ -44,21 +43,21 @@ class Watch(msgspec.Struct, frozen=True):
 
 def guard_key(owner: RowKey) -> RowKey:
     row = GUARD_PREFIX + owner.row
-    if not fits(row):  # no row key of an owner begins with the mark
+    if not fits(row):  # row keys of owners do not begin with the mark
         row = GUARD_PREFIX + HIDDEN_MARK + sha256(owner.row.encode()).hexdigest()
     return RowKey(owner.partition, row)
 
 
 def owner_values(dependent: Dependent, source: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of owners that an entity of the source tells."""
+    """Return the fields of the owners that an entity of the source determines."""
     where = dependent.marker.where
     return {owner_field: source[source_field] for source_field, owner_field in where.items()}
 
 
 def owner_range(dependent: Dependent, source: Mapping[str, Any]) -> Range | None:
-    """Return partition key and bounds of row keys of all owners that a source can have.
+    """Return the partition key and the bounds of row keys of all possible owners of a source.
 
-    None: it has none, for it names no partition of them.
+    None: there are none, because the source does not determine their partition.
     """
     known = owner_values(dependent, source)
     if any(known[name] is None for name in dependent.owner.partition.fields):
@@ -71,7 +70,7 @@ def owner_range(dependent: Dependent, source: Mapping[str, Any]) -> Range | None
 
 
 def find_owner(dependent: Dependent, source: Mapping[str, Any]) -> RowKey | None:
-    """Return the one owner that a source can have; None if there may be many."""
+    """Return the key of the only possible owner of a source; None if there may be many."""
     known = owner_values(dependent, source)
     keys = {name for name, field in dependent.owner.fields.items() if field.is_key}
     if not keys <= set(known) or any(known[name] is None for name in keys):
@@ -82,7 +81,7 @@ def find_owner(dependent: Dependent, source: Mapping[str, Any]) -> RowKey | None
 def watches(
     model: EntityType[Any], table: str, before: Version | None, after: Version | None
 ) -> Iterator[Watch]:
-    """Yield the fields of owners in the same partition that a change may touch."""
+    """Yield the derived fields of single owners in the same partition that a change may affect."""
     for dependent in model.watchers():
         if dependent.owner.table != table or not is_touched(dependent, before, after):
             continue
@@ -98,7 +97,7 @@ def watches(
 def ranges_here(
     model: EntityType[Any], table: str, before: Version | None, after: Version | None
 ) -> Iterator[tuple[Dependent, Range]]:
-    """Yield where in the same partition many owners may lie whose copies a change may touch."""
+    """Yield the ranges of the same partition with owners whose copies a change may affect."""
     for dependent in model.watchers():
         owner = dependent.owner
         if owner.table != table or owner.is_wide or owner.type_property is None:
@@ -115,7 +114,7 @@ def ranges_here(
 
 
 def is_remote(dependent: Dependent, table: str, version: Version) -> bool:
-    """Tell whether owners must be told by the outbox."""
+    """Return whether owners must be updated through the outbox."""
     if dependent.owner.table != table:
         return True
     key = find_owner(dependent, version.values)
@@ -123,7 +122,7 @@ def is_remote(dependent: Dependent, table: str, version: Version) -> bool:
 
 
 def is_touched(dependent: Dependent, before: Version | None, after: Version | None) -> bool:
-    """Tell whether a change of a source can change what is derived from it."""
+    """Return whether a change of a source can change a field derived from it."""
     if before is None or after is None:
         return True
     names = set(dependent.marker.where)
@@ -133,7 +132,7 @@ def is_touched(dependent: Dependent, before: Version | None, after: Version | No
 
 
 def matches(dependent: Dependent, owner: Mapping[str, Any], source: Version | None) -> bool:
-    """Tell whether a source belongs to an owner."""
+    """Return whether a source belongs to an owner."""
     return source is not None and all(
         owner[owner_field] == source.values[source_field]
         for source_field, owner_field in dependent.marker.where.items()
@@ -147,7 +146,7 @@ def derive(
     before: Version | None,
     after: Version | None,
 ) -> Value | None:
-    """Return what the owner's property becomes: pure."""
+    """Return the new stored value of the derived field. Pure."""
     dependent = watch.dependent
     was, now = matches(dependent, owner, before), matches(dependent, owner, after)
     if isinstance(dependent.marker, CountOf):
@@ -176,7 +175,7 @@ def write_owner(draft: Draft, key: RowKey, field: Field, value: Value | None, ch
 
 
 def write_guard(draft: Draft, owner: RowKey, found: Row | None, stamp: int, change: int) -> None:
-    """Make this group collide with every other one that finds the owner absent, or makes it."""
+    """Make this group conflict with every other group that creates the owner or finds it absent."""
     key = guard_key(owner)
     if draft.find(key) is not None:
         return
@@ -188,7 +187,7 @@ def write_guard(draft: Draft, owner: RowKey, found: Row | None, stamp: int, chan
 
 
 def check_public(source: EntityType[Any], marker: CopiedFrom | CountOf, key: RowKey) -> None:
-    """Refuse to show elsewhere what the resolver of the source has encrypted."""
+    """Refuse to derive a field from one that the resolver of the source encrypts."""
     encrypt = source.encrypt
     if encrypt is None:
         return
@@ -198,20 +197,16 @@ def check_public(source: EntityType[Any], marker: CopiedFrom | CountOf, key: Row
         if not field.is_key and encrypt(key.partition, key.row, field.property):
             raise DefinitionError(
                 "DerivedRefused",
-                f"{source.name}.{name} is encrypted: what is derived from it would show it.",
+                f"{source.name}.{name} is encrypted; a field derived from it would reveal it.",
                 facts={"type": source.name, "field": name},
-                hint="Derive from another field, or let the resolver leave this one out.",
+                hint="Derive from another field, or exclude this one in the resolver.",
             )
-
-
-def own_fields(model: EntityType[Any]) -> list[tuple[Field, CopiedFrom | CountOf]]:
-    return [(field, field.derived) for field in model.fields.values() if field.derived is not None]
 
 
 def source_key(
     source: EntityType[Any], marker: CopiedFrom, owner: Mapping[str, Any]
 ) -> RowKey | None:
-    """Return the entity that a field is copied from; None if the owner names none."""
+    """Return the key of the source of a copied field; None if the owner does not name one."""
     values = {
         source_field: owner[owner_field] for source_field, owner_field in marker.where.items()
     }
@@ -219,7 +214,7 @@ def source_key(
 
 
 def dependents_of(model: EntityType[Any], name: str) -> Iterator[Dependent]:
-    """Yield how the source of a derived field sees it, for the type and those below it."""
+    """Yield the dependents of the source of a derived field, for the type and its derived types."""
     for each in model.family():
         field = each.fields.get(name)
         if field is not None and field.derived is not None:
@@ -230,7 +225,7 @@ def dependents_of(model: EntityType[Any], name: str) -> Iterator[Dependent]:
 
 
 def is_kept_here(model: EntityType[Any], field: Field, version: Version) -> bool:
-    """Tell whether the groups of its sources keep a derived field of an owner, not the outbox."""
+    """Return whether a derived field is updated in the groups of its sources, not by the outbox."""
     source, marker = model.source_of(field), field.derived
     assert marker is not None
     given = {theirs: version.values[ours] for theirs, ours in marker.where.items()}

@@ -1,8 +1,8 @@
-"""A draft: everything that one group will write, before it is sent.
+"""A draft: all operations of one group, before it is sent.
 
-Every row has one place, however many reasons there are to write it (a department that is saved
-and counted in the same group). Each place says for whom it is written, so that a refusal of the
-service can be told to the caller in terms of their own object, or be tried again.
+A row has one operation, even if there are several reasons to write it (a department that is saved
+and counted in the same group). Each operation records its reason and the caller's change, so that a
+refusal can be reported for the caller's object or retried.
 """
 
 import enum
@@ -29,7 +29,7 @@ class Reason(enum.Enum):
 
 
 class Place(msgspec.Struct):
-    """What happens to one row, why, and for which of the caller's changes."""
+    """The operation on one row, its reason, and the number of the caller's change."""
 
     operation: RowOperation
     reason: Reason
@@ -38,7 +38,7 @@ class Place(msgspec.Struct):
 
     @property
     def is_ours(self) -> bool:
-        """Tell whether a conflict here says nothing about the caller's entity."""
+        """Return whether a conflict here does not concern the caller's entity."""
         return self.reason is not Reason.ENTITY
 
 
@@ -49,9 +49,9 @@ class Draft:
         self.table = table
         self.places: dict[RowKey, Place] = {}
         self.found: dict[RowKey, Row | None] = {}
-        """Rows of the partition as they were read for this draft."""
+        """Rows of the partition as read for this draft."""
         self.ranges: dict[tuple[str, tuple[str, str, str | None]], list[Row] | None] = {}
-        """Rows of a type in a range of the partition; None: they are too many to be read."""
+        """Rows of a type in a range of the partition; None: too many to read."""
 
     def put(
         self,
@@ -60,7 +60,7 @@ class Draft:
         change: int,
         index: AnyIndex | None = None,
     ) -> None:
-        """Write a row. Removing and making a copy anew are one replacement."""
+        """Add an operation. Deleting and inserting the same index row becomes one replacement."""
         key = operation.row.key
         planned = self.places.get(key)
         if planned is None:
@@ -75,7 +75,7 @@ class Draft:
         self.places[key] = Place(replaced, reason, change, index)
 
     def adjust(self, key: RowKey, name: str, value: Value | None) -> bool:
-        """Change one property of a row that is written already; False if it is not."""
+        """Change one property of a row in the draft. Return False if the row is not in it."""
         place = self.places.get(key)
         if place is None or place.operation.verb is Verb.DELETE:
             return False
@@ -84,7 +84,8 @@ class Draft:
         if value is not None:
             properties[name] = value
         elif operation.verb is Verb.MERGE:
-            # A merge cannot remove: write the row as it was read, with what the merge sets.
+            # A merge cannot remove a property: replace the row as read, with the changes of the
+            # merge.
             there = self.found.get(key)
             properties = {**({} if there is None else there.properties), **properties}
             properties.pop(name, None)
@@ -96,7 +97,7 @@ class Draft:
         return True
 
     def replace_row(self, key: RowKey, row: Row, *, is_empty: bool) -> None:
-        """Write other content into a place of ours; an empty row is removed or not made."""
+        """Replace an index row in the draft; an empty row is deleted or not created."""
         place = self.places[key]
         etag = place.operation.etag
         if is_empty and not row.etag:
@@ -106,7 +107,7 @@ class Draft:
         place.operation = RowOperation(verb, row, etag)
 
     def find(self, key: RowKey) -> Row | None:
-        """Return what will be stored under a key, if this draft writes all of it."""
+        """Return the row that the draft writes under a key; None if it writes none."""
         place = self.places.get(key)
         return None if place is None else place.operation.row
 
@@ -115,7 +116,7 @@ class Draft:
         return place is not None and place.operation.verb is Verb.DELETE
 
     def fits(self, more_operations: int, more_bytes: int) -> bool:
-        """Return whether the operations can be sent as one group, with some more of others."""
+        """Return whether the operations and some more fit into one group."""
         operations = [place.operation for place in self.places.values()]
         return (
             len(operations) + more_operations <= limits.GROUP_OPERATIONS_MAX
@@ -123,22 +124,22 @@ class Draft:
         )
 
     def operations(self) -> tuple[RowOperation, ...]:
-        """Return the operations, checked against the rules of a group before it is sent."""
+        """Return the operations, checked against the limits of a group."""
         operations = tuple(place.operation for place in self.places.values())
         if len(operations) > limits.GROUP_OPERATIONS_MAX:
             raise LimitExceededError(
                 "GroupTooLarge",
-                f"The group has {len(operations)} operations with those of indexes and counters; "
-                f"the service takes {limits.GROUP_OPERATIONS_MAX}.",
+                f"The group has {len(operations)} operations, including indexes and counters; "
+                f"the service accepts {limits.GROUP_OPERATIONS_MAX}.",
                 facts={"operations": len(operations)},
-                hint="Make smaller groups, or write what need not be atomic with save_all().",
+                hint="Use smaller groups, or save_all() if the changes need not be atomic.",
             )
         if len(operations) > 1 and (size := _bytes_of(operations)) > limits.GROUP_BYTES_MAX:
             raise LimitExceededError(
                 "GroupTooLarge",
-                f"The group has about {size} bytes; the service takes {limits.GROUP_BYTES_MAX}.",
+                f"The group has about {size} bytes; the service accepts {limits.GROUP_BYTES_MAX}.",
                 facts={"bytes": size},
-                hint="Make smaller groups, or declare large fields InBlob.",
+                hint="Use smaller groups, or declare large fields InBlob.",
             )
         return operations
 

@@ -1,8 +1,8 @@
-"""What a change of an entity means for the rows of its indexes.
+"""The operations on index rows that follow from a change of an entity. Pure.
 
-Pure: from the values before and after to operations. Copies of an index that is readable are
-taken for there; where that is not sure (an index being built, a row that a stranger removed)
-the rows are read first, and only what is there and ours is touched.
+If an index is readable, the row of the entity before is assumed to exist. Otherwise (an index being
+built, a row removed by another program) the rows are read first, and only existing rows of the
+entity are changed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ IDS = "Ids"
 
 
 class Version(msgspec.Struct, frozen=True):
-    """An entity before or after a change, as far as indexes care."""
+    """An entity before or after a change, with what indexes need of it."""
 
     key: RowKey
     values: Mapping[str, Any]
@@ -42,13 +42,13 @@ class Version(msgspec.Struct, frozen=True):
 
 
 def member_of(row: Row, *, is_local: bool) -> RowKey:
-    """Return the entity that an index row stands for."""
+    """Return the key of the entity that an index row refers to."""
     partition = row.key.partition if is_local else str(row.properties.get(MEMBER_PARTITION, ""))
     return RowKey(partition, str(row.properties.get(MEMBER_ROW, "")))
 
 
 def row_of(index: AnyIndex, version: Version, sealing: Sealing) -> Row | None:
-    """Return the row that an index keeps for an entity; None if it leaves it out."""
+    """Return the row of an entity in an index; None if the index excludes the entity."""
     if isinstance(index, ListIndex):
         key = index.member_key(version.values, version.key)
         return None if key is None else _member(index, key, version)
@@ -127,7 +127,7 @@ def is_touched(index: AnyIndex, before: Version | None, after: Version | None) -
 def expected_operations(
     index: AnyIndex, before: Version | None, after: Version | None, sealing: Sealing
 ) -> list[RowOperation]:
-    """Return what to do if the row of the entity before is there."""
+    """Return the operations, assuming that the row of the entity before exists."""
     old = key_of(index, before)
     new = None if after is None else row_of(index, after, sealing)
     operations: list[RowOperation] = []
@@ -146,7 +146,7 @@ def careful_operations(
     found: Mapping[RowKey, Row | None],
     sealing: Sealing,
 ) -> list[RowOperation]:
-    """Return what to do, knowing what is there. A row of another entity is not removed."""
+    """Return the operations for the rows that were found; rows of other entities are kept."""
     old = key_of(index, before)
     new = None if after is None else row_of(index, after, sealing)
     operations: list[RowOperation] = []
@@ -162,7 +162,9 @@ def careful_operations(
         elif member_of(there, is_local=index.is_local) in owners or not _is_unique(index):
             operations.append(RowOperation(Verb.REPLACE, new, there.etag))
         else:
-            operations.append(RowOperation(Verb.INSERT, new))  # refused: the value is taken
+            operations.append(
+                RowOperation(Verb.INSERT, new)
+            )  # refused by the service: another entity has the value
     return operations
 
 
@@ -175,7 +177,7 @@ def _is_unique(index: AnyIndex) -> bool:
 
 
 def members_in(properties: Mapping[str, Value]) -> list[list[str]]:
-    """Return the keys in an index entity: [row] or [partition, row], sorted."""
+    """Return the members in an index entity: [row] or [partition, row], sorted."""
     text = join(IDS, properties)
     return read_members(text) if text else []
 
@@ -187,8 +189,8 @@ def read_members(text: str | bytes) -> list[list[str]]:
     except msgspec.DecodeError as error:
         raise DamageError(
             "IndexDamaged",
-            "The members that an index has for a value cannot be read.",
-            hint="Something else wrote them: disable the index and build it anew.",
+            "The members of one value in an index cannot be read.",
+            hint="Another program changed them: disable the index and rebuild it.",
         ) from error
 
 

@@ -1,7 +1,7 @@
-"""The one road of every read: rows → one stored entity → its large values → an object.
+"""The only read path of single entities: rows → stored entity → large values → object.
 
-A read that meets a write half-way (rows of a wide entity that do not belong together, a blob
-that was replaced meanwhile) is made again; nothing half-written is ever handed out.
+A read that coincides with a write (rows of a wide entity that were not written together, a blob
+that was replaced) is repeated; a half-written entity is never returned.
 """
 
 import contextlib
@@ -42,16 +42,27 @@ T = TypeVar("T")
 _KEYS = ("PartitionKey", "RowKey")
 
 REREADS_MAX = 10
-"""How often a read is made again that met a write half-way."""
+"""How often a read is repeated that coincides with a write."""
 
 
 def find_rows(table: str, keys: Sequence[RowKey]) -> Steps[dict[RowKey, Row | None]]:
-    """Read rows by their keys, at once."""
+    """Read rows by their keys, in parallel."""
     if len(keys) == 1:
         return {keys[0]: (yield from ask(GetRow(table, keys[0])))}
     wanted = list(dict.fromkeys(keys))
     rows = yield from ask(Parallel(tuple(ask(GetRow(table, key)) for key in wanted)))
     return dict(zip(wanted, rows, strict=True))
+
+
+def read_all_rows(query: QueryRows) -> Steps[list[Row]]:
+    """Read all pages of a query."""
+    rows: list[Row] = []
+    while True:
+        page = yield from ask(query)
+        rows += page.rows
+        if page.continuation is None:
+            return rows
+        query = msgspec.structs.replace(query, continuation=page.continuation)
 
 
 def load(context: Context, model: EntityType[Any], key: RowKey) -> Steps[Stored | None]:
@@ -72,7 +83,7 @@ def _rows_of(model: EntityType[Any], key: RowKey) -> Steps[list[Row]]:
     rows = yield from _rows_of_layout(model, key)
     manifest = parse_manifest(rows[0].properties.get(PARTS)) if rows else {}
     if rows and len(manifest) >= len(rows):
-        # A type that is wider wrote it: its own rows are more than those of this one.
+        # A wider type wrote the entity: it has more rows than this type.
         found = yield from find_rows(model.table, [part_key(key, place) for place in manifest])
         rows[1:] = [row for row in found.values() if row is not None]
     return rows
@@ -83,18 +94,12 @@ def _rows_of_layout(model: EntityType[Any], key: RowKey) -> Steps[list[Row]]:
         row = yield from ask(GetRow(model.table, key))
         return [] if row is None else [row]
     if not all(each.row.is_prefix_free for each in model.family()):
-        # Other entities may lie between the rows of this one: read them by their keys.
+        # Other entities may be stored between the rows of this one: read the rows by their keys.
         keys = [part_key(key, place) for place in range(model.layout.rows)]
         found = yield from find_rows(model.table, keys)
         return [row for row in found.values() if row is not None] if found[key] else []
-    page = yield from ask(QueryRows(model.table, _rows_filter(key)))
-    rows = list(page.rows)
-    while page.continuation is not None:
-        page = yield from ask(
-            QueryRows(model.table, _rows_filter(key), continuation=page.continuation)
-        )
-        rows += page.rows
-    rows.sort(key=lambda row: place_of(row.key.row)[1])  # as text the tenth comes before the second
+    rows = yield from read_all_rows(QueryRows(model.table, _rows_filter(key)))
+    rows.sort(key=lambda row: place_of(row.key.row)[1])  # in text order row 10 precedes row 2
     return rows if rows and rows[0].key == key else []
 
 
@@ -106,7 +111,7 @@ def _rows_filter(key: RowKey) -> str:
 
 
 def fill(stored: Stored) -> Steps[dict[str, Any]]:
-    """Return the values of an entity with those that lie in blobs."""
+    """Return the values of an entity, with the contents of its blobs."""
     values = dict(stored.values)
     references = stored.references()
     if not references:
@@ -123,16 +128,16 @@ def _content(reference: BlobReference) -> Steps[bytes]:
     if blob is None:
         raise BlobMissingError(
             "BlobMissing",
-            "The blob of a large property is gone.",
+            "The blob of a large property does not exist.",
             facts={"container": reference.container, "blob": reference.name},
-            hint="The entity was replaced or deleted meanwhile: load it again.",
+            hint="Load the entity again: it was replaced or deleted during the read.",
         )
     reference.check(blob.content)
     return blob.content
 
 
 def find(context: Context, model: EntityType[T], key: RowKey) -> Steps[T | None]:
-    """Read one entity whole; None if there is none."""
+    """Read one entity with its large values; None if there is none."""
     for attempt in range(REREADS_MAX):
         stored = yield from load(context, model, key)
         if stored is None:
@@ -149,14 +154,14 @@ def find(context: Context, model: EntityType[T], key: RowKey) -> Steps[T | None]
 
 
 # ---------------------------------------------------------------------------------------------
-# Types below one that was asked for, with keys of their own
+# Derived types with other key templates
 
 
 def find_any(context: Context, model: EntityType[T], key: RowKey) -> Steps[T | None]:
-    """Read an entity of a type or of one below it, by the key that its fields give the type."""
+    """Read an entity of a type or of a derived type, by the key that its fields have in `model`."""
     if not model.children:
         return (yield from find(context, model, key))
-    own, others = _keys_below(model, key)
+    own, others = _keys_of_derived_types(model, key)
     entity: T | None = None
     if own is not None:
         entity = yield from find(context, model, own)
@@ -168,10 +173,10 @@ def find_any(context: Context, model: EntityType[T], key: RowKey) -> Steps[T | N
 
 
 def locate(model: EntityType[Any], key: RowKey) -> Steps[RowKey]:
-    """Return the key under which `find_any` finds an entity; if there is none, the type's own."""
+    """Return the key under which `find_any` finds an entity; the type's own if there is none."""
     if not model.children:
         return key
-    own, others = _keys_below(model, key)
+    own, others = _keys_of_derived_types(model, key)
     if not others:
         return own or key
     if own is not None and (yield from ask(GetRow(model.table, own, _KEYS))) is not None:
@@ -183,17 +188,19 @@ def locate(model: EntityType[Any], key: RowKey) -> Steps[RowKey]:
     return _only(model, key, there) or own or others[0]
 
 
-def _keys_below(model: EntityType[Any], key: RowKey) -> tuple[RowKey | None, list[RowKey]]:
-    """Return the key that the fields of a key give a type itself, and those of types below it.
+def _keys_of_derived_types(
+    model: EntityType[Any], key: RowKey
+) -> tuple[RowKey | None, list[RowKey]]:
+    """Return the key in `model` and the keys in derived types of the fields in a key.
 
-    One that cannot be stored has none: all that is below it is alike.
+    An abstract type has no key of its own.
     """
     given = {**model.partition.parse(key.partition), **model.row.parse(key.row)}
     keys: list[RowKey] = []
     for each in model.family():
         if each.is_abstract or set(each.key_fields) != set(model.key_fields):
             continue
-        with contextlib.suppress(InvalidKeyError):  # such a value it cannot have
+        with contextlib.suppress(InvalidKeyError):  # the type cannot have such a value
             keys.append(each.key(given))
     own = None if model.is_abstract and keys else key
     return own, [each for each in dict.fromkeys(keys) if each != own]
@@ -205,13 +212,13 @@ def _only(model: EntityType[Any], key: RowKey, found: Sequence[S]) -> S | None:
             "KeyAmbiguous",
             f"Several types derived from {model.name} have an entity with these key fields.",
             facts={"type": model.name, "partition_key": key.partition, "row_key": key.row},
-            hint="Ask the table of the type that is meant: db.table(...).",
+            hint="Use the table of the derived type: db.table(...).",
         )
     return found[0] if found else None
 
 
 def to_entity(stored: Stored, values: Mapping[str, Any]) -> Any:
-    """Make the object of an entity that was read."""
+    """Create the object of a stored entity."""
     entity = stored.model.build(dict(values))
     stored.model.set_origin(entity, stored.origin)
     return entity
@@ -220,7 +227,7 @@ def to_entity(stored: Stored, values: Mapping[str, Any]) -> Any:
 def count_sources(
     context: Context, source: EntityType[Any], marker: CountOf, owner: Mapping[str, Any]
 ) -> Steps[int]:
-    """Count the entities that an owner counts, by their keys where the service can decide."""
+    """Count the sources of an owner, by their keys where the service can decide."""
     given = {source_field: owner[owner_field] for source_field, owner_field in marker.where.items()}
     if any(value is None and source.fields[name].is_key for name, value in given.items()):
         return 0
@@ -229,27 +236,22 @@ def count_sources(
         raise DefinitionError(
             "DerivedRefused",
             f"Counting {source.name} by {', '.join(given)} would read a whole table.",
-            hint="Let where= name every field of the source's partition key.",
+            hint="Name every field of the source's partition key in where=.",
         )
     total = 0
     for read in plan.requests:
-        query = QueryRows(source.table, plan.filter_of(read), ("PartitionKey", "RowKey"))
-        while True:
-            page = yield from ask(query)
-            for row in page.rows:
-                total += yield from _counts(context, source, row.key, plan.client)
-            if page.continuation is None:
-                break
-            query = msgspec.structs.replace(query, continuation=page.continuation)
+        rows = yield from read_all_rows(QueryRows(source.table, plan.filter_of(read), _KEYS))
+        for row in rows:
+            total += yield from _counts(context, source, row.key, plan.client)
     return total
 
 
 def _counts(
     context: Context, source: EntityType[Any], key: RowKey, condition: Condition | None
 ) -> Steps[int]:
-    """Return 1 for an entity that is to be counted; what the service cannot tell is looked at."""
+    """Return 1 if an entity is to be counted; load it if the service cannot decide."""
     if source.type_property is None and not source.row.matches(key.row):
-        return 0  # because it is one of our own rows
+        return 0  # because it is a hidden row
     if condition is None:
         return 1
     stored = yield from load(context, source, key)
@@ -274,14 +276,8 @@ def keys_between(
     model: EntityType[Any], partition: str, lower: str, upper: str | None
 ) -> Steps[list[RowKey]]:
     """Return the keys of a type's entities in a range of one partition."""
-    query = query_between(model, partition, lower, upper, ("PartitionKey", "RowKey"))
-    keys: list[RowKey] = []
-    while True:
-        page = yield from ask(query)
-        keys += [row.key for row in page.rows if model.row.matches(row.key.row)]
-        if page.continuation is None:
-            return keys
-        query = msgspec.structs.replace(query, continuation=page.continuation)
+    rows = yield from read_all_rows(query_between(model, partition, lower, upper, _KEYS))
+    return [row.key for row in rows if model.row.matches(row.key.row)]
 
 
 def query_between(

@@ -1,9 +1,8 @@
-"""What a merge writes: the fields that the caller set, and no others.
+"""Which fields a merge writes: the fields that the caller set.
 
-Which fields were set is known
-- of an object that was loaded or saved: those that differ from what was stored then;
-- of a new pydantic model: those that it lists in `model_fields_set`;
-- of a new object of another kind: those that are neither None nor equal to their default.
+- Of an object that was loaded or saved: the fields that differ from the stored values.
+- Of a new pydantic model: the fields in `model_fields_set`.
+- Of any other new object: the fields that are neither None nor equal to their default.
 """
 
 from collections.abc import Collection, Mapping
@@ -15,16 +14,16 @@ from partita.patterns.types.blob_values import BlobReference, to_content
 from partita.patterns.types.decorators import EntityType, Field, Origin
 
 Merge = bool | Collection[str]
-"""False: replace. True: write the fields that were set. Names: write exactly these fields."""
+"""False: replace. True: merge the fields that were set. Names: merge exactly these fields."""
 
 
 def values_to_merge(
     model: EntityType[Any], entity: Any, origin: Origin | None, merge: Merge
 ) -> dict[str, Any]:
-    """Return the values that a merge writes, by the names of their fields; of a series, slots."""
+    """Return the values that a merge writes, by field name; of a series, the changed slots."""
     values = model.values(entity)
-    names = None if isinstance(merge, bool) else _checked(model, merge)
-    told = model.fields_set(entity)
+    names = None if isinstance(merge, bool) else _checked_names(model, merge)
+    fields_set = model.fields_set(entity)
     written: dict[str, Any] = {}
     for field in model.fields.values():
         name, value = field.name, values[field.name]
@@ -36,20 +35,20 @@ def values_to_merge(
         elif origin is not None:
             if _differs(field, value, origin.values[name]):
                 written[name] = _slots_changed(field, value, origin.values[name])
-        elif name in told if told is not None else not _is_unset(field, value):
+        elif name in fields_set if fields_set is not None else not _is_unset(field, value):
             written[name] = value
     return written
 
 
-def _checked(model: EntityType[Any], names: Collection[str]) -> Collection[str]:
+def _checked_names(model: EntityType[Any], names: Collection[str]) -> Collection[str]:
     for name in [names] if isinstance(names, str) else names:
         field = model.fields.get(name)
         if isinstance(names, str) or field is None or field.derived is not None:
             raise UsageError(
                 "UnknownField",
-                f"{name!r} does not name fields of {model.name} that can be written.",
+                f"{name!r} is not a field of {model.name} that can be written.",
                 facts={"type": model.name, "field": name},
-                hint=f"Give a list of names, such as merge=[{next(iter(model.fields))!r}]; it has "
+                hint=f"Pass a list of names, such as merge=[{next(iter(model.fields))!r}]. Fields: "
                 f"{', '.join(model.fields)}.",
             )
     return names
@@ -77,15 +76,17 @@ def _is_unset(field: Field, value: Any) -> bool:
 
 
 def can_stand_alone(model: EntityType[Any], entity: Any, written: Mapping[str, Any]) -> bool:
-    """Return whether an entity that has only these fields stored reads back as the object."""
+    """Return whether an entity with only these fields stored reads back equal to the object."""
     values = model.values(entity)
     return all(
-        field.is_key or field.name in written or _is_read_from_nothing(field, values[field.name])
+        field.is_key
+        or field.name in written
+        or _is_value_of_absent_property(field, values[field.name])
         for field in model.fields.values()
     )
 
 
-def _is_read_from_nothing(field: Field, value: Any) -> bool:
+def _is_value_of_absent_property(field: Field, value: Any) -> bool:
     if field.slot_names:
         return not value
     if field.codec.is_optional:
@@ -96,7 +97,7 @@ def _is_read_from_nothing(field: Field, value: Any) -> bool:
 def apply_merge(
     model: EntityType[Any], stored: Mapping[str, Any], written: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the fields of a stored entity after a merge; slots that it does not name stay."""
+    """Return the fields of a stored entity after a merge; slots that are not given stay."""
     slots = {
         name: {**stored[name], **value}
         for name, value in written.items()

@@ -1,11 +1,11 @@
-"""Outbox entries: what is still to be done elsewhere after a group was committed.
+"""Outbox entries: the work that a committed group leaves for workers.
 
     row key     ~o_<19 digits of ticks>_<16 hex digits>
-    properties  EntityType "~outbox", Entry0, Entry1, ... (JSON, cut)
+    properties  EntityType "~outbox", Entry0, Entry1, ... (JSON, split)
 
-An entry is written in the group of the change that it belongs to, and removed when its work is
-done. It names what may be out of date, never what to write there: a worker looks at the entity
-as it is then (`worker.py`), so that doing an entry twice, late or out of order does no harm.
+An entry is written in the group of its change, and removed when its work is done. It names what may
+be stale, never the values to write: a worker reads the current entity (`worker.py`), so that an
+entry can be processed twice, late or out of order.
 """
 
 import contextlib
@@ -37,15 +37,15 @@ class Touched(msgspec.Struct, frozen=True, omit_defaults=True):
     partition: str
     row: str
     indexes: dict[str, list[tuple[str, str]]] = {}
-    """Keys under which an index may hold it, before and after the change."""
+    """The keys that an index may hold for it, before and after the change."""
     owners: list[tuple[str, str, str, str | None]] = []
-    """Fields derived from it, and where their owners lie: partition key, bounds of row keys."""
+    """Fields derived from it, and where their owners are: partition key, bounds of row keys."""
     derived: list[str] = []
-    """Its own fields that are derived from entities elsewhere, to be derived once more."""
+    """Its own derived fields with sources elsewhere, to be derived again."""
     blobs: list[tuple[str, str]] = []
-    """Containers and blobs that it named and may name no longer."""
+    """Containers and names of blobs that it may not refer to any more."""
     views: list[str] = []
-    """Views that follow it."""
+    """Views to be called for it."""
 
     @property
     def key(self) -> RowKey:
@@ -64,7 +64,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Move(msgspec.Struct, frozen=True):
-    """An entity that shall lie under other keys."""
+    """An entity that is to be moved to other keys."""
 
     type: str
     source: tuple[str, str]
@@ -72,7 +72,7 @@ class Move(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one group leaves to be done elsewhere."""
+    """The work that one group leaves for workers."""
 
     touched: list[Touched] = []
     started: list[Step] = []
@@ -84,11 +84,11 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 # ---------------------------------------------------------------------------------------------
-# What an entry names
+# Names in an entry
 
 
 class Kind(enum.Enum):
-    """What a name in an entry stands for; the name is `<kind>:<name>`."""
+    """What a name in an entry refers to; the name is `<kind>:<name>`."""
 
     TYPE = "type"
     INDEX = "index"
@@ -104,7 +104,7 @@ class Kind(enum.Enum):
 
 
 def names_in(entry: Entry) -> frozenset[str]:
-    """Return everything that a worker must know to do an entry."""
+    """Return the names of everything that a worker must have declared to process an entry."""
     names = {Kind.TYPE.name_of(move.type) for move in entry.moves}
     names |= {Kind.TRANSACTION.name_of(step.transaction) for step in entry.started}
     for touched in entry.touched:
@@ -121,17 +121,17 @@ def _names_of(touched: Touched) -> Iterator[str]:
 
 
 def without(entry: Entry, names: Collection[str]) -> Entry:
-    """Return what is left of an entry when some names are taken out of it."""
+    """Return an entry without the work for these names."""
     return _cut_down(entry, lambda name: name not in names, is_rest=True)
 
 
 def only(entry: Entry, names: Collection[str]) -> Entry:
-    """Return of an entry what these names stand for, and no more."""
+    """Return an entry with only the work for these names."""
     return _cut_down(entry, lambda name: name in names, is_rest=False)
 
 
 def joined(one: Entry, other: Entry) -> Entry:
-    """Return an entry that asks for what two ask for."""
+    """Return an entry with the work of two."""
     return Entry(one.touched + other.touched, one.started + other.started, one.moves + other.moves)
 
 
@@ -150,7 +150,7 @@ def _cut_down(entry: Entry, is_meant: Callable[[str], bool], *, is_rest: bool) -
 
 
 def _touched_by(touched: Touched, is_meant: Callable[[str], bool], *, is_rest: bool) -> Touched:
-    """Return a touched entity with those followers that are meant; blobs go with the rest."""
+    """Return a touched entity with the selected followers; blobs belong to `is_rest`."""
     owner = touched.type
     if is_rest and not is_meant(Kind.TYPE.name_of(owner)):
         return Touched(owner, touched.partition, touched.row)
@@ -204,39 +204,42 @@ def read_entry(row: Row) -> Entry:
 
 
 def written_at(key: RowKey) -> int:
-    """Return the ticks at which an entry was made; 0 if the key does not say."""
+    """Return the ticks at which an entry was written; 0 if the key does not have them."""
     ticks = key.row.removeprefix(OUTBOX_PREFIX).partition("_")[0]
     return int(ticks) if ticks.isdecimal() else 0
 
 
 def first_at(ticks: int) -> str:
-    """Return the row key before which all entries lie that were made before a tick."""
+    """Return the row key that is greater than those of all entries written before a tick."""
     return f"{OUTBOX_PREFIX}{max(ticks, 0):019d}"
 
 
 def hint(reference: OutboxReference) -> str:
-    """Return the text of a message that tells a worker of an entry."""
+    """Return the text of a message that refers to an entry."""
     return msgspec.json.encode(reference).decode()
 
 
 def read_hint(text: str) -> OutboxReference:
-    """Read a hint; raises msgspec.DecodeError for a message of somebody else."""
+    """Read a hint. Raises msgspec.DecodeError for a message of another program."""
     reference = decode(text, OutboxReference)
     if not reference.key.row.startswith(OUTBOX_PREFIX):
-        # What is done is deleted: no message may name anything else.
-        raise msgspec.DecodeError("The message names a row that is no outbox entry.")
+        # A worker deletes the row that a hint names: refuse any other row.
+        raise msgspec.DecodeError("The message names a row that is not an outbox entry.")
     return reference
 
 
 def entry_removal(reference: OutboxReference) -> Steps[None]:
     """Remove an entry whose work is done."""
     removal = RowOperation(Verb.DELETE, Row(reference.key, {}))
-    with contextlib.suppress(EntityNotFoundError):  # another worker may have done the same
+    with contextlib.suppress(EntityNotFoundError):  # another worker may have removed it
         yield from ask(WriteRows(reference.table, (removal,)))
 
 
 def entry_shortening(table: str, row: Row, entry: Entry) -> Steps[bool]:
-    """Let an entry say less, or remove it if that is nothing. False: it changed, and was left."""
+    """Replace an entry by a shorter one, or remove it if that is empty.
+
+    False: it was changed by another worker, and left as it is.
+    """
     if entry.is_empty:
         operation = RowOperation(Verb.DELETE, Row(row.key, {}), row.etag)
     else:
@@ -244,5 +247,5 @@ def entry_shortening(table: str, row: Row, entry: Entry) -> Steps[bool]:
     try:
         yield from ask(WriteRows(table, (operation,)))
     except ConflictError:
-        return False  # because another worker has done it, or more of it
+        return False  # because another worker has processed it
     return True

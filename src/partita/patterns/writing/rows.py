@@ -1,8 +1,8 @@
-"""Entities as rows, and back: the only place that knows how a type is laid out in storage.
+"""Entities as rows, and back: the only module that knows the storage layout of a type.
 
-Writing: values → properties by stored names → one or several rows → sealed where asked for.
-Reading is the same road backwards, with upcasters for old versions; properties that the type
-does not know are kept and written back.
+Writing: values → properties by stored names → one or several rows → sealed where required. Reading
+reverses these steps and applies upcasters to old versions. Properties that the type does not know
+are kept and written back.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,24 +41,26 @@ from partita.ticks import Clock
 
 SYSTEM = frozenset({GENERATION, PARTS, STAMP, WRITE, VERSION})
 _NARROWER = {edm.INT64: {edm.INT32}, edm.DOUBLE: {edm.INT32, edm.INT64}}
-"""By the type of a field, the other number types that its values are read from."""
+"""By the type of a field: the narrower number types that its values are also read from."""
 _DECLARED: Mapping[str, str] = {}
+WRITES_KEPT = 4
+"""The number of write ids that a row keeps, newest first."""
 
 References = Mapping[str, BlobReference | None]
-"""Where the values of fields in blobs lie, by field; None for a value that is None."""
+"""The blobs that hold the values of fields; None for a value that is None."""
 
 
 class Sealing(msgspec.Struct, frozen=True):
-    """What sealing and opening need from outside."""
+    """What sealing and unsealing need."""
 
     clock: Clock
     keyring: Keyring | None = None
     accepts_unsealed: bool = False
-    """Read encrypted fields that lie in the clear: stored before they were declared so."""
+    """Read encrypted fields that are stored unsealed, from before they were declared encrypted."""
 
 
 class Stored(msgspec.Struct):
-    """An entity as it was read: its own type, its values, what is remembered of it."""
+    """An entity as it was read: its actual type, its values, its origin."""
 
     model: EntityType[Any]
     values: dict[str, Any]
@@ -82,9 +84,9 @@ def encode(
     references: References,
     number_types: Mapping[str, str] = _DECLARED,
 ) -> dict[str, Value]:
-    """Return the properties of those of the fields that are not part of the keys.
+    """Return the properties of the fields that are not part of the keys.
 
-    `number_types` are those that were stored before (see `narrower_types`).
+    `number_types` are the stored number types to keep (see `narrower_types`).
     """
     properties: dict[str, Value] = {}
     for field in model.fields.values():
@@ -96,7 +98,8 @@ def encode(
 def narrower_types(model: EntityType[Any], properties: Mapping[str, Value]) -> dict[str, str]:
     """Return the number types of properties that are narrower than those of their fields.
 
-    Other programs store small numbers as Int32, and whole ones that are read as float so.
+    Other programs store small numbers as Int32, and whole numbers in fields that are declared
+    float.
     """
     found: dict[str, str] = {}
     for name, value in properties.items():
@@ -108,7 +111,7 @@ def narrower_types(model: EntityType[Any], properties: Mapping[str, Value]) -> d
 
 
 def with_types(properties: dict[str, Value], number_types: Mapping[str, str]) -> dict[str, Value]:
-    """Return properties with numbers in the types they were stored with, where these hold them."""
+    """Return properties with numbers in their previous types, where these can hold the values."""
     for name, kind in number_types.items():
         value = properties.get(name)
         if not isinstance(value, int | float) or value != value // 1:
@@ -121,8 +124,8 @@ def with_types(properties: dict[str, Value], number_types: Mapping[str, str]) ->
 
 
 def encode_field(field: Field, value: Any, references: References) -> dict[str, Value]:
-    """Return the properties of one field: none for None, many for a series."""
-    if field.is_in_blob:
+    """Return the properties of one field: none for None, several for a series."""
+    if field.blob is not None:
         reference = references.get(field.name)
         return {} if reference is None else {field.property: reference.to_text()}
     if field.series is not None:
@@ -157,7 +160,7 @@ def encode_slot(field: Field, value: Any) -> Value:
 
 
 def marks_of(model: EntityType[Any], suffix: str = "") -> dict[str, Value]:
-    """Return the properties that say of what type and version a row is."""
+    """Return the properties that record the type and version of a row."""
     marks: dict[str, Value] = {}
     if model.type_property is not None:
         marks[model.type_property] = model.name + suffix
@@ -177,46 +180,79 @@ def to_rows(  # noqa: PLR0913 - what a row is made of
     system: Mapping[str, Value],
     also: frozenset[str] = frozenset(),
 ) -> list[Row]:
-    """Return the rows of an entity whose properties these are, the first one first.
+    """Return the rows of an entity with these properties, the first row first.
 
-    Rows that would be stored as they are already are left out, except for the first. `also`
-    names properties to seal besides those that the type says and that were sealed before.
+    Unchanged rows are left out, except for the first. `also` names properties to seal in addition
+    to those that the type declares and those that were sealed before.
     """
-    dealt = deal(model, properties, before)
+    parts = split_rows(model, properties, before)
     etags = () if before is None else before.etags
-    stamps = {} if before is None else parse_manifest(before.system.get(PARTS))
+    stamps = {}
+    if before is not None and len(parts) > 1:
+        stamps = parse_manifest(before.system.get(PARTS))
     rows: list[Row] = []
-    for place in range(len(dealt) - 1, 0, -1):
-        if before is not None and before.parts.get(place) == dealt[place] and place < len(etags):
+    for place in range(len(parts) - 1, 0, -1):
+        if before is not None and before.parts.get(place) == parts[place] and place < len(etags):
             continue
         stamps[place] = stamp
-        own = {**dealt[place], **marks_of(model, PART_MARK), STAMP: stamp}
+        own = {**parts[place], **marks_of(model, PART_MARK), STAMP: stamp}
         rows.append(Row(part_key(key, place), own, etags[place] if place < len(etags) else ""))
-    first = {**dealt[0], **marks_of(model), **system}
-    if len(dealt) > 1:
-        first[PARTS] = print_manifest(stamps, len(dealt))
+    first = {**parts[0], **marks_of(model), **system}
+    if len(parts) > 1:
+        first[PARTS] = print_manifest(stamps, len(parts))
     rows.append(Row(key, first, etags[0] if etags else ""))
     rows.reverse()
     also |= frozenset() if before is None else before.sealed
     return [seal_row(model, row, sealing, of=key, also=also) for row in rows]
 
 
-def deal(
+def note_write(write_id: str, before: Mapping[str, Value]) -> str:
+    """Return the write ids that a row keeps, so that a retry can find its own.
+
+    >>> note_write("b", {"_Write": note_write("a", {})})
+    'b a'
+    """
+    known = before.get(WRITE)
+    earlier = known.split() if isinstance(known, str) else []
+    return " ".join([write_id, *earlier][:WRITES_KEPT])
+
+
+def find_note(noted: str, now: object) -> bool | None:
+    """Return whether a row holds the write id that is first in `noted`.
+
+    None: later writes may have removed it.
+
+    >>> find_note("b a", "c b a"), find_note("b a", "c a"), find_note("b a", "f e d c")
+    (True, False, None)
+    """
+    own, *earlier = noted.split()
+    known = now.split() if isinstance(now, str) else []
+    if own in known:
+        return True
+    is_seen = earlier[0] in known if earlier else len(known) < WRITES_KEPT
+    return False if is_seen else None
+
+
+def is_noted(write_id: str, noted: object) -> bool:
+    return isinstance(noted, str) and write_id in noted.split()
+
+
+def split_rows(
     model: EntityType[Any], properties: Mapping[str, Value], before: Origin | None
 ) -> list[dict[str, Value]]:
-    """Deal properties out to rows. What the type does not know stays in the row where it was.
+    """Split properties into rows. Properties that the type does not know stay in their row.
 
-    So there may be more rows than the type has: one that is wider wrote the entity.
+    There may be more rows than the type has, if a wider type wrote the entity.
     """
-    dealt = model.layout.split(properties)
+    parts = model.layout.split(properties) if model.is_wide else [dict(properties)]
     if before is None:
-        return dealt
-    dealt += [{} for _ in range(len(dealt), len(before.parts) + 1)]
+        return parts
+    parts += [{} for _ in range(len(parts), len(before.parts) + 1)]
     places = {name: place for place, part in before.parts.items() for name in part}
     for name, value in before.extra.items():
         if name not in properties:
-            dealt[places.get(name, 0)][name] = value
-    return dealt
+            parts[places.get(name, 0)][name] = value
+    return parts
 
 
 def seal_row(
@@ -228,10 +264,10 @@ def seal_row(
     table: str | None = None,
     also: frozenset[str] = frozenset(),
 ) -> Row:
-    """Seal what must not leave in the clear, and check the size of what leaves.
+    """Seal the properties that must be encrypted, and check the size of the row.
 
-    `of` is the entity that the row belongs to: a copy elsewhere keeps the same secrets. `also`
-    names properties that were sealed when they were read, by a type that knows more.
+    `of` is the entity that the row belongs to; copies in an index are sealed like the entity.
+    `also` names properties that were sealed when they were read.
     """
     names = _names_to_seal(model, row, of) | {name for name in also if name in row.properties}
     if names:
@@ -249,7 +285,7 @@ def seal_row(
 
 
 def check_row(model: EntityType[Any], row: Row) -> None:
-    """Raise before the service does, with advice."""
+    """Raise with advice for a row that the service would refuse."""
     facts = {"type": model.name, "partition_key": row.key.partition, "row_key": row.key.row}
     if len(row.properties) > limits.PROPERTIES_MAX:
         raise LimitExceededError(
@@ -270,7 +306,7 @@ def check_row(model: EntityType[Any], row: Row) -> None:
 def _names_to_seal(model: EntityType[Any], row: Row, of: RowKey) -> set[str]:
     names = {name for name in row.properties if name in model.sealed_properties}
     if model.encrypt is not None:
-        # What we keep beside the fields, and what is kept from others, is read in the clear.
+        # Bookkeeping properties and derived fields are stored unsealed.
         kept = {field.property for field in model.fields.values() if field.derived is not None}
         kept |= {name for name in (model.type_property, VERSION) if name is not None}
         names |= {
@@ -288,7 +324,7 @@ def _names_to_seal(model: EntityType[Any], row: Row, of: RowKey) -> set[str]:
 
 
 def type_of(model: EntityType[Any], row: Row) -> EntityType[Any]:
-    """Return the type that a row says it is of: the one asked for, or one below it."""
+    """Return the type that a row names: `model` or a type derived from it."""
     if model.type_property is None:
         return model
     said = row.properties.get(model.type_property)
@@ -299,9 +335,9 @@ def type_of(model: EntityType[Any], row: Row) -> EntityType[Any]:
     if said is None:
         raise UnknownTypeError(
             "UnknownType",
-            f"The stored entity does not say of what type it is: it has no {model.type_property}.",
+            f"The stored entity has no {model.type_property}, so its type is unknown.",
             facts=facts,
-            hint="Read it with mixed(..., resolve=...) or raw(); where no entity says its type, "
+            hint="Read it with mixed(..., resolve=...) or raw(). If no entity has one, "
             "declare @entity(..., type_property=None).",
         )
     raise UnknownTypeError(
@@ -320,7 +356,7 @@ def open_row(
     table: str | None = None,
     is_projection: bool = False,
 ) -> Row:
-    """Return the row with its sealed properties in the clear."""
+    """Return the row with its sealed properties unsealed."""
     if not model.sealed_properties and not encryption.is_sealed(row.properties):
         return row
     required = () if sealing.accepts_unsealed else model.sealed_properties
@@ -336,7 +372,7 @@ def open_row(
 
 
 def from_rows(model: EntityType[Any], rows: Sequence[Row], sealing: Sealing) -> Stored:
-    """Read an entity from all its rows. A row that is newer or older raises TornReadError."""
+    """Read an entity from its rows. Raises TornReadError if they were not written together."""
     model = type_of(model, rows[0])
     opened = [open_row(row, model, sealing) for row in rows]
     _check_stamps(model, opened)
@@ -348,7 +384,7 @@ def from_rows(model: EntityType[Any], rows: Sequence[Row], sealing: Sealing) -> 
 
 
 def _fields_in(model: EntityType[Any], key: RowKey) -> dict[str, Any]:
-    """Return the fields that the keys of an entity hold."""
+    """Return the fields that are part of the keys."""
     try:
         return {**model.partition.parse(key.partition), **model.row.parse(key.row)}
     except InvalidKeyError as error:
@@ -357,7 +393,7 @@ def _fields_in(model: EntityType[Any], key: RowKey) -> dict[str, Any]:
 
 
 def sealed_in(properties: Mapping[str, Value]) -> frozenset[str]:
-    """Return which properties were sealed; of the old format, which does not tell, all binary."""
+    """Return which properties were sealed; all binary ones in the old format, which has no list."""
     names = encryption.sealed_names(properties)
     if names or not encryption.is_sealed(properties):
         return names
@@ -365,7 +401,7 @@ def sealed_in(properties: Mapping[str, Value]) -> frozenset[str]:
 
 
 def shows_secrets(row: Row, wanted: Row) -> bool:
-    """Return whether a row has in the clear what should be sealed, from before it was declared."""
+    """Return whether a row stores properties unsealed that are now declared encrypted."""
     return bool(sealed_in(wanted.properties) & row.properties.keys() - sealed_in(row.properties))
 
 
@@ -375,9 +411,9 @@ def _check_stamps(model: EntityType[Any], rows: Sequence[Row]) -> None:
     if expected != found:
         raise TornReadError(
             "TornRead",
-            f"The rows of a {model.name} do not belong together.",
+            f"The rows of a {model.name} were not written together.",
             facts={"partition_key": rows[0].key.partition, "row_key": rows[0].key.row},
-            hint="Something else than this library wrote them, or writes never pause.",
+            hint="Another program changed some of them, or the entity is written all the time.",
         )
 
 
@@ -419,9 +455,9 @@ def _version_in(properties: Mapping[str, Value], key: RowKey) -> int:
         return version
     raise InvalidPropertyError(
         "PropertyTypeMismatch",
-        f"{VERSION} holds the version of an entity, which is a number.",
+        f"{VERSION} is not a number.",
         facts={"partition_key": key.partition, "row_key": key.row},
-        hint="Something else than this library wrote it: read the entity with raw().",
+        hint="Another program wrote it: read the entity with raw().",
     )
 
 
@@ -432,7 +468,7 @@ def _properties_now(
     version: int,
     key: RowKey,
 ) -> dict[str, Value]:
-    """Return the properties as the current version has them, without those that are ours."""
+    """Return the properties in the current version, without bookkeeping properties."""
     ours = {
         name: value
         for name, value in properties.items()
@@ -443,7 +479,7 @@ def _properties_now(
     if version > model.version:
         raise NewerVersionError(
             "NewerVersion",
-            f"This {model.name} was stored by version {version}; this code knows {model.version}.",
+            f"This {model.name} has version {version}; the program has {model.version}.",
             facts={"partition_key": key.partition, "row_key": key.row},
             hint="Update this program, or read the entity with raw().",
         )
@@ -451,7 +487,7 @@ def _properties_now(
 
 
 def decode_field(field: Field, properties: dict[str, Value]) -> Any:
-    """Take what belongs to a field out of `properties` and return its value."""
+    """Remove the properties of a field from `properties` and return its value."""
     if field.is_in_blob:
         stored = properties.pop(field.property, None)
         return None if stored is None else BlobReference.from_text(stored)
@@ -468,7 +504,7 @@ def decode_field(field: Field, properties: dict[str, Value]) -> Any:
 
 
 def peek(model: EntityType[Any], row: Row, sealing: Sealing) -> dict[str, Any]:
-    """Return the fields that the first row of an entity tells, without looking at its others."""
+    """Return the fields that are stored in the first row of an entity."""
     model = type_of(model, row)
     opened = open_row(row, model, sealing)
     key = opened.key
@@ -484,14 +520,14 @@ def peek(model: EntityType[Any], row: Row, sealing: Sealing) -> dict[str, Any]:
 def read_some(
     model: EntityType[Any], row: Row, names: set[str], sealing: Sealing
 ) -> dict[str, Any]:
-    """Return some fields of an entity of which only these were asked for."""
+    """Return the named fields of an entity that was read with a projection."""
     model = type_of(model, row)
     opened = open_row(row, model, sealing, is_projection=True)
     key = opened.key
     values = _fields_in(model, key)
     version = _version_in(opened.properties, key)
     fields = [field for field in map(model.fields.__getitem__, names) if not field.is_key]
-    if fields:  # else nothing depends on what version it is of
+    if fields:  # else the version does not matter
         left = dict(_properties_now(model, opened.properties, values, version, key))
         values.update({field.name: decode_field(field, left) for field in fields})
     return values
@@ -500,7 +536,7 @@ def read_some(
 def read_copy(
     index: Any, row: Row, sealing: Sealing, only: set[str] | None = None
 ) -> dict[str, Any]:
-    """Return the fields that a copy of an index holds, or some of which alone were asked for."""
+    """Return the fields that a copy in an index holds; `only` the selected ones."""
     model: EntityType[Any] = index.owner
     opened = open_row(row, model, sealing, table=index.table, is_projection=only is not None)
     left = dict(opened.properties)

@@ -1,15 +1,16 @@
-"""The one road of every write: one or many changes of one partition, as one group.
+"""The only write path: one or many changes of one partition, written as one group.
 
-1 large values go to blobs          (before the entity names them)
-2 what must be known is read        (owners of counters, index rows that may be missing)
-3 a draft collects every row        (entity, copies, members, counters, outbox entry)
-4 the group is sent                 (all or nothing)
-5 a refusal is told or tried again  (a conflict on our own rows is nobody's business)
-6 workers get a hint                (a lost hint only delays: the sweeper finds the entry)
+1. Write large values to blobs, before an entity refers to them.
+2. Read what the group depends on: owners of counters, index rows that may be missing.
+3. Collect every row in a draft: entity, index rows, counters, outbox entry.
+4. Send the group. It is atomic.
+5. Report a refusal to the caller, or retry: a conflict on a row of the library is retried.
+6. Send a hint to the workers. A lost hint only causes a delay, because a sweep finds the entry.
 
-The file is long because the six are one story: each is a section, and none has another reader.
+The six steps share their state and have no other caller, so they are the sections of one file.
 """
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -59,70 +60,69 @@ from partita.patterns.types.row_layout import (
     STATE,
     VERSION,
     WRITE,
-    find_note,
-    is_noted,
-    note_write,
     part_key,
     state_key,
 )
-from partita.patterns.writing import derived_fields as derived
-from partita.patterns.writing import index_rows as copies
-from partita.patterns.writing import outbox_entry as outbox
+from partita.patterns.writing import derived_fields, index_rows, outbox_entry
 from partita.patterns.writing.context import Context, IndexState, OutboxReference
 from partita.patterns.writing.group_draft import Draft, Place, Reason
 from partita.patterns.writing.index_rows import Version
 from partita.patterns.writing.load import count_sources, find_rows, load, query_between
 from partita.patterns.writing.rows import (
     SYSTEM,
-    deal,
     encode,
     encode_field,
+    find_note,
+    is_noted,
     narrower_types,
+    note_write,
     peek,
+    split_rows,
     to_rows,
     type_of,
     with_types,
 )
 
 OWNERS_LOOKED_MAX = 1_000
-"""Entities of a partition that are read to find those with a copy of what changes."""
+"""The most entities of a partition that are read to find the owners of a copied field."""
 ENTRY_OPERATIONS = 2
-"""Operations of a group that are left for the outbox entry and what is written beside it."""
+"""Operations of a group that are reserved for the outbox entry."""
 ENTRY_BYTES = 65_536
-"""Bytes of a group that are left for what surrounds the outbox entry."""
+"""Bytes of a group that are reserved around the outbox entry."""
 BACKOFF_SECONDS = 0.005
 BACKOFF_SECONDS_MAX = 0.5
 
 
 class Change(msgspec.Struct):
-    """One entity from what it was (None: it must not exist) to what it shall be (None: gone)."""
+    """One entity `before` (None: it must not exist) and `after` (None: it is deleted) a change."""
 
     model: EntityType[Any]
     before: Origin | None
     after: dict[str, Any] | None
     entity: object = None
-    """The caller's object, for what is told of it."""
+    """The caller's object, for error reports."""
     is_merge: bool = False
-    """Send only what changed, where that says the same."""
+    """Send only the changed properties, where a merge has the same effect."""
     given: dict[str, Any] | None = None
-    """What the caller set, if the rest of the object says nothing about what is stored."""
+    """The fields that the caller set, if the others say nothing about the stored entity."""
     is_blind: bool = False
-    """Write whatever is stored: only for types that nothing follows."""
+    """Write without a condition; only for types without followers."""
     must_exist: bool = False
-    """A blind merge of fields that do not make an entity by themselves."""
+    """Whether a blind merge requires a stored entity, because its fields do not make a whole
+    one."""
     reindexed: AnyIndex | None = None
-    """An index to bring the entity into, whatever is there."""
+    """An index whose row for the entity must be written in any case."""
     extra: dict[str, Value] = {}
-    """Properties beyond the type's fields to write besides those that are kept."""
+    """Properties that are not fields of the type, written in addition to the stored ones."""
     sealed: frozenset[str] = frozenset()
-    """Of these, the ones that were sealed where they come from."""
+    """The names in `extra` that were sealed when they were read."""
     number_types: dict[str, str] = {}
-    """Number types to keep besides those that are stored (see `rows.narrower_types`)."""
+    """Number types to keep in addition to the stored ones (see `rows.narrower_types`)."""
     derived: dict[str, Any] = {}
-    """Derived fields whose values are known, from whoever looked them up."""
+    """Values of derived fields that the caller already looked up."""
 
     key: RowKey = RowKey("", "")
-    """Where the entity lies; found out when the change is made."""
+    """The key of the entity, computed from `before` or `after`."""
 
     def __post_init__(self) -> None:
         if self.before is not None:
@@ -133,14 +133,14 @@ class Change(msgspec.Struct):
 
 
 class Written(msgspec.Struct):
-    """What became of a change: values with derived fields as stored, and what to remember."""
+    """The outcome of a change: the stored values, and the new origin of the object."""
 
     values: dict[str, Any]
     origin: Origin | None
 
 
 class _Prepared(msgspec.Struct):
-    """A change with everything that does not depend on what is stored elsewhere."""
+    """A change with everything that can be computed before the group is composed."""
 
     change: Change
     number: int
@@ -151,22 +151,22 @@ class _Prepared(msgspec.Struct):
     properties: dict[str, Value] = {}
     written: list[Row] = []
     reached: set[tuple[str, str, str, str | None]] = set()
-    """Fields derived from it, and ranges of owners that are brought up to date in the group."""
+    """Derived fields and ranges of owners that this group updates."""
 
 
 def write(
     context: Context,
     changes: Sequence[Change],
     *,
-    started: Sequence[outbox.Step] = (),
+    started: Sequence[outbox_entry.Step] = (),
     beside: Sequence[RowOperation] = (),
 ) -> Steps[list[Written]]:
-    """Apply changes of one partition of one table: all of them, or nothing.
+    """Apply changes of one partition of one table atomically.
 
-    `beside` is what an outbox entry of the partition remembers of it.
+    `beside` are operations on outbox entries of the same partition, written in the same group.
     """
     table = changes[0].model.table
-    yield from _see_disabled(context, changes)
+    yield from _refresh_disabled_indexes(context, changes)
     write_id = context.clock.random_bytes(8).hex()
     prepared: list[_Prepared] = []
     for number, change in enumerate(changes):
@@ -189,7 +189,7 @@ def write(
         except ThrottledError:
             raise
         except UnavailableError:
-            # The answer is lost: whether the group was committed is read from its rows.
+            # The answer is lost: read the rows to find out whether the group was committed.
             if not (yield from _is_applied(table, draft)):
                 raise
         except ConflictError as error:
@@ -198,21 +198,21 @@ def write(
             if is_applied is None:
                 raise write_in_doubt(table, prepared[0].change.key) from error
             if not is_applied:
-                is_careful |= yield from _decide(error, table, draft, prepared)
+                is_careful |= yield from _handle_conflict(error, table, draft, prepared)
                 continue
         if reference is not None:
-            yield from _tell(context, reference)
+            yield from _send_hint(context, reference)
         return _finish(draft, prepared, etags, write_id)
     raise StoreBusyError(
         "TooManyConflicts",
-        f"Other writers were faster {context.options.attempts_max} times.",
+        f"The write conflicted with other writers {context.options.attempts_max} times.",
         facts={"table": table, "partition_key": prepared[0].change.key.partition},
-        hint="Try later; a counter or index entity that everybody writes may need to be spread.",
+        hint="Try later; spread a counter or index entity that all writers update.",
     )
 
 
 def _check_period(context: Context, change: Change) -> None:
-    """Refuse an entity in the table of a period that is not its own: no reader looks there."""
+    """Refuse an entity in the table of another period, where no query would find it."""
     model, values = change.model, change.after
     if model.table == model.declaration.table or values is None:
         return
@@ -222,15 +222,15 @@ def _check_period(context: Context, change: Change) -> None:
             if own != model.table and series.start_of(model.table) is not None:
                 raise UsageError(
                     "WrongPeriod",
-                    f"By its {at!r} this {model.name} belongs to the table of another period.",
+                    f"The value of {at!r} puts this {model.name} into the table of another period.",
                     facts={"type": model.name, "table": model.table, "wanted": own},
-                    hint="Save it through db.periods(...), which finds its table; one that was "
-                    "stored under another moment is deleted after.",
+                    hint=f"Save it through db.periods(...), which finds its table. If {at!r} was "
+                    "changed, delete the entity from the old table afterwards.",
                 )
 
 
-def _see_disabled(context: Context, changes: Sequence[Change]) -> Steps[None]:
-    """Look whether indexes are still disabled: another process may have begun to rebuild one."""
+def _refresh_disabled_indexes(context: Context, changes: Sequence[Change]) -> Steps[None]:
+    """Read the state of disabled indexes again: another process may be rebuilding one."""
     indexes = {id(index): index for change in changes for index in change.model.all_indexes()}
     for index in indexes.values():
         if context.state_of(index) is IndexState.DISABLED:
@@ -273,7 +273,8 @@ def _put_blobs(change: Change, write_id: str) -> Steps[dict[str, BlobReference |
             container=field.blob.container,
             write_id=write_id,
         )
-        yield from _put_blob(reference, content, blob_metadata(table, key))
+        metadata = blob_metadata(table, key)
+        yield from put_blob(PutBlob(reference.container, reference.name, content, metadata))
     return references
 
 
@@ -281,21 +282,22 @@ def _check_blob(model: EntityType[Any], key: RowKey, name: str) -> None:
     if model.encrypt is not None and model.encrypt(key.partition, key.row, name):
         raise UsageError(
             "EncryptedBlob",
-            f"The resolver of {model.name} encrypts {name!r}, which lies in a blob in the clear.",
+            f"The resolver of {model.name} encrypts {name!r}, which is stored in a blob. Blobs are "
+            "not encrypted.",
             facts={"type": model.name, "property": name},
-            hint="Let the resolver leave it out, or keep the value in the entity.",
+            hint="Exclude it in the resolver, or store the value in the entity.",
         )
 
 
-def _put_blob(reference: BlobReference, content: bytes, metadata: dict[str, str]) -> Steps[None]:
-    put = PutBlob(reference.container, reference.name, content, metadata)
+def put_blob(put: PutBlob) -> Steps[str | None]:
+    """Write a blob; create its container if it does not exist."""
     try:
-        yield from ask(put)
+        return (yield from ask(put))
     except ConflictError as error:
         if error.code != "ContainerNotFound":
             raise
-        yield from ask(CreateContainer(reference.container))
-        yield from ask(put)
+    yield from ask(CreateContainer(put.container))
+    return (yield from ask(put))
 
 
 # ---------------------------------------------------------------------------------------------
@@ -304,8 +306,8 @@ def _put_blob(reference: BlobReference, content: bytes, metadata: dict[str, str]
 
 def _compose(
     context: Context, prepared: Sequence[_Prepared], write_id: str, *, is_careful: bool
-) -> Steps[tuple[Draft, outbox.Entry]]:
-    """Return the rows of a group, with owners of ranges if they fit into it."""
+) -> Steps[tuple[Draft, outbox_entry.Entry]]:
+    """Return the rows of a group, including owners of ranges if they fit."""
     table = prepared[0].change.model.table
     draft = Draft(table)
     entry = yield from _fill(
@@ -313,7 +315,7 @@ def _compose(
     )
     if not any(each.reached for each in prepared):
         return draft, entry
-    # As text in JSON the entry takes twice its bytes at most.
+    # Encoded in JSON, the entry needs at most twice its bytes.
     room = ENTRY_BYTES + 2 * len(msgspec.json.encode(entry))
     if not draft.fits(ENTRY_OPERATIONS, room):
         draft = Draft(table)
@@ -331,13 +333,15 @@ def _fill(
     *,
     is_careful: bool,
     with_many: bool,
-) -> Steps[outbox.Entry]:
-    """Put everything into the draft; without `with_many` owners of ranges are left to workers."""
+) -> Steps[outbox_entry.Entry]:
+    """Fill the draft. Without `with_many`, owners of ranges are left to workers."""
     stamp = context.clock.ticks()
     for each in prepared:
         yield from _prepare(context, draft, each, stamp)
     for each in prepared:
         _put_entity(context, draft, each, write_id, stamp)
+    if all(each.change.model.is_plain for each in prepared):
+        return outbox_entry.Entry()
     kept = {each.change.key: each for each in prepared if each.change.after is not None}
     for each in prepared:
         yield from _put_owners(context, draft, each, kept, stamp, with_many=with_many)
@@ -345,13 +349,13 @@ def _fill(
     for each in followed:
         yield from _put_indexes(context, draft, each, is_careful=is_careful)
     touched = [_touched(context, draft.table, each) for each in followed]
-    return outbox.Entry([each for each in touched if not each.is_idle])
+    return outbox_entry.Entry([each for each in touched if not each.is_idle])
 
 
 def _changed_owners(
     prepared: Sequence[_Prepared], kept: Mapping[RowKey, _Prepared]
 ) -> Iterator[_Prepared]:
-    """Yield owners that no change of the caller is about, and whose derived fields change."""
+    """Yield owners that the caller does not change and whose derived fields change."""
     own = {id(each) for each in prepared}
     for owner in kept.values():
         assert owner.after is not None
@@ -360,7 +364,7 @@ def _changed_owners(
 
 
 def _prepare(context: Context, draft: Draft, each: _Prepared, stamp: int) -> Steps[None]:
-    """Fill in derived fields, and say what the entity is before and after."""
+    """Fill in derived fields, and set the versions before and after the change."""
     change, model = each.change, each.change.model
     before = change.before
     each.before = None
@@ -368,10 +372,11 @@ def _prepare(context: Context, draft: Draft, each: _Prepared, stamp: int) -> Ste
         each.before = Version(before.key, before.values, _references(before.values))
     each.after = None
     if change.after is not None:
-        # As they are now: what the caller does to a list meanwhile is not what is written.
+        # Copy the values: the caller may change a list while the write is in progress.
         own = {name: value for name, value in change.after.items() if name not in each.references}
         each.values = {**change.after, **snapshot(own)}
-        yield from _derive_own(context, draft, each, stamp)
+        if model.derived_fields:
+            yield from _set_derived_fields(context, draft, each, stamp)
         each.after = Version(change.key, each.values, each.references, _generation(before, stamp))
         _check_public(context, model, each.after)
         kept = {**change.number_types, **({} if before is None else before.number_types)}
@@ -380,16 +385,16 @@ def _prepare(context: Context, draft: Draft, each: _Prepared, stamp: int) -> Ste
             written = snapshot(change.given)
         encoded = encode(model, written, each.references, kept)
         each.properties = {**change.extra, **encoded}
-    elif derived.own_fields(model):
-        yield from _guard(draft, change.key, each.number, stamp)
+    elif model.derived_fields:
+        yield from _put_guard(draft, change.key, each.number, stamp)
 
 
 def _check_public(context: Context, model: EntityType[Any], version: Version) -> None:
     if model.encrypt is not None:
         for index in context.live_indexes(model):
-            copies.check_public(index, version)
+            index_rows.check_public(index, version)
         for dependent in model.watchers():
-            derived.check_public(model, dependent.marker, version.key)
+            derived_fields.check_public(model, dependent.marker, version.key)
 
 
 def _references(values: Mapping[str, Any]) -> dict[str, BlobReference | None]:
@@ -401,13 +406,12 @@ def _generation(before: Origin | None, stamp: int) -> int:
     return max(stamp, int(str(last)) + 1)
 
 
-def _derive_own(context: Context, draft: Draft, each: _Prepared, stamp: int) -> Steps[None]:
-    """Derived fields are nobody's to set: take them from storage, or from their source."""
+def _set_derived_fields(context: Context, draft: Draft, each: _Prepared, stamp: int) -> Steps[None]:
+    """Set derived fields from storage or from their sources, whatever the object has."""
     change, before = each.change, each.change.before
-    fields = derived.own_fields(change.model)
-    if fields and before is None:
-        yield from _guard(draft, change.key, each.number, stamp)
-    for field, marker in fields:
+    if before is None:
+        yield from _put_guard(draft, change.key, each.number, stamp)
+    for field, marker in change.model.derived_fields:
         is_known = before is not None and all(
             before.values[name] == each.values[name] for name in marker.where.values()
         )
@@ -417,10 +421,10 @@ def _derive_own(context: Context, draft: Draft, each: _Prepared, stamp: int) -> 
             each.values[field.name] = before.values[field.name]
         elif isinstance(marker, CopiedFrom):
             source = change.model.source_of(field)
-            key = derived.source_key(source, marker, each.values)
+            key = derived_fields.source_key(source, marker, each.values)
             stored = None
             if key is not None:
-                derived.check_public(source, marker, key)
+                derived_fields.check_public(source, marker, key)
                 stored = yield from load(context, source, key)
             each.values[field.name] = None if stored is None else stored.values[marker.field]
         else:
@@ -429,14 +433,14 @@ def _derive_own(context: Context, draft: Draft, each: _Prepared, stamp: int) -> 
             )
 
 
-def _guard(draft: Draft, owner: RowKey, number: int, stamp: int) -> Steps[None]:
-    key = derived.guard_key(owner)
-    yield from _look(draft, [key])
-    derived.write_guard(draft, owner, draft.found[key], stamp, number)
+def _put_guard(draft: Draft, owner: RowKey, number: int, stamp: int) -> Steps[None]:
+    key = derived_fields.guard_key(owner)
+    yield from _read_rows(draft, [key])
+    derived_fields.write_guard(draft, owner, draft.found[key], stamp, number)
 
 
-def _look(draft: Draft, keys: Sequence[RowKey]) -> Steps[None]:
-    """Read rows of the partition once for an attempt."""
+def _read_rows(draft: Draft, keys: Sequence[RowKey]) -> Steps[None]:
+    """Read rows of the partition, once per attempt."""
     missing = [key for key in dict.fromkeys(keys) if key not in draft.found]
     if missing:
         draft.found.update((yield from find_rows(draft.table, missing)))
@@ -453,10 +457,10 @@ def _put_entity(context: Context, draft: Draft, each: _Prepared, write_id: str, 
             draft.put(RowOperation(Verb.DELETE, row, row.etag), Reason.ENTITY, each.number)
         return
     system: dict[str, Value] = {}
-    if context.is_followed(model):
+    if not model.is_plain and context.is_followed(model):
         assert each.after is not None
         system[GENERATION] = each.after.generation
-    if model.type_property is not None:  # tables of strangers get no property of ours
+    if model.type_property is not None:  # foreign tables get no bookkeeping properties
         system[WRITE] = note_write(write_id, {} if before is None else before.system)
     merged = _merged(change, each, system) if change.is_merge and before else None
     if merged is not None:
@@ -490,12 +494,12 @@ def _blind_verb(change: Change) -> Verb:
 
 
 def _merged(change: Change, each: _Prepared, system: Mapping[str, Value]) -> Row | None:
-    """Return the row of a merge; None if only a replacement says what is meant."""
+    """Return the row of a merge; None if only a replacement has the right effect."""
     before, model = change.before, change.model
     if before is None or before.version != model.version or model.is_wide or before.parts:
         return None
     if model.encrypt is not None:
-        return None  # because whatever is sealed of an entity is sealed together
+        return None  # because the sealed properties of an entity are sealed together
     properties: dict[str, Value] = {}
     for field in model.fields.values():
         if field.is_key or each.values[field.name] == before.values[field.name]:
@@ -516,36 +520,42 @@ def _put_indexes(
 ) -> Steps[None]:
     for index in context.live_indexes(each.change.model):
         is_forced = each.change.reindexed is index
-        is_touched = is_forced or copies.is_touched(index, each.before, each.after)
+        is_touched = is_forced or index_rows.is_touched(index, each.before, each.after)
         if not index.is_local or not is_touched:
             continue
         if isinstance(index, ListIndex) and index.storage is Storage.PARTITION:
             yield from _put_member(draft, index, each)
             continue
         if is_careful or is_forced or context.state_of(index) is not IndexState.READABLE:
-            keys = (copies.key_of(index, each.before), copies.key_of(index, each.after))
-            yield from _look(draft, [key for key in keys if key is not None])
-            operations = copies.careful_operations(
+            keys = (index_rows.key_of(index, each.before), index_rows.key_of(index, each.after))
+            yield from _read_rows(draft, [key for key in keys if key is not None])
+            operations = index_rows.careful_operations(
                 index, each.before, each.after, draft.found, context.sealing
             )
         else:
-            operations = copies.expected_operations(index, each.before, each.after, context.sealing)
+            operations = index_rows.expected_operations(
+                index, each.before, each.after, context.sealing
+            )
         reason = Reason.MEMBER if isinstance(index, ListIndex) else Reason.COPY
         for operation in operations:
             planned = draft.places.get(operation.row.key)
-            if planned is not None and planned.index is index and _are_two(planned, operation):
-                raise _taken(index, operation.row.key, each.change.entity)
+            if (
+                planned is not None
+                and planned.index is index
+                and _write_the_same_row(planned, operation)
+            ):
+                raise _unique_violation(index, operation.row.key, each.change.entity)
             draft.put(operation, reason, each.number, index)
 
 
-def _are_two(planned: Place, operation: RowOperation) -> bool:
-    """Tell whether two entities of one group want the same copy."""
+def _write_the_same_row(planned: Place, operation: RowOperation) -> bool:
+    """Return whether two entities of one group write the same index row."""
     return Verb.DELETE not in (planned.operation.verb, operation.verb)
 
 
 def _put_member(draft: Draft, index: ListIndex[Any], each: _Prepared) -> Steps[None]:
-    """Keep the index entities of the values before and after (the guide's option 2)."""
-    old, new = copies.key_of(index, each.before), copies.key_of(index, each.after)
+    """Update the index entities of the values before and after (the guide's option 2)."""
+    old, new = index_rows.key_of(index, each.before), index_rows.key_of(index, each.after)
     is_same = old == new and each.before and each.after and each.before.key == each.after.key
     if is_same and each.change.reindexed is not index:
         return
@@ -555,15 +565,15 @@ def _put_member(draft: Draft, index: ListIndex[Any], each: _Prepared) -> Steps[N
         planned = draft.find(key)
         row = planned
         if row is None:
-            yield from _look(draft, [key])
+            yield from _read_rows(draft, [key])
             row = draft.found[key]
-        members = [] if row is None else copies.members_in(row.properties)
-        name = copies.member_name(index, version.key)
+        members = [] if row is None else index_rows.members_in(row.properties)
+        name = index_rows.member_name(index, version.key)
         kept = [each_name for each_name in members if each_name != name]
         if is_member:
             kept.append(name)
         etag = "" if row is None else row.etag
-        listed = copies.list_row(index, key, kept, etag)
+        listed = index_rows.list_row(index, key, kept, etag)
         if planned is not None:
             draft.replace_row(key, listed, is_empty=not kept)
         elif etag:
@@ -582,19 +592,19 @@ def _put_owners(
     *,
     with_many: bool,
 ) -> Steps[None]:
-    """Keep copies and counts in owners of the same partition; `kept` are those known so far."""
+    """Update copies and counts in owners of the partition; `kept` are the owners read so far."""
     model = each.change.model
-    for watch in derived.watches(model, draft.table, each.before, each.after):
+    for watch in derived_fields.watches(model, draft.table, each.before, each.after):
         yield from _put_owner(context, draft, each, watch, kept, stamp)
     each.reached = set()
     if not with_many:
         return
-    for dependent, place in derived.ranges_here(model, draft.table, each.before, each.after):
+    for dependent, place in derived_fields.ranges_here(model, draft.table, each.before, each.after):
         keys = yield from _owners_between(context, draft, each, dependent, place, kept)
         if keys is not None:
             each.reached.add((dependent.name, *place))
             for key in keys:
-                watch = derived.Watch(dependent, key, key)
+                watch = derived_fields.Watch(dependent, key, key)
                 yield from _put_owner(context, draft, each, watch, kept, stamp)
 
 
@@ -602,7 +612,7 @@ def _put_owner(
     context: Context,
     draft: Draft,
     each: _Prepared,
-    watch: derived.Watch,
+    watch: derived_fields.Watch,
     kept: dict[RowKey, _Prepared],
     stamp: int,
 ) -> Steps[None]:
@@ -616,12 +626,12 @@ def _put_owner(
         kept[watch.owner_key] = owner
     owner = kept[watch.owner_key]
     current = field.codec.encode(owner.values[field.name])
-    value = derived.derive(watch, owner.values, current, each.before, each.after)
+    value = derived_fields.derive(watch, owner.values, current, each.before, each.after)
     if value != current:
         owner.values[field.name] = field.codec.decode(value)
         if value is None or draft.find(watch.row_key) is None:
-            yield from _look(draft, [watch.row_key])
-        derived.write_owner(draft, watch.row_key, field, value, each.number)
+            yield from _read_rows(draft, [watch.row_key])
+        derived_fields.write_owner(draft, watch.row_key, field, value, each.number)
         if context.is_followed(owner.change.model) and owner.after is not None:
             draft.adjust(watch.owner_key, GENERATION, owner.after.generation)
 
@@ -631,12 +641,13 @@ def _owners_between(
     draft: Draft,
     each: _Prepared,
     dependent: Dependent,
-    place: derived.Range,
+    place: derived_fields.Range,
     kept: Mapping[RowKey, _Prepared],
 ) -> Steps[list[RowKey] | None]:
-    """Return the owners of a range that a change concerns; None: leave them to the outbox.
+    """Return the owners of a range that a change affects; None: leave them to the outbox_entry.
 
-    Those are left that are too many, and those that a merge of one property would not put right.
+    They are left to the outbox if there are too many, or if a merge of one property cannot update
+    them.
     """
     owner = dependent.owner
     if (owner.name, place) not in draft.ranges:
@@ -657,18 +668,18 @@ def _owners_between(
         try:
             found[row.key] = peek(owner, row, context.sealing)
         except PartitaError:
-            return None  # because a copy that cannot be read must not prevent the change
+            return None  # because an unreadable owner must not prevent the change
         draft.found[row.key] = row
     return [
         key
         for key, values in found.items()
-        if derived.matches(dependent, values, each.before)
-        or derived.matches(dependent, values, each.after)
+        if derived_fields.matches(dependent, values, each.before)
+        or derived_fields.matches(dependent, values, each.after)
     ]
 
 
-def _rows_between(owner: EntityType[Any], place: derived.Range) -> Steps[list[Row] | None]:
-    """Return the first rows of a type's entities in a range; None: they are too many."""
+def _rows_between(owner: EntityType[Any], place: derived_fields.Range) -> Steps[list[Row] | None]:
+    """Return the rows of a type's entities in a range; None if there are too many."""
     query, rows = query_between(owner, *place), list[Row]()
     while True:
         page = yield from ask(query)
@@ -681,16 +692,16 @@ def _rows_between(owner: EntityType[Any], place: derived.Range) -> Steps[list[Ro
 
 
 def _find_owner(
-    context: Context, draft: Draft, watch: derived.Watch, number: int, stamp: int
+    context: Context, draft: Draft, watch: derived_fields.Watch, number: int, stamp: int
 ) -> Steps[_Prepared | None]:
-    """Read an owner that no change of the caller is about, and hold it by its etag.
+    """Read an owner that the caller does not change, and make the group conditional on its etag.
 
-    Whatever is written of it, it must not change under this group; nor may one be made.
+    The owner must not be changed, created or deleted by others before this group commits.
     """
-    yield from _look(draft, [watch.owner_key])
+    yield from _read_rows(draft, [watch.owner_key])
     if draft.found[watch.owner_key] is None:
-        yield from _guard_absent(draft, watch.owner_key, number, stamp)
-        # One that was made since the first look was made before the guard was read.
+        yield from _put_absent_guard(draft, watch.owner_key, number, stamp)
+        # An owner created since the first read was created before the guard was read.
         draft.found[watch.owner_key] = yield from ask(GetRow(draft.table, watch.owner_key))
     first = draft.found[watch.owner_key]
     if first is None:
@@ -718,33 +729,33 @@ def _find_owner(
     )
 
 
-def _guard_absent(draft: Draft, owner: RowKey, number: int, stamp: int) -> Steps[None]:
-    if draft.find(derived.guard_key(owner)) is None:
-        yield from _guard(draft, owner, number, stamp)
+def _put_absent_guard(draft: Draft, owner: RowKey, number: int, stamp: int) -> Steps[None]:
+    if draft.find(derived_fields.guard_key(owner)) is None:
+        yield from _put_guard(draft, owner, number, stamp)
 
 
-def _touched(context: Context, table: str, each: _Prepared) -> outbox.Touched:
-    """Say what elsewhere this change puts out of date."""
+def _touched(context: Context, table: str, each: _Prepared) -> outbox_entry.Touched:
+    """Return which rows elsewhere this change makes stale."""
     model, versions = each.change.model, [one for one in (each.before, each.after) if one]
     indexes: dict[str, list[tuple[str, str]]] = {}
     for index in context.live_indexes(model):
-        if not index.is_local and copies.is_touched(index, each.before, each.after):
-            keys = [copies.key_of(index, version) for version in versions]
+        if not index.is_local and index_rows.is_touched(index, each.before, each.after):
+            keys = [index_rows.key_of(index, version) for version in versions]
             indexes[index.name] = [(key.partition, key.row) for key in keys if key is not None]
     owners: list[tuple[str, str, str, str | None]] = []
     for dependent in model.watchers():
-        if not derived.is_touched(dependent, each.before, each.after):
+        if not derived_fields.is_touched(dependent, each.before, each.after):
             continue
         for version in versions:
-            if derived.is_remote(dependent, table, version):
-                place = derived.owner_range(dependent, version.values)
+            if derived_fields.is_remote(dependent, table, version):
+                place = derived_fields.owner_range(dependent, version.values)
                 told = None if place is None else (dependent.name, *place)
                 if told is not None and told not in owners and told not in each.reached:
                     owners.append(told)
     before = {} if each.before is None else each.before.references
     after = {} if each.after is None else each.after.references
     gone = {one for one in before.values() if one} - {one for one in after.values() if one}
-    return outbox.Touched(
+    return outbox_entry.Touched(
         type=model.name,
         partition=each.change.key.partition,
         row=each.change.key.row,
@@ -757,17 +768,17 @@ def _touched(context: Context, table: str, each: _Prepared) -> outbox.Touched:
 
 
 def _derived_elsewhere(each: _Prepared) -> list[str]:
-    """Name fields that were looked up elsewhere: their sources may have changed since the look.
+    """Return the derived fields whose sources are elsewhere and may have changed since the read.
 
-    Who changes a source while an owner is being made does not find it, and tells nobody.
+    A writer of a source does not find an owner that is being created at the same time.
     """
     after, before, model = each.after, each.before, each.change.model
     if after is None:
         return []
     return [
         field.name
-        for field, marker in derived.own_fields(model)
-        if not derived.is_kept_here(model, field, after)
+        for field, marker in model.derived_fields
+        if not derived_fields.is_kept_here(model, field, after)
         and (
             before is None
             or any(before.values[name] != after.values[name] for name in marker.where.values())
@@ -776,14 +787,14 @@ def _derived_elsewhere(each: _Prepared) -> list[str]:
 
 
 def _put_entry(
-    context: Context, draft: Draft, entry: outbox.Entry, started: Sequence[outbox.Step]
+    context: Context, draft: Draft, entry: outbox_entry.Entry, started: Sequence[outbox_entry.Step]
 ) -> OutboxReference | None:
     if not entry.touched and not started:
         return None
-    entry = outbox.Entry(entry.touched, list(started))
+    entry = outbox_entry.Entry(entry.touched, list(started))
     partition = next(iter(draft.places)).partition
-    key = outbox.new_key(partition, context.clock)
-    draft.put(outbox.entry_operation(key, entry), Reason.OUTBOX, 0)
+    key = outbox_entry.new_key(partition, context.clock)
+    draft.put(outbox_entry.entry_operation(key, entry), Reason.OUTBOX, 0)
     return OutboxReference(draft.table, key)
 
 
@@ -792,10 +803,10 @@ def _put_entry(
 
 
 def _is_applied(table: str, draft: Draft) -> Steps[bool | None]:
-    """Tell whether a group was committed whose answer was lost, or that the client sent twice.
+    """Return whether a group was committed whose answer was lost or that the client sent twice.
 
-    An entity remembers who wrote it last, and a few before; None: more have written it since. Of
-    a group that only deletes nothing is left but that all is gone, whoever did it.
+    An entity keeps the ids of its last few writes. None: it was overwritten too often to tell. A
+    group of deletes counts as committed if none of its rows is left.
     """
     rows = [place.operation.row for place in draft.places.values() if place.reason is Reason.ENTITY]
     probe = next((row for row in rows if not draft.deletes(row.key)), None)
@@ -813,36 +824,38 @@ def _is_applied(table: str, draft: Draft) -> Steps[bool | None]:
 def write_in_doubt(table: str, key: RowKey) -> UnavailableError:
     return UnavailableError(
         "WriteInDoubt",
-        "The answer to a write was lost, and too many have written since to tell whether it was "
-        "performed.",
+        "The answer to a write was lost, and later writes make it impossible to tell whether it "
+        "was performed.",
         facts={"table": table, "partition_key": key.partition, "row_key": key.row},
-        hint="Load the entity and look whether it has what was written.",
+        hint="Load the entity and compare it with what was to be written.",
     )
 
 
-def _decide(
+def _handle_conflict(
     error: ConflictError, table: str, draft: Draft, prepared: Sequence[_Prepared]
 ) -> Steps[bool]:
-    """Raise what the caller must know; else tell whether to look before the next attempt."""
+    """Raise a conflict that concerns the caller; else return whether to read before the retry."""
     places = list(draft.places.values())
     number = error.facts.get("index", 0)
     place = places[number if isinstance(number, int) and number < len(places) else 0]
     if not isinstance(error, EntityExistsError | EntityNotFoundError | ETagMismatchError):
         raise error
     if place.reason is Reason.ENTITY:
-        raise _of_entity(error, place, prepared)
+        raise _with_entity_facts(error, place, prepared)
     if place.reason is Reason.COPY and isinstance(error, EntityExistsError):
         index = place.index
         assert index is not None
         row = yield from ask(GetRow(table, place.operation.row.key))
         owner = prepared[place.change].change.key
-        if row is not None and copies.member_of(row, is_local=True) != owner:
+        if row is not None and index_rows.member_of(row, is_local=True) != owner:
             key, entity = place.operation.row.key, prepared[place.change].change.entity
-            raise _taken(index, key, entity) from error
+            raise _unique_violation(index, key, entity) from error
     return place.reason in (Reason.COPY, Reason.MEMBER)
 
 
-def _of_entity(error: ConflictError, place: Place, prepared: Sequence[_Prepared]) -> ConflictError:
+def _with_entity_facts(
+    error: ConflictError, place: Place, prepared: Sequence[_Prepared]
+) -> ConflictError:
     change = prepared[place.change].change
     error.entity = change.entity
     error.facts = {
@@ -852,16 +865,16 @@ def _of_entity(error: ConflictError, place: Place, prepared: Sequence[_Prepared]
         "row_key": change.key.row,
     } | ({"index": place.change} if len(prepared) > 1 else {})
     error.hint = {
-        EntityExistsError: "Load it and change it, or say upsert() or save(..., force=True).",
-        ETagMismatchError: "Load it again and decide again; update() does both.",
+        EntityExistsError: "Load it and change it, or use upsert() or save(..., force=True).",
+        ETagMismatchError: "Load it and apply the change again; update() does both.",
     }.get(type(error), error.hint)
     return error
 
 
-def _taken(index: AnyIndex, key: RowKey, entity: object) -> UniqueViolationError:
+def _unique_violation(index: AnyIndex, key: RowKey, entity: object) -> UniqueViolationError:
     error = UniqueViolationError(
         "UniqueViolation",
-        f"Another {index.owner.name} has this value already.",
+        f"Another {index.owner.name} already has this value.",
         facts={"index": index.name, "partition_key": key.partition, "row_key": key.row},
         hint="Choose another value, or change the other entity first.",
     )
@@ -871,7 +884,7 @@ def _taken(index: AnyIndex, key: RowKey, entity: object) -> UniqueViolationError
 
 
 def pause(context: Context, attempt: int) -> float:
-    """Return how long to wait before trying again: random, and longer each time."""
+    """Return the delay before a retry: random, and longer after each attempt."""
     longest: float = min(BACKOFF_SECONDS * 2.0**attempt, BACKOFF_SECONDS_MAX)
     return longest * int.from_bytes(context.clock.random_bytes(2)) / 0xFFFF
 
@@ -880,20 +893,23 @@ def pause(context: Context, attempt: int) -> float:
 # 6 Hints, and what the caller remembers
 
 
-def _tell(context: Context, reference: OutboxReference) -> Steps[None]:
+def _send_hint(context: Context, reference: OutboxReference) -> Steps[None]:
     context.remember(reference)
     if not context.capabilities.has_queues:
         return
     queue = context.queue_of(reference.key.partition)
-    message = PutMessage(queue, outbox.hint(reference))
+    # The entry is stored: a sweep finds it without a hint.
+    with contextlib.suppress(ConflictError, UnavailableError):
+        yield from put_message(PutMessage(queue, outbox_entry.hint(reference)))
+
+
+def put_message(message: PutMessage) -> Steps[None]:
+    """Put a message; create its queue if it does not exist."""
     try:
-        try:
-            yield from ask(message)
-        except QueueNotFoundError:
-            yield from ask(CreateQueue(queue))
-            yield from ask(message)
-    except (ConflictError, UnavailableError):
-        return  # because the entry is stored: a sweep finds what no hint tells
+        yield from ask(message)
+    except QueueNotFoundError:
+        yield from ask(CreateQueue(message.queue))
+        yield from ask(message)
 
 
 def _finish(
@@ -908,24 +924,24 @@ def _written(draft: Draft, each: _Prepared, etags: Mapping[RowKey, str], write_i
     if change.after is None:
         return Written({}, None)
     before = change.before
-    dealt = deal(model, each.properties, before)
-    rows = len(dealt)
+    parts = split_rows(model, each.properties, before)
+    rows = len(parts)
     etags_before = () if before is None else before.etags
-    # Where the answer was lost, others may have written since: the next save looks first.
+    # If the answer was lost, others may have written since: the next save reads first.
+    keys = [change.key, *(part_key(change.key, place) for place in range(1, rows))]
     now = [
-        etags.get(part_key(change.key, place))
-        or (etags_before[place] if place < len(etags_before) else "")
-        for place in range(rows if etags else 0)
+        etags.get(key) or (etags_before[place] if place < len(etags_before) else "")
+        for place, key in enumerate(keys if etags else ())
     ]
     values = dict(each.values)
     first = draft.find(change.key)
     stored = {} if first is None else first.properties
-    for field, _ in derived.own_fields(model):
+    for field, _ in model.derived_fields:
         if field.property in stored:
             values[field.name] = field.codec.decode(stored[field.property])
     known = {**values, **each.references}
     if change.given is not None:
-        # The object may differ from what is stored: the next save looks first, and compares.
+        # The object may differ from the stored entity: the next save reads and compares first.
         now, known = [], _known_after_merge(change, known)
     extra = {**({} if before is None else before.extra), **change.extra}
     system = {} if before is None else dict(before.system)
@@ -940,7 +956,7 @@ def _written(draft: Draft, each: _Prepared, etags: Mapping[RowKey, str], write_i
         system=system,
         sealed=change.sealed | (frozenset() if before is None else before.sealed),
         number_types=narrower_types(model, each.properties),
-        parts={place: dealt[place] for place in range(1, rows)},
+        parts={place: parts[place] for place in range(1, rows)},
     )
     assert PARTS in system or rows == 1
     assert WRITE not in system or is_noted(write_id, system[WRITE])
@@ -948,7 +964,7 @@ def _written(draft: Draft, each: _Prepared, etags: Mapping[RowKey, str], write_i
 
 
 def _known_after_merge(change: Change, stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields as the object has them, with blobs that it set and derived fields."""
+    """Return the object's values, with stored values of derived fields and changed blobs."""
     model, given = change.model, change.given or {}
     told = {
         field.name: stored[field.name]
