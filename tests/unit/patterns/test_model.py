@@ -128,7 +128,7 @@ def test_a_wide_type_has_no_tilde_in_its_row_keys() -> None:
 def test_derived_fields_find_their_source_that_is_defined_later() -> None:
     found = entity_type(Employee)
 
-    assert [(each.owner, each.field.name) for each in found.watchers()] == [
+    assert [(each.owner, each.field.name) for each in found.followers.dependents] == [
         (entity_type(Department), "manager_email"),
         (entity_type(Department), "headcount"),
     ]
@@ -371,7 +371,7 @@ def test_a_source_may_be_given_as_a_class() -> None:
             Employee
         )
     finally:
-        entity_type(Employee).dependents.pop()
+        entity_type(Employee).declare(dependents=entity_type(Employee).dependents[:-1])
 
 
 def test_a_source_that_is_defined_first_is_found_in_its_scope() -> None:
@@ -454,7 +454,7 @@ def test_a_source_that_never_comes_is_missed_when_it_is_needed() -> None:
     ],
 )
 def test_a_derived_field_that_cannot_be_kept_is_refused(annotation: Any, reason: str) -> None:
-    before = list(entity_type(Employee).dependents)
+    before = entity_type(Employee).dependents
 
     refused = refusal_of({"derived": annotation})
 
@@ -486,7 +486,7 @@ def test_a_field_is_not_copied_from_a_type_below_which_another_has_keys_of_its_o
     assert refused.code == "DerivedRefused"
     assert "Bird, which is derived from it, has keys of its own" in refused.message
     assert "Copy from Bird itself" in refused.hint
-    assert entity_type(Animal).dependents == []
+    assert entity_type(Animal).dependents == ()
     copied = Annotated[str | None, CopiedFrom(Bird, "name", where={"park": "dept", "id": "id"})]
     assert declared({"name": copied}).sources == {"name": entity_type(Bird)}
     counted = Annotated[int, CountOf(Animal, where={"park": "dept", "id": "id"})]
@@ -728,11 +728,11 @@ def test_indexes_views_and_watchers_of_a_parent_are_those_of_its_children() -> N
         pass
 
     above, below = entity_type(Parent), entity_type(Child)
-    above.indexes.append("an index")
-    above.views.append("a view")
+    assert below.is_plain
+    above.declare(indexes=["an index"], views=["a view"])
 
-    assert below.all_indexes() == ["an index"]
-    assert below.all_views() == ["a view"]
+    assert below.followers.indexes == ("an index",)
+    assert below.followers.views == ("a view",)
     assert not below.is_plain
 
 
