@@ -1,4 +1,4 @@
-"""What both ways to the store, SDK and direct, ask of a value before it is sent. Pure."""
+"""Checks of property values before they are sent, shared by the SDK and the direct port. Pure."""
 
 from datetime import UTC, datetime
 
@@ -8,28 +8,28 @@ from partita.tables.edm import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN
 
 
 def text_of_moment(name: str, moment: datetime) -> str:
-    """Print a moment as the service stores it; one that was read goes back as it came."""
+    """Format a time as the service stores it; an Instant keeps the text it was read from."""
     if isinstance(moment, Instant) and hasattr(moment, "text"):
         return moment.text
     if moment.tzinfo is None:
         raise InvalidPropertyError(
             "NaiveDatetime",
-            f"The moment in {name!r} has no zone, so that it names none.",
+            f"The datetime in {name!r} has no time zone.",
             facts={"property": name},
-            hint="Make it with a zone: datetime(..., tzinfo=UTC).",
+            hint="Add one: datetime(..., tzinfo=UTC).",
         )
     try:
         return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
     except OverflowError as error:
         raise InvalidPropertyError(
             "PropertyOutOfRange",
-            f"The moment in {name!r} is not within 1601 to 9999.",
+            f"The datetime in {name!r} is not within the years 1601 to 9999.",
             facts={"property": name},
         ) from error
 
 
 def check_integer(name: str, value: int) -> None:
-    """Raise for an integer that its stored type cannot hold."""
+    """Raise if an integer does not fit into its stored type."""
     is_short = isinstance(value, Int32)
     lower, upper = (INT32_MIN, INT32_MAX) if is_short else (INT64_MIN, INT64_MAX)
     if not lower <= value <= upper:
@@ -37,5 +37,5 @@ def check_integer(name: str, value: int) -> None:
             "PropertyOutOfRange",
             f"The number in {name!r} does not fit in {32 if is_short else 64} bits.",
             facts={"property": name},
-            hint="Keep it as a Decimal or as text.",
+            hint="Store it as a Decimal or as text.",
         )
