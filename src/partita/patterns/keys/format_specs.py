@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgspec
 
-from partita.patterns.fields.codecs import plain, union_members
+from partita.patterns.fields.annotations import plain, union_members
 from partita.patterns.keys import fixed_width_parts as key_codes
 from partita.patterns.keys.key_parts import Bucket, Choice, Escaped, KeyPart, PlainInt, Text
 from partita.patterns.keys.key_text import RESERVED, is_legal
