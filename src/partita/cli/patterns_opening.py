@@ -108,9 +108,9 @@ async def opened(given: argparse.Namespace, application: Application) -> AsyncIt
             steps = tuple(_threaded(step, synchronous) for step in transaction.steps)
             db.context.transactions[name] = EventualTransaction(name, steps)
         for model in db.context.models.values():
-            stack.callback(_set_views, model, list(model.views))
+            stack.callback(model.declare, views=model.views)
             threaded = (_threaded(view.function, synchronous) for view in model.views)
-            _set_views(model, [*map(View, (view.name for view in model.views), threaded)])
+            model.declare(views=map(View, (view.name for view in model.views), threaded))
         yield Session(db, place, application)
 
 
@@ -144,10 +144,6 @@ def _declare(db: Any, application: Application) -> None:
         db.table(model.cls)
     for transaction in application.transactions.values():
         db.know(transaction)
-
-
-def _set_views(model: EntityType[Any], views: list[View]) -> None:
-    model.views[:] = views
 
 
 def _threaded(function: Callable[..., Any], twin: Callable[[], Any]) -> Callable[..., Any]:

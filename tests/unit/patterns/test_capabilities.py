@@ -39,7 +39,7 @@ def test_cosmos_gives_no_order_and_has_no_queues_and_blobs(endpoint: str) -> Non
 
 
 def test_what_needs_order_is_refused_with_its_name() -> None:
-    with pytest.raises(NotOrderedError, match=r"latest\(\) needs .* Cosmos DB") as caught:
+    with pytest.raises(NotOrderedError, match=r"latest\(\) requires .* Cosmos DB") as caught:
         COSMOS.require_ordered("latest()")
 
     assert caught.value.code == "NotOrdered"
@@ -60,7 +60,7 @@ def test_what_cosmos_has_not_is_not_to_be_had_by_another_string() -> None:
         with pytest.raises(NotSupportedError) as refused:
             require("This")
 
-        assert "storage account of its own" in refused.value.hint
+        assert "separate storage account" in refused.value.hint
 
 
 # Places

@@ -251,12 +251,12 @@ def test_an_origin_goes_with_its_object() -> None:
     obj = Plain(dept="Sales", id=7)
     entity_type(Plain).set_origin(obj, an_origin())
     address = id(obj)
-    assert address in origins._memories
+    assert address in origins._references
 
     del obj
     gc.collect()
 
-    assert address not in origins._memories
+    assert address not in origins._references
 
 
 # ---------------------------------------------------------------------------------------------
@@ -423,7 +423,7 @@ def test_only_a_plain_class_is_frozen_by_entity() -> None:
 
     assert frozen(AsFrozenDataclass) is AsFrozenDataclass
     for cls in (AsDataclass, AsStruct, AsModel, AsAttrs):
-        with pytest.raises(DefinitionError, match="frozen= is for plain classes"):
+        with pytest.raises(DefinitionError, match="frozen= applies to plain classes only"):
             frozen(cls)
 
 
@@ -606,19 +606,19 @@ def _attrs_without_annotation() -> object:
 @pytest.mark.parametrize(
     ("make", "reason", "hint"),
     [
-        (_slotted_dataclass, "no place", "weakref_slot=True"),
-        (_bare_struct, "no place", "weakref=True"),
-        (_slotted_attrs, "no place", "weakref_slot=False"),
-        (_own_init, "its own __init__", "@dataclass"),
-        (_own_slots, "its own __slots__", "@dataclass"),
+        (_slotted_dataclass, "neither weak references", "weakref_slot=True"),
+        (_bare_struct, "neither weak references", "weakref=True"),
+        (_slotted_attrs, "neither weak references", "weakref_slot=False"),
+        (_own_init, "defines __init__", "@dataclass"),
+        (_own_slots, "defines __slots__", "@dataclass"),
         (_named_tuple, "derived from tuple", "a plain class"),
         (_typed_dict, "derived from dict", "a plain class"),
         (_child_of_attrs, "derived from AsAttrs", "a plain class"),
         (_mutable_default, "mutable default", "default_factory"),
         (_init_var, "InitVar", "Make it a field"),
-        (_alias_path, "alias of several parts", "plain alias"),
+        (_alias_path, "compound alias", "plain string alias"),
         (_attrs_without_annotation, "no annotation", "Annotate"),
-        (lambda: "Refused", "Only a class", "before a class"),
+        (lambda: "Refused", "Only a class", "to a class"),
     ],
 )
 def test_a_class_that_cannot_be_an_entity_is_refused_with_a_way_out(

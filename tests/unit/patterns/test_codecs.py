@@ -308,7 +308,7 @@ def test_a_decimal_that_is_not_finite_is_refused(value: str) -> None:
 
 
 def test_stored_text_that_is_no_number_is_refused() -> None:
-    with pytest.raises(InvalidPropertyError, match="the stored text is no number"):
+    with pytest.raises(InvalidPropertyError, match="the stored text is not a number"):
         codec(Decimal).decode("nine")
 
 
@@ -388,7 +388,7 @@ def test_another_way_to_write_a_date_or_time_is_refused_because_filters_would_mi
 
 
 def test_a_time_with_a_zone_is_refused() -> None:
-    with pytest.raises(InvalidPropertyError, match="has a zone"):
+    with pytest.raises(InvalidPropertyError, match="has a time zone"):
         codec(dt.time).encode(dt.time(1, tzinfo=dt.UTC))
     with pytest.raises(InvalidPropertyError):
         codec(dt.time).decode("01:00:00+00:00")
@@ -402,7 +402,7 @@ def test_a_timedelta_is_ticks() -> None:
 def test_a_timedelta_that_cannot_be_exact_is_refused() -> None:
     with pytest.raises(InvalidPropertyError) as raised:
         codec(dt.timedelta).encode(dt.timedelta.max)
-    with pytest.raises(InvalidPropertyError, match="finer than a microsecond"):
+    with pytest.raises(InvalidPropertyError, match="fraction of a microsecond"):
         codec(dt.timedelta).decode(11)
 
     assert raised.value.code == "PropertyOutOfRange"

@@ -223,6 +223,6 @@ class TestAdvice:
             assert advice.plan.kind not in (QueryKind.TABLE, QueryKind.MULTI_PARTITION)
             declaration = advice.text.partition("add ")[2]
             if declaration:
-                known = list(employees.indexes)
+                known = employees.indexes
                 eval(declaration, {"Employee": Employee, "index": index, "list_index": list_index})
-                employees.indexes[:] = known
+                employees.declare(indexes=known)

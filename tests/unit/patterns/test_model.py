@@ -128,7 +128,7 @@ def test_a_wide_type_has_no_tilde_in_its_row_keys() -> None:
 def test_derived_fields_find_their_source_that_is_defined_later() -> None:
     found = entity_type(Employee)
 
-    assert [(each.owner, each.field.name) for each in found.watchers()] == [
+    assert [(each.owner, each.field.name) for each in found.followers.dependents] == [
         (entity_type(Department), "manager_email"),
         (entity_type(Department), "headcount"),
     ]
@@ -190,9 +190,9 @@ def test_names_of_words_come_back_from_pascal_case(name: str) -> None:
         ({"entity_version": int}, "property of the library"),
         ({"age": Annotated[int, Named("_Age")]}, "begins with '_'"),
         ({"age": Annotated[int, Named("_PartitaEnc")]}, "begins with '_'"),
-        ({"age": Annotated[int, Named("Manager Rating")]}, "no legal name"),
-        ({"age": Annotated[int, Named("")]}, "no legal name"),
-        ({"age": Annotated[int, Named("a" * 256)]}, "no legal name"),
+        ({"age": Annotated[int, Named("Manager Rating")]}, "not a valid property name"),
+        ({"age": Annotated[int, Named("")]}, "not a valid property name"),
+        ({"age": Annotated[int, Named("a" * 256)]}, "not a valid property name"),
         ({"first_name": str, "firstName": str}, ""),
         ({"age": int, "years": Annotated[int, Named("Age")]}, "also the property of 'age'"),
         ({"h01": Annotated[int, Named("h01")],
@@ -201,8 +201,8 @@ def test_names_of_words_come_back_from_pascal_case(name: str) -> None:
         ({"one": Annotated[dict[int, int], Series("h{:02d}", slots=24)],
           "other": Annotated[dict[int, int], Series("h{:d}", slots=24)]},
          "also the property of 'one'"),
-        ({"hours": Annotated[dict[int, int], Series("h {:02d}", slots=24)]}, "no legal name"),
-        ({"hours": Annotated[dict[int, int], Series("{:02d}", slots=24)]}, "no legal name"),
+        ({"hours": Annotated[dict[int, int], Series("h {:02d}", slots=24)]}, "not a valid property name"),
+        ({"hours": Annotated[dict[int, int], Series("{:02d}", slots=24)]}, "not a valid property name"),
     ],
 )  # fmt: skip
 def test_a_property_name_that_cannot_be_is_refused(fields: dict[str, Any], reason: str) -> None:
@@ -231,29 +231,41 @@ def test_the_name_of_a_key_field_is_free() -> None:
         ({"id": Annotated[int, Named("Number")]}, {}, "not a property"),
         ({"id": Annotated[str, InBlob]}, {}, "outside the entity"),
         ({"id": Annotated[dict[int, int], Series("h{}", slots=2)]}, {}, "outside the entity"),
-        ({"id": Annotated[int, CountOf("Employee", where={"dept": "dept"})]}, {}, "follow another"),
+        (
+            {"id": Annotated[int, CountOf("Employee", where={"dept": "dept"})]},
+            {},
+            "cannot be derived",
+        ),
         ({"a": Annotated[bytes, InBlob, Encrypted]}, {}, "hash of its content"),
-        ({"a": Annotated[dict[int, int], Series("h{}", slots=2), Encrypted]}, {}, "cannot seal"),
-        ({"a": Annotated[dict[int, int], Series("h{}", slots=2), InBlob]}, {}, "own way into"),
-        ({"a": Annotated[int, CountOf("X", where={"a": "dept"}), Encrypted]}, {}, "not secret"),
+        ({"a": Annotated[dict[int, int], Series("h{}", slots=2), Encrypted]}, {}, "cannot encrypt"),
+        (
+            {"a": Annotated[dict[int, int], Series("h{}", slots=2), InBlob]},
+            {},
+            "Series and InBlob cannot be combined",
+        ),
+        (
+            {"a": Annotated[int, CountOf("X", where={"a": "dept"}), Encrypted]},
+            {},
+            "stored unencrypted in its source",
+        ),
         ({"a": Annotated[int, Encrypted, Encrypted]}, {}, "two markers"),
         ({"a": Annotated[int, Named("A"), Named("B")]}, {}, "two markers"),
         ({"a": Annotated[int, EncryptedMark]}, {}, "class of a marker"),
         ({"a": list[Annotated[str, Encrypted]]}, {}, "inside the type"),
         ({"a": Annotated[int, InBlob]}, {}, "Only bytes, text and nested values"),
-        ({"a": Annotated[bytes, InBlob("No_Container")]}, {}, "name of a container"),
-        ({"a": Annotated[bytes, InBlob("no")]}, {}, "name of a container"),
+        ({"a": Annotated[bytes, InBlob("No_Container")]}, {}, "not a valid container name"),
+        ({"a": Annotated[bytes, InBlob("no")]}, {}, "not a valid container name"),
         ({"a": Annotated[list[int], Series("h{}", slots=2)]}, {}, "dict from slot"),
         ({"a": Annotated[dict[str, int], Series("h{}", slots=2)]}, {}, "dict from slot"),
         ({"a": Annotated[dict[int, int] | None, Series("h{}", slots=2)]}, {}, "dict from slot"),
         ({"a": Annotated[dict[int, int | None], Series("h{}", slots=2)]}, {}, "hold None"),
         ({"a": Annotated[dict[int, int], Series("h{}", slots=0)]}, {}, "1 to 5000 slots"),
         ({"a": Annotated[dict[int, int], Series("h{}", slots=5001)]}, {}, "1 to 5000 slots"),
-        ({"a": Annotated[dict[int, int], Series("hour", slots=2)]}, {}, "two slots one name"),
+        ({"a": Annotated[dict[int, int], Series("hour", slots=2)]}, {}, "two slots the same name"),
         ({"a": Annotated[dict[int, int], Series("h{:q}", slots=2)]}, {}, "cannot be formatted"),
         ({"a": Annotated[dict[int, int], Series("h{}{}", slots=2)]}, {}, "cannot be formatted"),
         ({"a": Annotated[dict[int, int], Series("h{x}", slots=2)]}, {}, "cannot be formatted"),
-        ({"a": Annotated[str, CountOf("X", where={"a": "dept"})]}, {}, "A count is an int"),
+        ({"a": Annotated[str, CountOf("X", where={"a": "dept"})]}, {}, "A count must be an int"),
     ],
 )
 def test_a_field_that_cannot_work_is_refused_with_a_way_out(
@@ -371,7 +383,7 @@ def test_a_source_may_be_given_as_a_class() -> None:
             Employee
         )
     finally:
-        entity_type(Employee).dependents.pop()
+        entity_type(Employee).declare(dependents=entity_type(Employee).dependents[:-1])
 
 
 def test_a_source_that_is_defined_first_is_found_in_its_scope() -> None:
@@ -454,7 +466,7 @@ def test_a_source_that_never_comes_is_missed_when_it_is_needed() -> None:
     ],
 )
 def test_a_derived_field_that_cannot_be_kept_is_refused(annotation: Any, reason: str) -> None:
-    before = list(entity_type(Employee).dependents)
+    before = entity_type(Employee).dependents
 
     refused = refusal_of({"derived": annotation})
 
@@ -486,7 +498,7 @@ def test_a_field_is_not_copied_from_a_type_below_which_another_has_keys_of_its_o
     assert refused.code == "DerivedRefused"
     assert "Bird, which is derived from it, has keys of its own" in refused.message
     assert "Copy from Bird itself" in refused.hint
-    assert entity_type(Animal).dependents == []
+    assert entity_type(Animal).dependents == ()
     copied = Annotated[str | None, CopiedFrom(Bird, "name", where={"park": "dept", "id": "id"})]
     assert declared({"name": copied}).sources == {"name": entity_type(Bird)}
     counted = Annotated[int, CountOf(Animal, where={"park": "dept", "id": "id"})]
@@ -728,11 +740,11 @@ def test_indexes_views_and_watchers_of_a_parent_are_those_of_its_children() -> N
         pass
 
     above, below = entity_type(Parent), entity_type(Child)
-    above.indexes.append("an index")
-    above.views.append("a view")
+    assert below.is_plain
+    above.declare(indexes=["an index"], views=["a view"])
 
-    assert below.all_indexes() == ["an index"]
-    assert below.all_views() == ["a view"]
+    assert below.followers.indexes == ("an index",)
+    assert below.followers.views == ("a view",)
     assert not below.is_plain
 
 

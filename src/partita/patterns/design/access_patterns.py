@@ -154,12 +154,12 @@ def _condition(model: EntityType[Any], name: str) -> Condition:
 
 
 def _index(model: EntityType[Any], pattern: Access) -> AnyIndex:
-    known: list[AnyIndex] = model.all_indexes()
-    for each in known:
-        if each.name == pattern.via:
-            return each
-    names = ", ".join(each.name for each in known) or "none"
-    raise _refused(model, pattern.name, f"there is no index {pattern.via!r}.", f"Its are: {names}.")
+    known: dict[str | None, AnyIndex] = {each.name: each for each in model.followers.indexes}
+    if pattern.via in known:
+        return known[pattern.via]
+    names = ", ".join(each.name for each in model.followers.indexes) or "none"
+    hint = f"Set via= to one of its indexes: {names}."
+    raise _refused(model, pattern.name, f"there is no index {pattern.via!r}.", hint)
 
 
 def _refused(model: EntityType[Any], name: object, reason: str, hint: str) -> DefinitionError:

@@ -171,7 +171,7 @@ def _proposed(
 
 
 def _declared(plan: QueryPlan, whole: Condition) -> Iterator[Advice]:
-    for index in plan.asked.model.all_indexes():
+    for index in plan.asked.model.followers.indexes:
         if index is plan.asked.via or not _holds_all(index, whole):
             continue
         with contextlib.suppress(UsageError):  # a list in a blob cannot be read by a range

@@ -1,1 +1,1 @@
-"""How a Python value is stored as a property."""
+"""Fields of entity classes: annotations, markers, and how values are stored as properties."""

@@ -1,4 +1,4 @@
-"""Annotations, taken apart: what a type says besides how its values are stored. Pure."""
+"""Helpers for type annotations: unwrapping, unions, names. Pure."""
 
 import types
 import typing
@@ -8,7 +8,7 @@ from partita.patterns.protocol.values import Int32
 
 
 def plain(annotation: object) -> Any:
-    """Take off what does not change how a value is stored: Annotated, NewType, aliases."""
+    """Remove the wrappers that do not affect storage: Annotated, NewType, type aliases."""
     while True:
         if get_origin(annotation) is Annotated:
             inner, *metadata = get_args(annotation)
@@ -34,28 +34,28 @@ def narrowed(annotation: object, metadata: tuple[Any, ...]) -> Any:
 
 
 def meaning_of(annotation: object) -> Any:
-    """Return what a NewType or an alias stands for; of anything else, that itself."""
+    """Return the type that a NewType or an alias stands for; anything else unchanged."""
     if isinstance(annotation, typing.NewType):
         return annotation.__supertype__
     if type(annotation).__name__ == "TypeAliasType":
-        return getattr(annotation, "__value__")  # noqa: B009 - newer than our oldest Python
+        return getattr(annotation, "__value__")  # noqa: B009 - absent from the oldest Python
     return annotation
 
 
 def union_members(annotation: object) -> tuple[Any, ...]:
-    """Return the members of a union without None; of anything else, that alone."""
+    """Return the members of a union except None; for any other type, the type alone."""
     if get_origin(annotation) in (Union, types.UnionType):
         return tuple(member for member in get_args(annotation) if member is not type(None))
     return (annotation,)
 
 
 def admits_none(annotation: object) -> bool:
-    """Tell whether a type is a union with None."""
+    """Return whether a type is a union with None."""
     return len(union_members(annotation)) < len(get_args(annotation)) and get_origin(
         annotation
     ) in (Union, types.UnionType)
 
 
 def name_of(annotation: Any) -> str:
-    """Return a type as one would write it, for messages."""
+    """Return a type as it is written in source code, for messages."""
     return annotation.__name__ if type(annotation) is type else str(annotation)

@@ -1,8 +1,8 @@
-"""The classes that can be entities: one shape over five ways to write a class.
+"""One interface to the five kinds of classes that can be entities.
 
 A plain annotated class becomes a slotted, keyword-only dataclass. Dataclasses, msgspec Structs,
-pydantic models and attrs classes are taken as they are: nothing is added to them, and objects
-are made by calling them, so that their own validation runs.
+pydantic models and attrs classes are used unchanged. Objects are created by calling the class, so
+that its own validation runs.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from partita.patterns.fields.load_state import can_hold
 T = TypeVar("T")
 
 _PYDANTIC_SET = "__pydantic_fields_set__"
-"""Where pydantic keeps what `model_fields_set` returns."""
+"""The attribute in which pydantic stores `model_fields_set`."""
 
 
 class ClassField(msgspec.Struct, frozen=True):
@@ -31,12 +31,12 @@ class ClassField(msgspec.Struct, frozen=True):
     name: str
     annotation: Any
     argument: str
-    """What the class calls it when an object is made: attrs and pydantic have aliases."""
+    """The name of its keyword argument: attrs and pydantic have aliases."""
     default: Callable[[], Any] | None = None
 
 
 class ClassShape(msgspec.Struct, Generic[T], frozen=True):
-    """How objects of a class are made and taken apart."""
+    """How objects of a class are created and read."""
 
     cls: type[T]
     fields: tuple[ClassField, ...]
@@ -44,51 +44,54 @@ class ClassShape(msgspec.Struct, Generic[T], frozen=True):
     read: Callable[[T], tuple[Any, ...]]
 
     def build(self, values: Mapping[str, Any]) -> T:
-        """Make an object; what the class raises is not caught."""
+        """Create an object; exceptions of the class are not caught."""
         return self.cls(**{self.arguments[name]: value for name, value in values.items()})
 
     def rebuild(self, obj: T, values: Mapping[str, Any], changes: Mapping[str, Any]) -> T:
-        """Make an object from another one, whose values these are, and some changes."""
+        """Create an object from another one with these values, and some changes."""
         extra = getattr(obj, "__pydantic_extra__", None) or {}
         given = {self.arguments[name]: value for name, value in {**values, **changes}.items()}
         made = self.cls(**{**extra, **given})
-        told = self.fields_set(obj)
-        if told is not None:
-            object.__setattr__(made, _PYDANTIC_SET, {*told, *changes})
+        was_set = self.fields_set(obj)
+        if was_set is not None:
+            object.__setattr__(made, _PYDANTIC_SET, {*was_set, *changes})
         return made
 
     def fields_set(self, obj: T) -> Set[str] | None:
-        """Return the fields that were given or assigned; None if the class does not tell."""
-        told: Set[str] | None = getattr(obj, _PYDANTIC_SET, None)
-        return told
+        """Return the fields that were given or assigned; None if the class does not record it."""
+        was_set: Set[str] | None = getattr(obj, _PYDANTIC_SET, None)
+        return was_set
 
 
 def adopt(
     cls: type[T], names: Mapping[str, Any] | None = None, *, is_frozen: bool = False
 ) -> ClassShape[T]:
-    """Return the shape of a class, made a dataclass if it is none of the five yet.
+    """Return the shape of a class; a plain class is made a dataclass first.
 
-    `names` are those of the scope of the class, for annotations that are text.
+    `names` is the scope of the class, for annotations given as strings.
     """
     if not isinstance(cls, type):
-        raise _refused(cls, "Only a class can be an entity.", "Put @entity(...) before a class.")
+        raise _refused(cls, "Only a class can be an entity.", "Apply @entity(...) to a class.")
     own, find_fields = _kind_of(cls, is_frozen=is_frozen)
     if not can_hold(own):
         raise _refused(
             own,
-            "Its objects have no place for what is remembered of a stored entity.",
-            _PLACE_HINTS.get(find_fields, "Leave out __slots__, or add '__weakref__' to it."),
+            "Its objects support neither weak references nor new attributes, one of which is "
+            "needed to track the stored version.",
+            _WEAKREF_HINTS.get(find_fields, "Remove __slots__, or add '__weakref__' to it."),
         )
     if is_frozen and not _is_frozen_dataclass(own):
         raise _refused(
-            own, "frozen= is for plain classes.", "Say it as classes of its kind do, and not here."
+            own,
+            "frozen= applies to plain classes only.",
+            "Remove frozen=, and make the class frozen in its own declaration.",
         )
     hints = _hints_of(own, names or {})
     fields = tuple(find_fields(own, hints))
     for field in fields:
         if isinstance(field.annotation, dataclasses.InitVar):
             raise _refused(
-                own, f"{field.name!r} is an InitVar, which objects do not keep.", "Make it a field."
+                own, f"{field.name!r} is an InitVar, which is not stored.", "Make it a field."
             )
     return ClassShape(
         own, fields, {field.name: field.argument for field in fields}, _reader(fields)
@@ -131,15 +134,15 @@ def _hints_of(cls: type, names: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(cls, include_extras=True)
     except NameError:
-        pass  # a name of the function that the class stands in
+        pass  # a local name of the function that defines the class
     try:
         return typing.get_type_hints(cls, localns=dict(names), include_extras=True)
     except NameError as error:
         raise DefinitionError(
             "AnnotationUnresolved",
-            f"An annotation of {cls.__qualname__} names {error.name!r}, which is not there yet.",
+            f"An annotation of {cls.__qualname__} uses {error.name!r}, which is not defined.",
             facts={"class": cls.__qualname__},
-            hint="Define or import it before the entity, not under TYPE_CHECKING only.",
+            hint="Define or import it before the entity, and not only under TYPE_CHECKING.",
         ) from error
 
 
@@ -159,14 +162,14 @@ def _make_dataclass(cls: type[T], *, is_frozen: bool) -> type[T]:
         raise _refused(
             cls,
             f"It is derived from {cls.__mro__[1].__name__}.",
-            "Use a plain class, a dataclass, a Struct, a pydantic model or an attrs class.",
+            "Use a plain class, a dataclass, a msgspec Struct, a pydantic model or an attrs class.",
         )
     for name in ("__init__", "__slots__"):
         if name in cls.__dict__:
             raise _refused(
                 cls,
-                f"It has its own {name}, which a plain class with annotations is given.",
-                "Make it a dataclass yourself: @entity(...) before @dataclass.",
+                f"It defines {name}, which @entity would generate.",
+                "Make it a dataclass explicitly: @entity(...) above @dataclass.",
             )
     try:
         made = dataclasses.dataclass(
@@ -182,7 +185,7 @@ def _make_dataclass(cls: type[T], *, is_frozen: bool) -> type[T]:
 
 
 def _repair_super(old: type, new: type) -> None:
-    """Let `super()` in methods mean the class with slots, which is another than was written."""
+    """Make `super()` in methods refer to the slotted class, which replaces the written one."""
     for member in vars(new).values():
         for function in _functions_of(member):
             for cell in function.__closure__ or ():
@@ -203,7 +206,7 @@ def _content(cell: types.CellType) -> object:
     try:
         return cell.cell_contents
     except ValueError:
-        return None  # not filled yet
+        return None  # an empty cell
 
 
 def _dataclass_fields(cls: Any, hints: dict[str, Any]) -> Iterator[ClassField]:
@@ -243,7 +246,7 @@ def _pydantic_fields(cls: Any, hints: dict[str, Any]) -> Iterator[ClassField]:
     for name, field in cls.model_fields.items():
         alias = field.validation_alias or field.alias or name
         if not isinstance(alias, str):
-            raise _refused(cls, f"{name!r} has an alias of several parts.", "Use a plain alias.")
+            raise _refused(cls, f"{name!r} has a compound alias.", "Use a plain string alias.")
         default: Callable[[], Any] | None = None
         if field.default_factory is None:
             default = None if field.is_required() else _always(field.default)
@@ -270,8 +273,8 @@ def _attrs_default(field: Any) -> Callable[[], Any] | None:
     return None if field.default.takes_self else field.default.factory
 
 
-_PLACE_HINTS: dict[_Finder, str] = {
+_WEAKREF_HINTS: dict[_Finder, str] = {
     _struct_fields: "Declare it with weakref=True: class X(msgspec.Struct, weakref=True).",
-    _attrs_fields: "Leave out weakref_slot=False.",
-    _dataclass_fields: "Say @dataclass(slots=True, weakref_slot=True), or leave out slots=True.",
+    _attrs_fields: "Remove weakref_slot=False.",
+    _dataclass_fields: "Use @dataclass(slots=True, weakref_slot=True), or remove slots=True.",
 }

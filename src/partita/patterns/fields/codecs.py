@@ -1,17 +1,17 @@
-"""The type map: what a field of an annotated type is stored as, and read from.
+"""Codecs: how a field of an annotated type is stored and read.
 
-Reading is strict: what is stored must be what the annotation says. Writing is strict as well:
-the classes of Python do not check their fields, so this is where a wrong value is met first.
+Reading is strict: a stored value must have the annotated type. Writing is strict too, because
+most Python classes do not check the types of their fields.
 
     bool Edm.Boolean, int Edm.Int64, Int32 Edm.Int32 (each is read from both), float Edm.Double
     (read from whole numbers too), str Edm.String, bytes Edm.Binary, UUID Edm.Guid
-    datetime         Edm.DateTime, with a zone, 1601 to 9999; an Instant goes back digit by digit
-    date, time       Edm.String in ISO 8601; a time has no zone
+    datetime         Edm.DateTime, with a time zone, 1601 to 9999; an Instant keeps all its digits
+    date, time       Edm.String in ISO 8601; a time has no time zone
     timedelta        Edm.Int64, ticks of 100 ns
     Decimal          Edm.String without trailing zeros: equal numbers have equal text
-    Enum, Literal    as their values, all text or all int
+    Enum, Literal    as their values, all str or all int
     list, tuple, set, dict, TypedDict, NamedTuple, dataclass, Struct, attrs class, pydantic model,
-    union of tagged Structs   Edm.String in JSON, members of dicts and sets in order
+    union of tagged Structs   Edm.String in JSON, members of dicts and sets sorted
     X | None         as X; None is an absent property
 """
 
@@ -31,9 +31,6 @@ from partita.patterns.fields.scalars import UnfitError, fitting_text, scalar_for
 from partita.patterns.protocol.values import Int32, Value
 from partita.tables import edm, limits
 
-__all__ = ["Codec", "codec_for", "edm_of", "plain", "union_members"]
-
-
 _NOTHING_STORED = "Give the field a default, or raise the version of the type and add an upcaster."
 
 
@@ -43,16 +40,16 @@ class Codec(msgspec.Struct, frozen=True):
     where: str
     """The field, for errors: `Employee.salary`."""
     expected: str
-    """What it holds, in words."""
+    """The expected type, in words. Part of the format of partita.lock: never change it."""
     edm: str
     to_stored: Callable[[Any], Value]
     from_stored: Callable[[Value], Any]
     is_optional: bool = False
     is_ordered: bool = True
-    """Whether the service compares stored forms as Python compares values."""
+    """Whether stored forms sort on the service as the values do in Python."""
 
     def encode(self, value: Any) -> Value | None:
-        """Return the stored form; None is an absent property."""
+        """Return the stored form; None for an absent property."""
         if value is None and self.is_optional:
             return None
         try:
@@ -62,7 +59,7 @@ class Codec(msgspec.Struct, frozen=True):
             raise self._refusal(error, f"a value of type {given} was given") from error.__cause__
 
     def decode(self, stored: Value | None) -> Any:
-        """Return the value; None if the property is absent and may be."""
+        """Return the value; None if the field is optional and the property absent."""
         if stored is None and self.is_optional:
             return None
         if stored is None:
@@ -82,7 +79,7 @@ class Codec(msgspec.Struct, frozen=True):
 
 
 def edm_of(stored: Value) -> str:
-    """Return the type of the service that a stored value has."""
+    """Return the EDM type of a stored value."""
     if isinstance(stored, Int32):
         return edm.INT32
     for python, name in _EDM.items():
@@ -105,7 +102,7 @@ _EDM: dict[type, str] = {
 def codec_for(
     annotation: object, *, where: str, bytes_max: int | None = limits.PROPERTY_BYTES_MAX
 ) -> Codec:
-    """Return how fields of a type are stored; `bytes_max=None` is for values kept in a blob.
+    """Return the codec of an annotated type; `bytes_max=None` is for values stored in a blob.
 
     >>> from decimal import Decimal
     >>> codec_for(Decimal, where="Expense.amount").encode(Decimal("9.50"))
@@ -145,9 +142,9 @@ def _codec_of_values(values: list[Any], where: str) -> Codec:
         return codec_for(kinds.pop(), where=where)
     raise DefinitionError(
         "FieldTypeRefused",
-        f"The values of {where} are not all text or all int.",
+        f"The values of {where} are not all str or all int.",
         facts={"field": where},
-        hint="Give every member a str, or every member an int.",
+        hint="Use str values only, or int values only.",
     )
 
 
@@ -177,7 +174,7 @@ def _literal_codec(values: tuple[Any, ...], where: str) -> Codec:
     def checked(convert: Callable[[Any], Any], value: Any) -> Any:
         found = convert(value)
         if found not in given:
-            raise UnfitError("PropertyValueUnknown", "the value is none of them")
+            raise UnfitError("PropertyValueUnknown", "the value is not one of them")
         return found
 
     return Codec(
@@ -207,9 +204,9 @@ def _json_codec(annotation: Any, where: str, bytes_max: int | None) -> Codec:
             RecursionError,
         ) as error:
             raise UnfitError from error
-        # NaN would become null, a tuple in a list[Any] a list: refused now, not found later.
+        # NaN would become null, and a tuple in a list[Any] a list.
         if kept != value:
-            raise UnfitError("PropertyNotKept", "this one would be read back as another value")
+            raise UnfitError("PropertyNotKept", "this value would be read back as another one")
         return fitting_text(bytes_max, text)
 
     def from_stored(stored: Value) -> Any:
@@ -218,7 +215,7 @@ def _json_codec(annotation: Any, where: str, bytes_max: int | None) -> Codec:
         try:
             return from_json(stored)
         except (ValueError, msgspec.MsgspecError) as error:
-            raise UnfitError(reason="the stored text is no JSON of that shape") from error
+            raise UnfitError(reason="the stored text is not JSON of that type") from error
 
     return Codec(
         where,

@@ -1,4 +1,4 @@
-"""Fields of an entity class: how each is stored, and which declarations cannot work."""
+"""Fields of an entity class: how each one is stored, and checks of their declarations."""
 
 import builtins
 import types
@@ -31,7 +31,7 @@ from partita.tables import edm
 from partita.tables.entity import check_property_name
 
 SLOTS_MAX = 5_000
-"""Slots of one series: more are another entity, or a blob of one's own."""
+"""The maximum number of slots of one series."""
 
 _MARKERS = (Named, EncryptedMark, BlobMark, Series, CopiedFrom, CountOf)
 _Marker = Named | EncryptedMark | BlobMark | Series | CopiedFrom | CountOf
@@ -42,13 +42,13 @@ class Field(msgspec.Struct, frozen=True):
 
     name: str
     property: str
-    """The stored name. A series of properties has one for each slot instead: `slot_names`."""
+    """The stored name. A series has one name per slot instead: `slot_names`."""
     annotation: Any
-    """Without Annotated."""
+    """The type, without Annotated."""
     codec: Codec
-    """Of the value; of one slot's value for a series of properties."""
+    """The codec of the value; for a series, of the value of one slot."""
     is_key: bool = False
-    """It is part of the partition key or row key, and of no property."""
+    """Whether the field is part of the partition key or row key, and not a property."""
     is_encrypted: bool = False
     blob: BlobMark | None = None
     series: Series | None = None
@@ -62,12 +62,12 @@ class Field(msgspec.Struct, frozen=True):
 
     @builtins.property
     def is_in_blob(self) -> bool:
-        """The value lies in a blob: a field declared InBlob, or a series with store="blob"."""
+        """Whether the value is in a blob: declared InBlob, or a series with store="blob"."""
         return self.blob is not None
 
     @builtins.property
     def property_names(self) -> tuple[str, ...]:
-        """All properties that may hold something of this field."""
+        """All properties that can hold a part of this field."""
         if self.is_key:
             return ()
         return self.slot_names or (self.property,)
@@ -76,7 +76,7 @@ class Field(msgspec.Struct, frozen=True):
 def make_field(
     declared: ClassField, *, owner: str, is_key: bool, naming: Callable[[str], str]
 ) -> Field:
-    """Return how a field is stored, or say why it cannot be."""
+    """Return how a declared field is stored, or raise if it cannot be stored."""
     where = f"{owner}.{declared.name}"
     annotation, marks = _peel(declared.annotation, where)
     named = _one(marks, Named)
@@ -102,7 +102,7 @@ def make_field(
     if isinstance(derived, CountOf) and (
         codec.edm not in (edm.INT32, edm.INT64) or codec.is_optional
     ):
-        raise refused(where, "A count is an int.", "Annotate it Annotated[int, CountOf(...)] = 0.")
+        raise _refused(where, "A count must be an int.", "Use Annotated[int, CountOf(...)] = 0.")
     return Field(
         name=declared.name,
         property=naming(declared.name) if named is None else named.name,
@@ -118,7 +118,7 @@ def make_field(
     )
 
 
-def refused(where: str, reason: str, hint: str) -> DefinitionError:
+def _refused(where: str, reason: str, hint: str) -> DefinitionError:
     return DefinitionError("FieldRefused", f"{where}: {reason}", facts={"field": where}, hint=hint)
 
 
@@ -127,16 +127,14 @@ def refused(where: str, reason: str, hint: str) -> DefinitionError:
 
 
 def _peel(annotation: Any, where: str) -> tuple[Any, list[_Marker]]:
-    """Take our markers off, also from inside `| None`; they may stand nowhere deeper."""
+    """Split an annotation into type and markers; markers may be inside `| None`, but not deeper."""
     if get_origin(annotation) is Annotated:
         inner, marks = _peel(get_args(annotation)[0], where)
         metadata = annotation.__metadata__
         if Int32 in metadata and not any(
             plain(each) in (int, Int32) for each in union_members(inner)
         ):
-            raise refused(
-                where, "Int32 declares how an int is stored.", "Annotate it Annotated[int, Int32]."
-            )
+            raise _refused(where, "Int32 applies to an int only.", "Use Annotated[int, Int32].")
         return narrowed(inner, metadata), _markers_in(metadata, where) + marks
     if (meant := meaning_of(annotation)) is not annotation:
         return _peel(meant, where)
@@ -145,10 +143,10 @@ def _peel(annotation: Any, where: str) -> tuple[Any, list[_Marker]]:
         union: Any = Union[tuple(member for member, _ in members)]  # noqa: UP007 - at run time
         return union, [mark for _, found in members for mark in found]
     if any(_markers_in(inner.__metadata__, where) for inner in _annotations_within(annotation)):
-        raise refused(
+        raise _refused(
             where,
-            "A marker stands inside the type, where it would do nothing.",
-            "Put it around the whole: Annotated[list[str], Encrypted].",
+            "A marker inside the type has no effect.",
+            "Apply it to the whole type: Annotated[list[str], Encrypted].",
         )
     return annotation, []
 
@@ -156,10 +154,10 @@ def _peel(annotation: Any, where: str) -> tuple[Any, list[_Marker]]:
 def _markers_in(metadata: tuple[Any, ...], where: str) -> list[_Marker]:
     for item in metadata:
         if isinstance(item, type) and item in _MARKERS:
-            raise refused(
+            raise _refused(
                 where,
-                f"{item.__name__} is the class of a marker.",
-                f"Give one: {item.__name__}(...), Encrypted or InBlob.",
+                f"{item.__name__} is the class of a marker, not a marker.",
+                f"Use an instance: {item.__name__}(...), Encrypted or InBlob.",
             )
     return [item for item in metadata if isinstance(item, _MARKERS)]
 
@@ -169,7 +167,7 @@ def _annotations_within(annotation: Any) -> Iterator[Any]:
         return
     for argument in get_args(annotation):
         while (meant := meaning_of(argument)) is not argument:
-            argument = meant  # noqa: PLW2901 - down to what it stands for
+            argument = meant  # noqa: PLW2901 - unwrap aliases
         if get_origin(argument) is Annotated:
             yield argument
         yield from _annotations_within(argument)
@@ -182,45 +180,43 @@ def _one(marks: list[_Marker], kind: type[Any]) -> Any:
 def _check_marks(marks: list[_Marker], where: str) -> None:
     storing = [mark for mark in marks if not isinstance(mark, Named)]
     if len(storing) > 1 or len(marks) - len(storing) > 1:
-        raise refused(where, *_reason_against(marks))
+        raise _refused(where, *_reason_against(marks))
 
 
 def _reason_against(marks: list[_Marker]) -> tuple[str, str]:
     kinds = {type(mark) for mark in marks}
     if kinds >= {EncryptedMark, BlobMark}:
         return (
-            "A blob is named by the hash of its content, which would tell of an encrypted one.",
-            "Encrypt the bytes yourself, or keep the field small and only Encrypted.",
+            "The name of a blob contains the hash of its content, which would not be encrypted.",
+            "Encrypt the bytes in the application, or use Encrypted without InBlob.",
         )
     if EncryptedMark in kinds and kinds & {CopiedFrom, CountOf}:
-        return "What is kept from another entity is not secret there.", "Leave out Encrypted."
+        return "A derived value is stored unencrypted in its source.", "Remove Encrypted."
     if EncryptedMark in kinds and Series in kinds:
         return (
-            "A slot is merged alone, and a merge cannot seal.",
-            "Use an Encrypted dict field, or a Series in the clear.",
+            "Slots are merged one by one, and a merge cannot encrypt.",
+            "Use an Encrypted dict field, or a Series without Encrypted.",
         )
     if kinds >= {BlobMark, Series}:
-        return "A series has its own way into a blob.", 'Use Series(..., store="blob") alone.'
-    return "It has two markers that exclude each other.", "Leave out one of them."
+        return "Series and InBlob cannot be combined.", 'Use Series(..., store="blob") alone.'
+    return "It has two markers that exclude each other.", "Remove one of them."
 
 
 def _check_key(annotation: Any, marks: list[_Marker], where: str) -> None:
     if admits_none(annotation):
-        raise refused(
-            where, "A field of the keys cannot be None.", "Drop `| None`, or use another field."
-        )
+        raise _refused(where, "A key field cannot be None.", "Remove `| None`.")
     for mark in marks:
-        raise refused(where, *_reason_against_key(mark))
+        raise _refused(where, *_reason_against_key(mark))
 
 
 def _reason_against_key(mark: _Marker) -> tuple[str, str]:
     if isinstance(mark, Named):
-        return "It is part of the keys and not a property.", "Leave out Named(...)."
+        return "A key field is not a property.", "Remove Named(...)."
     if isinstance(mark, EncryptedMark):
-        return "Keys are never encrypted.", "Use a key that tells nothing, such as a UUID."
+        return "Keys are never encrypted.", "Use a key without secrets, such as a UUID."
     if isinstance(mark, CopiedFrom | CountOf):
-        return "A key cannot follow another entity.", "Use a field of its own in the template."
-    return "What lies outside the entity cannot be part of its keys.", "Use another field."
+        return "A key field cannot be derived.", "Use another field in the key template."
+    return "A key field cannot be stored outside the entity.", "Use another field."
 
 
 # ---------------------------------------------------------------------------------------------
@@ -229,45 +225,44 @@ def _reason_against_key(mark: _Marker) -> tuple[str, str]:
 
 def _check_series(series: Series, annotation: Any, where: str) -> None:
     if get_origin(annotation) is not dict or get_args(annotation)[0] is not int:
-        raise refused(where, "A series is a dict from slot to value.", "Annotate it dict[int, V].")
+        raise _refused(where, "A series is a dict from slot to value.", "Annotate it dict[int, V].")
     if not 1 <= series.slots <= SLOTS_MAX:
-        raise refused(
-            where, f"A series has 1 to {SLOTS_MAX} slots.", "Use one entity a period, or InBlob."
-        )
+        reason = f"A series has 1 to {SLOTS_MAX} slots."
+        raise _refused(where, reason, "Use one entity per period, or InBlob.")
     if admits_none(get_args(annotation)[1]):
-        raise refused(where, "A slot cannot hold None.", "An empty slot is not in the dict.")
+        raise _refused(where, "A slot cannot hold None.", "Leave empty slots out of the dict.")
 
 
 def _slot_names(series: Series, where: str) -> tuple[str, ...]:
     try:
         names = tuple(series.pattern.format(slot) for slot in range(series.slots))
     except (ValueError, IndexError, KeyError, AttributeError) as error:
-        raise refused(
+        raise _refused(
             where,
             f"The pattern {series.pattern!r} cannot be formatted with a slot.",
-            'Use one place for the number: "h{:02d}".',
+            'Use one placeholder for the number: "h{:02d}".',
         ) from error
     if len(set(names)) < len(names):
-        raise refused(
+        raise _refused(
             where,
-            f"The pattern {series.pattern!r} gives two slots one name.",
-            'It needs a place for the number: "h{:02d}".',
+            f"The pattern {series.pattern!r} gives two slots the same name.",
+            'Use one placeholder for the number: "h{:02d}".',
         )
     return names
 
 
 def _check_blob(blob: BlobMark, codec: Codec, where: str) -> None:
     if codec.edm not in (edm.BINARY, edm.STRING):
-        raise refused(
-            where, "Only bytes, text and nested values lie in blobs.", "Leave out InBlob."
+        raise _refused(
+            where, "Only bytes, text and nested values can be in a blob.", "Remove InBlob."
         )
     try:
         check_container_name(blob.container)
     except PartitaError as error:
-        raise refused(
+        raise _refused(
             where,
-            f"{blob.container!r} cannot be the name of a container.",
-            error.hint or "A container's name has 3 to 63 characters.",
+            f"{blob.container!r} is not a valid container name.",
+            error.hint or "Use a name of 3 to 63 characters.",
         ) from error
 
 
@@ -278,7 +273,7 @@ SYSTEM_NAMES = frozenset({"PartitionKey", "RowKey", "Timestamp"})
 
 
 def check_names(fields: dict[str, Field], owner: str, ours: frozenset[str]) -> None:
-    """Refuse property names that are illegal, taken by the service or by us, or twice there."""
+    """Raise for property names that are invalid, reserved or used twice."""
     taken: dict[str, str] = {}
     for field in fields.values():
         where = f"{owner}.{field.name}"
@@ -288,7 +283,7 @@ def check_names(fields: dict[str, Field], owner: str, ours: frozenset[str]) -> N
                 raise _name_refused(
                     where,
                     f"{name!r} is also the property of {taken[name]!r}.",
-                    'Give one of them another name: Annotated[..., Named("...")].',
+                    'Rename one of them: Annotated[..., Named("...")].',
                 )
             taken[name] = field.name
 
@@ -297,20 +292,16 @@ def _check_name(name: str, where: str, ours: frozenset[str]) -> None:
     try:
         check_property_name(name)
     except PartitaError as error:
-        hint = error.hint or "A property's name has at most 255 characters."
-        raise _name_refused(where, f"{name!r} is no legal name of a property.", hint) from error
+        hint = error.hint or "Use a name of at most 255 characters."
+        raise _name_refused(where, f"{name!r} is not a valid property name.", hint) from error
+    reason = ""
     if name in SYSTEM_NAMES or name in ours:
-        raise _name_refused(
-            where,
-            f"{name!r} is a property of the {'service' if name in SYSTEM_NAMES else 'library'}.",
-            'Give it another name: Annotated[..., Named("...")].',
-        )
-    if name.startswith("_"):
-        raise _name_refused(
-            where,
-            f"{name!r} begins with '_', as the library's own properties do.",
-            'Give it another name: Annotated[..., Named("...")].',
-        )
+        owner = "service" if name in SYSTEM_NAMES else "library"
+        reason = f"{name!r} is a reserved property of the {owner}."
+    elif name.startswith("_"):
+        reason = f"{name!r} begins with '_', which is reserved for properties of the library."
+    if reason:
+        raise _name_refused(where, reason, 'Use another name: Annotated[..., Named("...")].')
 
 
 def _name_refused(where: str, reason: str, hint: str) -> DefinitionError:

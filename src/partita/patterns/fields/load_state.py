@@ -1,8 +1,8 @@
-"""What is remembered of an entity beside it: where and as which version it was read or written.
+"""The origin of a loaded object: its key, etags and values when it was last read or written.
 
-An origin is never part of the object: `==`, `hash`, `repr`, `vars`, `copy` and `pickle` do not
-see it. A copy and an unpickled object are therefore new ones, without an origin; `evolve` is
-the way to a changed object that is still the same entity.
+An origin is kept outside the object: `==`, `hash`, `repr`, `vars`, `copy` and `pickle` do not
+include it. A copied or unpickled object is therefore a new entity without an origin; `evolve`
+makes a changed object that keeps its origin.
 """
 
 import copy
@@ -21,25 +21,25 @@ from partita.patterns.protocol.values import RowKey, Value
 
 
 class Origin(msgspec.Struct):
-    """How an entity was stored when it was last read or written."""
+    """The stored form of an entity when it was last read or written."""
 
     key: RowKey
     etags: tuple[str, ...]
-    """Of the first row, and of each further row of a wide entity."""
+    """The etags of the first row and of each additional row of a wide entity."""
     values: dict[str, Any]
-    """The fields as they were: what has changed since, and which index rows there are."""
+    """The fields as stored: used to find changes and the existing index rows."""
     extra: dict[str, Value] = msgspec.field(default_factory=dict)
-    """Properties that the type does not know; they are written back."""
+    """Properties that the type does not declare; they are written back."""
     version: int = 1
     timestamp: datetime | None = None
     system: dict[str, Value] = msgspec.field(default_factory=dict)
-    """Our own properties of the first row."""
+    """The library's own properties of the first row."""
     sealed: frozenset[str] = frozenset()
     """Properties that were sealed when they were read."""
     number_types: dict[str, str] = msgspec.field(default_factory=dict)
-    """Number properties that are stored in a narrower type than their field is declared with."""
+    """Number properties that are stored in a narrower type than their field declares."""
     parts: dict[int, dict[str, Value]] = msgspec.field(default_factory=dict)
-    """Properties of the further rows, by their place, to see which of them change."""
+    """Properties of the additional rows, by row number, used to find changed rows."""
 
 
 _FIXED = frozenset(
@@ -48,29 +48,29 @@ _FIXED = frozenset(
 
 
 def snapshot(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values as they are now: what the caller does to a list or dict later is a change."""
-    return {name: _as_it_is(value) for name, value in values.items()}
+    """Return a deep copy of values, so that later changes of a list or dict are detected."""
+    return {name: _copied(value) for name, value in values.items()}
 
 
-def _as_it_is(value: Any) -> Any:
+def _copied(value: Any) -> Any:
     if type(value) in _FIXED or isinstance(value, Enum):
         return value
     if type(value) is dict:
-        return {key: _as_it_is(each) for key, each in value.items()}
+        return {key: _copied(each) for key, each in value.items()}
     if type(value) is list:
-        return [_as_it_is(each) for each in value]
+        return [_copied(each) for each in value]
     return copy.deepcopy(value)
 
 
 def are_same(one: object, other: object) -> bool:
-    """Tell whether two values of a field are the same; what is no number is, to itself."""
+    """Return whether two values of a field are equal; NaN equals NaN here."""
     if isinstance(one, float) and isinstance(other, float) and math.isnan(one):
         return math.isnan(other)
     return bool(one == other)
 
 
-class _Memory(weakref.ref[Any]):
-    """A weak reference that carries the origin of what it refers to."""
+class _OriginReference(weakref.ref[Any]):
+    """A weak reference to an object that carries the object's origin."""
 
     __slots__ = ("address", "origin")
 
@@ -78,43 +78,43 @@ class _Memory(weakref.ref[Any]):
     origin: Origin
 
 
-_memories: dict[int, _Memory] = {}
-"""By the address of the object: entities need neither a hash nor a place for an attribute. An
-entry goes with its object, before the address can be that of another one."""
+_references: dict[int, _OriginReference] = {}
+"""By the address of the object, because entities need not be hashable or accept attributes. An
+entry is removed with its object, before the address can be reused."""
 
-_PLACE = "_partita_origin"
-"""Where a msgspec Struct with `dict=True` alone, which has no weak references, keeps it."""
+_ATTRIBUTE = "_partita_origin"
+"""Holds the origin of a msgspec Struct with `dict=True`, which has no weak references."""
 
 
 def can_hold(cls: type) -> bool:
-    """Tell whether objects of a class can have an origin."""
+    """Return whether objects of a class can have an origin."""
     return cls.__weakrefoffset__ != 0 or cls.__dictoffset__ != 0
 
 
 def find_origin(obj: object) -> Origin | None:
     if type(obj).__weakrefoffset__ == 0:
-        found: Origin | None = obj.__dict__.get(_PLACE)
+        found: Origin | None = obj.__dict__.get(_ATTRIBUTE)
         return found
-    memory = _memories.get(id(obj))
-    return memory.origin if memory is not None and memory() is obj else None
+    reference = _references.get(id(obj))
+    return reference.origin if reference is not None and reference() is obj else None
 
 
 def set_origin(obj: object, origin: Origin | None) -> None:
-    """Remember where an entity comes from; None forgets it."""
+    """Set the origin of an entity; None removes it."""
     if type(obj).__weakrefoffset__ == 0:
         if origin is None:
-            obj.__dict__.pop(_PLACE, None)
+            obj.__dict__.pop(_ATTRIBUTE, None)
         else:
-            obj.__dict__[_PLACE] = origin
+            obj.__dict__[_ATTRIBUTE] = origin
     elif origin is None:
-        _memories.pop(id(obj), None)
+        _references.pop(id(obj), None)
     else:
-        memory = _Memory(obj, _forget)
-        memory.address, memory.origin = id(obj), origin
-        _memories[id(obj)] = memory
+        reference = _OriginReference(obj, _remove)
+        reference.address, reference.origin = id(obj), origin
+        _references[id(obj)] = reference
 
 
-def _forget(memory: weakref.ref[Any]) -> None:
-    assert isinstance(memory, _Memory)
-    if _memories.get(memory.address) is memory:
-        del _memories[memory.address]
+def _remove(reference: weakref.ref[Any]) -> None:
+    assert isinstance(reference, _OriginReference)
+    if _references.get(reference.address) is reference:
+        del _references[reference.address]

@@ -1,4 +1,4 @@
-"""What is said about a field in `Annotated`: how it is stored, or from what it is kept.
+"""Markers for `Annotated`: how a field is stored, or which entity it is derived from.
 
 >>> from typing import Annotated
 >>> salary: Annotated[int | None, Encrypted] = None
@@ -11,7 +11,7 @@ import msgspec
 
 
 class Named(msgspec.Struct, frozen=True):
-    """Store the field under this property name instead of the one that the policy gives."""
+    """Store the field under this property name instead of the one that `naming` gives."""
 
     name: str
 
@@ -21,7 +21,7 @@ class EncryptedMark(msgspec.Struct, frozen=True):
 
 
 Encrypted = EncryptedMark()
-"""The field is sealed before it leaves the process. It cannot be filtered by or indexed."""
+"""The field is encrypted before it leaves the process. It cannot be used in filters or indexes."""
 
 
 class BlobMark(msgspec.Struct, frozen=True):
@@ -34,14 +34,14 @@ class BlobMark(msgspec.Struct, frozen=True):
 
 
 InBlob = BlobMark()
-"""The value lies in a blob; the entity holds its name, length and hash."""
+"""The value is stored in a blob; the entity holds its name, length and hash."""
 
 
 class Series(msgspec.Struct, frozen=True):
-    """A dict from slot (0 to `slots` - 1) to value, one property a slot.
+    """A dict from slot (0 to `slots` - 1) to value, stored as one property per slot.
 
-    `pattern` is formatted with the slot: `Series("h{:02d}", slots=24)`. What does not fit into
-    one entity goes into further rows beside it, or, with `store="blob"`, all into one blob.
+    `pattern` is formatted with the slot: `Series("h{:02d}", slots=24)`. Slots that do not fit
+    into one row are stored in additional rows, or, with `store="blob"`, all in one blob.
     """
 
     pattern: str
@@ -50,10 +50,10 @@ class Series(msgspec.Struct, frozen=True):
 
 
 class CopiedFrom(msgspec.Struct, frozen=True):
-    """A copy of `field` of the `source` entity whose fields equal ours, as `where` says.
+    """A copy of `field` of the `source` entity that `where` selects.
 
-    `where` maps a field of the source to a field of ours. The source is a class, or the name of
-    one that is declared beside this one.
+    `where` maps fields of the source to the fields of this class that they must equal. The source
+    is a class, or the name of a class in the same scope.
     """
 
     source: Any
@@ -62,7 +62,7 @@ class CopiedFrom(msgspec.Struct, frozen=True):
 
 
 class CountOf(msgspec.Struct, frozen=True):
-    """How many `source` entities have fields that equal ours, as `where` says."""
+    """The number of `source` entities that `where` selects."""
 
     source: Any
     where: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""Names of fields as names of properties, and back."""
+"""Conversion between field names and property names."""
 
 import re
 
@@ -6,7 +6,7 @@ _WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[^A-Z_]+|[A-Z]+")
 
 
 def pascal_case(name: str) -> str:
-    """Turn a field's name into what users of .NET and of storage browsers expect.
+    """Return the property name of a field, as .NET programs and storage browsers expect it.
 
     >>> pascal_case("manager_id")
     'ManagerId'
@@ -15,7 +15,7 @@ def pascal_case(name: str) -> str:
 
 
 def snake_case(name: str) -> str:
-    """Turn a property's name into what a field would be called.
+    """Return the field name of a property.
 
     >>> snake_case("ManagerID"), snake_case("HTTPStatus")
     ('manager_id', 'http_status')
@@ -24,5 +24,5 @@ def snake_case(name: str) -> str:
 
 
 def same_name(name: str) -> str:
-    """Leave names as they are: `@entity(..., naming=same_name)`."""
+    """Return the name unchanged: `@entity(..., naming=same_name)`."""
     return name

@@ -1,7 +1,7 @@
-"""Nested values as JSON: which types can be, and the two functions for each.
+"""Nested values as JSON: which types are supported, and how they are encoded and decoded.
 
-msgspec does the work, strictly; types with pydantic models in them are left to pydantic. Equal
-values give equal text: members of dicts and sets are put in order.
+msgspec encodes and decodes strictly; pydantic handles types that contain its models. Equal values
+give equal text: members of dicts and sets are sorted.
 """
 
 import sys
@@ -33,15 +33,15 @@ _encode_json = msgspec.json.Encoder(order="deterministic").encode
 def json_functions(
     annotation: Any, where: str
 ) -> tuple[Callable[[Any], str], Callable[[str], Any]]:
-    """Return how values of a type become JSON and come back, or refuse the type."""
-    hint = "Give the field a type that can be stored, and convert it in a property of the class."
+    """Return the functions that encode and decode values of a type, or raise."""
+    hint = "Use a type that can be stored, and convert it in a property of the class."
     if annotation in (Any, object):
-        raise _refused(where, f"{where} may be anything, so nothing says how to store it.", hint)
+        raise _refused(where, f"{where} can hold any type, so it cannot be stored.", hint)
     members = union_members(annotation)
     if len(members) > 1 and not all(_is_struct(member) for member in members):
         raise _refused(
             where,
-            f"{where} is a union: what is stored would not say which member it is.",
+            f"{where} is a union whose members cannot be told apart when they are stored.",
             "Use X | None, or a union of msgspec Structs with tags.",
         )
     try:
@@ -60,13 +60,13 @@ def json_functions(
 def _json_text(value: Any) -> str:
     try:
         return _encode_json(value).decode()
-    except TypeError:  # dicts are put in order only if their keys are text
+    except TypeError:  # msgspec sorts dicts only if their keys are strings
         builtin = msgspec.to_builtins(value, str_keys=True, order="deterministic")
         return _encode_json(builtin).decode()
 
 
 def _model_functions(annotation: Any) -> tuple[Callable[[Any], str], Callable[[str], Any]]:
-    from pydantic import TypeAdapter  # noqa: PLC0415 - an option: it is here if its models are
+    from pydantic import TypeAdapter  # noqa: PLC0415 - optional: installed if models are used
 
     adapter = TypeAdapter(annotation)
 
@@ -87,7 +87,7 @@ def _is_model(cls: type) -> bool:
 
 
 def _parts(shape: object, seen: set[int] | None = None) -> Iterator[msgspec.inspect.Type]:
-    """Walk all types that a type is made of; types may hold themselves."""
+    """Yield all types that a type consists of; types may be recursive."""
     seen = set() if seen is None else seen
     if id(shape) in seen:
         return

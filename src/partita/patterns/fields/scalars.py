@@ -1,4 +1,4 @@
-"""Scalars: the stored form of each, and the way back. Pure, and strict in both directions."""
+"""The stored form of each scalar type, and how it is read. Pure, strict in both directions."""
 
 import math
 from collections.abc import Callable
@@ -14,13 +14,13 @@ from partita.patterns.protocol.values import Instant, Int32, Value
 from partita.tables import edm, limits
 from partita.ticks import TICKS_PER_MICROSECOND
 
-"""Ticks in a microsecond."""
 _DECIMAL_DIGITS_MAX = 64
-"""Decimals of up to so many digits before and behind the point are written without exponent."""
+"""Decimals with up to this many digits before and after the point are written without exponent."""
+_YEARS = "the value is not within the years 1601 to 9999"
 
 
 class UnfitError(ValueError):
-    """A value does not fit; the codec that catches it says whose value it was."""
+    """A value does not fit; the codec that catches it adds the name of the field."""
 
     def __init__(
         self, code: str = "PropertyTypeMismatch", reason: str = "", hint: str = ""
@@ -35,7 +35,7 @@ class Scalar(msgspec.Struct, frozen=True):
     """How values of one type are stored."""
 
     expected: str
-    """What it holds, in words."""
+    """The expected type, in words. Part of the format of partita.lock: never change it."""
     edm: str
     to_stored: Callable[[Any], Value]
     from_stored: Callable[[Value], Any]
@@ -43,7 +43,7 @@ class Scalar(msgspec.Struct, frozen=True):
 
 
 def scalar_for(kind: type, bytes_max: int | None) -> Scalar | None:
-    """Find how a type is stored; None if it is not a scalar."""
+    """Return how a type is stored; None if it is not a scalar."""
     if kind is str:
         return Scalar("text", edm.STRING, partial(_text, bytes_max), partial(_text, None))
     if kind is bytes:
@@ -61,7 +61,7 @@ def _whole(low: int, high: int, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise UnfitError
     if not low <= value <= high:
-        raise UnfitError("PropertyOutOfRange", f"this one is not within {low} to {high}")
+        raise UnfitError("PropertyOutOfRange", f"the value is not within {low} to {high}")
     return int(value)
 
 
@@ -87,7 +87,7 @@ def _double(value: Any) -> float:
     except OverflowError:
         made = math.inf
     if made != value:
-        raise UnfitError("PropertyOutOfRange", "no float is the given int")
+        raise UnfitError("PropertyOutOfRange", "the int has no exact float value")
     return made
 
 
@@ -95,12 +95,12 @@ def _text(bytes_max: int | None, value: Any) -> str:
     if not isinstance(value, str):
         raise UnfitError
     if type(value) is not str:
-        value = str.__str__(value)  # of an enum too: its own would be the name of the member
+        value = str.__str__(value)  # str() of an Enum member would return its name
     return fitting_text(bytes_max, value)
 
 
 def fitting_text(bytes_max: int | None, text: str) -> str:
-    """Return a text that the service stores, and of that size at most."""
+    """Return a text that the service can store, or raise UnfitError."""
     if (
         bytes_max is not None
         and len(text) * 4 > bytes_max
@@ -111,17 +111,15 @@ def fitting_text(bytes_max: int | None, text: str) -> str:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise UnfitError(
-                "PropertyOutOfRange", "this one holds half of a surrogate pair"
-            ) from error
+            raise UnfitError("PropertyOutOfRange", "the text has a lone surrogate") from error
     return text
 
 
 def _too_large(bytes_max: int) -> UnfitError:
     return UnfitError(
         "PropertyTooLarge",
-        f"this one takes more than {bytes_max} bytes when it is stored",
-        "Declare the field InBlob: then only its place and hash lie in the entity.",
+        f"the value takes more than {bytes_max} bytes when it is stored",
+        "Declare the field InBlob.",
     )
 
 
@@ -145,18 +143,18 @@ def _moment(value: Any) -> datetime:
     if value.tzinfo is None or value.utcoffset() is None:
         raise UnfitError(
             "NaiveDatetime",
-            "this one has no zone, so that it names no moment",
-            "Make it with a zone: datetime(..., tzinfo=UTC).",
+            "the value has no time zone",
+            "Add one: datetime(..., tzinfo=UTC).",
         )
-    # What is reckoned from an Instant is one without its text: it is stored by its value.
+    # An Instant that was computed from another one has no text: it is stored by its value.
     if isinstance(value, Instant) and hasattr(value, "text"):
         return value
     try:
         moment = value.astimezone(UTC)
     except OverflowError as error:
-        raise UnfitError("PropertyOutOfRange", "this one is not within 1601 to 9999") from error
+        raise UnfitError("PropertyOutOfRange", _YEARS) from error
     if moment.year < 1601:
-        raise UnfitError("PropertyOutOfRange", "this one is not within 1601 to 9999")
+        raise UnfitError("PropertyOutOfRange", _YEARS)
     return datetime.combine(moment.date(), moment.timetz())
 
 
@@ -178,7 +176,7 @@ def _read_date(stored: Any) -> date:
     except (TypeError, ValueError) as error:
         raise UnfitError from error
     if found.isoformat() != stored:
-        raise UnfitError  # another way to write it, which filters would miss
+        raise UnfitError  # not the canonical text, which filters compare with
     return found
 
 
@@ -186,7 +184,7 @@ def _time_text(value: Any) -> str:
     if not isinstance(value, time):
         raise UnfitError
     if value.tzinfo is not None:
-        raise UnfitError("PropertyTypeMismatch", "this one has a zone", "Keep a datetime instead.")
+        raise UnfitError(reason="the value has a time zone", hint="Use a datetime instead.")
     return value.isoformat()
 
 
@@ -209,16 +207,16 @@ def _ticks(value: Any) -> int:
 def _read_ticks(stored: Any) -> timedelta:
     microseconds, rest = divmod(_int64(stored), TICKS_PER_MICROSECOND)
     if rest:
-        raise UnfitError(reason="what is stored is finer than a microsecond")
+        raise UnfitError(reason="the stored value has a fraction of a microsecond")
     return timedelta(microseconds=microseconds)
 
 
 def _number_text(value: Any) -> str:
-    """Print equal numbers as equal text, so that `eq` on the service finds them."""
+    """Format equal numbers as equal text, so that `eq` on the service finds them."""
     if not isinstance(value, Decimal):
         raise UnfitError
     if not value.is_finite():
-        raise UnfitError("PropertyOutOfRange", "this one is not finite")
+        raise UnfitError("PropertyOutOfRange", "the value is not finite")
     if not value:
         return "0"
     sign, digits, exponent = value.as_tuple()
@@ -237,7 +235,7 @@ def _read_number(stored: Any) -> Decimal:
     try:
         found = Decimal(stored)
     except InvalidOperation as error:
-        raise UnfitError(reason="the stored text is no number") from error
+        raise UnfitError(reason="the stored text is not a number") from error
     if not found.is_finite():
         raise UnfitError(reason="the stored number is not finite")
     return found

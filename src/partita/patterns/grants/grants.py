@@ -178,12 +178,9 @@ def _is_lifetime(ttl: object) -> bool:
 def _check_followers(model: EntityType[Any], terms: Terms) -> None:
     if not set(terms.permissions) & set("aud"):
         return
-    if (
-        model.all_indexes()
-        or model.all_views()
-        or any(True for _ in model.watchers())
-        or any(field.derived for field in model.fields.values())
-    ):
+    followers = model.followers
+    has_derived = any(field.derived for field in model.fields.values())
+    if followers.indexes or followers.views or followers.dependents or has_derived:
         raise UsageError(
             "GrantBypassesIndexes",
             f"Indexes, views or derived fields follow {model.name}: whoever writes with a token of "

@@ -1,14 +1,13 @@
-"""Parts of a key of a fixed width: numbers, times, dates, UUIDs.
+"""Key parts of fixed width: numbers, times, dates, UUIDs.
 
-Each value has a code, a whole number from 0, and codes sort as values do. Ends of an interval
-that are no values of the part (too large, too fine) lie between two codes and need no error;
-values to be written do.
+Each value has a code, an integer from 0, and codes sort as the values do. The ends of an interval
+need not be valid values (they may be too large or too precise); values to be written must be.
 """
 
 import re
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 from partita.errors import InvalidKeyError
@@ -21,7 +20,6 @@ from partita.ticks import TICKS_PER_MICROSECOND
 
 _YEAR_ONE = datetime(1, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-"""Ticks in a microsecond: Python keeps no single ones."""
 _SEVENTH_DIGIT = re.compile(r"\.[0-9]{6}([0-9])")
 _LAST_DAY = 9999_12_31
 
@@ -31,19 +29,18 @@ class CodePart(KeyPart, frozen=True):
 
     code_max: int
     width: int
+    domain: str
+    """The valid values, in words."""
     descends: bool = False
 
-    @property
-    def is_ordered(self) -> bool:
-        return True
+    is_ordered: ClassVar[bool] = True
+    is_prefix_free: ClassVar[bool] = True
+    grain: ClassVar[int] = 1
+    """The number of codes per Python value."""
 
     @property
     def is_descending(self) -> bool:
         return self.descends
-
-    @property
-    def is_prefix_free(self) -> bool:
-        return True
 
     @property
     def length_min(self) -> int:
@@ -53,25 +50,15 @@ class CodePart(KeyPart, frozen=True):
     def pattern(self) -> str:
         return f"[0-9]{{{self.width}}}"
 
-    @property
-    def grain(self) -> int:
-        """How many codes one value of Python stands for."""
-        return 1
-
-    @property
-    def domain(self) -> str:
-        """What the values are, in words."""
-        raise NotImplementedError
-
     def code(self, value: Any) -> tuple[int, bool]:
-        """Return the greatest code not above the value, and whether it is the value's own."""
+        """Return the greatest code not above the value, and whether it is exact."""
         raise NotImplementedError
 
     def value(self, code: int) -> Any:
         raise NotImplementedError
 
     def own_code(self, value: Any) -> tuple[int, bool]:
-        """Return the code to write, which may be finer than the grain."""
+        """Return the code to write, which may be more precise than a Python value."""
         return self.code(value)
 
     def write(self, code: int) -> str:
@@ -87,7 +74,7 @@ class CodePart(KeyPart, frozen=True):
                 "KeyOutOfRange",
                 f"The value of the key field {self.field!r} is not {self.domain}.",
                 facts={"field": self.field},
-                hint="Give the template room for the largest value before anything is stored.",
+                hint="Choose a template that fits the largest value before storing anything.",
             )
         return self.write(self.code_max - code if self.descends else code)
 
@@ -99,7 +86,7 @@ class CodePart(KeyPart, frozen=True):
 
     def narrow(self, prefix: str, interval: Interval) -> Bounds:
         if interval.prefix is not None:
-            self.refuse_type(f"{self.domain} and no starting_with()", interval.prefix)
+            self.refuse_type(f"{self.domain} and not starting_with()", interval.prefix)
         low, high = max(self._least(interval), 0), min(self._most(interval), self.code_max)
         if low > high:
             return nothing(prefix, self.field)
@@ -126,10 +113,6 @@ class PaddedInt(CodePart, frozen=True, kw_only=True):
 
     kind: type[int]
 
-    @property
-    def domain(self) -> str:
-        return f"an int of up to {self.width} digits, not below zero"
-
     def code(self, value: Any) -> tuple[int, bool]:
         if not isinstance(value, int) or isinstance(value, bool):
             self.refuse_type("an int", value)
@@ -140,13 +123,9 @@ class PaddedInt(CodePart, frozen=True, kw_only=True):
 
 
 class FixedPoint(CodePart, frozen=True, kw_only=True):
-    """`{amount:D12.2}`: 12 digits in all, 2 of them behind the point. Code 0 stays free."""
+    """`{amount:D12.2}`: 12 digits in total, 2 of them after the point. Code 0 is not used."""
 
     places: int
-
-    @property
-    def domain(self) -> str:
-        return f"a number of up to {self.width - 1} digits, {self.places} of them behind the point"
 
     @property
     def _offset(self) -> int:
@@ -162,7 +141,7 @@ class FixedPoint(CodePart, frozen=True, kw_only=True):
         return max(units + self._offset, 0), is_exact and units > -self._offset
 
     def _units(self, value: Decimal) -> tuple[int, bool]:
-        # By whole numbers: arithmetic of decimals rounds to the precision of the context.
+        # With integers, because decimal arithmetic rounds to the precision of the context.
         sign, digits, exponent = value.as_tuple()
         assert isinstance(exponent, int), "the value is finite"
         if not value:
@@ -189,10 +168,6 @@ class FixedPoint(CodePart, frozen=True, kw_only=True):
 class Truth(CodePart, frozen=True):
     """A bool."""
 
-    @property
-    def domain(self) -> str:
-        return "a bool"
-
     def code(self, value: Any) -> tuple[int, bool]:
         if not isinstance(value, bool):
             self.refuse_type("a bool", value)
@@ -203,30 +178,23 @@ class Truth(CodePart, frozen=True):
 
 
 class Moment(CodePart, frozen=True):
-    """`{at:desc}`, as .NET programs on the same table write it.
+    """`{at:desc}`, in the format of .NET programs.
 
-    A key of theirs may hold a seventh digit of a second. It is read as an Instant, which is
-    written with that digit again, and compares as what Python keeps of it.
+    Their keys may have a seventh digit of a second. Such a key is read as an Instant, which keeps
+    that digit when it is written and ignores it in comparisons.
     """
 
-    @property
-    def domain(self) -> str:
-        return "a moment of the years 1 to 9999 in UTC"
-
-    @property
-    def grain(self) -> int:
-        return TICKS_PER_MICROSECOND
+    grain: ClassVar[int] = TICKS_PER_MICROSECOND
 
     def code(self, value: Any) -> tuple[int, bool]:
         if not isinstance(value, datetime):
-            self.refuse_type("a datetime with a zone", value)
+            self.refuse_type("a datetime with a time zone", value)
         if value.utcoffset() is None:
             raise InvalidKeyError(
                 "NaiveDatetime",
-                f"The key field {self.field!r} takes a datetime with a zone: without one it "
-                "names no moment.",
+                f"The datetime in the key field {self.field!r} has no time zone.",
                 facts={"field": self.field},
-                hint="Make it with a zone: datetime(..., tzinfo=UTC).",
+                hint="Add one: datetime(..., tzinfo=UTC).",
             )
         return (value - _YEAR_ONE) // _MICROSECOND * TICKS_PER_MICROSECOND, True
 
@@ -247,10 +215,6 @@ class Moment(CodePart, frozen=True):
 class Day(CodePart, frozen=True):
     """`{day:asc}`."""
 
-    @property
-    def domain(self) -> str:
-        return "a date"
-
     def code(self, value: Any) -> tuple[int, bool]:
         if not isinstance(value, date) or isinstance(value, datetime):
             self.refuse_type("a date", value)
@@ -262,10 +226,6 @@ class Day(CodePart, frozen=True):
 
 class Guid(CodePart, frozen=True):
     """A UUID, whose text sorts as its number does."""
-
-    @property
-    def domain(self) -> str:
-        return "a UUID"
 
     @property
     def pattern(self) -> str:
@@ -287,24 +247,26 @@ class Guid(CodePart, frozen=True):
 
 
 def padded_int(field: str, digits: int, kind: type[int]) -> CodePart:
-    return PaddedInt(field, 10**digits - 1, digits, kind=kind)
+    domain = f"an int of up to {digits} digits, not negative"
+    return PaddedInt(field, 10**digits - 1, digits, domain, kind=kind)
 
 
 def fixed_point(field: str, digits: int, places: int) -> CodePart:
-    return FixedPoint(field, 2 * 10**digits - 1, digits + 1, places=places)
+    domain = f"a number of up to {digits} digits, {places} of them after the point"
+    return FixedPoint(field, 2 * 10**digits - 1, digits + 1, domain, places=places)
 
 
 def truth(field: str) -> CodePart:
-    return Truth(field, 1, 1)
+    return Truth(field, 1, 1, "a bool")
 
 
 def moment(field: str, *, descends: bool) -> CodePart:
-    return Moment(field, DOTNET_TICKS_MAX, 19, descends)
+    return Moment(field, DOTNET_TICKS_MAX, 19, "a time in the years 1 to 9999 in UTC", descends)
 
 
 def day(field: str, *, descends: bool) -> CodePart:
-    return Day(field, _LAST_DAY, 8, descends)
+    return Day(field, _LAST_DAY, 8, "a date", descends)
 
 
 def guid(field: str) -> CodePart:
-    return Guid(field, 2**128 - 1, 36)
+    return Guid(field, 2**128 - 1, 36, "a UUID")

@@ -1,6 +1,6 @@
-"""Which kind of part a field of a type is in a key, by what its template says behind the colon.
+"""Choice of the key part for a field, from its type and the format spec after the colon.
 
-What is refused here says how the part could be written instead; `templates.py` puts that into
+An UnfitPartError suggests how to write the part instead; `template_parser.py` inserts that into
 the whole template.
 """
 
@@ -14,32 +14,32 @@ from uuid import UUID
 
 import msgspec
 
-from partita.patterns.fields.codecs import plain, union_members
-from partita.patterns.keys import fixed_width_parts as key_codes
+from partita.patterns.fields.annotations import plain, union_members
+from partita.patterns.keys import fixed_width_parts
 from partita.patterns.keys.key_parts import Bucket, Choice, Escaped, KeyPart, PlainInt, Text
 from partita.patterns.keys.key_text import RESERVED, is_legal
 from partita.tables import limits
 
 BUCKETS_MIN = 2
 BUCKETS_MAX = 256
-"""A reader fans out to so many places: more of them cost more than they spread."""
+"""A query that does not give the field reads all buckets."""
 
 Role = Literal["partition", "row"]
 
 
-class Place(msgspec.Struct, frozen=True):
-    """Where in which template a part stands."""
+class PartContext(msgspec.Struct, frozen=True):
+    """The position of a part in its template."""
 
     role: Role
     following: str
-    """The literal behind it, up to the next field."""
+    """The literal after the part, up to the next field."""
     is_last: bool
     is_wide: bool = False
     is_optional: bool = False
 
 
 class UnfitPartError(Exception):
-    """The part cannot be; `instead` is template text that could stand in its place."""
+    """The part is invalid; `instead` is template text that could replace it."""
 
     def __init__(self, code: str, message: str, *, instead: str = "", hint: str = "") -> None:
         super().__init__(message)
@@ -49,36 +49,36 @@ class UnfitPartError(Exception):
         self.hint = hint
 
 
-def part_for(field: str, spec: str, annotation: object, place: Place) -> KeyPart:
+def part_for(field: str, spec: str, annotation: object, context: PartContext) -> KeyPart:
     """Return the part for a field, or raise UnfitPartError."""
-    annotation = _plain_type(field, annotation, place)
+    annotation = _plain_type(field, annotation, context)
     buckets = re.fullmatch("hash([0-9]{1,4})", spec)
     if buckets:
-        return _bucket(field, int(buckets[1]), annotation, place)
+        return _bucket(field, int(buckets[1]), annotation, context)
     if get_origin(annotation) is Literal:
-        return _choice(field, spec, get_args(annotation), place)
+        return _choice(field, spec, get_args(annotation), context)
     if not isinstance(annotation, type):
         raise _no_key_type(field, annotation)
     if issubclass(annotation, Enum):
-        return _choice(field, spec, _members(field, annotation), place)
+        return _choice(field, spec, _members(field, annotation), context)
     for kind, make in _KINDS:
         if issubclass(annotation, kind):
-            return make(field, spec, annotation, place)
+            return make(field, spec, annotation, context)
     raise _no_key_type(field, annotation)
 
 
-def _plain_type(field: str, annotation: object, place: Place) -> Any:
+def _plain_type(field: str, annotation: object, context: PartContext) -> Any:
     annotation = plain(annotation)
     members = union_members(annotation)
     if members == (annotation,):
         return annotation
     if len(members) != 1:
         raise _no_key_type(field, annotation)
-    if not place.is_optional:
+    if not context.is_optional:
         raise UnfitPartError(
             "KeyFieldOptional",
-            f"The field {field!r} may be None, and a key has no way to say None.",
-            hint="Give the field a type without None, or leave it out of the key.",
+            f"The field {field!r} can be None, which a key cannot represent.",
+            hint="Use a type without None, or remove the field from the key.",
         )
     return plain(members[0])
 
@@ -88,7 +88,7 @@ def _no_key_type(field: str, annotation: object) -> UnfitPartError:
     return UnfitPartError(
         "KeyFieldType",
         f"The field {field!r} is of type {name}, which cannot be written in a key.",
-        hint="Keys take str, int, Decimal, bool, datetime, date, UUID, Enum and Literal.",
+        hint="Use str, int, Decimal, bool, datetime, date, UUID, Enum or Literal.",
     )
 
 
@@ -107,45 +107,45 @@ def _not_descending(field: str) -> UnfitPartError:
         "TemplateSpec",
         f"The number {field!r} cannot be written in descending order: only a datetime or a date "
         "can.",
-        hint=f"Keep an int field that falls as {field!r} rises, such as 99999999 - {field}, and "
-        "write that one in the key, with :08d.",
+        hint=f"Add an int field with a value such as 99999999 - {field}, and write that field in "
+        "the key with :08d.",
     )
 
 
-def _text(field: str, spec: str, _: type, place: Place) -> KeyPart:
+def _text(field: str, spec: str, _: type, context: PartContext) -> KeyPart:
     if spec == "esc":
-        return Escaped(field, place.following[:1])
+        return Escaped(field, context.following[:1])
     if spec:
         raise _wrong_spec(field, spec, "str", "", "esc")
-    return Text(field, place.is_wide)
+    return Text(field, context.is_wide)
 
 
-def _int(field: str, spec: str, kind: type, place: Place) -> KeyPart:
+def _int(field: str, spec: str, kind: type, context: PartContext) -> KeyPart:
     padded = re.fullmatch("0([1-9][0-9]{0,5})d", spec)
     if padded:
-        return key_codes.padded_int(field, _digits(field, padded[1]), kind)
-    if spec == "" and place.role == "partition":
+        return fixed_width_parts.padded_int(field, _digits(field, padded[1]), kind)
+    if spec == "" and context.role == "partition":
         return PlainInt(field, kind)
     if spec == "desc":
         raise _not_descending(field)
     raise UnfitPartError(
         "TemplateSpec",
-        f"The number {field!r} would not sort: as text, 10 lies before 9.",
+        f"The number {field!r} would not sort: as text, 10 comes before 9.",
         instead=f"{{{field}:08d}}",
     )
 
 
-def _decimal(field: str, spec: str, _: type, _place: Place) -> KeyPart:
+def _decimal(field: str, spec: str, _: type, _context: PartContext) -> KeyPart:
     if spec == "desc":
         raise _not_descending(field)
     shape = re.fullmatch(r"D([1-9][0-9]{0,5})\.([0-9]{1,6})", spec)
     if not shape or int(shape[2]) > int(shape[1]):
         raise UnfitPartError(
             "TemplateSpec",
-            f"The number {field!r} needs its digits: how many in all, and behind the point.",
+            f"The number {field!r} needs its number of digits, in total and after the point.",
             instead=f"{{{field}:D12.2}}",
         )
-    return key_codes.fixed_point(field, _digits(field, shape[1]), int(shape[2]))
+    return fixed_width_parts.fixed_point(field, _digits(field, shape[1]), int(shape[2]))
 
 
 def _digits(field: str, text: str) -> int:
@@ -155,33 +155,33 @@ def _digits(field: str, text: str) -> int:
             "TemplateTooLong",
             f"The part {field!r} is longer than a key can be: "
             f"{limits.KEY_CHARACTERS_MAX} UTF-16 code units.",
-            hint="Leave out digits.",
+            hint="Use fewer digits.",
         )
     return digits
 
 
-def _bool(field: str, spec: str, _: type, _place: Place) -> KeyPart:
+def _bool(field: str, spec: str, _: type, _context: PartContext) -> KeyPart:
     if spec:
         raise _wrong_spec(field, spec, "bool", "")
-    return key_codes.truth(field)
+    return fixed_width_parts.truth(field)
 
 
-def _datetime(field: str, spec: str, _: type, _place: Place) -> KeyPart:
+def _datetime(field: str, spec: str, _: type, _context: PartContext) -> KeyPart:
     if spec not in ("asc", "desc"):
         raise _wrong_spec(field, spec, "datetime", "desc", "asc")
-    return key_codes.moment(field, descends=spec == "desc")
+    return fixed_width_parts.moment(field, descends=spec == "desc")
 
 
-def _date(field: str, spec: str, _: type, _place: Place) -> KeyPart:
+def _date(field: str, spec: str, _: type, _context: PartContext) -> KeyPart:
     if spec not in ("asc", "desc"):
         raise _wrong_spec(field, spec, "date", "asc", "desc")
-    return key_codes.day(field, descends=spec == "desc")
+    return fixed_width_parts.day(field, descends=spec == "desc")
 
 
-def _uuid(field: str, spec: str, _: type, _place: Place) -> KeyPart:
+def _uuid(field: str, spec: str, _: type, _context: PartContext) -> KeyPart:
     if spec not in ("", "uuid"):
         raise _wrong_spec(field, spec, "UUID", "")
-    return key_codes.guid(field)
+    return fixed_width_parts.guid(field)
 
 
 _KINDS = (
@@ -202,48 +202,48 @@ def _members(field: str, annotation: type[Enum]) -> Iterator[Enum]:
     return iter(annotation)
 
 
-def _choice(field: str, spec: str, members: Any, place: Place) -> KeyPart:
+def _choice(field: str, spec: str, members: Any, context: PartContext) -> KeyPart:
     if spec not in ("", "enum"):
         raise _wrong_spec(field, spec, "Enum or Literal", "")
-    forms = {member: _form(field, member, place) for member in members}
+    forms = {member: _form(field, member, context) for member in members}
     kinds = {isinstance(member.value if isinstance(member, Enum) else member, str)
              for member in forms}  # fmt: skip
     if len(kinds) != 1:
         raise UnfitPartError(
             "KeyFieldType",
-            f"The values of {field!r} are not all text or all int, or there are none.",
-            hint="Keys take an Enum or Literal whose values are of one of the two types.",
+            f"The values of {field!r} are not all str or all int, or there are none.",
+            hint="Use an Enum or Literal whose values are all str or all int.",
         )
-    return Choice(field, forms, "" if place.is_last else place.following, place.is_last,
-                  place.is_wide)  # fmt: skip
+    return Choice(field, forms, "" if context.is_last else context.following, context.is_last,
+                  context.is_wide)  # fmt: skip
 
 
-def _form(field: str, member: object, place: Place) -> str:
+def _form(field: str, member: object, context: PartContext) -> str:
     value = member.value if isinstance(member, Enum) else member
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise UnfitPartError(
             "KeyFieldType",
-            f"{value!r}, a value of {field!r}, is neither text nor int.",
-            hint="Keys take an Enum or Literal whose values are all text or all int.",
+            f"{value!r}, a value of {field!r}, is neither a str nor an int.",
+            hint="Use an Enum or Literal whose values are all str or all int.",
         )
     form = str.__str__(value) if isinstance(value, str) else int.__repr__(value)
-    if not is_legal(form) or (place.is_wide and RESERVED in form):
+    if not is_legal(form) or (context.is_wide and RESERVED in form):
         raise UnfitPartError(
             "TemplateCharacter",
-            f"{form!r}, a value of {field!r}, holds a character that keys cannot hold.",
-            hint="Choose another value, or leave the field out of the key.",
+            f"{form!r}, a value of {field!r}, has a character that is not allowed in keys.",
+            hint="Choose another value, or remove the field from the key.",
         )
     return form
 
 
-def _bucket(field: str, buckets: int, annotation: Any, place: Place) -> KeyPart:
+def _bucket(field: str, buckets: int, annotation: Any, context: PartContext) -> KeyPart:
     if not BUCKETS_MIN <= buckets <= BUCKETS_MAX:
         raise UnfitPartError(
             "TemplateSpec",
-            f"A field is spread over {BUCKETS_MIN} to {BUCKETS_MAX} places, not {buckets}.",
+            f"The number of buckets is {BUCKETS_MIN} to {BUCKETS_MAX}, not {buckets}.",
             instead=f"{{{field}:hash16}}",
         )
-    written = msgspec.structs.replace(place, role="partition", is_wide=False)
+    written = msgspec.structs.replace(context, role="partition", is_wide=False)
     for spec in ("esc", "", "asc"):
         try:
             return Bucket(field, buckets, part_for(field, spec, annotation, written))
@@ -252,6 +252,6 @@ def _bucket(field: str, buckets: int, annotation: Any, place: Place) -> KeyPart:
                 raise
     raise UnfitPartError(
         "TemplateSpec",
-        f"The field {field!r} cannot be hashed: equal numbers are written in several ways.",
-        hint="Spread by another field of the key.",
+        f"The field {field!r} cannot be hashed: equal numbers have several written forms.",
+        hint="Hash another field of the key.",
     )

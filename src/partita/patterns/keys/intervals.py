@@ -1,4 +1,4 @@
-"""Conditions on one field that are a stretch of its order: the values of a range query.
+"""Intervals of the values of one field, for range queries.
 
 >>> between(100, 199).holds(123)
 True
@@ -18,10 +18,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """A stretch of values; an end that is None is open. Absent values lie in no interval.
+    """An interval of values; None for `lower` or `upper` means unbounded.
 
-    `prefix` stands alone: the texts that begin with it. Enums compare by value, texts by code
-    point, times as moments. An interval whose ends are turned around is empty.
+    `prefix` excludes both ends: it selects the texts that begin with it. Enums compare by value,
+    texts by code point, times in UTC. An interval with `lower` above `upper` is empty. None is in
+    no interval.
     """
 
     lower: Any = None
@@ -34,12 +35,12 @@ class Interval(msgspec.Struct, frozen=True):
         if self.prefix is not None and (self.lower, self.upper) != (None, None):
             raise RangeError(
                 "IntervalEnd",
-                "An interval that has a prefix has no other ends.",
-                hint="Make it with starting_with().",
+                "An interval with a prefix cannot have other ends.",
+                hint="Use starting_with().",
             )
 
     def holds(self, value: Any) -> bool:
-        """Tell whether a value lies inside, as the service would."""
+        """Return whether a value is in the interval, as the service would decide."""
         if value is None:
             return False
         if self.prefix is not None:
@@ -61,40 +62,40 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 def between(lower: Any, upper: Any) -> Interval:
-    """The values from `lower` to `upper`, both inside."""
+    """Return the interval from `lower` to `upper`, both inclusive."""
     return Interval(_end(lower), _end(upper))
 
 
 def at_least(lower: Any) -> Interval:
-    """The values from `lower` on, itself inside."""
+    """Return the interval of values greater than or equal to `lower`."""
     return Interval(lower=_end(lower))
 
 
 def more_than(lower: Any) -> Interval:
-    """The values behind `lower`."""
+    """Return the interval of values greater than `lower`."""
     return Interval(lower=_end(lower), has_lower_inside=False)
 
 
 def at_most(upper: Any) -> Interval:
-    """The values up to `upper`, itself inside."""
+    """Return the interval of values less than or equal to `upper`."""
     return Interval(upper=_end(upper))
 
 
 def less_than(upper: Any) -> Interval:
-    """The values before `upper`."""
+    """Return the interval of values less than `upper`."""
     return Interval(upper=_end(upper), has_upper_inside=False)
 
 
 def starting_with(text: str) -> Interval:
-    """The texts that begin with `text`."""
+    """Return the interval of texts that begin with `text`."""
     return Interval(prefix=_text(text))
 
 
 def comparable(value: Any) -> Any:
-    """Return what stands for a value where order matters.
+    """Return a value that sorts as the service sorts this one.
 
-    Two times in one zone are compared by their clocks in Python, even where the clock was set
-    back between them: the distance from a fixed moment has no such hour.
+    Python compares two times in the same time zone by their local time, even if the clock was set
+    back between them; the distance from the epoch avoids that.
     """
     if isinstance(value, Enum):
         return value.value
@@ -108,7 +109,7 @@ def _text(value: object) -> str:
         raise RangeError(
             "IntervalEnd",
             f"starting_with() takes a text, not {type(value).__name__}.",
-            hint="Use between() for anything else.",
+            hint="Use between() for other types.",
         )
     return value
 
@@ -117,7 +118,7 @@ def _end(value: Any) -> Any:
     if value is None:
         raise RangeError(
             "IntervalEnd",
-            "The end of an interval is a value, not None.",
-            hint="Leave the end open with at_least(), more_than(), at_most() or less_than().",
+            "The end of an interval cannot be None.",
+            hint="Use at_least(), more_than(), at_most() or less_than() for an open end.",
         )
     return value

@@ -1,21 +1,21 @@
-"""How one field is written in a key: the kinds of parts that a key template is made of.
+"""How one field is written in a key: the parts of variable length.
 
-Every kind is injective. Those that are ordered sort as text as the values do (or the other way
-round, where they descend). Here are those of any length; `key_codes.py` has those of a fixed
-width. What a field is written as:
+Every part is injective. Ordered parts sort as text in the order of their values, or in reverse
+order if they descend. Parts of fixed width are in `fixed_width_parts.py`. The written forms:
 
-    int :0Nd        N digits with leading zeros; not below zero
+    int :0Nd        N digits with leading zeros; not negative
     int             its digits; partition keys only
     Decimal :Dp.s   p + 1 digits: the number in units of 10^-s, plus 10^p
     bool            0 or 1
-    datetime :asc   19 digits: ticks of 100 ns since year 1, UTC; :desc their distance from the last
-    date :asc       8 digits: YYYYMMDD; :desc 99991231 less that
+    datetime :asc   19 digits: ticks of 100 ns since year 1, UTC; :desc the last tick minus that
+    date :asc       8 digits: YYYYMMDD; :desc 99991231 minus that
     UUID            36 characters, lower case
     Enum, Literal   the value
     str             the text itself; last in a key
-    str :esc        the text, =XX for each UTF-8 byte of what is illegal, reserved or a separator
-    any :hashN      blake2b of the value as it is written (:esc, :asc) modulo N, in as many digits
-                    as N - 1 has; beside the whole value
+    str :esc        the text, with =XX for each UTF-8 byte of an illegal or reserved character or
+                    of a separator
+    any :hashN      blake2b of the written value (:esc, :asc) modulo N, in as many digits as N - 1
+                    has; in addition to the whole value
 """
 
 import re
@@ -47,7 +47,7 @@ _ILLEGAL_IF_WIDE = re.compile(f"[{ILLEGAL_CHARACTERS}{RESERVED}]")
 _TOO_LONG = 10**limits.KEY_CHARACTERS_MAX
 _EQUAL_TO_INT = (bool, float, complex, Decimal)
 _SEPARATORS = "_-|:;,.!"
-_SEVERAL = "Say between(first, last) for a range of values; for several say c.field.in_([...])."
+_SEVERAL = "Use between(first, last) for a range of values, or c.field.in_([...]) for a list."
 
 
 class KeyPart(msgspec.Struct, frozen=True):
@@ -65,7 +65,7 @@ class KeyPart(msgspec.Struct, frozen=True):
 
     @property
     def is_prefix_free(self) -> bool:
-        """Whether no written value is the beginning of another: the next part may follow."""
+        """Whether no written value is a prefix of another, so that another part may follow."""
         return False
 
     @property
@@ -79,29 +79,29 @@ class KeyPart(msgspec.Struct, frozen=True):
 
     @property
     def pattern(self) -> str:
-        """What a written value looks like, as a regular expression without groups."""
+        """A regular expression, without groups, that matches the written values."""
         raise NotImplementedError
 
     def encode(self, value: Any) -> str:
         raise NotImplementedError
 
     def decode(self, text: str) -> Any:
-        """Return the value of a text that has the pattern; ValueError if there is none."""
+        """Return the value of a text that matches the pattern; ValueError if there is none."""
         raise NotImplementedError
 
-    def is_delimited_by(self, following: str) -> bool:  # noqa: ARG002 - others look at it
-        """Tell whether a reader knows where the value ends when this literal comes next."""
+    def is_delimited_by(self, following: str) -> bool:  # noqa: ARG002 - overrides use it
+        """Return whether the end of the value can be found if this literal follows it."""
         return self.is_prefix_free
 
     def delimited(self, following: str) -> str:
-        """Return how the template would have to write the part before this literal.
+        """Return template text that makes the part end before this literal.
 
-        Asked only of a part that the literal does not delimit: those of a known length never are.
+        Called only if `is_delimited_by` is false, which it never is for parts of fixed width.
         """
         raise NotImplementedError
 
     def narrow(self, prefix: str, interval: Interval) -> Bounds | None:  # noqa: ARG002 - as above
-        """Return what an interval of values is behind a prefix; None: it cannot be said."""
+        """Return the keys with a prefix and a value of an interval; None if not a range."""
         return None
 
     def refuse_type(self, expected: str, value: object) -> NoReturn:
@@ -114,7 +114,7 @@ class KeyPart(msgspec.Struct, frozen=True):
 
 
 class PlainInt(KeyPart, frozen=True):
-    """`{tenant}`: a number without padding, which does not sort."""
+    """`{tenant}`: an int without padding, which does not sort."""
 
     kind: type[int]
 
@@ -139,15 +139,15 @@ class PlainInt(KeyPart, frozen=True):
     def is_delimited_by(self, following: str) -> bool:
         return bool(following) and following[0] not in "0123456789"
 
-    def delimited(self, following: str) -> str:  # noqa: ARG002 - digits need nothing behind
+    def delimited(self, following: str) -> str:  # noqa: ARG002 - digits need no separator
         return f"{{{self.field}:08d}}"
 
 
 class Text(KeyPart, frozen=True):
-    """`{name}`: a text as it is, which can only come last."""
+    """`{name}`: a text without escapes, which can only be the last part."""
 
     is_wide: bool
-    """Whether further rows, `~` and a number behind the key, must be told from other keys."""
+    """Whether `~` is excluded, because `~` and a number after the key mark additional rows."""
 
     @property
     def is_ordered(self) -> bool:
@@ -168,10 +168,10 @@ class Text(KeyPart, frozen=True):
             characters = r"/ \ # ? ~" if self.is_wide else r"/ \ # ?"
             raise InvalidKeyError(
                 "InvalidKeyCharacter",
-                f"The value of the key field {self.field!r} holds what keys of this template "
-                f"cannot hold: {characters}, a control character or half a surrogate pair.",
+                f"The value of the key field {self.field!r} has a character that is not allowed "
+                f"here: {characters}, a control character or a lone surrogate.",
                 facts={"field": self.field},
-                hint=f"Write {{{self.field}:esc}} in the template: it takes every text.",
+                hint=f"Write {{{self.field}:esc}} in the template, which accepts any text.",
             )
         return value
 
@@ -218,10 +218,10 @@ class Text(KeyPart, frozen=True):
 
 
 class Escaped(KeyPart, frozen=True):
-    """`{name:esc}`: any text, told from the separator behind it; it does not sort."""
+    """`{name:esc}`: any text, with the separator after it escaped; it does not sort."""
 
     separator: str
-    """The first character of what follows in the template; empty if nothing does."""
+    """The character that follows in the template; empty at its end."""
 
     @property
     def pattern(self) -> str:
@@ -235,15 +235,14 @@ class Escaped(KeyPart, frozen=True):
         except UnicodeEncodeError as error:
             raise InvalidKeyError(
                 "InvalidKeyCharacter",
-                f"The value of the key field {self.field!r} holds half a surrogate pair, which "
-                "is no text.",
+                f"The value of the key field {self.field!r} has a lone surrogate.",
                 facts={"field": self.field},
             ) from error
 
     def decode(self, text: str) -> str:
         value = re.sub("(?:=[0-9A-F]{2})+", _unescape, text)
         if self.encode(value) != text:
-            raise ValueError(text)  # an escape that was not needed: another key than we write
+            raise ValueError(text)  # an unnecessary escape: not the canonical key
         return value
 
     def is_delimited_by(self, following: str) -> bool:
@@ -259,18 +258,18 @@ class Escaped(KeyPart, frozen=True):
         try:
             whole = prefix + self.encode(interval.prefix)
         except InvalidKeyError:
-            return nothing(prefix, self.field)  # no text begins with half a pair
+            return nothing(prefix, self.field)  # no text begins with a lone surrogate
         if not is_legal(whole):
             return nothing(prefix, self.field)
         return Bounds(whole, successor(whole), frozenset((self.field,)))
 
 
 class Choice(KeyPart, frozen=True):
-    """A value out of a fixed set, by its text. What is claimed of it is tried on every member."""
+    """A value of a fixed set, by its text. Its claims are checked for every member."""
 
     forms: dict[Any, str]
     following: str
-    """The literal behind the part, up to the next field."""
+    """The literal after the part, up to the next field."""
     is_last: bool
     is_wide: bool
 
@@ -292,7 +291,7 @@ class Choice(KeyPart, frozen=True):
         return "|".join(map(re.escape, self.forms.values()))
 
     def encode(self, value: Any) -> str:
-        # By equality, not by hash: a StrEnum is equal to its text and has another hash.
+        # By equality, not by hash: a StrEnum equals its text but has another hash.
         found = (form for member, form in self.forms.items() if member == value)
         form = next(found, None) if type(value) not in _EQUAL_TO_INT else None
         if form is None:
@@ -330,11 +329,11 @@ class Choice(KeyPart, frozen=True):
 
 
 class Bucket(KeyPart, frozen=True):
-    """`{device:hash16}`: spreads what would lie together."""
+    """`{device:hash16}`: distributes values over partitions."""
 
     buckets: int
     written: KeyPart
-    """What is hashed: the value in full."""
+    """The part whose written value is hashed."""
 
     @property
     def is_prefix_free(self) -> bool:
@@ -366,10 +365,10 @@ class Bucket(KeyPart, frozen=True):
 
 
 def above_further_rows(*keys: str) -> str | None:
-    """Return what lies above keys and the further rows of wide entities that have them.
+    """Return the least key above these keys and the additional rows of their wide entities.
 
-    Those do not follow their entity at once: `Jo~1` lies behind `Joan`, and `J~1` behind both.
-    A text that is no key has no further rows.
+    Additional rows do not directly follow their entity: `Jo~1` sorts after `Joan`, and `J~1` after
+    both. A text that is not a valid key has no additional rows.
     """
     highest = [ceiling(max(keys)), *(successor(key + RESERVED) for key in keys if is_legal(key))]
     return None if None in highest else max(filter(None, highest))
@@ -380,7 +379,7 @@ def too_long(limit: int) -> InvalidKeyError:
         "KeyTooLong",
         f"The key would be longer than the limit of {limit} UTF-16 code units.",
         facts={"limit": limit},
-        hint="Keep long texts in properties.",
+        hint="Store long texts in properties.",
     )
 
 

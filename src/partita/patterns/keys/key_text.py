@@ -1,7 +1,7 @@
-"""Texts that can be keys, and their order: code point by code point.
+"""Valid key texts and their order, which compares code points.
 
-What looks for keys by range needs the least legal text above a prefix; plain arithmetic on the
-last character would name texts that the service refuses.
+Range queries need the least valid key above a prefix: incrementing the last character could give
+a text that the service rejects.
 """
 
 import re
@@ -11,11 +11,11 @@ import msgspec
 from partita.tables import edm, limits
 
 ILLEGAL_CHARACTERS = r"/\\#?\x00-\x1f\x7f-\x9f\ud800-\udfff"
-"""What a key cannot hold, as the inside of a character class."""
+"""The characters that a key cannot contain, as the inside of a character class."""
 RESERVED = "~"
-"""Row keys that begin with it are our own rows; behind a key it numbers rows of a wide entity."""
+"""Begins the row keys of hidden rows; after a row key it numbers the rows of a wide entity."""
 WIDE_SUFFIX_CHARACTERS_MAX = 4
-"""Room kept behind the row key of a wide entity for `~` and a number."""
+"""Space reserved after the row key of a wide entity for `~` and a number."""
 
 _ILLEGAL = re.compile(f"[{ILLEGAL_CHARACTERS}]")
 _ILLEGAL_RANGES = (
@@ -25,13 +25,13 @@ _ILLEGAL_RANGES = (
     (0xD800, 0xDFFF),
 )
 _LEAST = " "
-"""The least legal character."""
+"""The least valid character."""
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """The keys from `lower` to before `upper`; None has no end.
+    """The keys from `lower` (inclusive) to `upper` (exclusive; None for no upper bound).
 
-    `expressed` names the fields whose conditions hold for exactly the keys inside.
+    `expressed` names the fields whose conditions hold for exactly the keys in the range.
     """
 
     lower: str
@@ -55,7 +55,7 @@ def fits(text: str) -> bool:
 
 
 def successor(prefix: str) -> str | None:
-    """Return the least key above all that begin with `prefix`; None: there is none.
+    """Return the least key above all keys that begin with `prefix`; None if there is none.
 
     >>> successor("emp_000199"), successor("v1.")
     ('emp_00019:', 'v10')
@@ -63,7 +63,7 @@ def successor(prefix: str) -> str | None:
     while prefix:
         stem, last = prefix[:-1], prefix[-1]
         following = _legal_from(ord(last) + 1)
-        # A character beyond U+FFFF counts twice. Where it does not fit no key has one either.
+        # A character above U+FFFF counts twice. If it does not fit here, it fits into no key.
         if following is not None and fits(stem + following):
             return stem + following
         prefix = stem
@@ -71,7 +71,7 @@ def successor(prefix: str) -> str | None:
 
 
 def ceiling(text: str) -> str | None:
-    """Return the least key that is not below `text`, which need not be legal itself."""
+    """Return the least valid key that is not below `text`, which need not be valid itself."""
     illegal = _ILLEGAL.search(text)
     legal = text[: illegal.start()] if illegal else text
     if not fits(legal):
@@ -85,7 +85,7 @@ def just_above(key: str) -> str | None:
 
 
 def nothing(at: str, *fields: str) -> Bounds:
-    """Bounds that hold no key, because no key can satisfy the conditions on `fields`."""
+    """Return empty bounds, because no key can satisfy the conditions on `fields`."""
     return Bounds(at, at, frozenset(fields))
 
 

@@ -1,7 +1,7 @@
-"""The text of a key template: taken apart, and proven piece by piece.
+"""Parsing and checking of key templates, piece by piece.
 
-Read from the left, every part must end where a reader can see it: then two entities never get
-the same key, and parts that are ordered stay so behind equal beginnings.
+Read from the left, the end of every part must be recognizable. Then two entities never get the
+same key, and ordered parts stay ordered after equal prefixes.
 """
 
 from collections import Counter
@@ -11,13 +11,13 @@ from string import Formatter
 import msgspec
 
 from partita.errors import DefinitionError
-from partita.patterns.keys.format_specs import Place, Role, UnfitPartError, part_for
+from partita.patterns.keys.format_specs import PartContext, Role, UnfitPartError, part_for
 from partita.patterns.keys.key_parts import Choice, KeyPart
 from partita.patterns.keys.key_text import RESERVED, WIDE_SUFFIX_CHARACTERS_MAX, fits, is_legal
 from partita.tables import edm, limits
 
 
-class Hole(msgspec.Struct, frozen=True):
+class Placeholder(msgspec.Struct, frozen=True):
     """A field in a template, as it is written there."""
 
     field: str
@@ -28,7 +28,7 @@ class Hole(msgspec.Struct, frozen=True):
 
 
 class TemplateText(msgspec.Struct, frozen=True):
-    """A template that is not proven yet."""
+    """A template that has not been checked yet."""
 
     text: str
     role: Role
@@ -37,24 +37,24 @@ class TemplateText(msgspec.Struct, frozen=True):
     is_wide: bool = False
 
     def prove(self, annotations: Mapping[str, object]) -> tuple[str | KeyPart, ...]:
-        """Return literals and parts; no two literals follow each other."""
-        holes = self._split()
-        self._check_fields(holes, annotations)
+        """Return literals and parts, or raise; no two literals are adjacent."""
+        split = self._split()
+        self._check_fields(split, annotations)
         pieces: list[str | KeyPart] = []
         instead: list[str] = []
         problems: list[UnfitPartError] = []
-        for index, hole in enumerate(holes):
-            if isinstance(hole, str):
-                self._check_literal(hole)
-                pieces.append(hole)
-                instead.append(_quoted(hole))
+        for index, item in enumerate(split):
+            if isinstance(item, str):
+                self._check_literal(item)
+                pieces.append(item)
+                instead.append(_quoted(item))
                 continue
             try:
-                pieces.append(self._part(hole, holes[index + 1 :], annotations[hole.field]))
-                instead.append(str(hole))
+                pieces.append(self._part(item, split[index + 1 :], annotations[item.field]))
+                instead.append(str(item))
             except UnfitPartError as error:
                 problems.append(error)
-                instead.append(error.instead or str(hole))
+                instead.append(error.instead or str(item))
         if problems:
             first = problems[0]
             hint = first.hint or f"Write {''.join(instead)!r}."
@@ -63,8 +63,8 @@ class TemplateText(msgspec.Struct, frozen=True):
         self._check_start(pieces)
         return tuple(pieces)
 
-    def _split(self) -> list[str | Hole]:
-        holes: list[str | Hole] = []
+    def _split(self) -> list[str | Placeholder]:
+        split: list[str | Placeholder] = []
         literal = ""
         try:
             for text, field, spec, conversion in Formatter().parse(self.text):
@@ -72,32 +72,37 @@ class TemplateText(msgspec.Struct, frozen=True):
                 if field is None:
                     continue
                 if conversion or not field.isidentifier():
-                    raise ValueError(field)  # noqa: TRY301 - as the formatter refuses the rest
-                holes += [literal, Hole(field, spec or "")]
+                    raise ValueError(field)  # noqa: TRY301 - handled like errors of the formatter
+                split += [literal, Placeholder(field, spec or "")]
                 literal = ""
         except ValueError as error:
             raise self._refusal(
                 "TemplateSyntax",
-                "It is not made of literal text and {field} or {field:spec}.",
-                "Write {{ and }} for braces in the key.",
+                "It does not consist of literal text and {field} or {field:spec}.",
+                "Write {{ and }} for literal braces.",
             ) from error
-        return [hole for hole in (*holes, literal) if hole != ""]
+        return [item for item in (*split, literal) if item != ""]
 
-    def _check_fields(self, holes: list[str | Hole], annotations: Mapping[str, object]) -> None:
-        fields = [hole for hole in holes if isinstance(hole, Hole)]
-        unknown = next((hole.field for hole in fields if hole.field not in annotations), None)
+    def _check_fields(
+        self, split: list[str | Placeholder], annotations: Mapping[str, object]
+    ) -> None:
+        fields = [item for item in split if isinstance(item, Placeholder)]
+        unknown = next(
+            (item.field for item in fields if item.field not in annotations),
+            None,
+        )
         if unknown is not None:
             raise self._refusal(
                 "TemplateField",
                 f"There is no field {unknown!r}.",
                 f"The fields are {', '.join(annotations) or 'none'}.",
             )
-        full = Counter(hole.field for hole in fields if not hole.spec.startswith("hash"))
+        full = Counter(item.field for item in fields if not item.spec.startswith("hash"))
         if any(count > 1 for count in full.values()) or len(fields) > full.total() + 1:
             raise self._refusal(
                 "TemplateField",
-                "A field comes twice, or more than one is hashed.",
-                "Write each field once; one of them may be hashed as well.",
+                "A field is written twice, or more than one is hashed.",
+                "Write each field once; one of them may be hashed in addition.",
             )
 
     def _check_literal(self, literal: str) -> None:
@@ -106,26 +111,27 @@ class TemplateText(msgspec.Struct, frozen=True):
         if not is_legal(literal):
             raise self._refusal(
                 "TemplateCharacter",
-                f"The literal {literal!r} holds / \\ # ? or a control character, which keys "
-                "cannot hold.",
+                f"The literal {literal!r} has a character that is not allowed in keys: / \\ # ? "
+                "or a control character.",
                 "Separate parts with _ instead.",
             )
         if self.is_wide and RESERVED in literal:
             raise self._refusal(
                 "TemplateReserved",
-                f"{RESERVED} stands before what is put behind the keys of this template.",
+                f"{RESERVED} is reserved for the suffixes of the keys of this template.",
                 "Separate parts with _ instead.",
             )
 
-    def _part(self, hole: Hole, rest: list[str | Hole], annotation: object) -> KeyPart:
+    def _part(
+        self, item: Placeholder, rest: list[str | Placeholder], annotation: object
+    ) -> KeyPart:
         following = rest[0] if rest and isinstance(rest[0], str) else ""
-        place = Place(self.role, following, not rest, self.is_wide, self.is_optional)
-        part = part_for(hole.field, hole.spec, annotation, place)
+        context = PartContext(self.role, following, not rest, self.is_wide, self.is_optional)
+        part = part_for(item.field, item.spec, annotation, context)
         if rest and not part.is_delimited_by(following):
             raise UnfitPartError(
                 "TemplateNotInjective",
-                f"Where {hole.field!r} ends cannot be seen, so that two entities could get the "
-                "same key.",
+                f"The end of {item.field!r} is ambiguous: two entities could get the same key.",
                 instead=part.delimited(following),
             )
         return part
@@ -147,7 +153,7 @@ class TemplateText(msgspec.Struct, frozen=True):
         if any(start.startswith(RESERVED) for start in starts) or (self.is_wide and not pieces):
             raise self._refusal(
                 "TemplateReserved",
-                f"Keys that begin with {RESERVED} are those of hidden rows.",
+                f"Keys that begin with {RESERVED} are reserved for hidden rows.",
                 "Begin with another literal.",
             )
 
@@ -155,7 +161,7 @@ class TemplateText(msgspec.Struct, frozen=True):
         return self._refusal(
             "TemplateTooLong",
             f"Its keys have {least} UTF-16 code units or more; the limit is {limit}.",
-            "Leave out parts, or digits.",
+            "Remove parts, or use fewer digits.",
         )
 
     def _refusal(self, code: str, message: str, hint: str) -> DefinitionError:

@@ -1,8 +1,7 @@
-"""Key layouts as format strings: `emp_{id:06d}`, `{at:desc}_{number:04d}`.
+"""Key templates: the layout of a key as a format string, such as `emp_{id:06d}`.
 
-A template is proven when it is compiled: two entities never get the same key, what is said to
-be ordered sorts as text, every literal is legal, the key can fit. `key_parts.py` lists what a
-field is written as.
+Compiling a template proves that two entities never get the same key, that ordered parts sort as
+text, that literals are valid and that the key can fit. `key_parts.py` lists the written forms.
 
 >>> row = KeyTemplate.compile("emp_{id:06d}", {"id": int}, role="row", owner="Employee")
 >>> row.format({"id": 123}), row.parse("emp_000123")
@@ -41,24 +40,24 @@ _SEQUENCE_WORDS = frozenset(
         *("time", "at", "year", "month", "week", "day", "date", "hour", "minute", "second"),
     }
 )
-"""Last words of the names of numbers that grow with every new entity."""
+"""The last words of the names of numbers that grow with every new entity."""
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """A field by whose hash keys are spread, and over how many places."""
+    """A field whose hash distributes the keys, and the number of buckets."""
 
     field: str
     buckets: int
 
 
 class KeyTemplate(msgspec.Struct, frozen=True, eq=False):
-    """The layout of one of the two keys of a type. Make it with `compile`."""
+    """The layout of the partition key or the row key of a type. Made by `compile`."""
 
     text: str
     role: Role
     owner: str
     pieces: tuple[str | KeyPart, ...]
-    """Literals and parts, as they follow each other."""
+    """Literals and parts, from left to right."""
     fields: tuple[str, ...]
     literal_prefix: str
     pattern: re.Pattern[str]
@@ -75,11 +74,11 @@ class KeyTemplate(msgspec.Struct, frozen=True, eq=False):
         optional: bool = False,
         no_tilde: bool = False,
     ) -> "KeyTemplate":
-        """Prove a template, or say in a DefinitionError how it could be written.
+        """Check and compile a template; a DefinitionError suggests a valid one.
 
-        `optional` takes fields that may be None; the key of an entity that has None there
-        cannot be formatted (code KeyValueAbsent). `no_tilde` keeps `~` out of the keys, which
-        are then told from those with `~` and more behind.
+        `optional` accepts fields that can be None; formatting a key with None in it raises
+        KeyValueAbsent. `no_tilde` excludes `~` from the keys, so that keys with `~` and a suffix
+        can be told apart from them.
         """
         source = TemplateText(text, role, owner, is_optional=optional, is_wide=no_tilde)
         pieces = source.prove(annotations)
@@ -96,9 +95,9 @@ class KeyTemplate(msgspec.Struct, frozen=True, eq=False):
 
     @staticmethod
     def check_pair(partition: "KeyTemplate", row: "KeyTemplate") -> None:
-        """Prove that both keys together tell any two entities apart.
+        """Check that both keys together identify one entity.
 
-        Either template does so for the fields that it writes in full; a hash does not.
+        Each field must be written in full in one of them; a hash is not enough.
         """
         full = {part.field for part in (*partition.parts(), *row.parts()) if part.is_full}
         for template in (partition, row):
@@ -106,10 +105,10 @@ class KeyTemplate(msgspec.Struct, frozen=True, eq=False):
             if lost:
                 raise DefinitionError(
                     "TemplateNotInjective",
-                    f"{template.owner}: The keys hold only a hash of {lost[0]!r}, so that two "
-                    "entities could get the same keys.",
+                    f"{template.owner}: The keys have only a hash of {lost[0]!r}, so two entities "
+                    "could get the same keys.",
                     facts={"owner": template.owner, "partition": partition.text, "row": row.text},
-                    hint=f"Write the field {lost[0]!r} in full in the row key as well.",
+                    hint=f"Write the field {lost[0]!r} in full in the row key too.",
                 )
 
     def __repr__(self) -> str:
@@ -124,20 +123,20 @@ class KeyTemplate(msgspec.Struct, frozen=True, eq=False):
         return next((Spread(part.field, part.buckets) for part in buckets), None)
 
     def may_meet(self, other: "KeyTemplate") -> bool:
-        """Tell whether a key of one may be a key of the other, or begin as one does.
+        """Return whether a key of one template can equal, or be a prefix of, a key of the other.
 
-        It is not so where they have characters at the same place that are never the same.
+        They cannot if at some position their sets of possible characters are disjoint.
         """
         places = zip(self.leading(), other.leading(), strict=False)
         return all(mine & theirs for mine, theirs in places)
 
     def may_begin_with(self, text: str) -> bool:
-        """Tell whether a key may begin so, or be the beginning of it."""
+        """Return whether a key can begin with a text, or be a prefix of it."""
         places = zip(text, self.leading(), strict=False)
         return all(letter in letters for letter, letters in places)
 
     def leading(self) -> Iterator[frozenset[str]]:
-        """Yield what may stand at each place, as far as the places are fixed."""
+        """Yield the possible characters of each position, up to a part of variable length."""
         for piece in self.pieces:
             if isinstance(piece, str):
                 yield from map(frozenset, piece)
@@ -149,18 +148,18 @@ class KeyTemplate(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def is_prefix_free(self) -> bool:
-        """Whether no key is the beginning of another.
+        """Whether no key is a prefix of another.
 
-        Then what begins with a key lies beside it: further rows of a wide entity.
+        If so, only the additional rows of a wide entity begin with its key.
         """
         last = self.pieces[-1] if self.pieces else ""
         return last.is_prefix_free if isinstance(last, KeyPart) else bool(last)
 
     @property
     def is_monotone(self) -> bool:
-        """Whether new entities come with ever greater, or ever lesser, keys.
+        """Whether the keys of new entities only increase or only decrease.
 
-        It is so if what varies first is a time or a number that is named like a sequence.
+        Assumed if the first part is a time, or a number that is named like a sequence.
         """
         first = next(self.parts(), None)
         if isinstance(first, PaddedInt):
@@ -169,7 +168,7 @@ class KeyTemplate(msgspec.Struct, frozen=True, eq=False):
         return isinstance(first, Moment | Day)
 
     def is_ordered(self, field: str) -> bool:
-        """Tell whether keys that are equal up to this field sort by it."""
+        """Return whether keys that are equal up to this field sort by it."""
         return any(part.is_ordered for part in self.parts() if part.field == field)
 
     def is_descending(self, field: str) -> bool:
@@ -185,19 +184,19 @@ class KeyTemplate(msgspec.Struct, frozen=True, eq=False):
         return key
 
     def parse(self, key: str) -> dict[str, Any]:
-        """Return the fields that the key holds in full."""
+        """Return the fields that the key contains in full."""
         found = self.pattern.fullmatch(key) if fits(key) else None
         if found:
             try:
                 return self._decode(found.groups())
             except ValueError:
-                pass  # because digits need not be a date, nor escapes UTF-8
+                pass  # because digits may not form a date, nor escapes valid UTF-8
         raise InvalidKeyError(
             "KeyNotOfTemplate",
-            f"The {self.role} key is not one of {self.owner}: the template is {self.text!r}.",
+            f"The {self.role} key does not match the template {self.text!r} of {self.owner}.",
             facts={"owner": self.owner, "template": self.text},
-            hint="Another type, or another version of this one, may have written it: say "
-            'misfits("skip") or misfits("raw") on the query, or read it with raw().',
+            hint='Use misfits("skip") or misfits("raw") on the query, or read it with raw(): '
+            "another type, or another version of this one, may have written it.",
         )
 
     def matches(self, key: str) -> bool:
@@ -208,35 +207,35 @@ class KeyTemplate(msgspec.Struct, frozen=True, eq=False):
         return True
 
     def bounds(self, given: Mapping[str, Any], *, is_tight: bool = False) -> Bounds:
-        """Return the least range that holds the keys of entities that satisfy the conditions.
+        """Return the smallest range with the keys of all entities that satisfy the conditions.
 
-        A condition is a value or an Interval. Fields are used from the left, as long as they
-        are given as values, and then one interval. Further rows of wide entities (`~1` behind
-        the key) are inside with their entity. `is_tight` leaves out keys that no value of the
-        first field without a condition can have, such as those that have no digits there.
+        A condition is a value or an Interval. Fields are used from the left: values first, then
+        one interval. The range includes the additional rows of wide entities (`~1` after the key).
+        `is_tight` excludes keys that no value of the first field without a condition can have,
+        such as keys without digits there.
         """
-        prefix, said = "", set[str]()
+        prefix, expressed = "", set[str]()
         for piece in self.pieces:
             if isinstance(piece, str):
                 prefix += piece
                 continue
             condition = given.get(piece.field, _NOT_GIVEN)
             if condition is _NOT_GIVEN and is_tight:
-                any_value = self._open(prefix, piece, Interval(), said)
-                return msgspec.structs.replace(any_value, expressed=frozenset(said))
+                any_value = self._open(prefix, piece, Interval(), expressed)
+                return msgspec.structs.replace(any_value, expressed=frozenset(expressed))
             if condition is _NOT_GIVEN or isinstance(condition, Interval):
-                return self._open(prefix, piece, condition, said)
+                return self._open(prefix, piece, condition, expressed)
             prefix += piece.encode(self._value(given, piece.field))
             if piece.is_full:
-                said.add(piece.field)
+                expressed.add(piece.field)
         self._check(prefix)
-        return self._whole(prefix, said)
+        return self._whole(prefix, expressed)
 
     def spread_values(self, given: Mapping[str, Any] | None = None) -> tuple[str, ...]:
-        """Return what the keys of entities with these values begin with: one text a bucket.
+        """Return the prefixes of the keys of entities with these values, one per bucket.
 
-        They are the keys themselves where all fields but the spread one are given. Without a
-        spread, or with its field given, there is one.
+        If all fields but the hashed one are given, these are whole keys. Without a hash, or with
+        the hashed field given, there is one prefix.
         """
         given = given or {}
         found = [""]
@@ -257,15 +256,15 @@ class KeyTemplate(msgspec.Struct, frozen=True, eq=False):
         if field not in values:
             raise InvalidKeyError(
                 "KeyFieldMissing",
-                f"The {self.role} key of {self.owner} needs the field {field!r}.",
+                f"The {self.role} key of {self.owner} requires the field {field!r}.",
                 facts={"owner": self.owner, "template": self.text, "field": field},
-                hint=f"Give all of {', '.join(self.fields)}.",
+                hint=f"Give {', '.join(self.fields)}.",
             )
         value = values[field]
         if value is None:
             raise InvalidKeyError(
                 "KeyValueAbsent",
-                f"The field {field!r} of {self.owner} is None, and a key has no way to say None.",
+                f"The field {field!r} of {self.owner} is None, which a key cannot represent.",
                 facts={"owner": self.owner, "template": self.text, "field": field},
             )
         return value
@@ -275,13 +274,13 @@ class KeyTemplate(msgspec.Struct, frozen=True, eq=False):
         characters_max = limits.KEY_CHARACTERS_MAX - spare
         if edm.utf16_length(key) > characters_max:
             raise too_long(characters_max)
-        # Behind an empty row key the mark of what follows would come first.
+        # The suffix after an empty row key would begin with the reserved character.
         is_empty = self.reserve_tilde and self.role == "row" and not key
         if key.startswith(RESERVED) or is_empty:
             raise InvalidKeyError(
                 "KeyReserved",
-                f"The {self.role} key of {self.owner} would begin with {RESERVED}: such keys are "
-                "those of hidden rows.",
+                f"The {self.role} key of {self.owner} would begin with {RESERVED}, which is "
+                "reserved for hidden rows.",
                 facts={"owner": self.owner, "template": self.text},
                 hint="Begin the template with a literal, or write the text with :esc.",
             )
@@ -296,22 +295,22 @@ class KeyTemplate(msgspec.Struct, frozen=True, eq=False):
                     raise ValueError(text)
         return values
 
-    def _open(self, prefix: str, part: KeyPart, condition: object, said: set[str]) -> Bounds:
+    def _open(self, prefix: str, part: KeyPart, condition: object, expressed: set[str]) -> Bounds:
         if not fits(prefix):
             raise too_long(limits.KEY_CHARACTERS_MAX)
         narrow = part.narrow(prefix, condition) if isinstance(condition, Interval) else None
         if narrow is None:
-            return Bounds(prefix, successor(prefix), frozenset(said))
-        return msgspec.structs.replace(narrow, expressed=narrow.expressed | said)
+            return Bounds(prefix, successor(prefix), frozenset(expressed))
+        return msgspec.structs.replace(narrow, expressed=narrow.expressed | expressed)
 
-    def _whole(self, key: str, said: set[str]) -> Bounds:
+    def _whole(self, key: str, expressed: set[str]) -> Bounds:
         if self.is_prefix_free:
-            return Bounds(key, successor(key), frozenset(said))
+            return Bounds(key, successor(key), frozenset(expressed))
         if not self.reserve_tilde:
-            return Bounds(key, just_above(key), frozenset(said))
-        # Other keys that begin with this one lie before its further rows.
+            return Bounds(key, just_above(key), frozenset(expressed))
+        # Other keys that begin with this one sort before its additional rows.
         last = {part.field for part in self.parts() if part is self.pieces[-1]}
-        return Bounds(key, successor(key + RESERVED), frozenset(said - last))
+        return Bounds(key, successor(key + RESERVED), frozenset(expressed - last))
 
 
 _NOT_GIVEN = object()
@@ -319,5 +318,5 @@ _NOT_GIVEN = object()
 
 def _pattern(pieces: tuple[str | KeyPart, ...]) -> re.Pattern[str]:
     sources = (re.escape(p) if isinstance(p, str) else f"({p.pattern})" for p in pieces)
-    # Rows that begin with the mark are not the caller's, whatever a text part would take.
+    # Keys that begin with the reserved character belong to hidden rows.
     return re.compile(f"(?!{RESERVED})" + "".join(sources))

@@ -24,7 +24,7 @@ from typing import Any, Generic, Literal, NoReturn, TypeVar, get_origin
 import msgspec
 
 from partita.errors import UnknownFieldError, UsageError
-from partita.patterns.fields.codecs import plain, union_members
+from partita.patterns.fields.annotations import plain, union_members
 from partita.patterns.fields.fields import Field
 from partita.patterns.protocol.values import Value
 from partita.patterns.types.decorators import EntityType

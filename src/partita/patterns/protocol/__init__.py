@@ -1,1 +1,1 @@
-"""What the core asks of the outside, and what a row is: pure values."""
+"""The calls that the core makes to storage, and the values they carry: rows, keys, JSON. Pure."""

@@ -1,8 +1,9 @@
-"""Everything the typed layer may ask of the world, as values: one sans-I/O core, two faces.
+"""The calls that the core can make to tables, queues, blobs and the clock, as values.
 
-The core is written as generators ("steps") that yield a call and are sent its answer. A port
-(`aio_port`, `sync_port`, `direct_port`) performs calls; `run` in each face drives the steps.
-A call raises into the steps what the port raises: errors of `partita.errors` only.
+The core does no I/O: it is written as generators ("steps") that yield a call and receive its
+answer. The asynchronous and the synchronous API drive the same steps and have a port perform the
+calls (`aio_port`, `sync_port`, `direct_port`). Whatever the port raises is raised inside the
+steps: errors of `partita.errors` only.
 """
 
 import enum
@@ -18,15 +19,15 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 Steps = Generator["Call[Any]", Any, T]
-"""What the core returns for everything that needs the world: drive it to get a T."""
+"""A generator that needs I/O: drive it to get a T."""
 
 
 class Call(msgspec.Struct, Generic[T_co], frozen=True):
-    """One question to the world, whose answer is a T."""
+    """One call to be performed by a port; its answer is a T."""
 
 
 def ask(call: Call[T]) -> Steps[T]:
-    """Put a call to the world; its answer has the type that the call says."""
+    """Have a call performed and return its answer, typed as the call declares it."""
     answer: T = yield call
     return answer
 
@@ -36,7 +37,7 @@ def ask(call: Call[T]) -> Steps[T]:
 
 
 class GetRow(Call[Row | None], frozen=True):
-    """A point query. None: no such entity. A missing table raises TableNotFoundError."""
+    """A point query; None if there is no such row. A missing table raises TableNotFoundError."""
 
     table: str
     key: RowKey
@@ -44,7 +45,7 @@ class GetRow(Call[Row | None], frozen=True):
 
 
 class Continuation(msgspec.Struct, frozen=True):
-    """Where the next page starts, as the service names it; a row key may be absent."""
+    """Where the next page starts, as the service returned it; the row key may be absent."""
 
     partition: str
     row: str | None = None
@@ -56,18 +57,18 @@ class RowPage(msgspec.Struct, frozen=True):
 
 
 class QueryRows(Call[RowPage], frozen=True):
-    """One request for one page; the page may be short or empty and still have a continuation."""
+    """Request one page; a short or empty page may still have a continuation."""
 
     table: str
     filter: str = ""
     select: tuple[str, ...] | None = None
     size: int | None = None
-    """The most rows a page may have; the service gives 1,000 at most."""
+    """The maximum number of rows per page; the service returns at most 1,000."""
     continuation: Continuation | None = None
 
 
 class Verb(enum.Enum):
-    """What a group does to one row."""
+    """The kinds of row operations in a group."""
 
     INSERT = "insert"
     REPLACE = "replace"
@@ -78,7 +79,7 @@ class Verb(enum.Enum):
 
 
 class RowOperation(msgspec.Struct, frozen=True):
-    """One change of one row. `etag` is the condition of replace, merge and delete: "*" is none."""
+    """One change of one row; replace, merge and delete require `etag` ("*" matches any)."""
 
     verb: Verb
     row: Row
@@ -86,11 +87,11 @@ class RowOperation(msgspec.Struct, frozen=True):
 
 
 class WriteRows(Call[tuple[str, ...]], frozen=True):
-    """One entity group transaction, or a plain request if it is one operation.
+    """One entity group transaction, or a plain request for a single operation.
 
-    Answers the new etags in order, "" for deletes. A refusal raises EntityExistsError,
-    EntityNotFoundError, ETagMismatchError or what the service said, with the failing place in
-    `facts["index"]`; nothing was changed then.
+    Returns the new etags in order, "" for deletes. A rejected group raises EntityExistsError,
+    EntityNotFoundError, ETagMismatchError or the error of the service, with the position of the
+    failed operation in `facts["index"]`; nothing is changed in that case.
     """
 
     table: str
@@ -98,19 +99,19 @@ class WriteRows(Call[tuple[str, ...]], frozen=True):
 
 
 class CreateTable(Call[bool], frozen=True):
-    """True if it was made now, False if it was there."""
+    """True if the table was created, False if it existed."""
 
     table: str
 
 
 class DeleteTable(Call[bool], frozen=True):
-    """True if it was there. A name that is being deleted counts as gone."""
+    """True if the table existed. A table that is being deleted counts as missing."""
 
     table: str
 
 
 class ListTables(Call[tuple[str, ...]], frozen=True):
-    """The names that begin with `prefix`."""
+    """The names of the tables that begin with `prefix`."""
 
     prefix: str = ""
 
@@ -131,7 +132,7 @@ class CreateQueue(Call[bool], frozen=True):
 
 
 class PutMessage(Call[None], frozen=True):
-    """Put a message that never expires; it is seen after `delay` seconds."""
+    """Put a message that never expires; it becomes visible after `delay` seconds."""
 
     queue: str
     text: str
@@ -139,7 +140,7 @@ class PutMessage(Call[None], frozen=True):
 
 
 class ReceiveMessages(Call[tuple[Message, ...]], frozen=True):
-    """Claim up to `count` (32 at most) messages for `visibility` seconds."""
+    """Claim up to `count` messages (at most 32) for `visibility` seconds."""
 
     queue: str
     count: int = 1
@@ -147,19 +148,19 @@ class ReceiveMessages(Call[tuple[Message, ...]], frozen=True):
 
 
 class PeekMessages(Call[tuple[Message, ...]], frozen=True):
-    """Look at up to 32 messages and claim none; their receipts are empty."""
+    """Read up to 32 messages without claiming them; their receipts are empty."""
 
     queue: str
 
 
 class CountMessages(Call[int | None], frozen=True):
-    """How many messages there are, about; claimed ones count. None: no such queue."""
+    """The approximate number of messages, claimed ones included; None if there is no queue."""
 
     queue: str
 
 
 class RenewMessage(Call[Message | None], frozen=True):
-    """Claim a message for longer. None: it is not ours any more."""
+    """Extend the claim of a message; None if the claim has expired."""
 
     queue: str
     message: Message
@@ -167,7 +168,7 @@ class RenewMessage(Call[Message | None], frozen=True):
 
 
 class DeleteMessage(Call[bool], frozen=True):
-    """False: it is not ours any more, or gone."""
+    """False if the claim has expired or the message does not exist any more."""
 
     queue: str
     message: Message
@@ -201,9 +202,9 @@ class CreateContainer(Call[bool], frozen=True):
 
 
 class PutBlob(Call[str | None], frozen=True):
-    """Write a block blob whole and answer its etag; None if the condition did not hold.
+    """Write a whole block blob and return its etag; None if the condition was not met.
 
-    `etag`: None no condition, "" only if there is none, else only over that version.
+    `etag`: None for no condition, "" to create only, otherwise the version to overwrite.
     """
 
     container: str
@@ -219,10 +220,10 @@ class GetBlob(Call[Blob | None], frozen=True):
 
 
 class AppendBlob(Call[int | None], frozen=True):
-    """Append one block durably, making the blob if `position` is 0, and answer the new length.
+    """Append one block durably and return the new length; `position` 0 creates the blob.
 
-    None: `position` is not the end of the blob (or it exists already, for 0): somebody else
-    wrote, or this very call was performed before. `metadata` is set when the blob is made.
+    None if `position` is not the end of the blob (or, for 0, the blob exists): another writer
+    appended, or this call was performed before. `metadata` is set when the blob is created.
     """
 
     container: str
@@ -239,7 +240,7 @@ class SetBlobMetadata(Call[bool], frozen=True):
 
 
 class DeleteBlob(Call[bool], frozen=True):
-    """False: it was not there, or has another etag than the one given."""
+    """False if the blob does not exist or its etag differs from the given one."""
 
     container: str
     name: str
@@ -247,7 +248,7 @@ class DeleteBlob(Call[bool], frozen=True):
 
 
 class ListBlobs(Call[BlobPage], frozen=True):
-    """One page of blobs in the order of their names."""
+    """One page of blobs, ordered by name."""
 
     container: str
     prefix: str = ""
@@ -255,7 +256,7 @@ class ListBlobs(Call[BlobPage], frozen=True):
 
 
 # ---------------------------------------------------------------------------------------------
-# The rest of the world
+# Time, concurrency and functions of the user
 
 
 class Sleep(Call[None], frozen=True):
@@ -263,16 +264,16 @@ class Sleep(Call[None], frozen=True):
 
 
 class Parallel(Call[tuple[Any, ...]], frozen=True):
-    """Drive several steps at once, at most `limit`; the first error cancels the rest."""
+    """Run several steps concurrently, at most `limit` at once; the first error cancels the rest."""
 
     steps: tuple[Steps[Any], ...]
     limit: int = 8
 
 
 class Beside(Call[Any], frozen=True):
-    """Drive `steps` for their answer, and `background` beside them until they end.
+    """Run `steps` for their answer, and `background` concurrently until they end.
 
-    The background is then stopped wherever it is; its errors are nobody's.
+    The background is then cancelled; its errors are ignored.
     """
 
     steps: Steps[Any]
@@ -280,14 +281,14 @@ class Beside(Call[Any], frozen=True):
 
 
 class Invoke(Call[Any], frozen=True):
-    """Call a function of the user; the asynchronous face awaits what it returns, if it can be."""
+    """Call a function of the user; the asynchronous API awaits an awaitable result."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...] = ()
 
 
 class Cost(msgspec.Struct):
-    """What was asked of the services: requests sent, rows carried, bytes of their values."""
+    """The work of the services: requests sent, rows transferred, bytes of their values."""
 
     requests: int = 0
     entities: int = 0

@@ -1,7 +1,7 @@
-"""What an endpoint can do: order, ranges, queues and blobs. Known from its address, not probed.
+"""What an endpoint supports: order, ranges, queues and blobs. Derived from its address, not probed.
 
-Table Storage, Azurite and Partita sort their answers by partition key and row key. Cosmos DB does
-not, and has neither queues nor blobs behind the same connection string.
+Table Storage, Azurite and Partita return rows sorted by partition key and row key. Cosmos DB does
+not, and its connection string gives access to neither queues nor blobs.
 """
 
 from urllib.parse import urlsplit
@@ -16,26 +16,26 @@ COSMOS_NAME = "Cosmos DB"
 
 
 class Capabilities(msgspec.Struct, frozen=True):
-    """What may be asked of an endpoint; whoever needs more says so before the first request."""
+    """What an endpoint supports; a missing capability is an error before the first request."""
 
     is_ordered: bool = True
-    """Answers come sorted by partition key and row key."""
+    """Whether rows are returned sorted by partition key and row key."""
     has_ranges: bool = True
-    """A comparison of keys reads that range, and no more."""
+    """Whether a comparison of keys reads only that range."""
     has_queues: bool = True
     has_blobs: bool = True
     has_signatures: bool = True
-    """Whoever holds a shared access signature is known to be kept inside its range of keys."""
+    """Whether shared access signatures are known to be restricted to their range of keys."""
     name: str = "Table Storage"
 
     def require_ordered(self, what: str) -> None:
-        """Refuse what means nothing without order: `what` is the subject of the sentence."""
+        """Raise if the endpoint returns rows unordered; `what` names the caller in the error."""
         if not self.is_ordered:
             raise NotOrderedError(
                 "NotOrdered",
-                f"{what} needs answers in the order of their keys, and {self.name} gives none.",
+                f"{what} requires rows in key order, which {self.name} does not provide.",
                 facts={"endpoint": self.name},
-                hint="Read all that match and sort them, or use an endpoint that sorts: "
+                hint="Read all matching entities and sort them, or use an endpoint that sorts: "
                 "Azure Table Storage, Azurite or Partita.",
             )
 
@@ -52,13 +52,13 @@ class Capabilities(msgspec.Struct, frozen=True):
             raise self._absent(what, "shared access signatures for ranges of keys", "")
 
     def _absent(self, what: str, kind: str, member: str) -> NotSupportedError:
-        # One credential is for all endpoints of a string: one of Cosmos DB opens no queue.
-        hint = "Keep what needs them in a storage account of its own, with a connect() of its own."
+        # A connection string has one credential for all endpoints; Cosmos DB has no queues.
+        hint = "Connect to a separate storage account with another connect() for this."
         if self.name != COSMOS_NAME:
-            hint = f"Connect with a string that names them too ({member}=...)."
+            hint = f"Add {member}=... to the connection string."
         return NotSupportedError(
             "ServiceAbsent",
-            f"{what} needs {kind}, and {self.name} as it was connected has none.",
+            f"{what} requires {kind}, which this connection to {self.name} does not provide.",
             facts={"endpoint": self.name},
             hint=hint,
         )
@@ -76,7 +76,7 @@ COSMOS = Capabilities(
 
 
 def capabilities_of(endpoint: str) -> Capabilities:
-    """Tell what the service behind a table endpoint can do.
+    """Return what the service at a table endpoint supports.
 
     >>> capabilities_of("https://contoso.table.cosmos.azure.com:443/").is_ordered
     False

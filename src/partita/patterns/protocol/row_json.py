@@ -1,7 +1,7 @@
-"""Row ↔ the JSON of the table protocol, with every type kept to the bit. Pure.
+"""Conversion between rows and the JSON of the table protocol, without loss. Pure.
 
-Types are always said, since JSON knows only one kind of number. Moments go as text: Python keeps
-six digits of a second, the service seven.
+Types are always annotated, because JSON has only one kind of number. Times are kept as text:
+Python stores six digits of a second, the service seven.
 """
 
 import base64
@@ -34,20 +34,20 @@ Members = Mapping[str, Any]
 """The members of a JSON object."""
 
 MISREAD = (AttributeError, KeyError, TypeError, ValueError)
-"""What reading raises for an answer that no table service gives."""
+"""The exceptions that reading an invalid answer raises."""
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Foreign(msgspec.Struct, frozen=True):
-    """A value of a type that is not known here: it goes back as it came."""
+    """A value of an unknown type: written back as it was read."""
 
     annotation: str
     stored: object
 
 
 def row_path(key: RowKey) -> str:
-    """Return what stands behind the name of the table in the address of a row.
+    """Return the part of a row's address that follows the table name.
 
     >>> row_path(RowKey("O'Neil", "1"))
     "(PartitionKey='O%27%27Neil',RowKey='1')"
@@ -60,7 +60,7 @@ def _in_address(key: str) -> str:
 
 
 def print_row(row: Row) -> str:
-    """Return the body that carries a row, in ASCII.
+    """Return the request body of a row, in ASCII.
 
     >>> print_row(Row(RowKey("Sales", "1"), {"Age": 7}))
     '{"PartitionKey":"Sales","RowKey":"1","Age@odata.type":"Edm.Int64","Age":"7"}'
@@ -79,7 +79,7 @@ def print_row(row: Row) -> str:
 
 def _stored(name: str, value: Value | Foreign) -> tuple[str | None, object]:  # noqa: PLR0911 - one switch
     if isinstance(value, str):
-        return None, str.__str__(value)  # of a member of an Enum, not its name
+        return None, str.__str__(value)  # str() of an Enum member would return its name
     if isinstance(value, bool):
         return None, bool(value)
     if isinstance(value, int):
@@ -107,14 +107,11 @@ def _not_finite(value: float) -> str:
 
 
 def read_row(members: Members) -> Row:
-    """Return the row that a service answered.
-
-    Whatever is wrong with the answer is one of `MISREAD`.
-    """
+    """Return the row of an answer; an invalid answer raises one of `MISREAD`."""
     properties: dict[str, Value] = {}
     for name, stored in members.items():
         if stored is None or name in _NO_PROPERTIES or "." in name:
-            continue  # null: selected, but not there; a dot: an annotation
+            continue  # null: selected but absent; a dot: an annotation
         annotation = members.get(name + TYPE_SUFFIX)
         if annotation is None:
             properties[name] = _plain(stored)
@@ -131,12 +128,12 @@ def read_row(members: Members) -> Row:
 
 
 def unreadable() -> UnavailableError:
-    """Return what to raise for an answer that no table service gives."""
+    """Return the error for an answer that is not one of a table service."""
     return UnavailableError(
         "AnswerUnreadable",
-        "What was answered is not an answer of a table service.",
-        hint="Look at the address: another server may listen there. A write may have been"
-        " performed: read before you repeat it.",
+        "The answer is not one of a table service.",
+        hint="Check the address: another server may listen there. A write may have been"
+        " performed: read before repeating it.",
     )
 
 
@@ -145,7 +142,7 @@ _NO_PROPERTIES = frozenset({*KEYS, "Timestamp"})
 
 def _text(stored: object) -> str:
     if not isinstance(stored, str):
-        raise TypeError("text was expected")
+        raise TypeError("expected text")
     return stored
 
 
@@ -154,7 +151,7 @@ def _plain(stored: object) -> Value:
         return Int32(stored) if INT32_MIN <= stored <= INT32_MAX else stored
     if isinstance(stored, str | bool | float):
         return stored
-    raise TypeError("an object or a list is no value of a property")
+    raise TypeError("an object or a list is not a property value")
 
 
 def _truth(stored: object) -> bool:

@@ -1,4 +1,4 @@
-"""Texts that are longer than a property may be: cut over several properties of one row."""
+"""Texts longer than one property can hold, split over several properties of one row."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ from partita.patterns.protocol.values import Value
 from partita.tables import limits
 
 CHUNK_CHARACTERS = limits.PROPERTY_BYTES_MAX // 4
-"""Characters of a piece: even if each takes two UTF-16 units, it fits into a property."""
+"""Characters per piece: a piece fits even if each character takes two UTF-16 units."""
 
 
 def cut(name: str, text: str) -> dict[str, Value]:
@@ -23,7 +23,7 @@ def cut(name: str, text: str) -> dict[str, Value]:
 
 
 def join(name: str, properties: Mapping[str, Value]) -> str:
-    """Return the text that `cut` cut."""
+    """Return the text that `cut` split."""
     pieces: list[str] = []
     while isinstance(piece := properties.get(f"{name}{len(pieces)}"), str):
         pieces.append(piece)

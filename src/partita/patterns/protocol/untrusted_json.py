@@ -1,4 +1,4 @@
-"""JSON that a stranger may have written: whatever is wrong with it is one kind of error."""
+"""JSON from an untrusted source: every defect raises the same error."""
 
 from typing import TypeVar
 
@@ -8,13 +8,13 @@ T = TypeVar("T")
 
 
 def decode(text: str | bytes, kind: type[T]) -> T:
-    """Read a value of a type; raises msgspec.DecodeError and nothing else.
+    """Decode a value of a type; the only exception is msgspec.DecodeError.
 
     >>> decode("[1, 2]", list[int])
     [1, 2]
     """
     try:
         return msgspec.json.decode(text, type=kind)
-    except (UnicodeError, RecursionError) as error:  # half of a surrogate pair; a thousand brackets
-        message = "JSON is malformed: it is no text, or too deep."
+    except (UnicodeError, RecursionError) as error:  # a lone surrogate; a thousand brackets
+        message = "JSON is malformed: not valid Unicode, or nested too deeply."
         raise msgspec.DecodeError(message) from error

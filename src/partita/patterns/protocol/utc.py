@@ -1,4 +1,4 @@
-"""Moments in UTC: what the clock says, and what callers hand in. Pure."""
+"""Times in UTC: the current time of a clock, and times given by callers. Pure."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -13,16 +13,16 @@ def utc_now(clock: Clock) -> datetime:
 
 
 def in_utc(moment: datetime, what: str) -> datetime:
-    """Return a moment in UTC; one without a zone is refused. `what` names it in the error."""
+    """Return a time in UTC; raise if it has no time zone. `what` names it in the error."""
     if moment.utcoffset() is None:
         raise InvalidPropertyError(
             "NaiveDatetime",
-            f"{what} names no time zone.",
-            hint="Give it one: datetime(..., tzinfo=UTC).",
+            f"{what} has no time zone.",
+            hint="Add one: datetime(..., tzinfo=UTC).",
         )
     try:
         return moment.astimezone(UTC)
     except OverflowError as error:
         raise InvalidPropertyError(
-            "OutOfRangeInput", f"{what} is outside of the years 1 to 9999 in UTC."
+            "OutOfRangeInput", f"{what} is outside the years 1 to 9999 in UTC."
         ) from error

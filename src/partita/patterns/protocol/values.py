@@ -1,7 +1,7 @@
-"""What a property can hold, and a row: one stored entity as the service knows it.
+"""Property values and rows: one stored entity as the service represents it.
 
-A row is below the typed layer: two keys, properties by their stored names, an etag. The typed
-layer turns entities into one or several rows and back (`rows.py`).
+A row has two keys, properties by their stored names, and an etag. `writing/rows.py` converts
+typed entities to one or several rows and back.
 """
 
 from datetime import UTC, datetime
@@ -14,18 +14,19 @@ from partita.tables.edm import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN
 
 
 class Int32(int):
-    """A number stored as Edm.Int32; every other int is stored as Edm.Int64.
+    """An int stored as Edm.Int32; every other int is stored as Edm.Int64.
 
-    `Annotated[int, Int32]` declares a field of this type that type checkers see as an int.
+    `Annotated[int, Int32]` declares a field of this type that type checkers treat as an int.
     """
 
     __slots__ = ()
 
 
 class Instant(datetime):
-    """A moment read from the service, with the text it came in: seven digits of a second.
+    """A time read from the service, with its original text.
 
-    Python keeps six of them. Written back unchanged, it goes back as that text, to the digit.
+    The service stores seven digits of a second, Python six. Written back unchanged, the original
+    text is sent, so that no digit is lost.
     """
 
     text: str
@@ -38,7 +39,7 @@ class Instant(datetime):
 
     @classmethod
     def read(cls, text: str) -> "Instant":
-        """Read a moment as the service writes it; without a zone it is meant in UTC."""
+        """Parse a time as the service formats it; without a time zone it is in UTC."""
         moment = cls.fromisoformat(text)
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
@@ -47,18 +48,18 @@ class Instant(datetime):
 
 
 Value = str | bytes | bool | int | float | datetime | UUID
-"""What a property holds. None is never stored: an absent property is None."""
+"""The value of a property. None is never stored: it means that the property is absent."""
 
 
 class RowKey(msgspec.Struct, frozen=True, order=True, gc=False):
-    """The two keys of a row, in their order."""
+    """The partition key and row key of a row; instances sort in key order."""
 
     partition: str
     row: str
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A stored entity; `properties` without keys, etag and timestamp."""
+    """A stored entity; `properties` excludes keys, etag and timestamp."""
 
     key: RowKey
     properties: dict[str, Value]
@@ -67,28 +68,28 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def text_of_moment(name: str, moment: datetime) -> str:
-    """Print a moment as the service stores it; one that was read goes back as it came."""
+    """Format a time as the service stores it; an Instant keeps the text it was read from."""
     if isinstance(moment, Instant) and hasattr(moment, "text"):
         return moment.text
     if moment.tzinfo is None:
         raise InvalidPropertyError(
             "NaiveDatetime",
-            f"The moment in {name!r} has no zone, so that it names none.",
+            f"The datetime in {name!r} has no time zone.",
             facts={"property": name},
-            hint="Make it with a zone: datetime(..., tzinfo=UTC).",
+            hint="Add one: datetime(..., tzinfo=UTC).",
         )
     try:
         return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
     except OverflowError as error:
         raise InvalidPropertyError(
             "PropertyOutOfRange",
-            f"The moment in {name!r} is not within 1601 to 9999.",
+            f"The datetime in {name!r} is not within the years 1601 to 9999.",
             facts={"property": name},
         ) from error
 
 
 def check_integer(name: str, value: int) -> None:
-    """Raise for an integer that its stored type cannot hold."""
+    """Raise if an integer does not fit into its stored type."""
     is_short = isinstance(value, Int32)
     lower, upper = (INT32_MIN, INT32_MAX) if is_short else (INT64_MIN, INT64_MAX)
     if not lower <= value <= upper:
@@ -96,19 +97,19 @@ def check_integer(name: str, value: int) -> None:
             "PropertyOutOfRange",
             f"The number in {name!r} does not fit in {32 if is_short else 64} bits.",
             facts={"property": name},
-            hint="Keep it as a Decimal or as text.",
+            hint="Store it as a Decimal or as text.",
         )
 
 
 def measure(row: Row) -> int:
-    """Return how many bytes the service counts for a row (limit: 1 MiB).
+    """Return the size of a row in bytes as the service counts it (limit: 1 MiB).
 
     >>> measure(Row(RowKey("a", "b"), {"Age": 7}))
     30
     """
     size = 4 + 2 * (_units(row.key.partition) + _units(row.key.row))
     for name, value in row.properties.items():
-        # One flat loop: every row that is sent or received passes here.
+        # A single flat loop, because this runs for every row that is sent or received.
         size += 8 + 2 * (len(name) if name.isascii() else _units(name))
         if type(value) is str:
             size += 4 + 2 * (len(value) if value.isascii() else _units(value))

@@ -1,4 +1,4 @@
-"""How many bytes an operation takes in the body of an entity group transaction. Pure."""
+"""The size of an operation in the body of an entity group transaction. Pure."""
 
 import json
 from datetime import datetime
@@ -11,20 +11,20 @@ from partita.patterns.protocol.row_json import Foreign
 from partita.patterns.protocol.values import Value
 
 ENVELOPE_BYTES = 512
-"""The outer boundaries of a batch and the head of its change set (measured: 300)."""
+"""The outer boundaries of a batch and the headers of its change set (measured: 300)."""
 OPERATION_BYTES = 1024
-"""Boundary, request line and headers of one operation, its host included (measured: 500)."""
+"""Boundary, request line and headers of one operation, including the host (measured: 500)."""
 MEMBER_BYTES = 40
-"""Quotes, commas and the type annotation of one property (measured: 37 at most)."""
-_LONGEST = 32
-"""The text of a number, a truth value or a time in quotes."""
+"""Quotes, commas and the type annotation of one property (measured: at most 37)."""
+_SCALAR_BYTES = 32
+"""The text of a number, a bool or a time in quotes."""
 
 
 def wire_bytes(operation: RowOperation) -> int:
-    """Return how many bytes an operation takes in a batch at most.
+    """Return the maximum size of an operation in a batch.
 
-    Reckoned for the most talkative client: JSON in ASCII, every property with its type, keys in
-    the address and in the body.
+    Assumes the most verbose encoding: JSON in ASCII, every property with its type, keys in both
+    address and body.
     """
     row = operation.row
     size = OPERATION_BYTES + len(operation.etag)
@@ -49,7 +49,7 @@ def _value_bytes(value: Value | Foreign) -> int:
     if isinstance(value, bytes):
         return 2 + (len(value) + 2) // 3 * 4
     if isinstance(value, bool | int | float | datetime):
-        return _LONGEST
+        return _SCALAR_BYTES
     if isinstance(value, UUID):
         return 38
     return len(value.annotation) + len(json.dumps(value.stored))

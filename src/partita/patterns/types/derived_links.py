@@ -95,13 +95,15 @@ def link(owner: EntityType[Any], field: Field, source: EntityType[Any]) -> None:
         _check_count(owner, field, marker)
     before = owner.sources.get(field.name)
     for each in {id(model): model for model in (before, source) if model is not None}.values():
-        each.dependents[:] = [
-            dependent
-            for dependent in each.dependents
-            if not (_is_same(dependent.owner, owner) and dependent.field.name == field.name)
-        ]
+        each.declare(
+            dependents=[
+                dependent
+                for dependent in each.dependents
+                if not (_is_same(dependent.owner, owner) and dependent.field.name == field.name)
+            ]
+        )
     owner.sources[field.name] = source
-    source.dependents.append(Dependent(owner, field, marker))
+    source.declare(dependents=(*source.dependents, Dependent(owner, field, marker)))
 
 
 def _is_same(one: EntityType[Any], other: EntityType[Any]) -> bool:

@@ -1,13 +1,13 @@
-"""EntityType: everything that is known of one entity class.
+"""EntityType: the definition of one entity class.
 
-A type is made by `@entity` and does not change afterwards, except for what is declared later and
-elsewhere: indexes, upcasters, types derived from it, and fields of other types that follow it.
+A type is made by `@entity`. What is declared later and elsewhere (indexes, views, upcasters,
+derived types, derived fields of other types) is added to it; everything else is fixed.
 """
 
 import copy
 import string
-from collections.abc import Callable, Iterator, Mapping, Set
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
@@ -68,8 +68,24 @@ class Dependent(msgspec.Struct, frozen=True):
         return f"{self.owner.name}.{self.field.name}"
 
 
+class Followers(msgspec.Struct, frozen=True):
+    """Everything that must be updated when an entity of one type changes."""
+
+    indexes: tuple[Any, ...]
+    """The indexes of the type and of the types it is derived from."""
+    views: tuple[Any, ...]
+    """The views of the type and of the types it is derived from."""
+    dependents: tuple[Dependent, ...]
+    """The derived fields of other types that read this type or a type it is derived from."""
+    is_plain: bool
+    """Whether an entity is one row without followers, derived fields and blobs."""
+
+
 class EntityType(Generic[T]):
-    """One entity class: keys, fields, version, and what belongs to it."""
+    """One entity class: its keys, fields and version, and its indexes, views and relatives."""
+
+    _declarations: ClassVar[int] = 0
+    """Counts the calls of `declare` for all types; older answers of `followers` are stale."""
 
     def __init__(
         self,
@@ -89,11 +105,11 @@ class EntityType(Generic[T]):
         self.is_abstract = declaration.is_abstract
         self.parent = parent
         self.children: list[EntityType[Any]] = []
-        self.indexes: list[Any] = []
-        self.views: list[Any] = []
-        self.dependents: list[Dependent] = []
+        self.indexes: tuple[Any, ...] = ()
+        self.views: tuple[Any, ...] = ()
+        self.dependents: tuple[Dependent, ...] = ()
         self.sources: dict[str, EntityType[Any]] = {}
-        """The types that derived fields follow, as far as these are defined."""
+        """The source types of the derived fields, by field, as far as they are defined."""
         self.upcasters: dict[int, Upcaster] = {}
         self._shape = shape
         _check_declaration(declaration)
@@ -106,15 +122,13 @@ class EntityType(Generic[T]):
         self.derived_fields = tuple(
             (field, field.derived) for field in self.fields.values() if field.derived is not None
         )
-        """The fields that are kept from other entities, with their markers."""
+        """The fields that are computed from other entities, with their markers."""
+        self.key_fields = tuple(dict.fromkeys(self.partition.fields + self.row.fields))
+        """The fields of both keys, in the order of the templates."""
         self._by_property = {
             name: field for field in self.fields.values() for name in field.property_names
         }
-
-    @property
-    def key_fields(self) -> tuple[str, ...]:
-        """The fields of both keys, in their order there."""
-        return tuple(dict.fromkeys(self.partition.fields + self.row.fields))
+        self._followers: tuple[int, Followers] | None = None
 
     def field_of(self, stored_name: str) -> Field | None:
         """Return the field that a property belongs to; None if the type does not know it."""
@@ -174,29 +188,57 @@ class EntityType(Generic[T]):
         for child in self.children:
             yield from child.family()
 
-    def watchers(self) -> Iterator[Dependent]:
-        """Yield the derived fields that follow entities of this type, or of one above it."""
-        for each in self.lineage():
-            yield from each.dependents
+    def declare(
+        self,
+        *,
+        indexes: Iterable[Any] | None = None,
+        views: Iterable[Any] | None = None,
+        dependents: Iterable[Dependent] | None = None,
+    ) -> None:
+        """Replace the indexes, views or dependents of this type."""
+        if indexes is not None:
+            self.indexes = tuple(indexes)
+        if views is not None:
+            self.views = tuple(views)
+        if dependents is not None:
+            self.dependents = tuple(dependents)
+        EntityType._declarations += 1
 
-    def all_views(self) -> list[Any]:
-        """Return the views that follow this type or one that it is derived from."""
-        return [view for each in self.lineage() for view in each.views]
+    @property
+    def followers(self) -> Followers:
+        """What must be updated when an entity changes; computed again after a declaration."""
+        if self._followers is None or self._followers[0] != EntityType._declarations:
+            # Read the count first: a declaration in another thread makes the answer stale.
+            count = EntityType._declarations
+            self._followers = (count, self._find_followers())
+        return self._followers[1]
+
+    def _find_followers(self) -> Followers:
+        lineage = tuple(self.lineage())
+        indexes = tuple(index for each in lineage for index in each.indexes)
+        views = tuple(view for each in lineage for view in each.views)
+        dependents = tuple(dependent for each in lineage for dependent in each.dependents)
+        is_plain = not (
+            self.is_wide
+            or indexes
+            or views
+            or dependents
+            or any(field.derived or field.is_in_blob for field in self.fields.values())
+        )
+        return Followers(indexes, views, dependents, is_plain)
 
     @property
     def is_plain(self) -> bool:
-        """Whether an entity is one row that nothing follows and that follows nothing."""
-        return not (
-            self.is_wide
-            or self.all_indexes()
-            or self.all_views()
-            or any(True for _ in self.watchers())
-            or any(field.derived or field.is_in_blob for field in self.fields.values())
-        )
+        return self.followers.is_plain
 
-    def all_indexes(self) -> list[Any]:
-        """Return the indexes of this type and of those that it is derived from."""
-        return [index for each in self.lineage() for index in each.indexes]
+    def watchers(self) -> tuple[Dependent, ...]:
+        return self.followers.dependents
+
+    def all_views(self) -> tuple[Any, ...]:
+        return self.followers.views
+
+    def all_indexes(self) -> tuple[Any, ...]:
+        return self.followers.indexes
 
     def in_table(self, table: str) -> "EntityType[T]":
         """Return this type as it lies in another table, for tables by period."""
@@ -211,7 +253,7 @@ class EntityType(Generic[T]):
         """Yield the types that a change or a read of this one may touch."""
         yield from self.lineage()
         yield from self.family()
-        yield from (dependent.owner for dependent in self.watchers())
+        yield from (dependent.owner for dependent in self.followers.dependents)
         yield from (self.source_of(field) for field in self.fields.values() if field.derived)
 
     def source_of(self, field: Field) -> "EntityType[Any]":

@@ -67,25 +67,16 @@ class Index(Generic[T_contra]):
         """The fields that a copy holds besides those of its keys."""
         self.condition = condition
         self.is_local = table == owner.table and partition.text == owner.partition.text
-
-    @property
-    def key_fields(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(self.partition.fields + self.row.fields))
+        self.key_fields = tuple(dict.fromkeys(partition.fields + row.fields))
+        stored = frozenset({*self.key_fields, *copied})
+        self.needed_fields = stored if condition is None else frozenset(owner.fields)
+        """The fields whose change changes a copy: all of them if a condition reads the entity."""
+        self._has_all_fields = stored.issuperset(owner.fields)
 
     @property
     def is_complete(self) -> bool:
-        """Tell whether a copy holds the whole entity: of a type below the owner it does not."""
-        return not self.owner.children and set(self.owner.fields) <= {
-            *self.key_fields,
-            *self.copied,
-        }
-
-    @property
-    def needed_fields(self) -> frozenset[str]:
-        """The fields whose change changes a copy: any, if a condition looks at them."""
-        if self.condition is not None:
-            return frozenset(self.owner.fields)
-        return frozenset({*self.key_fields, *self.copied})
+        """Whether a copy holds the whole entity; of a type derived from the owner it does not."""
+        return self._has_all_fields and not self.owner.children
 
     def key(self, values: Mapping[str, Any]) -> RowKey | None:
         """Return where the copy lies; None if the index leaves this entity out."""
@@ -133,14 +124,8 @@ class ListIndex(Generic[T_contra]):
         self.container = container
         here = table == owner.table and partition.text == owner.partition.text
         self.is_local = here and storage in (Storage.ROWS, Storage.PARTITION)
-
-    @property
-    def key_fields(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(self.partition.fields + self.row.fields))
-
-    @property
-    def needed_fields(self) -> frozenset[str]:
-        return frozenset(self.key_fields)
+        self.key_fields = tuple(dict.fromkeys(partition.fields + row.fields))
+        self.needed_fields = frozenset(self.key_fields)
 
     def key(self, values: Mapping[str, Any]) -> RowKey | None:
         """Return the key of the list; None if the index leaves this entity out."""
@@ -410,13 +395,13 @@ def _register(made: AnyIndex) -> None:
     relatives = [each for relative in _family_of(owner) for each in relative.indexes]
     if any(each.name == made.name for each in relatives):
         raise _refused(made, "There is an index of this name.", "Give it another: name=...")
-    if sum(each.is_local for each in owner.all_indexes()) >= INDEXES_MAX:
+    if sum(each.is_local for each in owner.followers.indexes) >= INDEXES_MAX:
         raise _refused(
             made,
             f"A type can have {INDEXES_MAX} indexes in its own partition.",
             "Give this one another partition or table.",
         )
-    owner.indexes.append(made)
+    owner.declare(indexes=(*owner.indexes, made))
 
 
 def _refused(made: AnyIndex, message: str, hint: str) -> DefinitionError:

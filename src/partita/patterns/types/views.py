@@ -38,7 +38,7 @@ def view(cls: type[Any], *, name: str | None = None) -> Callable[[F], F]:
                 f"{model.name} has a view {own!r} already.",
                 hint="Give it another name: @view(..., name=...).",
             )
-        model.views.append(View(own, function))
+        model.declare(views=(*model.views, View(own, function)))
         return function
 
     return register
