@@ -43,13 +43,13 @@ from partita.reliable.collections.indexes import Index, IndexFunction
 from partita.reliable.collections.queue import ReliableQueue as AsyncQueue
 from partita.reliable.collections.retry import Backoff, Committed
 from partita.reliable.collections.snapshot import Snapshot as AsyncSnapshot
-from partita.reliable.collections.transaction import Status
+from partita.reliable.collections.transaction import Status, origin
 from partita.reliable.collections.transaction import Transaction as AsyncTransaction
-from partita.reliable.collections.unclosed import origin
 from partita.reliable.loop_thread import Ask, LoopThread, refuse_running_loop
 from partita.reliable.manager.backup import Folder, Restored
 from partita.reliable.manager.backup import RestoreContext as AsyncRestoreContext
-from partita.reliable.manager.state_manager import CHECKPOINT_BYTES, Opened
+from partita.reliable.manager.housekeeping import CHECKPOINT_BYTES
+from partita.reliable.manager.open_collections import Opened
 from partita.reliable.manager.state_manager import StateManager as AsyncStateManager
 from partita.reliable.opening import Durability
 from partita.reliable.state.locks import LockMode

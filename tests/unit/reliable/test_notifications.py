@@ -260,7 +260,7 @@ async def test_a_checkpoint_does_not_hide_what_the_log_still_holds(state: StateM
     async def another_replica_needs_all() -> int:
         return 1
 
-    state.purge_limit = another_replica_needs_all
+    state.checkpoint_writer.purge_limit = another_replica_needs_all
     users = await users_of(state)
     await put(state, users, ada=1)
     await put(state, users, ada=2)

@@ -742,7 +742,7 @@ class TestManyRecordsBesideASnapshot:
         self, state: StateManager
     ) -> None:
         numbers = await state.dictionary("numbers", key=int, value=int)
-        state._house.cancel()  # type: ignore[union-attr]
+        state._housekeeping.task.cancel()  # type: ignore[union-attr]
         async with state.snapshot() as snapshot:
             for first in range(0, 3_000, 100):
                 async with state.transaction() as tx:

@@ -7,7 +7,8 @@ import pytest
 from partita.clock import ManualClock
 from partita.errors import KeyNotFoundError, UsageError
 from partita.reliable import MISSING, ReliableDictionary
-from partita.reliable.manager.state_manager import HOUSEKEEPING_SECONDS, StateManager
+from partita.reliable.manager.housekeeping import HOUSEKEEPING_SECONDS
+from partita.reliable.manager.state_manager import StateManager
 from unit.reliable.states import Machine, User, a_state, simulate
 
 Sessions = ReliableDictionary[str, User]
@@ -169,7 +170,7 @@ class TestSweeping:
         clock.advance(60)
         async with state.snapshot() as snapshot:
             assert await sessions.count(snapshot) == 1_202  # until they are swept
-        await state._sweep()
+        await state._housekeeping.sweep()
 
         async with state.snapshot() as snapshot:
             assert await sessions.count(snapshot) == 1
@@ -182,7 +183,7 @@ class TestSweeping:
         async with state.transaction() as tx:
             await sessions.set(tx, "ada", EVE)
         clock.advance(1)
-        await state._sweep()
+        await state._housekeeping.sweep()
 
         async with state.snapshot() as snapshot:
             assert await sessions.get(snapshot, "ada") == EVE
@@ -196,7 +197,7 @@ class TestSweeping:
         async with state.transaction() as tx:
             await sessions.set(tx, "ada", ADA)
         clock.advance(60)
-        await state._sweep()
+        await state._housekeeping.sweep()
 
         assert not sessions.indexes["email"].collection.rows.values
 
@@ -207,7 +208,7 @@ class TestSweeping:
         machine.advance(60)
         async with machine.open() as state:
             sessions = await state.dictionary("sessions", key=str, value=User)
-            await state._sweep()
+            await state._housekeeping.sweep()
             async with state.snapshot() as snapshot:
                 assert await sessions.count(snapshot) == 0
 
@@ -225,7 +226,7 @@ class TestSweeping:
                     assert [key async for key in sessions.keys(late)] == ["ada"]
                     assert await sessions.get(late, "short", None) is None
                     assert (await sessions.count(early), await sessions.count(late)) == (2, 2)
-                    await state._sweep()
+                    await state._housekeeping.sweep()
 
     def test_a_sweep_that_could_not_lock_is_made_up_for(self) -> None:
         async def scenario(state: StateManager) -> list[int]:

@@ -21,11 +21,12 @@ from partita.errors import (
     PartitaError,
     UnavailableError,
 )
-from partita.reliable.state.records import NO_HASH, decode_record
+from partita.reliable.state.records import NO_HASH, Tip, decode_record
 from partita.reliable.state.state import State
 from partita.reliable.storage.backup_chain import (
     HEAD,
     Backup,
+    backup_tip,
     continued,
     find_newest,
     list_numbers,
@@ -34,7 +35,6 @@ from partita.reliable.storage.backup_chain import (
     read_chain,
     read_records,
     sha256_of,
-    tip_after,
     write_manifest,
 )
 from partita.reliable.storage.checkpoint import (
@@ -54,7 +54,6 @@ from partita.reliable.storage.disk import Disk
 from partita.reliable.storage.local_log import LocalLog
 from partita.reliable.storage.log import Log
 from partita.reliable.storage.os_disk import OsDisk
-from partita.reliable.storage.segment import Tip
 from partita.ticks import Clock
 
 __all__ = [
@@ -314,7 +313,7 @@ async def _new_records(
     log: Log, newest: Backup, last: Tip, progress: Progress | None
 ) -> AsyncIterator[bytes]:
     """Yield the records after a backup up to one, each seen to continue the one before."""
-    tip = tip_after(newest)
+    tip = backup_tip(newest)
     total = last.sequence - tip.sequence
     found = log.read_from(tip.sequence + 1)
     try:

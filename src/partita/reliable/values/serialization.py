@@ -9,6 +9,7 @@ upcasts when they are read; fields that this code does not know survive when it 
 """
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
@@ -31,6 +32,7 @@ from partita.reliable.values.value_shape import Outline, encode_plain, merge_int
 
 __all__ = [
     "Schema",
+    "ValueCache",
     "ValueCodec",
     "check_frozen",
     "decode_result",
@@ -43,10 +45,38 @@ __all__ = [
 
 V = TypeVar("V")
 
+CACHED_ROWS_MAX = 65_536
+"""Decoded values that one dictionary keeps beside their bytes."""
 _HAS_EXPIRY = 0x8000
 _ordered = msgspec.msgpack.Encoder(order="deterministic", enc_hook=written)
 _unordered = msgspec.msgpack.Encoder(enc_hook=written)
 _plain = msgspec.msgpack.Decoder()
+
+
+class ValueCache(Generic[V]):
+    """Decoded values by encoded key, each with the bytes that it was decoded from."""
+
+    def __init__(self) -> None:
+        self._values: dict[bytes, tuple[bytes, V]] = {}
+
+    def find(self, key: bytes, stored: bytes) -> tuple[bytes, V] | None:
+        """Return the bytes and their value; None if these bytes are not cached."""
+        cached = self._values.get(key)
+        return cached if cached is not None and cached[0] is stored else None
+
+    def put(self, key: bytes, stored: bytes, value: V) -> None:
+        """Keep a value; a full cache drops the older half."""
+        values = self._values
+        if len(values) >= CACHED_ROWS_MAX and key not in values:
+            for oldest in list(islice(values, CACHED_ROWS_MAX // 2)):
+                del values[oldest]
+        values[key] = (stored, value)
+
+    def discard(self, key: bytes) -> None:
+        self._values.pop(key, None)
+
+    def clear(self) -> None:
+        self._values.clear()
 
 
 class ValueCodec(Generic[V]):
