@@ -285,7 +285,7 @@ class TestMemory:
     async def test_items_that_others_took_are_forgotten_where_nobody_takes(self) -> None:
         async with a_state(ManualClock()) as state:
             jobs = await state.concurrent_queue("jobs", value=int)
-            other = type(jobs)(state, jobs.collection, values=jobs._values)
+            other = type(jobs)(state, jobs.collection, values=jobs.codec)
             jobs.collection.watchers.append(other.watch)
             for number in range(5_000):
                 async with state.transaction() as tx:

@@ -787,7 +787,7 @@ class TestManyRecordsBesideASnapshot:
                 await queue.dequeue_many(tx, 999)
             # As on a replica that opens the queue, or becomes primary, after that.
             opened: ReliableQueue[int] = ReliableQueue(
-                state, queue.collection, values=queue._values
+                state, queue.collection, values=queue.codec
             )
             monkeypatch.setattr(Rows, "between", counted)
             for expected in (999, None):
@@ -796,7 +796,7 @@ class TestManyRecordsBesideASnapshot:
                         assert await one.peek(tx) == expected
                 async with state.transaction() as tx:
                     assert await queue.dequeue(tx) == expected
-                opened = ReliableQueue(state, queue.collection, values=queue._values)
+                opened = ReliableQueue(state, queue.collection, values=queue.codec)
 
         assert looked <= 6
 
