@@ -19,11 +19,12 @@ from partita.errors import (
     StoreStoppedError,
     UsageError,
 )
+from partita.reliable.state.records import FRAME_START
 from partita.reliable.storage.disk import Disk
 from partita.reliable.storage.local_log import MARKS_BYTES_MAX, MARKS_FILE, Durability, LocalLog
 from partita.reliable.storage.log import Log
 from partita.reliable.storage.os_disk import OsDisk
-from partita.reliable.storage.segment import FRAME_START, HEADING_BYTES, MARK_BYTES
+from partita.reliable.storage.segment import HEADING_BYTES, MARK_BYTES
 from partita.simulation.disk import Drop, SimDisk, Sync
 
 

@@ -26,6 +26,7 @@ from partita.errors import PartitaError
 from partita.reliable import ReliableDictionary, Transaction
 from partita.reliable.collections.committer import Committer, Pending
 from partita.reliable.manager.backup import restore
+from partita.reliable.manager.housekeeping import CheckpointWriter
 from partita.reliable.manager.state_manager import StateManager
 from partita.reliable.opening import open_local
 from partita.reliable.state.records import FORMAT, Entry, Record, encode_record, record_hash
@@ -436,13 +437,13 @@ def test_a_checkpoint_that_outlives_its_records_is_found_out(
 def test_a_log_that_is_cut_before_its_checkpoint_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def cut_first(state: StateManager) -> int:
-        state._log_bytes = 0
-        await state.log.truncate(state.sequence + 1)
-        return (await state.checkpoints.write(state.state)).sequence
+    async def cut_first(writer: CheckpointWriter) -> int:
+        writer._progress.bytes_since_checkpoint = 0
+        await writer._log.truncate(writer._core.state.sequence + 1)
+        return (await writer._checkpoints.write(writer._core.state)).sequence
 
     with monkeypatch.context() as broken:
-        broken.setattr(StateManager, "checkpoint", cut_first)
+        broken.setattr(CheckpointWriter, "write", cut_first)
         run = a_run()
 
     wrong = Examination(run, thorough=NEVER).everywhere(["lost"], step=2)

@@ -20,9 +20,8 @@ from partita.patterns.writing import index_rows as copies
 from partita.patterns.writing import outbox_entry as outbox
 from partita.patterns.writing.context import IndexState, OutboxReference
 from partita.reliable.state import records
-from partita.reliable.state.records import NO_HASH, Entry, Put, Record
+from partita.reliable.state.records import NO_HASH, Entry, Put, Record, Tip
 from partita.reliable.storage import backup_chain, checkpoint, segment
-from partita.reliable.storage.segment import Tip
 from partita.reliable.values.serialization import ValueCodec
 from partita.shards.catalog import global_catalog, local_catalog
 from partita.shards.connections.validation import LOCK_CLASS, enter_sql
@@ -69,7 +68,7 @@ def test_the_sizes_of_the_document_are_those_of_the_log() -> None:
     tip = Tip(0, NO_HASH, 0)
 
     assert f"{len(segment.encode_heading(tip))} bytes\n" in text
-    assert f"{len(segment.encode_frame(0, 1, 0, b''))} bytes + length\n" in text
+    assert f"{len(records.encode_frame(0, 1, 0, b''))} bytes + length\n" in text
     assert re.search(rf"mark +sequence 8 .* {len(segment.encode_mark(tip))} bytes\n", text)
 
 

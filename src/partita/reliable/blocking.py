@@ -28,9 +28,8 @@ from partita.reliable.collections.dictionary import ReliableDictionary as AsyncD
 from partita.reliable.collections.queue import ReliableQueue as AsyncQueue
 from partita.reliable.collections.retry import Backoff, Committed
 from partita.reliable.collections.snapshot import Snapshot as AsyncSnapshot
-from partita.reliable.collections.transaction import Status
+from partita.reliable.collections.transaction import Status, origin
 from partita.reliable.collections.transaction import Transaction as AsyncTransaction
-from partita.reliable.collections.unclosed import origin
 from partita.reliable.manager.backup import Folder, Restored
 from partita.reliable.manager.backup import RestoreContext as AsyncRestoreContext
 from partita.reliable.manager.state_manager import StateManager as AsyncStateManager

@@ -11,7 +11,8 @@ from typing import Any, Literal
 from partita.clock import SystemClock
 from partita.errors import ConfigurationError, DamageError, UsageError
 from partita.reliable.manager.backup import RestoreContext, finish_restore
-from partita.reliable.manager.state_manager import CHECKPOINT_BYTES, StateManager
+from partita.reliable.manager.housekeeping import CHECKPOINT_BYTES
+from partita.reliable.manager.state_manager import StateManager
 from partita.reliable.replication.quorum_log import QuorumLog
 from partita.reliable.replication.replica import Replica, Timing
 from partita.reliable.replication.stream import Stream

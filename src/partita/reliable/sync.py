@@ -32,7 +32,8 @@ from partita.reliable.collections.indexes import Index, IndexFunction
 from partita.reliable.collections.queue import ReliableQueue as AsyncQueue
 from partita.reliable.collections.retry import Committed
 from partita.reliable.manager.backup import Backup, Folder
-from partita.reliable.manager.state_manager import CHECKPOINT_BYTES, Opened
+from partita.reliable.manager.housekeeping import CHECKPOINT_BYTES
+from partita.reliable.manager.open_collections import Opened
 from partita.reliable.opening import Durability
 from partita.reliable.state.locks import LockMode
 from partita.reliable.values.schema import Schema
@@ -58,9 +59,9 @@ D = TypeVar("D")
 
 
 class ReliableDictionary(OpenDictionary[K, V]):
-    """A dictionary that survives. Open it with `state.dictionary(...)`.
+    """A durable dictionary. Open it with `state.dictionary(...)`.
 
-    Every operation is given a transaction; reads may be given a snapshot instead.
+    Every operation takes a transaction; reads also accept a snapshot.
     """
 
     # --- reading one key ------------------------------------------------------------------
@@ -95,9 +96,9 @@ class ReliableDictionary(OpenDictionary[K, V]):
     ) -> V | D:
         """Return the value; `default` for an absent key, or KeyNotFoundError without one.
 
-        Give MISSING as the default where None may be a value. Take `lock=LockMode.UPDATE` for
-        what you will write: two transactions that read under shared locks and then both write
-        would block each other.
+        Pass MISSING as the default where None may be a value. Use `lock=LockMode.UPDATE` for a
+        key that you will write: two transactions that read it with shared locks and then both
+        write it would deadlock.
         """
         inner = inner_of(tx, self._thread)
         return cast(
@@ -112,9 +113,9 @@ class ReliableDictionary(OpenDictionary[K, V]):
         lock: LockMode = LockMode.SHARED,
         timeout: float | None = None,
     ) -> dict[K, V]:
-        """Return those of the keys that exist.
+        """Return the values of the keys that exist.
 
-        Locks are taken in key order; `timeout` is for all of them together.
+        Locks are taken in key order; `timeout` applies to all of them together.
         """
         inner = inner_of(tx, self._thread)
         return tx.perform(self.inner.get_many(inner, list(keys), lock=lock, timeout=timeout))
@@ -127,7 +128,7 @@ class ReliableDictionary(OpenDictionary[K, V]):
         lock: LockMode = LockMode.SHARED,
         timeout: float | None = None,
     ) -> bool:
-        """Say whether the key exists, under the same lock as `get`."""
+        """Return whether the key exists, with the same lock as `get`."""
         inner = inner_of(tx, self._thread)
         return tx.perform(self.inner.contains(inner, key, lock=lock, timeout=timeout))
 
@@ -155,7 +156,7 @@ class ReliableDictionary(OpenDictionary[K, V]):
         ttl: float | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Write a new key; KeyExistsError if there is one."""
+        """Write a new key; KeyExistsError if it exists."""
         inner = inner_of(tx, self._thread)
         tx.perform(self.inner.add(inner, key, value, ttl=ttl, timeout=timeout))
 
@@ -168,7 +169,7 @@ class ReliableDictionary(OpenDictionary[K, V]):
         ttl: float | None = None,
         timeout: float | None = None,
     ) -> bool:
-        """Write a new key and return True; False if there is one (the lock is kept)."""
+        """Write a new key and return True; False if it exists (the lock is kept)."""
         inner = inner_of(tx, self._thread)
         return tx.perform(self.inner.try_add(inner, key, value, ttl=ttl, timeout=timeout))
 
@@ -182,9 +183,10 @@ class ReliableDictionary(OpenDictionary[K, V]):
         ttl: float | None = None,
         timeout: float | None = None,
     ) -> V:
-        """Write `default` for a new key, `update(value)` for an old one; return what was written.
+        """Write `default` for a new key, `update(value)` for an existing one; return the value.
 
-        `update` runs under the lock and must return another object, not change the one given.
+        `update` runs while the key is locked. It must return a new object and not change the
+        given one.
 
         It is called in the thread of the state: it must be quick, and must not use the state.
         """
@@ -200,9 +202,9 @@ class ReliableDictionary(OpenDictionary[K, V]):
         ttl: float | None = None,
         timeout: float | None = None,
     ) -> V:
-        """Return the value of the key, after writing `value` (or what it returns) if it is new.
+        """Return the value of the key; write `value` (or what it returns) first if the key is new.
 
-        An existing key needs a shared lock only.
+        An existing key needs only a shared lock.
         """
         inner = inner_of(tx, self._thread)
         return tx.perform(self.inner.get_or_add(inner, key, value, ttl=ttl, timeout=timeout))
@@ -217,9 +219,9 @@ class ReliableDictionary(OpenDictionary[K, V]):
         ttl: float | None = None,
         timeout: float | None = None,
     ) -> bool:
-        """Write the value if the key has the expected one (MISSING: if it is absent).
+        """Write the value if the key has the expected value (MISSING: if the key is absent).
 
-        Values are compared as they are stored, so equal means equal in every field.
+        Values are compared in their stored form: they are equal if all fields are equal.
         """
         inner = inner_of(tx, self._thread)
         return tx.perform(
@@ -243,12 +245,12 @@ class ReliableDictionary(OpenDictionary[K, V]):
         return cast("V | D", tx.perform(self.inner.pop(inner, key, default, timeout=timeout)))
 
     def delete(self, tx: Transaction, key: K, *, timeout: float | None = None) -> bool:
-        """Remove the key; False if it was absent."""
+        """Remove the key; return False if it was absent."""
         inner = inner_of(tx, self._thread)
         return tx.perform(self.inner.delete(inner, key, timeout=timeout))
 
     def clear(self, tx: Transaction | None = None, *, timeout: float | None = None) -> None:
-        """Remove all keys, in a given transaction or in its own.
+        """Remove all keys, in the given transaction or in a new one.
 
         It waits for every transaction that uses the dictionary.
         """
@@ -261,7 +263,7 @@ class ReliableDictionary(OpenDictionary[K, V]):
     # --- reading many ---------------------------------------------------------------------
 
     def count(self, tx: Transaction | Snapshot, *, timeout: float | None = None) -> int:
-        """Return the number of keys: kept, not walked. Expired ones count until swept."""
+        """Return the number of keys, in constant time; expired keys count until removed."""
         inner = inner_of(tx, self._thread)
         return tx.perform(self.inner.count(inner, timeout=timeout))
 
@@ -279,9 +281,10 @@ class ReliableDictionary(OpenDictionary[K, V]):
     ) -> Iterator[tuple[K, V]]:
         """Yield keys and values in key order, from `start` up to but not including `end`.
 
-        `prefix` keeps texts and bytes that start with it, tuples whose first places it is;
-        `where` is asked for each pair. In reverse, the order turns, not the range. What the
-        iterator sees is fixed when it starts; `timeout` is for the lock that it takes then.
+        `prefix` selects text and bytes that start with it, and tuples whose first elements are
+        equal to it; `where` is called for each pair. `reverse` changes the order, not the range.
+        The iterator sees the state at the time it starts; `timeout` applies to the lock that it
+        takes then.
 
         `where` is called in the thread of the state. Some hundred rows are fetched ahead of those
         that are yielded.
@@ -309,7 +312,7 @@ class ReliableDictionary(OpenDictionary[K, V]):
         limit: int | None = None,
         timeout: float | None = None,
     ) -> Iterator[K]:
-        """Yield keys alone: no value is decoded."""
+        """Yield keys without decoding their values."""
         rows = self.inner.keys(
             inner_of(tx, self._thread),
             prefix=prefix,
@@ -363,10 +366,10 @@ class ReliableDictionary(OpenDictionary[K, V]):
 
 
 class ReliableQueue(OpenCollection[AsyncQueue[V]], Generic[V]):
-    """A queue that survives. Open it with `state.queue(...)`."""
+    """A durable queue. Open it with `state.queue(...)`."""
 
     def enqueue(self, tx: Transaction, value: V, *, timeout: float | None = None) -> None:
-        """Put a value at the end; others see it after the commit."""
+        """Add a value at the end; other transactions see it after the commit."""
         inner = inner_of(tx, self._thread)
         tx.perform(self.inner.enqueue(inner, value, timeout=timeout))
 
@@ -378,14 +381,14 @@ class ReliableQueue(OpenCollection[AsyncQueue[V]], Generic[V]):
         wait: float = 0.0,
         timeout: float | None = None,
     ) -> V | D | None:
-        """Take the first value; `default` if there is none after `wait` seconds."""
+        """Remove and return the first value; `default` if there is none after `wait` seconds."""
         inner = inner_of(tx, self._thread)
         return tx.perform(self.inner.dequeue(inner, default, wait=wait, timeout=timeout))
 
     def dequeue_many(
         self, tx: Transaction, count: int, *, wait: float = 0.0, timeout: float | None = None
     ) -> list[V]:
-        """Take up to `count` values from the front; wait for the first if there is none."""
+        """Remove and return up to `count` values; wait up to `wait` seconds for the first."""
         inner = inner_of(tx, self._thread)
         return tx.perform(self.inner.dequeue_many(inner, count, wait=wait, timeout=timeout))
 
@@ -397,12 +400,12 @@ class ReliableQueue(OpenCollection[AsyncQueue[V]], Generic[V]):
         lock: LockMode = LockMode.SHARED,
         timeout: float | None = None,
     ) -> V | D | None:
-        """Return the first value without taking it; `default` if there is none."""
+        """Return the first value without removing it; `default` if there is none."""
         inner = inner_of(tx, self._thread)
         return tx.perform(self.inner.peek(inner, default, lock=lock, timeout=timeout))
 
     def count(self, tx: Transaction | Snapshot, *, timeout: float | None = None) -> int:
-        """Return the number of values: kept, not walked."""
+        """Return the number of values, in constant time."""
         inner = inner_of(tx, self._thread)
         return tx.perform(self.inner.count(inner, timeout=timeout))
 
@@ -413,12 +416,12 @@ class ReliableQueue(OpenCollection[AsyncQueue[V]], Generic[V]):
         limit: int | None = None,
         timeout: float | None = None,
     ) -> Iterator[V]:
-        """Yield the values from first to last, own ones behind the others."""
+        """Yield the values from first to last, then those that this transaction added."""
         rows = self.inner.items(inner_of(tx, self._thread), limit=limit, timeout=timeout)
         return pages(self._thread, rows, tx)
 
     def clear(self, tx: Transaction | None = None, *, timeout: float | None = None) -> None:
-        """Remove everything, in a given transaction or in its own."""
+        """Remove all values, in the given transaction or in a new one."""
         if tx is None:
             self._thread.run(self.inner.clear(None, timeout=timeout))
         else:
@@ -427,12 +430,12 @@ class ReliableQueue(OpenCollection[AsyncQueue[V]], Generic[V]):
 
 
 class ReliableConcurrentQueue(OpenCollection[AsyncConcurrentQueue[V]], Generic[V]):
-    """A queue for many consumers. Open it with `state.concurrent_queue(...)`."""
+    """A durable queue for many consumers. Open it with `state.concurrent_queue(...)`."""
 
     def enqueue(
         self, tx: Transaction, value: V, *, delay: float = 0.0, timeout: float | None = None
     ) -> None:
-        """Add a value; others may have it after the commit and `delay` seconds."""
+        """Add a value; it becomes visible `delay` seconds after the commit."""
         inner = inner_of(tx, self._thread)
         tx.perform(self.inner.enqueue(inner, value, delay=delay, timeout=timeout))
 
@@ -444,14 +447,14 @@ class ReliableConcurrentQueue(OpenCollection[AsyncConcurrentQueue[V]], Generic[V
         wait: float = 0.0,
         timeout: float | None = None,
     ) -> V | D | None:
-        """Take a value; `default` if there is none after `wait` seconds."""
+        """Remove and return a value; `default` if there is none after `wait` seconds."""
         inner = inner_of(tx, self._thread)
         return tx.perform(self.inner.dequeue(inner, default, wait=wait, timeout=timeout))
 
     def dequeue_many(
         self, tx: Transaction, count: int, *, wait: float = 0.0, timeout: float | None = None
     ) -> list[V]:
-        """Take up to `count` values; wait for the first if there is none."""
+        """Remove and return up to `count` values; wait up to `wait` seconds for the first."""
         inner = inner_of(tx, self._thread)
         return tx.perform(self.inner.dequeue_many(inner, count, wait=wait, timeout=timeout))
 
@@ -464,9 +467,9 @@ class ReliableConcurrentQueue(OpenCollection[AsyncConcurrentQueue[V]], Generic[V
         wait: float = 0.0,
         timeout: float | None = None,
     ) -> list[Delivery[V]]:
-        """Hide up to `count` items for `visibility` seconds from the commit of `tx` on.
+        """Return up to `count` items and hide them for `visibility` seconds after the commit.
 
-        Who has not called `complete` by then gave the item back.
+        An item becomes visible again unless `complete` is called within this time.
         """
         inner = inner_of(tx, self._thread)
         return tx.perform(
@@ -476,7 +479,7 @@ class ReliableConcurrentQueue(OpenCollection[AsyncConcurrentQueue[V]], Generic[V
     def complete(
         self, tx: Transaction, delivery: Delivery[V], *, timeout: float | None = None
     ) -> bool:
-        """Remove a received item; False if it came back and is no longer ours."""
+        """Remove a received item; return False if it was received again since."""
         inner = inner_of(tx, self._thread)
         return tx.perform(self.inner.complete(inner, delivery, timeout=timeout))
 
@@ -488,7 +491,7 @@ class ReliableConcurrentQueue(OpenCollection[AsyncConcurrentQueue[V]], Generic[V
         delay: float = 0.0,
         timeout: float | None = None,
     ) -> bool:
-        """Give a received item back after `delay` seconds; False if it is no longer ours."""
+        """Make a received item visible after `delay` seconds; False if it was received since."""
         inner = inner_of(tx, self._thread)
         return tx.perform(self.inner.release(inner, delivery, delay=delay, timeout=timeout))
 
@@ -499,12 +502,12 @@ class ReliableConcurrentQueue(OpenCollection[AsyncConcurrentQueue[V]], Generic[V
         *,
         timeout: float | None = None,
     ) -> V | D | None:
-        """Return a value that could be taken next, without its lock; `default` if there is none."""
+        """Return a visible value without locking it; `default` if there is none."""
         inner = inner_of(tx, self._thread)
         return tx.perform(self.inner.peek(inner, default, timeout=timeout))
 
     def count(self, tx: Transaction | Snapshot, *, timeout: float | None = None) -> int:
-        """Return the number of committed items, hidden ones too."""
+        """Return the number of committed items, including hidden ones."""
         inner = inner_of(tx, self._thread)
         return tx.perform(self.inner.count(inner, timeout=timeout))
 
@@ -515,16 +518,16 @@ class ReliableConcurrentQueue(OpenCollection[AsyncConcurrentQueue[V]], Generic[V
         limit: int | None = None,
         timeout: float | None = None,
     ) -> Iterator[V]:
-        """Yield committed values that nobody hides, in the order of their commits."""
+        """Yield the committed visible values in the order of their commits."""
         rows = self.inner.items(inner_of(tx, self._thread), limit=limit, timeout=timeout)
         return pages(self._thread, rows, tx)
 
     def returned(self, delivery_position: int) -> int:
-        """Return how often aborted transactions put an item back, in this process."""
+        """Return how often aborted transactions returned an item, in this process."""
         return self._thread.call(lambda: self.inner.returned(delivery_position))
 
     def clear(self, tx: Transaction | None = None, *, timeout: float | None = None) -> None:
-        """Remove everything, in a given transaction or in its own."""
+        """Remove all items, in the given transaction or in a new one."""
         if tx is None:
             self._thread.run(self.inner.clear(None, timeout=timeout))
         else:
@@ -538,7 +541,7 @@ class StateManager(OpenState):
     Any number of threads may use it, each with its own transactions.
     """
 
-    # --- life -----------------------------------------------------------------------------
+    # --- role and life cycle --------------------------------------------------------------
 
     @property
     def is_primary(self) -> bool:
@@ -555,15 +558,15 @@ class StateManager(OpenState):
         return self._inner.epoch
 
     def wait_primary(self, timeout: float = 30.0) -> bool:
-        """Wait until this replica is the primary; False if it is not within the time."""
+        """Wait until this replica is the primary; return False if it is not within the time."""
         return self._thread.run(self._inner.wait_primary(timeout))
 
     def step_down(self) -> None:
-        """Let another replica become primary; a local state has no other."""
+        """Let another replica become primary; does nothing on a local state."""
         self._thread.run(self._inner.step_down())
 
     def set_mutation_check(self, mode: str) -> None:
-        """Choose how often values are checked: on, sample (one transaction in 100) or off."""
+        """Set how often values are checked: on, sample (one transaction in 100) or off."""
         self._thread.call(lambda: self._inner.set_mutation_check(mode))
 
     # --- collections ----------------------------------------------------------------------
@@ -585,7 +588,7 @@ class StateManager(OpenState):
 
         `indexes` are functions of the value that return a key, a list of keys or None; they are
         built before this returns. `ttl` is the time to live of values, in seconds. `upcasts` are
-        functions marked with `@upcast` (and `@downcast`) that turn older versions into newer.
+        functions marked with `@upcast` (and `@downcast`) that convert older versions to newer.
         """
         inner = self._thread.run(
             self._inner.dictionary(
@@ -626,7 +629,7 @@ class StateManager(OpenState):
         upcasts: Sequence[Callable[..., Any]] = (),
         mutable: Literal["refuse", "copy"] = "refuse",
     ) -> ReliableConcurrentQueue[V]:
-        """Open a queue for many consumers at once, creating it if it is new."""
+        """Open a queue for many concurrent consumers, creating it if it is new."""
         inner = self._thread.run(
             self._inner.concurrent_queue(
                 name, value=value, version=version, upcasts=upcasts, mutable=mutable
@@ -635,22 +638,22 @@ class StateManager(OpenState):
         return ReliableConcurrentQueue(self._thread, inner)
 
     def collections(self) -> list[Opened]:
-        """List what the state holds, by name."""
+        """List all collections of the state, by name."""
         return self._thread.call(self._inner.collections)
 
     def drop(self, name: str, *, timeout: float | None = None) -> None:
-        """Remove a collection with all that is in it; it waits for those who use it."""
+        """Remove a collection and its content; waits for the transactions that use it."""
         self._thread.run(self._inner.drop(name, timeout=timeout))
 
     def promote_schema(self, name: str, version: int) -> None:
-        """Let every replica write a schema version from now on, as a record in the log.
+        """Let every replica write a schema version from now on, by a record in the log.
 
-        Refused while a live replica cannot read it.
+        Refused while a live replica cannot read the version.
         """
         self._thread.run(self._inner.promote_schema(name, version))
 
     def rewrite(self, collection: ReliableDictionary[Any, Any], *, batch: int = 500) -> int:
-        """Convert all rows of older versions now, in small transactions; return how many."""
+        """Convert all rows of older versions now, in small transactions; return their number."""
         return self._thread.run(self._inner.rewrite(collection.inner, batch=batch))
 
     def read_at_least(self, sequence: int, *, timeout: float = 10.0) -> None:
@@ -658,13 +661,13 @@ class StateManager(OpenState):
         self._thread.run(self._inner.read_at_least(sequence, timeout=timeout))
 
     def outcome(self, idempotency_key: str, result_type: Any = Any) -> Committed[Any] | None:
-        """Return what a run under this key committed, None if it has not (or too long ago)."""
+        """Return what a run with this key has committed, None if nothing (or too long ago)."""
         return self._thread.run(self._inner.outcome(idempotency_key, result_type))
 
-    # --- checkpoints and feeds ------------------------------------------------------------
+    # --- checkpoints, backups and feeds ---------------------------------------------------
 
     def checkpoint(self) -> int:
-        """Write a checkpoint now and cut the log behind it; return its sequence."""
+        """Write a checkpoint now and truncate the log; return its sequence."""
         return self._thread.run(self._inner.checkpoint())
 
     def backup(
@@ -674,9 +677,9 @@ class StateManager(OpenState):
         incremental: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> Backup:
-        """Back the state up into a folder while commits go on.
+        """Back up the state into a folder while commits continue.
 
-        An incremental backup holds what was committed since the newest one in the folder.
+        An incremental backup contains what was committed since the newest one in the folder.
         """
         return self._thread.run(
             self._inner.backup(folder, incremental=incremental, progress=progress)

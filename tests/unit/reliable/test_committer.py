@@ -15,7 +15,7 @@ from partita.errors import (
     StoreFullError,
     StoreStoppedError,
 )
-from partita.reliable.collections.committer import Committer
+from partita.reliable.collections.committer import Committer, LogProgress
 from partita.reliable.collections.transaction import Status
 from partita.reliable.state.records import Create, Entry, Operation, Put, decode_record, record_hash
 from partita.reliable.state.state import Description, State, encode_description
@@ -35,7 +35,7 @@ class HeldLog:
         self.failures: list[PartitaError] = []
         self.under_way = 0
 
-    async def append(self, sequence: int, raw: bytes, *, alone: bool = False) -> None:
+    async def append(self, sequence: int, raw: bytes, *, alone: bool = False) -> bytes:
         assert self.under_way == 0, "one append at a time"
         assert sequence == self.last + 1
         self.under_way += 1
@@ -45,6 +45,7 @@ class HeldLog:
                 raise self.failures.pop(0)
             self.records.append(raw)
             self.last = sequence
+            return record_hash(raw)
         finally:
             self.under_way -= 1
 
@@ -95,12 +96,12 @@ class World:
         self.state = State()
         self.state.epoch = 1
         self.stops: list[PartitaError] = []
-        self.applied: list[int] = []
+        self.progress = LogProgress()
         self.committer = Committer(
             self.log,
             self.state,
             ManualClock(),
-            on_applied=self.applied.append,
+            progress=self.progress,
             on_stop=self.stops.append,
         )
 

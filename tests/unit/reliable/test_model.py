@@ -96,8 +96,9 @@ class StateMachine(RuleBasedStateMachine):
     async def _open(self) -> None:
         self.disk = self.disk.restart()
         self.state: StateManager = await open_local(self.disk, self.clock)
-        assert self.state._house is not None
-        self.state._house.cancel()  # it would sweep at a time that the model does not know
+        assert self.state._housekeeping.task is not None
+        # It would sweep at a time that the model does not know.
+        self.state._housekeeping.task.cancel()
         self.users = await self.state.dictionary(
             "users", key=str, value=User, indexes={"age": lambda user: user.age}
         )
@@ -469,7 +470,7 @@ class StateMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.opened)
     @rule()
     def sweep(self) -> None:
-        self.run(self.state._sweep())
+        self.run(self.state._housekeeping.sweep())
         now = self.clock.ticks()
         self.rows.sessions = {
             key: session for key, session in self.rows.sessions.items() if session[1] > now

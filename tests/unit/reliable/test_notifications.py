@@ -260,7 +260,7 @@ async def test_a_checkpoint_does_not_hide_what_the_log_still_holds(state: StateM
     async def another_replica_needs_all() -> int:
         return 1
 
-    state.purge_limit = another_replica_needs_all
+    state.checkpoint_writer.purge_limit = another_replica_needs_all
     users = await users_of(state)
     await put(state, users, ada=1)
     await put(state, users, ada=2)
@@ -353,7 +353,7 @@ async def test_transactions_of_one_record_that_touch_one_key_are_told_in_turn(
     users = await users_of(state)
     since = await put(state, users, ada=1)
     key = users._keys.encode("ada")
-    one, two = (users._values.encode(value, version=1) for value in (1, 2))
+    one, two = (users.codec.encode(value, version=1) for value in (1, 2))
     identifier = users.collection.id
 
     async with users.changes(since=since) as live:

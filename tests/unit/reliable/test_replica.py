@@ -74,7 +74,7 @@ class TestReplicas:
             began = asyncio.get_running_loop().time()
             state.replace(copy)
             await waiting
-            assert state._applied == []
+            assert state._progress.waits == []
             return asyncio.get_running_loop().time() - began
 
         assert simulate(scenario) == 0.0
@@ -84,7 +84,7 @@ class TestReplicas:
             for _ in range(3):
                 with pytest.raises(NotReadableError):
                     await state.read_at_least(100, timeout=1.0)
-            assert state._applied == []
+            assert state._progress.waits == []
 
         simulate(scenario)
 

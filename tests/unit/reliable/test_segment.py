@@ -2,14 +2,12 @@ import pytest
 from crc32c import crc32c
 
 from partita.errors import ChecksumError, FormatVersionError
+from partita.reliable.state.records import HEAD_BYTES, Tip, encode_frame
 from partita.reliable.storage.segment import (
     CHUNK_BYTES,
-    HEAD_BYTES,
     Frame,
     Read,
-    Tip,
     decode_heading,
-    encode_frame,
     encode_heading,
     encode_mark,
     newest_mark,

@@ -742,7 +742,7 @@ class TestManyRecordsBesideASnapshot:
         self, state: StateManager
     ) -> None:
         numbers = await state.dictionary("numbers", key=int, value=int)
-        state._house.cancel()  # type: ignore[union-attr]
+        state._housekeeping.task.cancel()  # type: ignore[union-attr]
         async with state.snapshot() as snapshot:
             for first in range(0, 3_000, 100):
                 async with state.transaction() as tx:
@@ -786,9 +786,7 @@ class TestManyRecordsBesideASnapshot:
             async with state.transaction() as tx:
                 await queue.dequeue_many(tx, 999)
             # As on a replica that opens the queue, or becomes primary, after that.
-            opened: ReliableQueue[int] = ReliableQueue(
-                state, queue.collection, values=queue._values
-            )
+            opened: ReliableQueue[int] = ReliableQueue(state, queue.collection, values=queue.codec)
             monkeypatch.setattr(Rows, "between", counted)
             for expected in (999, None):
                 for one in (opened, queue):
@@ -796,7 +794,7 @@ class TestManyRecordsBesideASnapshot:
                         assert await one.peek(tx) == expected
                 async with state.transaction() as tx:
                     assert await queue.dequeue(tx) == expected
-                opened = ReliableQueue(state, queue.collection, values=queue._values)
+                opened = ReliableQueue(state, queue.collection, values=queue.codec)
 
         assert looked <= 6
 

@@ -8,7 +8,8 @@ from partita.clock import ManualClock
 from partita.errors import KeyNotFoundError, UsageError
 from partita.reliable import MISSING, Index, ReliableDictionary
 from partita.reliable.collections.indexes import IndexView
-from partita.reliable.manager.state_manager import HOUSEKEEPING_SECONDS, StateManager
+from partita.reliable.manager.housekeeping import HOUSEKEEPING_SECONDS
+from partita.reliable.manager.state_manager import StateManager
 from unit.reliable.states import Machine, User, a_state, simulate
 
 Sessions = ReliableDictionary[str, User]
@@ -170,7 +171,7 @@ class TestSweeping:
         clock.advance(60)
         async with state.snapshot() as snapshot:
             assert await sessions.count(snapshot) == 1_202  # until they are swept
-        await state._sweep()
+        await state._housekeeping.sweep()
 
         async with state.snapshot() as snapshot:
             assert await sessions.count(snapshot) == 1
@@ -183,7 +184,7 @@ class TestSweeping:
         async with state.transaction() as tx:
             await sessions.set(tx, "ada", EVE)
         clock.advance(1)
-        await state._sweep()
+        await state._housekeeping.sweep()
 
         async with state.snapshot() as snapshot:
             assert await sessions.get(snapshot, "ada") == EVE
@@ -197,7 +198,7 @@ class TestSweeping:
         async with state.transaction() as tx:
             await sessions.set(tx, "ada", ADA)
         clock.advance(60)
-        await state._sweep()
+        await state._housekeeping.sweep()
 
         assert not sessions.indexes["email"].collection.rows.values
 
@@ -208,7 +209,7 @@ class TestSweeping:
         machine.advance(60)
         async with machine.open() as state:
             sessions = await state.dictionary("sessions", key=str, value=User)
-            await state._sweep()
+            await state._housekeeping.sweep()
             async with state.snapshot() as snapshot:
                 assert await sessions.count(snapshot) == 0
 
@@ -226,7 +227,7 @@ class TestSweeping:
                     assert [key async for key in sessions.keys(late)] == ["ada"]
                     assert await sessions.get(late, "short", None) is None
                     assert (await sessions.count(early), await sessions.count(late)) == (2, 2)
-                    await state._sweep()
+                    await state._housekeeping.sweep()
 
     def test_a_sweep_that_could_not_lock_is_made_up_for(self) -> None:
         async def scenario(state: StateManager) -> list[int]:
@@ -281,7 +282,7 @@ class TestMemory:
     async def test_items_that_others_took_are_forgotten_where_nobody_takes(self) -> None:
         async with a_state(ManualClock()) as state:
             jobs = await state.concurrent_queue("jobs", value=int)
-            other = type(jobs)(state, jobs.collection, values=jobs._values)
+            other = type(jobs)(state, jobs.collection, values=jobs.codec)
             jobs.collection.watchers.append(other.watch)
             for number in range(5_000):
                 async with state.transaction() as tx:

@@ -1,9 +1,10 @@
-"""The change feed of a dictionary: what was committed, in the order of the log, each change once.
+"""The change feed of a dictionary: committed changes in the order of the log, each one once.
 
-Applying a record only notes bytes in a bounded buffer; they are decoded where the feed is read.
-What lies before the buffer, or did not fit into it, is read from the log: records are applied
-once more to a scratch state, which tells the old values. Where no checkpoint and log reach back
-that far, the feed starts over with a rebuild: all rows of one snapshot, and then what follows.
+Applying a record only appends bytes to a bounded buffer; the reader of the feed decodes them.
+Changes before the buffer, or that did not fit into it, are read from the log: its records are
+applied again to a scratch state, which has the old values. If checkpoint and log do not reach
+back far enough, the feed starts again with a rebuild: all rows of a snapshot, then the changes
+after it.
 """
 
 import asyncio
@@ -33,26 +34,26 @@ K_co = TypeVar("K_co", covariant=True)
 V_co = TypeVar("V_co", covariant=True)
 
 FEED_BUFFER_MAX = 10_000
-"""Changes that wait for the reader of one feed; beyond, it goes back to reading the log."""
+"""Changes buffered for the reader of one feed; beyond, it reads the log again."""
 FEED_BUFFER_BYTES_MAX = 16 * 1024 * 1024
-"""Of their keys and values. Both limits are looked at before a record, never inside one."""
+"""Bytes of their keys and values. Both limits are checked before a record, not inside."""
 REPLAY_CHANGES = 1_000
-"""Changes taken from the log in one go, to the end of their record."""
+"""Changes read from the log at once, to the end of their record."""
 REPLAY_BYTES = 4 * 1024 * 1024
 STEP_BYTES = 32 * 1024
-"""Of log that is applied before other tasks run."""
+"""Bytes of log that are applied before other tasks run."""
 STEP_CHANGES = 256
-"""Given to a reader, or taken from a snapshot, before other tasks run."""
+"""Changes returned to a reader, or rows read from a snapshot, before other tasks run."""
 
-Noted = tuple[int, bytes | None, bytes | None, bytes | None]
-"""Sequence, key, old and new value; without a key it announces a rebuild."""
+RawChange = tuple[int, bytes | None, bytes | None, bytes | None]
+"""Sequence, key, old and new value; a change without a key is a rebuild."""
 
 
 class Change(msgspec.Struct, Generic[K, V], frozen=True):
     """One committed change of a dictionary.
 
-    `rebuild` says: forget what you know, the whole dictionary follows as `add`. A value that is
-    absent is None, and so is a stored None: `kind` tells them apart.
+    `rebuild` means: discard what you know, all rows of the dictionary follow as `add`. An absent
+    value is None, and so is a stored None: `kind` distinguishes them.
     """
 
     kind: Literal["add", "update", "delete", "clear", "rebuild"]
@@ -61,11 +62,11 @@ class Change(msgspec.Struct, Generic[K, V], frozen=True):
     new: V | None
     sequence: int
     is_last: bool
-    """The last change of its sequence: store it then, and resume with changes(since=sequence)."""
+    """Whether this is the last change of its sequence, from which changes(since=) can resume."""
 
 
-class Watched(Protocol[K_co, V_co]):
-    """The dictionary, as far as a feed needs it."""
+class FeedDictionary(Protocol[K_co, V_co]):
+    """What a feed needs of its dictionary."""
 
     name: str
     collection: Collection
@@ -74,7 +75,7 @@ class Watched(Protocol[K_co, V_co]):
 
 
 class CheckpointSource(Protocol):
-    """Where a scratch state may begin."""
+    """The checkpoint from which a scratch state may start."""
 
     newest: Checkpoint | None
 
@@ -82,7 +83,7 @@ class CheckpointSource(Protocol):
 
 
 class FeedSource(Protocol):
-    """What a feed asks of the state that it belongs to."""
+    """What a feed needs of its state."""
 
     @property
     def sequence(self) -> int: ...
@@ -99,29 +100,29 @@ class FeedSource(Protocol):
     def snapshot(self) -> Snapshot: ...
 
     def add_feed(self, feed: "ChangeFeed[Any, Any]") -> None:
-        """Tell the feed of rebuilds (`rebuilt`) and of the end (`close`)."""
+        """Call `rebuilt` of the feed after a rebuild and `close` at the end."""
         ...
 
     def remove_feed(self, feed: "ChangeFeed[Any, Any]") -> None: ...
 
 
 class _Buffer:
-    """What is applied behind the sequence `after`, until it is too much.
+    """Changes that were applied after the sequence `after`, up to the limits.
 
-    `lost_from` is None while nothing is missing, then the first sequence that is.
+    `lost_from` is None as long as the buffer is complete, then the first missing sequence.
     """
 
     def __init__(self, collection: Collection, after: int, wake: Callable[[], None]) -> None:
         self.collection = collection
         self.after = after
         self.lost_from: int | None = None
-        self.changes: deque[Noted] = deque()
+        self.changes: deque[RawChange] = deque()
         self._bytes = 0
         self._wake = wake
         collection.watchers.append(self._watch)
 
-    def take(self) -> deque[Noted]:
-        """Hand out everything: whole records, since nobody reads while one is applied."""
+    def take(self) -> deque[RawChange]:
+        """Remove and return all changes, always of complete records."""
         changes, self.changes, self._bytes = self.changes, deque(), 0
         return changes
 
@@ -147,28 +148,28 @@ class _Buffer:
 class ChangeFeed(Generic[K, V]):
     """The changes of one dictionary, for one reader: `async with users.changes(since=n) as feed`.
 
-    Iterating waits for what comes, for ever; it ends when the feed or the state is closed. A
-    cancelled wait loses nothing. Get it from `ReliableDictionary.changes`.
+    The iteration waits for new changes and ends when the feed or the state is closed. A
+    cancelled wait loses nothing. `ReliableDictionary.changes` returns it.
     """
 
-    def __init__(self, source: FeedSource, dictionary: Watched[K, V], since: int) -> None:
+    def __init__(self, source: FeedSource, dictionary: FeedDictionary[K, V], since: int) -> None:
         self._source = source
         self._dictionary = dictionary
         self._position = checked_sequence(since)
-        """All changes up to here were given out or are in `_pending`."""
-        self._pending: deque[Noted] = deque()
-        """What comes next: whole records, or rows of a rebuild."""
+        """All changes up to this sequence were returned or are in `_pending`."""
+        self._pending: deque[RawChange] = deque()
+        """The next changes: complete records, or rows of a rebuild."""
         self._pending_bytes = 0
         self._buffer: _Buffer | None = None
-        """What is applied meanwhile; there is one from opening to closing."""
+        """Changes that are applied meanwhile; exists from opening to closing."""
         self._scratch: State | None = None
-        """Where the log is applied again; only while the position is behind the buffer."""
+        """The state to which the log is applied again while the position is before the buffer."""
         self._snapshot: Snapshot | None = None
-        """Whose rows a rebuild gives; only until its last row is in `_pending`."""
+        """The snapshot of a rebuild, until its last row is in `_pending`."""
         self._next_row = b""
         self._needs_rebuild = False
         self._starts = 0
-        """Grows when everything known is void: whoever was waiting meanwhile must look again."""
+        """Incremented when the feed starts again: a step that waited must check it afterwards."""
         self._given = 0
         self._woken: asyncio.Future[None] | None = None
         self._is_reading = False
@@ -180,7 +181,7 @@ class ChangeFeed(Generic[K, V]):
             raise _not_open()
         self._source.add_feed(self)
         self._is_entered = True
-        # A primary has applied all there is: what was seen beyond it was lost by a restore.
+        # A primary has applied the whole log: a position after it was lost by a restore.
         self._needs_rebuild = self._source.is_primary and self._position > self._source.sequence
         self._attached()
         return self
@@ -203,8 +204,8 @@ class ChangeFeed(Generic[K, V]):
         if self._is_reading:
             raise UsageError(
                 "FeedInUse",
-                f"The change feed of {self._dictionary.name!r} was read by two tasks at once.",
-                hint="Open a feed for each task.",
+                f"Two tasks read the change feed of {self._dictionary.name!r} at the same time.",
+                hint="Open one feed per task.",
             )
         self._is_reading = True
         try:
@@ -217,25 +218,25 @@ class ChangeFeed(Generic[K, V]):
         raise StopAsyncIteration
 
     def close(self) -> None:
-        """End the iteration, for those who wait too; closing twice does nothing."""
+        """End the iteration and a running wait; closing twice does nothing."""
         self._is_closed = True
         self._forget()
 
     def rebuilt(self) -> None:
-        """Start over: the rows were replaced by a copy or a restore."""
+        """Start again: the rows were replaced by a full copy or a restore."""
         if not self._is_closed:
             self._needs_rebuild = True
             self._forget()
 
-    # --- what comes next ------------------------------------------------------------------
+    # --- the next change ------------------------------------------------------------------
 
     async def _is_next_ready(self) -> bool:
-        """Wait until a change can be given; False when the feed was closed."""
+        """Wait until there is a change; return False if the feed was closed."""
         if self._given >= STEP_CHANGES:
             self._given = 0
             await asyncio.sleep(0)
         while not self._is_closed:
-            # The last row of a rebuild shows as the last only when no other can follow.
+            # A row of a rebuild is known to be the last only when no other can follow.
             if len(self._pending) > (0 if self._snapshot is None else 1):
                 return True
             await self._fetch()
@@ -245,7 +246,7 @@ class ChangeFeed(Generic[K, V]):
         sequence, encoded, old, new = self._pending[0]
         is_last = len(self._pending) == 1 or self._pending[1][0] != sequence
         change = self._decoded(sequence, encoded, old, new, is_last=is_last)
-        self._pending.popleft()  # after decoding: a value that cannot be read is not skipped
+        self._pending.popleft()  # after decoding: a value that cannot be decoded is not skipped
         self._given += 1
         return change
 
@@ -270,7 +271,7 @@ class ChangeFeed(Generic[K, V]):
         return Change(kind, key, old_value, new_value, sequence, is_last)
 
     async def _fetch(self) -> None:
-        """Take one step towards the next change, or wait for it."""
+        """Do one step towards the next change, or wait for it."""
         if self._snapshot is not None:
             await self._fetch_rows(self._snapshot)
             return
@@ -301,7 +302,7 @@ class ChangeFeed(Generic[K, V]):
             self._woken.set_result(None)
 
     def _attached(self) -> _Buffer:
-        """Return a buffer that misses nothing behind its `after`."""
+        """Return a buffer that is complete after its `after`."""
         buffer = self._buffer
         if buffer is not None:
             if buffer.lost_from is None:
@@ -331,15 +332,15 @@ class ChangeFeed(Generic[K, V]):
         if self._dictionary.collection.is_dropped:
             raise CollectionNotFoundError(
                 "CollectionNotFound",
-                f"The collection {self._dictionary.name!r} was dropped: no change will come.",
+                f"The collection {self._dictionary.name!r} was dropped; its feed has ended.",
                 facts={"collection": self._dictionary.name},
-                hint="Open it again: that creates a new one.",
+                hint="Open it again to create a new one.",
             )
 
-    # --- starting over --------------------------------------------------------------------
+    # --- rebuild --------------------------------------------------------------------------
 
     def _begin_rebuild(self) -> None:
-        """Take a snapshot, and note from the same moment on what follows it."""
+        """Open a snapshot, and buffer the changes after it."""
         self._refuse_if_dropped()
         snapshot = self._source.snapshot()
         self._forget()
@@ -366,7 +367,7 @@ class ChangeFeed(Generic[K, V]):
     # --- reading the log ------------------------------------------------------------------
 
     async def _replay(self, until: int) -> None:
-        """Take some changes behind the position from the log, up to a sequence."""
+        """Read some changes after the position from the log, up to a sequence."""
         start = self._starts
         scratch = self._scratch or await self._begin_scratch()
         if self._starts != start:
@@ -376,16 +377,16 @@ class ChangeFeed(Generic[K, V]):
         records = self._source.log.read_from(before + 1)
         try:
             await self._apply(records, scratch, until)
-        except NotReadableError:  # because the log does not reach back that far
+        except NotReadableError:  # the log does not reach back far enough
             self._needs_rebuild |= self._starts == start
         finally:
             if isinstance(records, AsyncGenerator):
                 await records.aclose()
         if self._starts == start and scratch.sequence == before:
-            self._needs_rebuild = True  # the log ends before what was applied: only rows are left
+            self._needs_rebuild = True  # the log ends before the applied sequence
 
     async def _begin_scratch(self) -> State:
-        """Return a state at or before the position, with no collection but ours."""
+        """Return a state at or before the position that contains only this dictionary."""
         scratch, checkpoints = State(), self._source.checkpoints
         if checkpoints.newest is not None and checkpoints.newest.sequence <= self._position:
             await _fill(scratch, checkpoints, checkpoints.newest)
@@ -424,14 +425,14 @@ class ChangeFeed(Generic[K, V]):
 
 
 async def _fill(scratch: State, checkpoints: CheckpointSource, newest: Checkpoint) -> None:
-    """Fill a state from a checkpoint, whose file may be gone after the next wait."""
+    """Fill a state from a checkpoint, whose file may be removed after the next wait."""
     content = checkpoints.read(newest)
     reader = Reader(newest.name, len(content), lambda start, count: content[start : start + count])
     (await reader.read_all()).fill(scratch)
 
 
 def _only(identifier: int, record: Record) -> Record:
-    """Return the record without what it does to other collections; it keeps its place."""
+    """Return the record without the operations on other collections."""
     operations = [
         operation
         for entry in record.entries
@@ -448,6 +449,6 @@ def _size(key: bytes, old: bytes | None, new: bytes | None) -> int:
 def _not_open() -> UsageError:
     return UsageError(
         "FeedNotOpen",
-        "A change feed is opened once, and read inside its `async with` block.",
-        hint="`async with users.changes(since=sequence) as feed`, and a new feed for each block.",
+        "A change feed can be opened once, and read only inside its `async with` block.",
+        hint="Use `async with users.changes(since=sequence) as feed`, with a new feed per block.",
     )

@@ -1,7 +1,7 @@
-"""Group commit: one record in flight, everything that waits meanwhile goes into the next.
+"""Group commit: one record in flight; transactions that arrive meanwhile share the next record.
 
-The order of the log is the order of `submit`. A transaction is told only after its record is
-durable and applied; when the log fails, all that wait are told the same.
+The order of the log is the order of `submit`. A transaction is told its end after its record is
+durable and applied; when the log fails, all waiting transactions get the same error.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from partita.errors import (
     StateClosedError,
     StoreFullError,
 )
-from partita.reliable.state.records import FORMAT, Entry, Record, encode_record, record_hash
+from partita.reliable.state.records import FORMAT, Entry, Record, encode_record
 from partita.reliable.state.state import State
 from partita.reliable.storage.log import Log
 from partita.ticks import Clock
@@ -38,8 +38,43 @@ class Pending(Protocol):
     def failed(self, error: PartitaError) -> None: ...
 
 
+class LogProgress:
+    """How much of the log this replica has applied."""
+
+    def __init__(self) -> None:
+        self.bytes_since_checkpoint = 0
+        """Bytes of log applied since the last checkpoint was started."""
+        self.waits: list[tuple[int, asyncio.Future[None]]] = []
+        """The reads that wait for a sequence."""
+
+    def note(self, sequence: int, count: int) -> None:
+        """Add a record of `count` bytes that was applied."""
+        self.bytes_since_checkpoint += count
+        if self.waits:
+            self.wake(sequence)
+
+    def wake(self, sequence: int) -> None:
+        """End the waits for this sequence and for lower ones."""
+        for wanted, future in self.waits:
+            if wanted <= sequence and not future.done():
+                future.set_result(None)
+        self.waits = [wait for wait in self.waits if not wait[1].done()]
+
+    async def wait(self, sequence: int, seconds: float) -> None:
+        """Return when the sequence was applied, or after a time."""
+        wait = (sequence, asyncio.get_running_loop().create_future())
+        self.waits.append(wait)
+        try:
+            async with asyncio.timeout(seconds):
+                await wait[1]
+        except TimeoutError:
+            pass  # the caller compares: the sequence may have come with a full copy
+        finally:
+            self.waits = [other for other in self.waits if other is not wait]
+
+
 class Committer:
-    """Owns the end of the log while this replica is primary."""
+    """Appends to the log while this replica is primary."""
 
     def __init__(
         self,
@@ -47,23 +82,22 @@ class Committer:
         state: State,
         clock: Clock,
         *,
-        on_applied: Callable[[int], None],
+        progress: LogProgress,
         on_stop: Callable[[PartitaError], None],
     ) -> None:
         self._log = log
         self._state = state
         self._clock = clock
-        self._on_applied = on_applied
-        """Told the bytes of each record that was applied."""
+        self._progress = progress
         self._on_stop = on_stop
         self._waiting: deque[tuple[Entry, int, Pending]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._group_before = 0
         self.stopped_by: PartitaError | None = None
-        """Why nothing is committed any more; set once."""
+        """The reason why nothing is committed any more; set once."""
 
     def submit(self, entry: Entry, size: int, pending: Pending) -> None:
-        """Put a transaction in line; `pending` is told the end."""
+        """Queue a transaction; `pending` is told whether it was committed."""
         if self.stopped_by is not None:
             pending.failed(self.stopped_by)
             return
@@ -72,12 +106,12 @@ class Committer:
             self._task = asyncio.get_running_loop().create_task(self._drain())
 
     async def idle(self) -> None:
-        """Return when everything submitted so far has ended."""
+        """Return when all submitted transactions have ended."""
         while self._task is not None:
             await asyncio.wait([self._task])
 
     def stop(self, error: PartitaError) -> None:
-        """Refuse everything from now on; what is in flight still gets its own end."""
+        """Refuse all later transactions; the record in flight still gets its own result."""
         if self.stopped_by is None:
             self.stopped_by = error
             self._on_stop(error)
@@ -89,7 +123,7 @@ class Committer:
         try:
             while self._waiting:
                 await self._commit(self._next_group())
-                # Those just told run now and submit again: one turn makes a full group.
+                # Let the committed transactions run, so that their next commits share a record.
                 await asyncio.sleep(0)
         finally:
             self._task = None
@@ -120,50 +154,49 @@ class Committer:
         alone = len(group) == 1 and self._group_before <= 1
         self._group_before = len(group)
         try:
-            await self._log.append(record.sequence, raw, alone=alone)
-            state.apply(record, record_hash(raw))
+            state.apply(record, await self._log.append(record.sequence, raw, alone=alone))
         except PartitaError as error:
             self._fail(group, error)
             return
         except Exception:
-            logger.exception("record %d met an error of our own", record.sequence)
-            self.stop(_broken())
-            self._fail(group, _unknown_end(record.sequence))
+            logger.exception("internal error while committing record %d", record.sequence)
+            self.stop(_internal_error())
+            self._fail(group, _in_doubt(record.sequence))
             return
         for _, _, pending in group:
             pending.committed(record.sequence)
-        self._on_applied(len(raw))
+        self._progress.note(record.sequence, len(raw))
 
     def _fail(self, group: list[tuple[Entry, int, Pending]], error: PartitaError) -> None:
-        """Tell a group why; all but a log that took nothing is the end of this committer."""
+        """Fail a group; stop unless the error means that the log wrote nothing."""
         if not isinstance(error, StoreFullError | LimitExceededError):
-            told: PartitaError = error
+            reason: PartitaError = error
             if not isinstance(error, NotPrimaryError | InDoubtError | DamageError):
                 logger.error("the log stopped: %s", error)
             if isinstance(error, InDoubtError):
-                # What waits was never sent; the log goes on, and the state may still be read.
-                told = NotPrimaryError(
+                # Waiting transactions were never sent; the state can still be read.
+                reason = NotPrimaryError(
                     "NotPrimary",
-                    "The end of the log is not known here any more.",
-                    hint="Send the work to the primary; one is found within seconds.",
+                    "This replica no longer knows the end of the log.",
+                    hint="Send the work to the primary; one is elected within seconds.",
                 )
-            self.stop(told)
+            self.stop(reason)
         for _, _, pending in group:
             pending.failed(error)
 
 
-def _broken() -> StateClosedError:
+def _internal_error() -> StateClosedError:
     return StateClosedError(
         "StateClosed",
-        "The state met an error of its own and stopped; the log holds what was committed.",
-        hint="Look at the traceback in the logging, then open the state again.",
+        "The state stopped because of an internal error; the log contains what was committed.",
+        hint="Check the traceback in the logging output, then open the state again.",
     )
 
 
-def _unknown_end(sequence: int) -> InDoubtError:
+def _in_doubt(sequence: int) -> InDoubtError:
     return InDoubtError(
         "InDoubt",
-        "A record may or may not be in the log: the state stopped while it was on its way.",
+        "A record may or may not be in the log: the state stopped during its append.",
         facts={"sequence": sequence},
         hint="Open the state again, and ask for the outcome by its idempotency key.",
     )

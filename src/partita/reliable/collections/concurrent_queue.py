@@ -2,9 +2,9 @@
 
     row    position -> visible from, ticks, 8 bytes | deliveries, 4 bytes | stored value
 
-A dequeue takes an item out of the others' sight at once, commits remove it, aborts put it back
-in front. `receive` hides an item for a time instead and counts its deliveries durably, for work
-that outlives a transaction: `complete` removes it, or it comes back by itself.
+A dequeue hides an item from other transactions at once; the commit removes it, an abort returns
+it to the front. For work that outlives a transaction, `receive` hides an item for a time and
+counts its deliveries durably: `complete` removes it, otherwise it becomes visible again.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from partita.errors import MutatedValueError, PartitaError
+from partita.errors import PartitaError
 from partita.reliable.collections.enumeration import ReadView, scan, snapshot_view
 from partita.reliable.collections.queue import Arrivals, stage_all
 from partita.reliable.collections.snapshot import Snapshot
@@ -26,7 +26,6 @@ from partita.reliable.collections.transaction import (
     refuse_snapshot,
 )
 from partita.reliable.state.locks import LockMode
-from partita.reliable.state.records import Operation
 from partita.reliable.state.state import POSITION_BYTES, Collection
 from partita.reliable.values import limits
 from partita.reliable.values.arguments import checked_count, checked_limit, checked_timeout
@@ -37,24 +36,27 @@ V = TypeVar("V")
 D = TypeVar("D")
 
 STALE_MIN = 1_024
-"""Places of items that are gone are kept up to so many, and twice as many as there are items."""
+"""Entries of removed items are kept up to this many plus twice the number of items."""
 _VISIBLE_BYTES = 8
 HEADER_BYTES = 12
-"""What lies before the stored value in a row."""
+"""The bytes before the stored value in a row."""
 
 
 class Delivery(msgspec.Struct, Generic[V], frozen=True):
-    """An item that `receive` hid; `deliveries` counts this one too."""
+    """An item that `receive` has hidden; `deliveries` includes this one."""
 
     value: V
     position: int
     deliveries: int
     visible_again: int
-    """Wall clock in ticks at which others may have it, and the proof that it is still ours."""
+    """Wall clock in ticks when others can receive it; also identifies this delivery."""
 
 
 class ReliableConcurrentQueue(Generic[V]):
-    """A queue for many consumers. Open it with `state.concurrent_queue(...)`."""
+    """A durable queue for many consumers. Open it with `state.concurrent_queue(...)`."""
+
+    cache = None
+    index_operations = None
 
     def __init__(
         self, state: Transactions, collection: Collection, *, values: ValueCodec[V]
@@ -62,11 +64,11 @@ class ReliableConcurrentQueue(Generic[V]):
         self._state = state
         self.name = collection.description.name
         self.collection = collection
-        self._values = values
+        self.codec = values
         self._arrivals = Arrivals()
         self._taken: dict[bytes, str] = {}
         self._returned: dict[bytes, int] = {}
-        """How often an abort put an item back; forgotten with the process."""
+        """How often an abort returned an item, in this process."""
         self._ready: list[bytes] = []
         self._hidden: list[tuple[int, bytes]] = []
         for key, row in collection.rows.values.items():
@@ -75,12 +77,12 @@ class ReliableConcurrentQueue(Generic[V]):
     async def enqueue(
         self, tx: Transaction, value: V, *, delay: float = 0.0, timeout: float | None = None
     ) -> None:
-        """Add a value; others may have it after the commit and `delay` seconds."""
+        """Add a value; it becomes visible `delay` seconds after the commit."""
         seconds = _checked_delay(delay)
         space = await self._enter(tx, timeout)
         visible = tx.now + round(seconds * TICKS_PER_SECOND) if seconds else 0
         version = self.collection.description.written_version
-        stored = self._values.encode(value, version=version)
+        stored = self.codec.encode(value, version=version)
         tx.stage_enqueue(space, _row(visible, 0, stored))
         space.seen[len(space.seen).to_bytes(POSITION_BYTES)] = (stored, value)
 
@@ -92,20 +94,20 @@ class ReliableConcurrentQueue(Generic[V]):
         wait: float = 0.0,
         timeout: float | None = None,
     ) -> V | D | None:
-        """Take a value; `default` if there is none after `wait` seconds."""
+        """Remove and return a value; `default` if there is none after `wait` seconds."""
         taken = await self.dequeue_many(tx, 1, wait=wait, timeout=timeout)
         return taken[0] if taken else default
 
     async def dequeue_many(
         self, tx: Transaction, count: int, *, wait: float = 0.0, timeout: float | None = None
     ) -> list[V]:
-        """Take up to `count` values; wait for the first if there is none."""
+        """Remove and return up to `count` values; wait up to `wait` seconds for the first."""
         space, keys = await self._acquire(tx, count, wait, timeout)
         with self._giving_back(keys):
             rows = [self.collection.rows.values[key] for key in keys]
-            values = [self._values.decode(row[HEADER_BYTES:]) for row in rows]
+            values = [self.codec.decode(row[HEADER_BYTES:]) for row in rows]
             stage_all(tx, space, dict.fromkeys(keys))
-        for key in keys:  # a taken value belongs to its consumer
+        for key in keys:  # the consumer may change a value that it dequeued
             space.handed_out.pop(key, None)
         return values
 
@@ -118,9 +120,9 @@ class ReliableConcurrentQueue(Generic[V]):
         wait: float = 0.0,
         timeout: float | None = None,
     ) -> list[Delivery[V]]:
-        """Hide up to `count` items for `visibility` seconds from the commit of `tx` on.
+        """Return up to `count` items and hide them for `visibility` seconds after the commit.
 
-        Who has not called `complete` by then gave the item back.
+        An item becomes visible again unless `complete` is called within this time.
         """
         seconds = _checked_delay(visibility)
         space, keys = await self._acquire(tx, count, wait, timeout)
@@ -132,7 +134,7 @@ class ReliableConcurrentQueue(Generic[V]):
                 row = self.collection.rows.values[key]
                 number, stored = _deliveries(row) + 1, row[HEADER_BYTES:]
                 rows[key] = _row(visible, number, stored)
-                value = self._values.decode(stored)
+                value = self.codec.decode(stored)
                 deliveries.append(Delivery(value, int.from_bytes(key), number, visible))
             stage_all(tx, space, rows)
         return deliveries
@@ -140,7 +142,7 @@ class ReliableConcurrentQueue(Generic[V]):
     async def complete(
         self, tx: Transaction, delivery: Delivery[V], *, timeout: float | None = None
     ) -> bool:
-        """Remove a received item; False if it came back and is no longer ours."""
+        """Remove a received item; return False if it was received again since."""
         space, key = await self._own(tx, delivery, timeout)
         if key is None:
             return False
@@ -155,7 +157,7 @@ class ReliableConcurrentQueue(Generic[V]):
         delay: float = 0.0,
         timeout: float | None = None,
     ) -> bool:
-        """Give a received item back after `delay` seconds; False if it is no longer ours."""
+        """Make a received item visible after `delay` seconds; False if it was received since."""
         seconds = _checked_delay(delay)
         space, key = await self._own(tx, delivery, timeout)
         row = None if key is None else space.find(key)
@@ -172,13 +174,13 @@ class ReliableConcurrentQueue(Generic[V]):
         *,
         timeout: float | None = None,
     ) -> V | D | None:
-        """Return a value that could be taken next, without its lock; `default` if there is none."""
+        """Return a visible value without locking it; `default` if there is none."""
         async for value in self.items(tx, limit=1, timeout=timeout):
             return value
         return default
 
     async def count(self, tx: Transaction | Snapshot, *, timeout: float | None = None) -> int:
-        """Return the number of committed items, hidden ones too."""
+        """Return the number of committed items, including hidden ones."""
         if isinstance(tx, Snapshot):
             tx.check_collection(self.collection)
             return self.collection.count(tx.sequence)
@@ -192,14 +194,14 @@ class ReliableConcurrentQueue(Generic[V]):
         limit: int | None = None,
         timeout: float | None = None,
     ) -> AsyncIterator[V]:
-        """Yield committed values that nobody hides, in the order of their commits."""
+        """Yield the committed visible values in the order of their commits."""
         left = checked_limit(limit)
         space = None
         if isinstance(tx, Snapshot):
             view = snapshot_view(tx)
         else:
             space = await self._enter(tx, timeout)
-            view = ReadView(tx.snapshot, tx.check)  # own writes are not seen before the commit
+            view = ReadView(tx.snapshot, tx.check)  # without own writes
         now, taken = view.snapshot.now, frozenset(self._taken)
         async for rows in scan(view, self.collection, b"", None, reverse=False):
             for key, row in rows:
@@ -208,17 +210,17 @@ class ReliableConcurrentQueue(Generic[V]):
                 if _visible(row) <= now and key not in taken:
                     left -= 1
                     stored = row[HEADER_BYTES:]
-                    value = self._values.decode(stored)
-                    if space is not None and self._values.is_copied and isinstance(tx, Transaction):
+                    value = self.codec.decode(stored)
+                    if space is not None and self.codec.is_copied and isinstance(tx, Transaction):
                         tx.hand_out(space, key, stored, value)
                     yield value
 
     def returned(self, delivery_position: int) -> int:
-        """Return how often aborted transactions put an item back, in this process."""
+        """Return how often aborted transactions returned an item, in this process."""
         return self._returned.get(delivery_position.to_bytes(POSITION_BYTES), 0)
 
     async def clear(self, tx: Transaction | None = None, *, timeout: float | None = None) -> None:
-        """Remove everything, in a given transaction or in its own."""
+        """Remove all items, in the given transaction or in a new one."""
         if tx is None:
             async with self._state.transaction() as own:
                 await self.clear(own, timeout=timeout)
@@ -229,58 +231,26 @@ class ReliableConcurrentQueue(Generic[V]):
         await tx.lock(self, None, LockMode.EXCLUSIVE, timeout)
         taken = list(space.writes)
         tx.stage_clear(space)
-        self._give_back(taken)  # nobody sees them before this transaction ends
+        self._give_back(taken)  # other transactions wait until this one ends
 
-    # --- what the transaction and the state ask -------------------------------------------
+    # --- used by the transaction and the state --------------------------------------------
 
     def key_of(self, encoded: bytes) -> object:
         return int.from_bytes(encoded)
 
-    def check_mutation(self, space: Workspace) -> None:
-        for place, (stored, value) in space.seen.items():
-            self.check_same(place, value, stored)
-        for place, copies in space.handed_out.items():
-            for stored, value in copies:
-                self.check_same(place, value, stored)
-
-    def check_same(self, key: bytes, value: object, stored: bytes) -> None:
-        """Raise MutatedValueError when a value is not what its bytes say."""
-        path = self._values.mutated_path(value, stored)  # type: ignore[arg-type]
-        if path is not None:
-            raise MutatedValueError.of(self.name, int.from_bytes(key), path)
-
-    def more_operations(self, _space: Workspace) -> list[Operation]:
-        return []
-
-    def ended(self, space: Workspace, sequence: int | None) -> None:
-        """Give back what an abort had taken."""
-        if sequence is not None:
-            for key in space.writes:
-                self._taken.pop(key, None)
-            return
-        for key in space.writes:
-            if key in self._taken:
-                self._returned[key] = self._returned.get(key, 0) + 1
-        self._give_back(space.writes)
-
     def watch(self, _sequence: int, key: bytes, _old: bytes | None, new: bytes | None) -> None:
-        """Hear of a change that was applied."""
+        """Note an applied change."""
         if new is not None:
             self._offer(key, new)
-            self._forget_gone()
+            self._forget_removed()
             self._arrivals.announce()
         elif key:
             self._returned.pop(key, None)
         else:
             self._returned.clear()
 
-    @property
-    def codec(self) -> ValueCodec[V]:
-        """What reads and writes the values."""
-        return self._values
-
     def rebind(self, collection: Collection) -> None:
-        """Go on with the rows of a full copy."""
+        """Use the rows of a full copy."""
         self.collection = collection
         self._taken.clear()
         self._returned.clear()
@@ -294,7 +264,20 @@ class ReliableConcurrentQueue(Generic[V]):
 
     async def _enter(self, tx: Transaction, timeout: float | None) -> Workspace:
         refuse_snapshot(tx)
-        return tx.space(self, timeout) or await tx.enter(self, timeout)
+        space = tx.space(self, timeout) or await tx.enter(self, timeout)
+        space.on_end = self._end
+        return space
+
+    def _end(self, space: Workspace, is_committed: bool) -> None:  # noqa: FBT001 - a callback
+        """Return the items of an aborted transaction."""
+        if is_committed:
+            for key in space.writes:
+                self._taken.pop(key, None)
+            return
+        for key in space.writes:
+            if key in self._taken:
+                self._returned[key] = self._returned.get(key, 0) + 1
+        self._give_back(space.writes)
 
     async def _acquire(
         self, tx: Transaction, count: int, wait: float, timeout: float | None
@@ -313,7 +296,7 @@ class ReliableConcurrentQueue(Generic[V]):
     async def _own(
         self, tx: Transaction, delivery: Delivery[V], timeout: float | None
     ) -> tuple[Workspace, bytes | None]:
-        """Return the key of a received item if nobody has received it since."""
+        """Return the key of a received item, None if it was received again since."""
         space = await self._enter(tx, timeout)
         key = delivery.position.to_bytes(POSITION_BYTES)
         await tx.lock(self, key, LockMode.EXCLUSIVE, timeout)
@@ -323,7 +306,7 @@ class ReliableConcurrentQueue(Generic[V]):
             return space, None
         if self._taken.get(key, tx.id) != tx.id:
             return space, None
-        self._taken[key] = tx.id  # its time may run out before we commit
+        self._taken[key] = tx.id  # it may become visible before the commit
         return space, key
 
     def _stage_own(self, tx: Transaction, space: Workspace, key: bytes, row: bytes | None) -> None:
@@ -342,10 +325,10 @@ class ReliableConcurrentQueue(Generic[V]):
         while self._ready and len(keys) < count:
             key = heapq.heappop(self._ready)
             row = values.get(key)
-            # An item may lie here twice, or have been taken or removed since.
+            # An item may be here twice, or may have been taken or removed since.
             if row is None or key in self._taken:
                 continue
-            if _visible(row) > now:  # it was hidden since, or the clock went back
+            if _visible(row) > now:  # it was hidden again, or the clock went back
                 heapq.heappush(self._hidden, (_visible(row), key))
                 continue
             self._taken[key] = tx.id
@@ -354,7 +337,7 @@ class ReliableConcurrentQueue(Generic[V]):
 
     @contextlib.contextmanager
     def _giving_back(self, keys: list[bytes]) -> Iterator[None]:
-        """Let others have the keys when the caller is not given them."""
+        """Return the keys to the queue if the block raises."""
         try:
             yield
         except BaseException:
@@ -362,12 +345,12 @@ class ReliableConcurrentQueue(Generic[V]):
             raise
 
     def _give_back(self, keys: Iterable[bytes]) -> None:
-        came_back = False
+        is_returned = False
         for key in keys:
             if self._taken.pop(key, None) is not None:
                 heapq.heappush(self._ready, key)
-                came_back = True
-        if came_back:
+                is_returned = True
+        if is_returned:
             self._arrivals.announce()
 
     def _next_visible(self, now: int) -> float:
@@ -375,8 +358,8 @@ class ReliableConcurrentQueue(Generic[V]):
             return float("inf")
         return max(self._hidden[0][0] - now, 0) / TICKS_PER_SECOND + 0.001
 
-    def _forget_gone(self) -> None:
-        """Let go of what others took: nobody looks for it here while this is a secondary."""
+    def _forget_removed(self) -> None:
+        """Drop the entries of removed items, which a secondary never takes from the heaps."""
         rows = self.collection.rows.values
         if len(self._ready) + len(self._hidden) > STALE_MIN + 2 * len(rows):
             self._ready.clear()
@@ -393,7 +376,7 @@ class ReliableConcurrentQueue(Generic[V]):
 
 
 def _checked_delay(delay: object) -> float:
-    """Refuse what is no time; more than a life is for ever."""
+    """Return the delay, at most the longest time to live."""
     return min(checked_timeout(delay), limits.TTL_SECONDS_MAX)
 
 

@@ -1,8 +1,9 @@
 """ReliableDictionary: typed keys and values on the rows of a collection, under key locks.
 
-A single read takes a shared lock and is repeatable; a write takes the exclusive lock and is
-seen by its own transaction at once, by others after the commit. Enumerations and counts read a
-snapshot, with the transaction's own writes laid over it. In a snapshot nothing is locked.
+A single read takes a shared lock and is repeatable. A write takes the exclusive lock; its own
+transaction sees it at once, others after the commit. Enumerations and counts read a snapshot,
+combined with the transaction's own writes. Reads of a snapshot take no locks. The file is long
+because it implements the operations of a standard type.
 """
 
 import asyncio
@@ -11,16 +12,11 @@ import enum
 import heapq
 from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
-from typing import Final, Generic, Protocol, TypeVar, overload
+from typing import Any, Final, Generic, Protocol, TypeVar, overload
 
 import msgspec
 
-from partita.errors import (
-    KeyExistsError,
-    KeyNotFoundError,
-    MutatedValueError,
-    UsageError,
-)
+from partita.errors import KeyExistsError, KeyNotFoundError, UsageError
 from partita.reliable.collections import enumeration
 from partita.reliable.collections.change_feed import ChangeFeed
 from partita.reliable.collections.enumeration import ReadView, scan, snapshot_view, transaction_view
@@ -37,29 +33,32 @@ from partita.reliable.state.records import Alter, Operation
 from partita.reliable.state.state import Collection, encode_description
 from partita.reliable.values.arguments import checked_limit, checked_timeout, checked_ttl
 from partita.reliable.values.key_codec import KeyCodec
-from partita.reliable.values.serialization import ValueCodec, stored_expiry, stored_version
+from partita.reliable.values.serialization import (
+    ValueCache,
+    ValueCodec,
+    stored_expiry,
+    stored_version,
+)
 from partita.ticks import TICKS_PER_SECOND
 
 K = TypeVar("K")
 V = TypeVar("V")
 D = TypeVar("D")
 
-CACHED_ROWS_MAX = 65_536
-"""Decoded values kept beside their bytes, for one dictionary."""
 STALE_EXPIRIES_MIN = 1_024
-"""Expiries of rows written again since: so many, and as many as there are rows, are kept."""
+"""Expiries of overwritten rows are kept up to this many plus the number of rows."""
 EXPIRES = 0x80
 """The bit of a stored value's first byte that says it has an expiry."""
 
 
 class Missing(enum.Enum):
-    """The type of MISSING, which stands for "no value" where None may be one."""
+    """The type of MISSING, which means "no value" where None may be a value."""
 
     MISSING = "MISSING"
 
 
 class NoDefault(enum.Enum):
-    """The type of NO_DEFAULT: a caller gave no default. MISSING is a default like any other."""
+    """The type of NO_DEFAULT: the caller passed no default. MISSING is an ordinary default."""
 
     NO_DEFAULT = "NO_DEFAULT"
 
@@ -68,25 +67,23 @@ MISSING: Final = Missing.MISSING
 NO_DEFAULT: Final = NoDefault.NO_DEFAULT
 
 
-class Home(Transactions, Protocol):
-    """What a dictionary asks of the state that it lies in."""
+class DictionaryState(Transactions, Protocol):
+    """What a dictionary needs of its state."""
 
-    def indexes_of(self, collection: Collection) -> list[Collection]: ...
-
-    async def build_index(self, owner: "ReliableDictionary[K, V]", view: IndexView) -> None: ...
+    async def build_index(self, owner: "ReliableDictionary[Any, Any]", view: IndexView) -> None: ...
 
     def feed(self, dictionary: "ReliableDictionary[K, V]", since: int) -> ChangeFeed[K, V]: ...
 
 
 class ReliableDictionary(Generic[K, V]):
-    """A dictionary that survives. Open it with `state.dictionary(...)`.
+    """A durable dictionary. Open it with `state.dictionary(...)`.
 
-    Every operation is given a transaction; reads may be given a snapshot instead.
+    Every operation takes a transaction; reads also accept a snapshot.
     """
 
     def __init__(
         self,
-        state: "Home",
+        state: DictionaryState,
         collection: Collection,
         *,
         keys: KeyCodec[K],
@@ -98,10 +95,10 @@ class ReliableDictionary(Generic[K, V]):
         self.name = collection.description.name
         self.collection = collection
         self._keys = keys
-        self._values = values
+        self.codec = values
         self._ttl = checked_ttl(ttl)
-        self._is_copied = is_copied
-        self._cache: dict[bytes, tuple[bytes, V]] = {}
+        self.cache: ValueCache[V] | None = None if is_copied else ValueCache()
+        """None where each read returns a new object, which its reader may change."""
         self._expiring: list[tuple[int, bytes]] = []
         self.indexes: dict[str, IndexView] = {}
         self._note_expiries()
@@ -138,9 +135,9 @@ class ReliableDictionary(Generic[K, V]):
     ) -> V | D:
         """Return the value; `default` for an absent key, or KeyNotFoundError without one.
 
-        Give MISSING as the default where None may be a value. Take `lock=LockMode.UPDATE` for
-        what you will write: two transactions that read under shared locks and then both write
-        would block each other.
+        Pass MISSING as the default where None may be a value. Use `lock=LockMode.UPDATE` for a
+        key that you will write: two transactions that read it with shared locks and then both
+        write it would deadlock.
         """
         encoded = self._keys.encode(key)
         if isinstance(tx, Snapshot):
@@ -171,9 +168,9 @@ class ReliableDictionary(Generic[K, V]):
         lock: LockMode = LockMode.SHARED,
         timeout: float | None = None,
     ) -> dict[K, V]:
-        """Return those of the keys that exist.
+        """Return the values of the keys that exist.
 
-        Locks are taken in key order; `timeout` is for all of them together.
+        Locks are taken in key order; `timeout` applies to all of them together.
         """
         ordered = sorted({self._keys.encode(key): key for key in keys}.items())
         found: dict[K, V] = {}
@@ -202,7 +199,7 @@ class ReliableDictionary(Generic[K, V]):
         lock: LockMode = LockMode.SHARED,
         timeout: float | None = None,
     ) -> bool:
-        """Say whether the key exists, under the same lock as `get`."""
+        """Return whether the key exists, with the same lock as `get`."""
         encoded = self._keys.encode(key)
         if isinstance(tx, Snapshot):
             return self._find_at(tx, encoded) is not None
@@ -238,13 +235,13 @@ class ReliableDictionary(Generic[K, V]):
         ttl: float | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Write a new key; KeyExistsError if there is one."""
+        """Write a new key; KeyExistsError if it exists."""
         if not await self.try_add(tx, key, value, ttl=ttl, timeout=timeout):
             raise KeyExistsError(
                 "KeyExists",
-                f"{self.name!r} holds this key already.",
+                f"The dictionary {self.name!r} contains this key already.",
                 facts={"collection": self.name, "key": key},
-                hint="set() overwrites, try_add() answers False.",
+                hint="Use set() to overwrite it, or try_add() to get False instead.",
             )
 
     async def try_add(
@@ -256,7 +253,7 @@ class ReliableDictionary(Generic[K, V]):
         ttl: float | None = None,
         timeout: float | None = None,
     ) -> bool:
-        """Write a new key and return True; False if there is one (the lock is kept)."""
+        """Write a new key and return True; False if it exists (the lock is kept)."""
         encoded = self._keys.encode(key)
         space = await self._write_lock(tx, encoded, timeout)
         if self._find(tx, space, encoded) is not None:
@@ -274,9 +271,10 @@ class ReliableDictionary(Generic[K, V]):
         ttl: float | None = None,
         timeout: float | None = None,
     ) -> V:
-        """Write `default` for a new key, `update(value)` for an old one; return what was written.
+        """Write `default` for a new key, `update(value)` for an existing one; return the value.
 
-        `update` runs under the lock and must return another object, not change the one given.
+        `update` runs while the key is locked. It must return a new object and not change the
+        given one.
         """
         encoded = self._keys.encode(key)
         space = await self._write_lock(tx, encoded, timeout)
@@ -286,8 +284,8 @@ class ReliableDictionary(Generic[K, V]):
             value.close()
             raise UsageError(
                 "UpdateSuspends",
-                "update= must be an ordinary function: nothing is awaited under its lock.",
-                hint="get() with LockMode.UPDATE, await, then set().",
+                "update= must be an ordinary function: it cannot await while the key is locked.",
+                hint="Call get() with lock=LockMode.UPDATE, await, then call set().",
             )
         self._stage(tx, space, encoded, value, ttl)
         return value
@@ -301,9 +299,9 @@ class ReliableDictionary(Generic[K, V]):
         ttl: float | None = None,
         timeout: float | None = None,
     ) -> V:
-        """Return the value of the key, after writing `value` (or what it returns) if it is new.
+        """Return the value of the key; write `value` (or what it returns) first if the key is new.
 
-        An existing key needs a shared lock only.
+        An existing key needs only a shared lock.
         """
         refuse_snapshot(tx)
         encoded = self._keys.encode(key)
@@ -333,16 +331,16 @@ class ReliableDictionary(Generic[K, V]):
         ttl: float | None = None,
         timeout: float | None = None,
     ) -> bool:
-        """Write the value if the key has the expected one (MISSING: if it is absent).
+        """Write the value if the key has the expected value (MISSING: if the key is absent).
 
-        Values are compared as they are stored, so equal means equal in every field.
+        Values are compared in their stored form: they are equal if all fields are equal.
         """
         encoded = self._keys.encode(key)
         space = await self._write_lock(tx, encoded, timeout)
         stored = self._find(tx, space, encoded)
         if (stored is None) != (expected is MISSING):
             return False
-        if stored is not None and self._values.mutated_path(expected, stored) is not None:  # type: ignore[arg-type]
+        if stored is not None and self.codec.mutated_path(expected, stored) is not None:  # type: ignore[arg-type]
             return False
         self._stage(tx, space, encoded, value, ttl)
         return True
@@ -374,7 +372,7 @@ class ReliableDictionary(Generic[K, V]):
         return default
 
     async def delete(self, tx: Transaction, key: K, *, timeout: float | None = None) -> bool:
-        """Remove the key; False if it was absent."""
+        """Remove the key; return False if it was absent."""
         encoded = self._keys.encode(key)
         space = await self._write_lock(tx, encoded, timeout)
         if self._find(tx, space, encoded) is None:
@@ -383,7 +381,7 @@ class ReliableDictionary(Generic[K, V]):
         return True
 
     async def clear(self, tx: Transaction | None = None, *, timeout: float | None = None) -> None:
-        """Remove all keys, in a given transaction or in its own.
+        """Remove all keys, in the given transaction or in a new one.
 
         It waits for every transaction that uses the dictionary.
         """
@@ -400,7 +398,7 @@ class ReliableDictionary(Generic[K, V]):
     # --- reading many ---------------------------------------------------------------------
 
     async def count(self, tx: Transaction | Snapshot, *, timeout: float | None = None) -> int:
-        """Return the number of keys: kept, not walked. Expired ones count until swept."""
+        """Return the number of keys, in constant time; expired keys count until removed."""
         if isinstance(tx, Snapshot):
             tx.check_collection(self.collection)
             return self.collection.count(tx.sequence)
@@ -422,9 +420,10 @@ class ReliableDictionary(Generic[K, V]):
     ) -> AsyncIterator[tuple[K, V]]:
         """Yield keys and values in key order, from `start` up to but not including `end`.
 
-        `prefix` keeps texts and bytes that start with it, tuples whose first places it is;
-        `where` is asked for each pair. In reverse, the order turns, not the range. What the
-        iterator sees is fixed when it starts; `timeout` is for the lock that it takes then.
+        `prefix` selects text and bytes that start with it, and tuples whose first elements are
+        equal to it; `where` is called for each pair. `reverse` changes the order, not the range.
+        The iterator sees the state at the time it starts; `timeout` applies to the lock that it
+        takes then.
         """
         decode_key, left = self._keys.decode, checked_limit(limit)
         read = self._read_committed if isinstance(tx, Snapshot) else partial(self._read, tx)
@@ -450,7 +449,7 @@ class ReliableDictionary(Generic[K, V]):
         limit: int | None = None,
         timeout: float | None = None,
     ) -> AsyncIterator[K]:
-        """Yield keys alone: no value is decoded."""
+        """Yield keys without decoding their values."""
         decode_key, left = self._keys.decode, checked_limit(limit)
         bounds = self._bounds(prefix, start, end)
         view = await self._view(tx, timeout)
@@ -498,8 +497,8 @@ class ReliableDictionary(Generic[K, V]):
         """Yield the pairs that an index finds, in key order: `find(snapshot, item="lamp")`."""
         view, wanted = self._index(index)
         if not view.is_ready and isinstance(tx, Snapshot):
-            # A transaction would wait for locks that it holds itself: it looks at every row, and
-            # so does a snapshot if the index is not built in time.
+            # A transaction would wait for its own locks, so it reads every row; a snapshot does
+            # so too if the index is not built in time.
             seconds = None if timeout is None else checked_timeout(timeout)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
@@ -513,49 +512,30 @@ class ReliableDictionary(Generic[K, V]):
             yield self._keys.decode(encoded), self._read(tx, encoded, stored)
 
     def changes(self, *, since: int = 0) -> ChangeFeed[K, V]:
-        """Return the feed of changes behind a sequence: `async with users.changes(since=n)`."""
+        """Return the feed of changes after a sequence: `async with users.changes(since=n)`."""
         return self._state.feed(self, since)
 
-    # --- what the transaction and the state ask -------------------------------------------
+    # --- used by the transaction and the state --------------------------------------------
 
     def key_of(self, encoded: bytes) -> object:
         return self._keys.decode(encoded)
 
     def value_of(self, encoded: bytes, stored: bytes) -> V:
-        """Return the value of a row for an index."""
+        """Return the value of a row, for an index."""
         return self._decode(encoded, stored)
 
     def decode_pair(self, encoded: bytes, stored: bytes | None) -> tuple[K, V | None]:
-        """Return key and value of a row that came by the log."""
-        value = None if stored is None else self._values.decode(stored)
+        """Return key and value of a row from the log."""
+        value = None if stored is None else self.codec.decode(stored)
         return self._keys.decode(encoded), value
 
-    def check_mutation(self, space: Workspace) -> None:
-        for encoded, given in space.given.items():
-            stored = space.writes.get(encoded)
-            if stored is not None:
-                self.check_same(encoded, given, stored)
-        for encoded, (stored, value) in space.seen.items():
-            self.check_same(encoded, value, stored)
-        for read in (space.copies, space.handed_out):
-            for encoded, copies in read.items():
-                for stored, value in copies:
-                    self.check_same(encoded, value, stored)
-
-    def check_same(self, encoded: bytes, value: object, stored: bytes) -> None:
-        """Raise MutatedValueError when a value is not what its bytes say."""
-        path = self._values.mutated_path(value, stored)  # type: ignore[arg-type]
-        if path is not None:
-            self._cache.pop(encoded, None)
-            raise MutatedValueError.of(self.name, self._keys.decode(encoded), path)
-
-    def more_operations(self, space: Workspace) -> list[Operation]:
-        """Return the changes of the indexes, and mark those whose function is not known here."""
+    def index_operations(self, space: Workspace, indexes: list[Collection]) -> list[Operation]:
+        """Return the changes of the indexes; mark those with an unknown function as not ready."""
         operations: list[Operation] = []
-        for index in self._state.indexes_of(self.collection):
+        for index in indexes:
             name = index.description.name.rpartition("\x00")[2]
             view = self.indexes.get(name)
-            # An index of another version of the function is not mended, it is built again.
+            # An index of another version of the function is not updated but built again.
             if view is not None and (view.is_ready or not index.description.is_ready):
                 operations.extend(view.operations(space))
             elif index.description.is_ready:
@@ -563,17 +543,8 @@ class ReliableDictionary(Generic[K, V]):
                 operations.append(Alter(index.id, encode_description(stale)))
         return operations
 
-    def ended(self, space: Workspace, sequence: int | None) -> None:
-        """Keep the objects that were committed: they are what their bytes decode to."""
-        if sequence is None or self._is_copied:
-            return
-        for encoded, given in space.given.items():
-            stored = space.writes.get(encoded)
-            if stored is not None:
-                self._remember(encoded, stored, given)  # type: ignore[arg-type]
-
     def expired_keys(self, now: int, limit: int) -> list[bytes]:
-        """Return keys whose time is over, for the sweeper."""
+        """Return expired keys, each once: `sweep` removes them."""
         keys: list[bytes] = []
         values = self.collection.rows.values
         while self._expiring and self._expiring[0][0] <= now and len(keys) < limit:
@@ -584,14 +555,14 @@ class ReliableDictionary(Generic[K, V]):
         return keys
 
     def expect_again(self, keys: list[bytes]) -> None:
-        """Take back keys that a sweep could not remove."""
+        """Return keys that a sweep could not remove to the list of expiries."""
         values = self.collection.rows.values
         for key in keys:
             if key in values and values[key][0] & EXPIRES:
                 heapq.heappush(self._expiring, (stored_expiry(values[key]), key))
 
     async def sweep(self, tx: Transaction, keys: list[bytes]) -> None:
-        """Remove rows that are expired still."""
+        """Remove the rows that are still expired."""
         for encoded in sorted(keys):
             space = await self._write_lock(tx, encoded, None)
             stored = space.find(encoded)
@@ -599,7 +570,7 @@ class ReliableDictionary(Generic[K, V]):
                 tx.stage(space, encoded, None)
 
     async def rewrite_rows(self, tx: Transaction, keys: list[bytes]) -> int:
-        """Write rows of an older version again in the present one; return how many."""
+        """Rewrite rows of older versions in the written version; return their number."""
         count = 0
         version = self.collection.description.written_version
         for encoded in keys:
@@ -607,20 +578,16 @@ class ReliableDictionary(Generic[K, V]):
             stored = self._find(tx, space, encoded)
             if stored is None or stored_version(stored) >= version:
                 continue
-            value = self._values.decode(stored)
+            value = self.codec.decode(stored)
             self._put(tx, space, encoded, value, stored_expiry(stored))
             count += 1
         return count
 
-    @property
-    def codec(self) -> ValueCodec[V]:
-        """What reads and writes the values."""
-        return self._values
-
     def rebind(self, collection: Collection) -> None:
-        """Go on with the rows of a full copy."""
+        """Use the rows of a full copy."""
         self.collection = collection
-        self._cache.clear()
+        if self.cache is not None:
+            self.cache.clear()
         self._note_expiries()
 
     # --------------------------------------------------------------------------------------
@@ -638,49 +605,40 @@ class ReliableDictionary(Generic[K, V]):
         return stored
 
     def _decode(self, encoded: bytes, stored: bytes) -> V:
-        cached = self._cache.get(encoded)
-        if cached is not None and cached[0] is stored:
+        cached = None if self.cache is None else self.cache.find(encoded, stored)
+        if cached is not None:
             return cached[1]
-        value = self._values.decode(stored)
-        if not self._is_copied:
-            self._remember(encoded, stored, value)
+        value = self.codec.decode(stored)
+        if self.cache is not None:
+            self.cache.put(encoded, stored, value)
         return value
 
     def _read(self, tx: Transaction | Snapshot, encoded: bytes, stored: bytes) -> V:
-        """Decode a row of an enumeration; a scan does not push out what single reads use."""
+        """Decode a row of an enumeration, which leaves the cache to single reads."""
         if not isinstance(tx, Snapshot):
             space = tx.space(self)
             if space is not None and encoded in space.writes:
                 return self._seen(space, encoded, stored)
-            if space is not None and self._is_copied:
-                value = self._values.decode(stored)
+            if space is not None and self.cache is None:
+                value = self.codec.decode(stored)
                 tx.hand_out(space, encoded, stored, value)
                 return value
         return self._read_committed(encoded, stored)
 
     def _read_committed(self, encoded: bytes, stored: bytes) -> V:
-        cached = self._cache.get(encoded)
-        if cached is not None and cached[0] is stored:
-            return cached[1]
-        return self._values.decode(stored)
+        cached = None if self.cache is None else self.cache.find(encoded, stored)
+        return self.codec.decode(stored) if cached is None else cached[1]
 
     def _seen(self, space: Workspace, encoded: bytes, stored: bytes) -> V:
-        """Return the value of a locked read and note it for the mutation check."""
-        if not self._is_copied and space.writes.get(encoded) is stored:
+        """Return the value of a locked read and record it for the mutation check."""
+        if self.cache is not None and space.writes.get(encoded) is stored:
             return space.given[encoded]  # type: ignore[return-value]
         value = self._decode(encoded, stored)
-        if self._is_copied:
+        if self.cache is None:
             space.copies.setdefault(encoded, []).append((stored, value))
         else:
             space.seen[encoded] = (stored, value)
         return value
-
-    def _remember(self, encoded: bytes, stored: bytes, value: V) -> None:
-        cache = self._cache
-        if len(cache) >= CACHED_ROWS_MAX and encoded not in cache:
-            for oldest in [key for key, _ in zip(cache, range(CACHED_ROWS_MAX // 2), strict=False)]:
-                del cache[oldest]
-        cache[encoded] = (stored, value)
 
     async def _write_lock(
         self, tx: Transaction, encoded: bytes, timeout: float | None
@@ -706,7 +664,7 @@ class ReliableDictionary(Generic[K, V]):
     def _put(
         self, tx: Transaction, space: Workspace, encoded: bytes, value: V, expires: int
     ) -> None:
-        stored = self._values.encode(
+        stored = self.codec.encode(
             value,
             version=self.collection.description.written_version,
             stored=space.find(encoded),
@@ -736,7 +694,7 @@ class ReliableDictionary(Generic[K, V]):
                 yield rows
 
     async def _view(self, tx: Transaction | Snapshot, timeout: float | None) -> ReadView:
-        """Return what an enumeration that starts now sees."""
+        """Return the view of an enumeration that starts now."""
         if isinstance(tx, Snapshot):
             return snapshot_view(tx)
         refuse_snapshot(tx)
@@ -758,7 +716,7 @@ class ReliableDictionary(Generic[K, V]):
     async def _matches(
         self, seen: ReadView, view: IndexView, wanted: object, *, reverse: bool
     ) -> AsyncIterator[tuple[bytes, bytes]]:
-        """Yield what an index finds; where it was built after the snapshot, look at every row."""
+        """Yield the rows of an index key; read every row if the index is newer than the view."""
         if view.covers(seen.snapshot):
             async for encoded in view.find(seen, wanted, reverse=reverse):
                 stored = seen.find(self.collection, encoded)
@@ -774,18 +732,18 @@ class ReliableDictionary(Generic[K, V]):
         if len(given) != 1:
             raise UsageError(
                 "IndexUnknown",
-                "find() takes one index and the value to find.",
+                f"find() takes the value of one index, not of {len(given)}.",
                 facts={"collection": self.name, "indexes": sorted(self.indexes)},
-                hint='find(snapshot, item="lamp").',
+                hint='Name one index, as in find(snapshot, item="lamp").',
             )
         [(name, wanted)] = given.items()
         view = self.indexes.get(name)
         if view is None:
             raise UsageError(
                 "IndexUnknown",
-                f"{self.name!r} was opened without an index {name!r}.",
+                f"The dictionary {self.name!r} was opened without an index {name!r}.",
                 facts={"collection": self.name, "indexes": sorted(self.indexes)},
-                hint="Declare it: state.dictionary(..., indexes={name: function}).",
+                hint="Declare the index: state.dictionary(..., indexes={name: function}).",
             )
         return view, wanted
 
@@ -796,10 +754,10 @@ class ReliableDictionary(Generic[K, V]):
         ]
         heapq.heapify(self._expiring)
         self._has_expiries = bool(self._expiring)
-        """Whether a row ever had one: swept rows are seen by older snapshots."""
+        """Whether a row ever had one: older snapshots still see removed rows."""
 
     def watch(self, _sequence: int, key: bytes, _old: bytes | None, new: bytes | None) -> None:
-        """Hear of a change that was applied: note when it expires."""
+        """Record the expiry of a row that was applied."""
         if new is not None and new[0] & EXPIRES:
             self._has_expiries = True
             heapq.heappush(self._expiring, (stored_expiry(new), key))
@@ -811,9 +769,9 @@ class ReliableDictionary(Generic[K, V]):
     def _not_found(self, key: K) -> KeyNotFoundError:
         return KeyNotFoundError(
             "KeyNotFound",
-            f"{self.name!r} does not hold this key.",
+            f"The dictionary {self.name!r} does not contain this key.",
             facts={"collection": self.name, "key": key},
-            hint="Give a default for absent keys: get(tx, key, None), or MISSING if None is valid.",
+            hint="Pass a default: get(tx, key, None), or MISSING if None may be a value.",
         )
 
 

@@ -1,6 +1,6 @@
-"""Walking through a collection in key order: bounded steps, own writes laid over a snapshot.
+"""Enumerations in key order: bounded steps over a snapshot and the transaction's own writes.
 
-What an enumeration sees is fixed when it starts: a snapshot, and a copy of the writes that its
+An enumeration sees the state at the time it starts: a snapshot, and a copy of the writes that its
 transaction had made by then.
 """
 
@@ -15,7 +15,7 @@ from partita.reliable.collections.transaction import Transaction, Workspace
 from partita.reliable.state.state import Collection
 
 SCAN_ROWS = 256
-"""Keys looked at in one step; other tasks run between steps."""
+"""Keys read in one step; other tasks run between steps."""
 
 Writes = Mapping[bytes, bytes | None]
 
@@ -23,8 +23,8 @@ Writes = Mapping[bytes, bytes | None]
 class ReadView(msgspec.Struct, frozen=True):
     """What one enumeration of one collection sees.
 
-    `writes` must not change while the view is used. `check` raises when the enumeration may not
-    go on, `is_cleared` hides the rows of the snapshot.
+    `writes` must not change while the view is used. `check` raises when the enumeration must
+    end, `is_cleared` hides the rows of the snapshot.
     """
 
     snapshot: Snapshot
@@ -56,7 +56,7 @@ async def scan(
     own = sorted(
         row for row in view.writes.items() if lower <= row[0] and (upper is None or row[0] < upper)
     )
-    first, end = 0, len(own)  # the own writes that no step has covered yet
+    first, end = 0, len(own)  # own writes that no step has returned yet
     while True:
         view.check()
         view.snapshot.check_collection(collection)
@@ -78,7 +78,7 @@ async def scan(
 
 
 async def count(tx: Transaction, space: Workspace) -> int:
-    """Return how many rows a transaction sees: those of its snapshot, changed by own writes."""
+    """Return the number of rows that a transaction sees: its snapshot and its own writes."""
     view = transaction_view(tx, space)
     collection, sequence = space.collection, view.snapshot.sequence
     found = 0 if view.is_cleared else collection.count(sequence)
@@ -96,7 +96,7 @@ def _rows(
     collection: Collection,
     lower: bytes,
     upper: bytes | None,
-    reverse: bool,  # noqa: FBT001 - handed through
+    reverse: bool,  # noqa: FBT001 - passed through
 ) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
     sequence = view.snapshot.sequence
     return collection.scan(sequence, lower, upper, limit=SCAN_ROWS, reverse=reverse)

@@ -2,9 +2,9 @@
 
     entry    encoded index key | encoded key of the row, with an empty value
 
-The function of an index runs where a transaction commits; replicas apply its entries as bytes,
-so that they are the same everywhere. A writer that does not know the function marks the index
-as not ready, and the next that does builds it again.
+The function of an index runs on the replica that commits; other replicas apply its entries as
+bytes, so that they are the same everywhere. A writer without the function marks the index as not
+ready, and the next writer that has it builds the index again.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ IndexFunction = Callable[..., Key | Iterable[Key] | None]
 
 
 class Index(msgspec.Struct, frozen=True):
-    """An index with a version: raise it when the function changes, and it is built again."""
+    """An index with a version: increase it when the function changes, to build it again."""
 
     function: IndexFunction
     version: int = 1
 
 
 class Indexed(Protocol):
-    """The dictionary that an index belongs to."""
+    """What an index needs of its dictionary."""
 
     name: str
     collection: Collection
@@ -51,34 +51,34 @@ class IndexView:
         self.name = name
         self.index = index
         self.locate = locate
-        """Finds the entries, which a primary creates: a secondary may wait for them."""
+        """Returns the collection of entries, None before the primary has created it."""
         self._owner = owner
 
     @property
     def collection(self) -> Collection:
-        """The entries; only a view whose index exists is asked for them."""
+        """The collection of entries, which must exist."""
         found = self.locate()
         assert found is not None, "the index was created"
         return found
 
     @property
     def is_ready(self) -> bool:
-        """Whether the index holds every row, by this function."""
+        """Whether the index covers every row with this function."""
         found = self.locate()
         if found is None:
             return False
         return found.description.is_ready and found.description.index_version == self.index.version
 
     def covers(self, snapshot: Snapshot) -> bool:
-        """Whether the index holds every row that a snapshot sees."""
+        """Return whether the index covers every row that a snapshot sees."""
         return self.is_ready and self.collection.ready_since <= snapshot.sequence
 
     def is_match(self, key: bytes, stored: bytes, wanted: object) -> bool:
-        """Whether a row would be found: what a scan asks where the index does not reach."""
+        """Return whether a row has this index key, for scans without the index."""
         return encode_index_key(wanted) + key in self._entries(key, stored)
 
     def operations(self, space: Workspace) -> list[Operation]:
-        """Return what the commit of a workspace changes in the index."""
+        """Return the changes of the index for the commit of a workspace."""
         operations: list[Operation] = []
         if space.is_cleared:
             operations.append(Clear(self.collection.id))
@@ -98,7 +98,7 @@ class IndexView:
         return operations
 
     def entries_of(self, keys: Iterable[bytes]) -> list[Operation]:
-        """Return what is missing of committed rows, for building the index."""
+        """Return the missing entries of committed rows, to build the index."""
         values, held = self._owner.collection.rows.values, self.collection.rows.values
         return [
             Put(self.collection.id, entry, b"")
@@ -117,14 +117,14 @@ class IndexView:
                 yield entry[len(prefix) :]
 
     def described(self, *, is_ready: bool) -> Operation:
-        """Return the operation that says whether the index holds every row."""
+        """Return the operation that records whether the index covers every row."""
         description = msgspec.structs.replace(
             self.collection.description, is_ready=is_ready, index_version=self.index.version
         )
         return Alter(self.collection.id, encode_description(description))
 
     async def _own_entries(self, view: ReadView, prefix: bytes) -> dict[bytes, bytes | None]:
-        """Return the writes of a view as they change the entries of one index key."""
+        """Return how the writes of a view change the entries of one index key."""
         entries: dict[bytes, bytes | None] = {}
         for number, (key, stored) in enumerate(view.writes.items(), start=1):
             entry = prefix + key
@@ -146,12 +146,12 @@ class IndexView:
                 "IndexFailed",
                 f"The function of index {self.name!r} failed: {error!r}.",
                 facts={"collection": self._owner.name, "index": self.name},
-                hint="It must take every value and return a key, a list of keys, or None.",
+                hint="Make it accept every value and return a key, a list of keys, or None.",
             ) from error
 
 
 def _many(found: object) -> Iterable[object]:
-    """Lists, sets and generators hold many keys; anything else is one; None is none."""
+    """Return the keys of a list, set or generator; any other value is one key, None is none."""
     if found is None:
         return ()
     if isinstance(found, list | set | frozenset | types.GeneratorType):

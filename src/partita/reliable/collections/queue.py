@@ -1,15 +1,15 @@
 """ReliableQueue: strict first in, first out, in the order of commits.
 
-Positions are given when a record is applied, so that producers never wait for each other. One
-transaction at a time may dequeue: it holds the head until it ends. Finding the queue empty
-locks nothing that a producer needs.
+Positions are assigned when a record is applied, so that producers never wait for each other. One
+transaction at a time may dequeue: it locks the head until it ends. A transaction that finds the
+queue empty does not block producers.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Generic, TypeVar
 
-from partita.errors import MutatedValueError, PartitaError
+from partita.errors import PartitaError
 from partita.reliable.collections import enumeration
 from partita.reliable.collections.enumeration import scan, snapshot_view, transaction_view
 from partita.reliable.collections.snapshot import Snapshot
@@ -20,7 +20,6 @@ from partita.reliable.collections.transaction import (
     refuse_snapshot,
 )
 from partita.reliable.state.locks import LockMode
-from partita.reliable.state.records import Operation
 from partita.reliable.state.state import POSITION_BYTES, Collection
 from partita.reliable.values.arguments import checked_count, checked_limit, checked_timeout
 from partita.reliable.values.serialization import ValueCodec
@@ -29,11 +28,11 @@ V = TypeVar("V")
 D = TypeVar("D")
 
 HEAD = b"head"
-"""The lock of the front end: longer or shorter than any position, so it is none."""
+"""The key of the lock on the head; its length differs from that of a position."""
 
 
 class Arrivals:
-    """Those who wait for a queue to hold something."""
+    """The dequeues that wait for a value."""
 
     def __init__(self) -> None:
         self._waiting: list[asyncio.Future[None]] = []
@@ -52,7 +51,10 @@ class Arrivals:
 
 
 class ReliableQueue(Generic[V]):
-    """A queue that survives. Open it with `state.queue(...)`."""
+    """A durable queue. Open it with `state.queue(...)`."""
+
+    cache = None
+    index_operations = None
 
     def __init__(
         self, state: Transactions, collection: Collection, *, values: ValueCodec[V]
@@ -60,16 +62,16 @@ class ReliableQueue(Generic[V]):
         self._state = state
         self.name = collection.description.name
         self.collection = collection
-        self._values = values
+        self.codec = values
         self._arrivals = Arrivals()
         self._head = _first_position(collection)
-        """No value lies before this position, and none ever will."""
+        """There is no value before this position, and there will be none."""
 
     async def enqueue(self, tx: Transaction, value: V, *, timeout: float | None = None) -> None:
-        """Put a value at the end; others see it after the commit."""
+        """Add a value at the end; other transactions see it after the commit."""
         space = await self._enter(tx, timeout)
         version = self.collection.description.written_version
-        stored = self._values.encode(value, version=version)
+        stored = self.codec.encode(value, version=version)
         tx.stage_enqueue(space, stored)
         space.seen[len(space.seen).to_bytes(POSITION_BYTES)] = (stored, value)
 
@@ -81,14 +83,14 @@ class ReliableQueue(Generic[V]):
         wait: float = 0.0,
         timeout: float | None = None,
     ) -> V | D | None:
-        """Take the first value; `default` if there is none after `wait` seconds."""
+        """Remove and return the first value; `default` if there is none after `wait` seconds."""
         taken = await self.dequeue_many(tx, 1, wait=wait, timeout=timeout)
         return taken[0] if taken else default
 
     async def dequeue_many(
         self, tx: Transaction, count: int, *, wait: float = 0.0, timeout: float | None = None
     ) -> list[V]:
-        """Take up to `count` values from the front; wait for the first if there is none."""
+        """Remove and return up to `count` values; wait up to `wait` seconds for the first."""
         count = checked_count(count)
         space = await self._enter(tx, timeout)
         deadline = asyncio.get_running_loop().time() + checked_timeout(wait)
@@ -108,7 +110,7 @@ class ReliableQueue(Generic[V]):
         lock: LockMode = LockMode.SHARED,
         timeout: float | None = None,
     ) -> V | D | None:
-        """Return the first value without taking it; `default` if there is none."""
+        """Return the first value without removing it; `default` if there is none."""
         if isinstance(tx, Transaction) and tx.is_on_primary:
             space = await self._enter(tx, timeout)
             await tx.lock(self, HEAD, lock, timeout)
@@ -122,7 +124,7 @@ class ReliableQueue(Generic[V]):
         return default
 
     async def count(self, tx: Transaction | Snapshot, *, timeout: float | None = None) -> int:
-        """Return the number of values: kept, not walked."""
+        """Return the number of values, in constant time."""
         if isinstance(tx, Snapshot):
             tx.check_collection(self.collection)
             return self.collection.count(tx.sequence)
@@ -136,7 +138,7 @@ class ReliableQueue(Generic[V]):
         limit: int | None = None,
         timeout: float | None = None,
     ) -> AsyncIterator[V]:
-        """Yield the values from first to last, own ones behind the others."""
+        """Yield the values from first to last, then those that this transaction added."""
         left = checked_limit(limit)
         enqueued: list[bytes] = []
         space = None
@@ -158,7 +160,7 @@ class ReliableQueue(Generic[V]):
             yield self._read(tx, space, _own_place(index), stored)
 
     async def clear(self, tx: Transaction | None = None, *, timeout: float | None = None) -> None:
-        """Remove everything, in a given transaction or in its own."""
+        """Remove all values, in the given transaction or in a new one."""
         if tx is None:
             async with self._state.transaction() as own:
                 await self.clear(own, timeout=timeout)
@@ -169,44 +171,20 @@ class ReliableQueue(Generic[V]):
         await tx.lock(self, None, LockMode.EXCLUSIVE, timeout)
         tx.stage_clear(space)
 
-    # --- what the transaction and the state ask -------------------------------------------
+    # --- used by the transaction and the state --------------------------------------------
 
     def key_of(self, encoded: bytes) -> object:
-        return "the head" if encoded == HEAD else int.from_bytes(encoded)
-
-    def check_mutation(self, space: Workspace) -> None:
-        for place, (stored, value) in space.seen.items():
-            self.check_same(place, value, stored)
-        for place, copies in space.handed_out.items():
-            for stored, value in copies:
-                self.check_same(place, value, stored)
-
-    def check_same(self, key: bytes, value: object, stored: bytes) -> None:
-        """Raise MutatedValueError when a value is not what its bytes say."""
-        path = self._values.mutated_path(value, stored)  # type: ignore[arg-type]
-        if path is not None:
-            raise MutatedValueError.of(self.name, int.from_bytes(key[-POSITION_BYTES:]), path)
-
-    def more_operations(self, _space: Workspace) -> list[Operation]:
-        return []
-
-    def ended(self, space: Workspace, sequence: int | None) -> None:
-        """Nothing is kept between transactions."""
+        return "the head" if encoded == HEAD else int.from_bytes(encoded[-POSITION_BYTES:])
 
     def watch(self, _sequence: int, key: bytes, _old: bytes | None, new: bytes | None) -> None:
-        """Note a change that was applied: wake who waits for a value, go past one that left."""
+        """Note an applied change: wake waiting dequeues, or advance the head."""
         if new is not None:
             self._arrivals.announce()
         elif key:
-            self._head = key + b"\x00"  # values leave in the order of their positions
-
-    @property
-    def codec(self) -> ValueCodec[V]:
-        """What reads and writes the values."""
-        return self._values
+            self._head = key + b"\x00"  # values are removed in the order of their positions
 
     def rebind(self, collection: Collection) -> None:
-        """Go on with the rows of a full copy."""
+        """Use the rows of a full copy."""
         self.collection = collection
         self._head = _first_position(collection)
         self._arrivals.announce()
@@ -218,9 +196,9 @@ class ReliableQueue(Generic[V]):
         return tx.space(self, timeout) or await tx.enter(self, timeout)
 
     def _first(self, space: Workspace, count: int) -> list[bytes]:
-        """Return the first committed positions that this transaction has not taken.
+        """Return the first committed positions that this transaction has not dequeued.
 
-        The rows hold positions that were dequeued while a snapshot still sees them.
+        The rows contain dequeued positions as long as a snapshot sees them.
         """
         found: list[bytes] = []
         rows, step = self.collection.rows, count + len(space.writes)
@@ -244,34 +222,34 @@ class ReliableQueue(Generic[V]):
         keys = self._first(space, count)
         stored = [self.collection.rows.values[key] for key in keys]
         own = space.enqueued[: count - len(keys)]
-        values = [self._values.decode(one) for one in (*stored, *own)]
+        values = [self.codec.decode(one) for one in (*stored, *own)]
         stage_all(tx, space, dict.fromkeys(keys))
         del space.enqueued[: len(own)]
-        for key in keys:  # a taken value belongs to its consumer
+        for key in keys:  # the consumer may change a value that it dequeued
             space.handed_out.pop(key, None)
         return values
 
     def _read(
         self, tx: Transaction | Snapshot, space: Workspace | None, place: bytes, stored: bytes
     ) -> V:
-        value = self._values.decode(stored)
-        if space is not None and self._values.is_copied and isinstance(tx, Transaction):
+        value = self.codec.decode(stored)
+        if space is not None and self.codec.is_copied and isinstance(tx, Transaction):
             tx.hand_out(space, place, stored, value)
         return value
 
 
 def _own_place(index: int) -> bytes:
-    """Return where a transaction's own value lies that has no position yet."""
+    """Return the key of a value that this transaction added, before it has a position."""
     return b"own" + index.to_bytes(POSITION_BYTES)
 
 
 def _first_position(collection: Collection) -> bytes:
-    """Return where the first value is or will be: rows are put in the order of their positions."""
+    """Return the position of the first value, now or later: rows are added in position order."""
     return next(iter(collection.rows.values), collection.tail.to_bytes(POSITION_BYTES))
 
 
 def stage_all(tx: Transaction, space: Workspace, rows: Mapping[bytes, bytes | None]) -> None:
-    """Stage every row or none: what the caller is not given must stay in the queue."""
+    """Stage every row or none: a value that is not returned must stay in the queue."""
     try:
         for key, row in rows.items():
             tx.stage(space, key, row)

@@ -1,8 +1,8 @@
-"""Trying a transaction again: which errors are worth it, how long to wait, exactly once.
+"""Retries of transactions: which errors are retried, and after which delay.
 
-Lock time-outs, deadlocks and aborts by the system are tried again on a new transaction, with
-full jitter. A lost primary or a closed state is not: the answer is elsewhere. An answer that
-was lost is tried again only under an idempotency key, which says whether it happened.
+Lock time-outs, deadlocks and aborts by the system are retried with a new transaction, with full
+jitter. A lost primary or a closed state is not retried: another replica must do the work. A
+commit in doubt is retried only with an idempotency key, which shows whether it happened.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ RETRIED = (LockTimeoutError, TransactionAbortedError, NotReadableError, StoreBus
 
 
 class Committed(msgspec.Struct, Generic[T], frozen=True):
-    """What `state.run` returns: the function's result and where it was committed.
+    """The result of `state.run`: the function's result and the sequence of the commit.
 
     `commit_sequence` is None when the function wrote nothing.
     """
@@ -46,7 +46,7 @@ class Committed(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Backoff(msgspec.Struct, frozen=True):
-    """How often and how long: the delay before attempt n is random below first * 2**n."""
+    """The limits of retries; the delay before attempt n is random, below first_delay * 2**n."""
 
     attempts: int = ATTEMPTS
     first_delay: float = FIRST_DELAY_SECONDS
@@ -54,21 +54,21 @@ class Backoff(msgspec.Struct, frozen=True):
     deadline: float = DEADLINE_SECONDS
 
     def checked(self) -> "Backoff":
-        """Refuse numbers that make no sense."""
+        """Raise UsageError for invalid numbers."""
         if checked_count(self.attempts) == 0:
-            raise UsageError("InvalidLimit", "One attempt is the least: attempts=1.")
+            raise UsageError("InvalidLimit", "attempts= must be at least 1.")
         for seconds in (self.first_delay, self.max_delay, self.deadline):
             checked_timeout(seconds)
         return self
 
     def delay(self, failures: int, clock: Clock) -> float:
-        """Return the seconds to wait after so many failures."""
+        """Return the seconds to wait after this many failures."""
         ceiling = min(self.max_delay, self.first_delay * 2 ** min(failures - 1, 60))
         return float(ceiling * int.from_bytes(clock.random_bytes(4)) / 2**32)
 
 
 class Attempt:
-    """One try: `async with attempt as tx`. A failure worth another try is kept, not raised."""
+    """One attempt: `async with attempt as tx`. An error that is retried is not raised."""
 
     def __init__(self, begin: Callable[[], Transaction], *, is_last: Callable[[], bool]) -> None:
         self._begin = begin
@@ -106,7 +106,7 @@ class Attempt:
 async def attempts(
     begin: Callable[[], Transaction], backoff: Backoff, clock: Clock
 ) -> AsyncIterator[Attempt]:
-    """Yield attempts until one commits; what the last one raises is raised."""
+    """Yield attempts until one commits; the error of the last one is raised."""
     backoff = backoff.checked()
     started = clock.monotonic()
     for failures in range(1, backoff.attempts + 1):
@@ -124,5 +124,5 @@ async def attempts(
 
 
 def is_worth_another_try(error: PartitaError, *, has_key: bool) -> bool:
-    """Say whether a new transaction may succeed where this one failed."""
+    """Return whether a new transaction may succeed after this error."""
     return isinstance(error, RETRIED) or (has_key and isinstance(error, InDoubtError))

@@ -1,12 +1,24 @@
-"""A consistent read view over all collections: no locks, never in anyone's way."""
+"""A consistent read view over all collections, without locks.
 
+Also the clean-up of snapshots and transactions that a program loses without ending them: they
+are ended on their event loop, with a ResourceWarning.
+"""
+
+import asyncio
+import contextlib
+import os
+import sys
+import warnings
 from asyncio import _get_running_loop
-from types import TracebackType
+from collections.abc import Callable
+from types import CodeType, TracebackType
 from typing import Self
 
 from partita.errors import CollectionNotFoundError, NotReadableError, TransactionUseError
-from partita.reliable.collections.unclosed import end_lost, origin
 from partita.reliable.state.state import Collection, State
+
+Origin = tuple[int, CodeType | None, int]
+"""The process and the place in the code where a snapshot or transaction was opened."""
 
 
 class Snapshot:
@@ -15,11 +27,11 @@ class Snapshot:
     >>> # async with state.snapshot() as snapshot: await users.count(snapshot)
     """
 
-    def __init__(self, state: State, now: int) -> None:
+    def __init__(self, state: State, now: int, origin: Origin) -> None:
         self._state = state
         self.now = now
-        """Wall clock in ticks: what expires by it is not seen."""
-        self.origin = origin()
+        """Wall clock in ticks: rows that have expired by then are not seen."""
+        self.origin = origin
         self._loop = _get_running_loop()
         self.sequence = state.open_snapshot()
         self._is_open = True
@@ -30,7 +42,7 @@ class Snapshot:
             end_lost(self._loop, self.origin, what, self.close, self)
 
     def check(self) -> None:
-        """Refuse reads after the end."""
+        """Raise if the snapshot was closed."""
         if not self._is_open:
             raise TransactionUseError(
                 "SnapshotClosed",
@@ -39,7 +51,7 @@ class Snapshot:
             )
 
     def check_collection(self, collection: Collection) -> None:
-        """Refuse what this snapshot cannot see: dropped, or replaced by a full copy."""
+        """Raise if the collection was dropped or replaced by a full copy."""
         self.check()
         if self._state.collections.get(collection.id) is collection:
             return
@@ -47,11 +59,11 @@ class Snapshot:
             raise CollectionNotFoundError(
                 "CollectionNotFound",
                 f"The collection {collection.description.name!r} was dropped.",
-                hint="Open it again: that creates a new one.",
+                hint="Open it again to create a new one.",
             )
         raise NotReadableError(
             "SnapshotReplaced",
-            "The replica took a full copy after this snapshot was opened.",
+            "The replica loaded a full copy of the state after this snapshot was opened.",
             hint="Open another snapshot.",
         )
 
@@ -60,7 +72,7 @@ class Snapshot:
         return collection.find(key, self.sequence)
 
     def close(self) -> None:
-        """Let go of old versions; closing twice does nothing."""
+        """Release the old versions; closing twice does nothing."""
         if self._is_open:
             self._is_open = False
             self._state.close_snapshot(self.sequence)
@@ -76,3 +88,32 @@ class Snapshot:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def end_lost(
+    loop: asyncio.AbstractEventLoop,
+    origin: Origin,
+    what: str,
+    end: Callable[[], None],
+    source: object,
+) -> None:
+    """End a lost snapshot or transaction on its loop and warn; called by finalizers.
+
+    Nothing is done in a forked child, whose loop belongs to the parent, or after the loop or
+    the interpreter has ended.
+    """
+    process, code, position = origin
+    if sys.is_finalizing() or process != os.getpid() or loop.is_closed():
+        return
+    with contextlib.suppress(RuntimeError):  # the loop was closed just now
+        loop.call_soon_threadsafe(end)
+    place = ""
+    if code is not None:
+        lines = (line for start, end, line in code.co_lines() if start <= position < end)
+        place = f", opened at {code.co_filename}:{next(lines, None)},"
+    warnings.warn(
+        f"{what}{place} was never ended. It is ended now.",
+        ResourceWarning,
+        source=source,
+        stacklevel=3,
+    )

@@ -1,17 +1,21 @@
-"""What one transaction read, locked and wrote; its commit and its end.
+"""Transactions: their reads, locks and writes, their commit and their abort.
 
-Writes stay here until the commit makes one entry of a record of them, so that an abort leaves
-nothing to undo. Read locks go when the commit begins, the others when it is applied. The
-transaction belongs to the task that opened it: two at once would see each other's half.
+Writes are kept in workspaces until the commit makes them one entry of a record, so that an abort
+has nothing to undo. Read locks are released when the commit starts, the others when it was
+applied. A transaction may only be used by the task that opened it. The file is long because a
+commit needs all its parts, and a reader follows it without leaving the file.
 """
 
 import asyncio
 import enum
 import logging
+import os
+import sys
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from partita.errors import (
     CollectionNotFoundError,
@@ -19,6 +23,7 @@ from partita.errors import (
     InDoubtError,
     LimitExceededError,
     LockTimeoutError,
+    MutatedValueError,
     NotPrimaryError,
     NotReadableError,
     PartitaError,
@@ -28,8 +33,7 @@ from partita.errors import (
     UsageError,
 )
 from partita.reliable.collections.committer import Committer
-from partita.reliable.collections.snapshot import Snapshot
-from partita.reliable.collections.unclosed import end_lost, origin
+from partita.reliable.collections.snapshot import Origin, Snapshot, end_lost
 from partita.reliable.state.locks import LockMode, LockTable, Waiter
 from partita.reliable.state.records import (
     Alter,
@@ -45,20 +49,24 @@ from partita.reliable.state.records import (
 from partita.reliable.state.state import Collection, State
 from partita.reliable.values import limits
 from partita.reliable.values.arguments import checked_timeout
+from partita.reliable.values.serialization import ValueCache, ValueCodec
 from partita.ticks import Clock
 
 logger = logging.getLogger("partita.reliable")
 
 OUTCOMES = 0
-"""The place of idempotency keys in the lock table; no collection has this identifier."""
+"""The identifier of idempotency keys in the lock table; no collection has it."""
 CREATIONS = -1
-"""The place in the lock table of who creates a collection."""
+"""The identifier in the lock table of the lock for creating collections."""
 
 OPERATION_OVERHEAD_BYTES = 16
+MUTATION_SAMPLE = 100
+"""Where the mutation check is sampled, it is done in one of this many transactions."""
+_PACKAGE = str(Path(__file__).parents[2])
 
 
 class Status(enum.Enum):
-    """Where a transaction stands."""
+    """The status of a transaction."""
 
     ACTIVE = "active"
     COMMITTING = "committing"
@@ -66,35 +74,34 @@ class Status(enum.Enum):
     ABORTED = "aborted"
 
 
+IndexOperations = Callable[["Workspace", list[Collection]], list[Operation]]
+
+
 class Owner(Protocol):
-    """The collection as its users see it: what a transaction asks of it."""
+    """An open collection: what a transaction needs of it."""
 
     name: str
     collection: Collection
 
+    @property
+    def codec(self) -> ValueCodec[Any] | None:
+        """The codec of the values; None for a collection of which only the lock is used."""
+
+    @property
+    def cache(self) -> ValueCache[Any] | None:
+        """The decoded values; None where each read must return a new object."""
+
+    @property
+    def index_operations(self) -> IndexOperations | None:
+        """Returns what a commit writes to the indexes; None for a collection without any."""
+
     def key_of(self, encoded: bytes) -> object:
-        """Return the key for an error."""
-        ...
-
-    def check_mutation(self, space: "Workspace") -> None:
-        """Raise MutatedValueError when a value was changed behind our back."""
-        ...
-
-    def check_same(self, key: bytes, value: object, stored: bytes) -> None:
-        """Raise MutatedValueError when a value is not what its bytes say."""
-        ...
-
-    def more_operations(self, space: "Workspace") -> list[Operation]:
-        """Return what a commit must write beside the rows (indexes)."""
-        ...
-
-    def ended(self, space: "Workspace", sequence: int | None) -> None:
-        """Hear that the transaction was committed at a sequence, or aborted."""
+        """Return the key for an error message."""
         ...
 
 
 class Transactions(Protocol):
-    """Where a collection gets a transaction of its own from."""
+    """Opens the transactions that a collection needs for itself."""
 
     def transaction(self) -> "Transaction": ...
 
@@ -102,9 +109,9 @@ class Transactions(Protocol):
 class Workspace:
     """What one transaction did to one collection.
 
-    `writes` holds the newest bytes by key (None: deleted), `given` the objects they were made
-    of, `seen` the objects that were read, with the bytes they stand for (`copies` where each read
-    gives another object, `handed_out` those of enumerations).
+    `writes` has the newest bytes by key (None: deleted) and `given` the objects that they encode;
+    `seen` has the objects that were read with their bytes, `copies` the same where each read
+    returns a new object, and `handed_out` those of enumerations.
     """
 
     __slots__ = (
@@ -114,6 +121,7 @@ class Workspace:
         "given",
         "handed_out",
         "is_cleared",
+        "on_end",
         "owner",
         "seen",
         "writes",
@@ -129,9 +137,11 @@ class Workspace:
         self.handed_out: dict[bytes, list[tuple[bytes, object]]] = {}
         self.enqueued: list[bytes] = []
         self.is_cleared = False
+        self.on_end: Callable[[Workspace, bool], None] | None = None
+        """Called at the end of the transaction; True: it was committed."""
 
     def find(self, key: bytes) -> bytes | None:
-        """Return the newest bytes: own writes first, then what is committed."""
+        """Return the newest bytes: the transaction's own writes first, then committed ones."""
         if key in self.writes:
             return self.writes[key]
         return None if self.is_cleared else self.collection.rows.values.get(key)
@@ -161,6 +171,40 @@ class Workspace:
             operations += [Enqueue(identifier, value) for value in self.enqueued]
         return operations
 
+    def check_mutation(self) -> None:
+        """Raise MutatedValueError if a value that was written or read has changed since."""
+        for key, given in self.given.items():
+            stored = self.writes.get(key)
+            if stored is not None:
+                self.check_value(key, given, stored)
+        for key, (stored, value) in self.seen.items():
+            self.check_value(key, value, stored)
+        for read in (self.copies, self.handed_out):
+            for key, copies in read.items():
+                for stored, value in copies:
+                    self.check_value(key, value, stored)
+
+    def check_value(self, key: bytes, value: object, stored: bytes) -> None:
+        """Raise MutatedValueError if a value differs from its bytes."""
+        owner = self.owner
+        assert owner.codec is not None, "only collections with values have them checked"
+        path = owner.codec.mutated_path(value, stored)
+        if path is not None:
+            if owner.cache is not None:
+                owner.cache.discard(key)
+            raise MutatedValueError.of(owner.name, owner.key_of(key), path)
+
+    def end(self, *, is_committed: bool) -> None:
+        """Cache the objects that were committed: they are equal to what their bytes decode to."""
+        cache = self.owner.cache
+        if is_committed and cache is not None:
+            for key, given in self.given.items():
+                stored = self.writes.get(key)
+                if stored is not None:
+                    cache.put(key, stored, given)
+        if self.on_end is not None:
+            self.on_end(self, is_committed)
+
 
 class Core:
     """What all transactions of a replica share. `role_error` is None on the primary."""
@@ -171,21 +215,33 @@ class Core:
         self.locks = LockTable()
         self.committer: Committer | None = None
         self.role_error: PartitaError | None = None
-        self.checks_mutation: Callable[[], bool] = lambda: True
+        self.mutation_check = "on"
+        """How often values are checked for changes: on, sample or off."""
         self.active: dict[str, weakref.ref[Transaction]] = {}
         """Open transactions; one that is no longer referenced is aborted and removed."""
         self.entry_bytes_max = limits.TRANSACTION_BYTES_MAX
-        """What a transaction may take of a record; less where the log takes less."""
+        """The largest entry of a transaction; less where the log accepts less."""
         self._name = name
         self._count = 0
+        self._samples = 0
 
     def new_id(self) -> str:
         self._count += 1
         return f"{self._name}-{self._count:x}"
 
+    def checks_mutation(self) -> bool:
+        """Return whether the next transaction checks its values."""
+        if self.mutation_check != "sample":
+            return self.mutation_check == "on"
+        self._samples += 1
+        return self._samples % MUTATION_SAMPLE == 0
+
     def now(self) -> int:
-        """Wall clock in ticks that never goes back behind what is committed."""
+        """Return the wall clock in ticks, never earlier than that of the newest record."""
         return max(self.clock.ticks(), self.state.ticks)
+
+    def transaction(self) -> "Transaction":
+        return Transaction(self, timeout=limits.LOCK_TIMEOUT_SECONDS)
 
     def check_open(self) -> None:
         if isinstance(self.role_error, StateClosedError):
@@ -197,8 +253,8 @@ class Core:
         return self.committer
 
     def depose(self, error: PartitaError) -> None:
-        """Stop writing: every open transaction ends, since its locks mean nothing any more."""
-        if not isinstance(self.role_error, StateClosedError):  # closed stays closed
+        """Stop writing and end every open transaction: its locks are no longer valid."""
+        if not isinstance(self.role_error, StateClosedError):  # a closed state stays closed
             self.role_error = error
         self.committer = None
         for held in list(self.active.values()):
@@ -217,8 +273,10 @@ class Transaction:
     def __init__(self, core: Core, *, timeout: float, is_shared: bool = False) -> None:
         core.check_open()
         self._core = core
-        self._timeout = checked_timeout(timeout)
-        self._loop = asyncio.get_running_loop()  # asked once: it is a system call
+        if timeout != limits.LOCK_TIMEOUT_SECONDS:
+            timeout = checked_timeout(timeout)
+        self._timeout = timeout
+        self._loop = asyncio.get_running_loop()
         self._task = None if is_shared else asyncio.current_task(self._loop)
         self._is_shared = is_shared
         self._woken: asyncio.Future[None] | None = None
@@ -230,14 +288,14 @@ class Transaction:
         self._count = 0
         self._ended_by: PartitaError | None = None
         self._spent = 0.0
-        """Seconds that the operation has waited for locks: they share one time-out."""
+        """Seconds that the operation has waited for locks, which share one time-out."""
         self._done: asyncio.Future[int] | None = None
         self._checks_mutation: bool | None = None
         self.id = core.new_id()
         self.origin = origin()
         self.commit_sequence: int | None = None
         self.keeps_outcome = False
-        """While a function runs under an idempotency key: its outcome belongs to the commit."""
+        """Whether a function runs with an idempotency key: its outcome is part of the commit."""
         self.is_on_primary = core.role_error is None
         core.active[self.id] = weakref.ref(self)
         self.status = Status.ACTIVE
@@ -246,7 +304,7 @@ class Transaction:
         if getattr(self, "status", None) is Status.ACTIVE:
             end_lost(self._loop, self.origin, f"Transaction {self.id}", self._end_lost, self)
 
-    # --- what collections use -------------------------------------------------------------
+    # --- used by collections --------------------------------------------------------------
 
     @property
     def locks(self) -> LockTable:
@@ -258,13 +316,13 @@ class Transaction:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The read point of enumerations and counts: taken at the first of them."""
+        """The snapshot for enumerations and counts, opened by the first of them."""
         if self._snapshot is None:
-            self._snapshot = Snapshot(self._core.state, self._core.now())
+            self._snapshot = Snapshot(self._core.state, self._core.now(), self.origin)
         return self._snapshot
 
     def check(self) -> None:
-        """Refuse use after the end, by another task, or while an operation still waits."""
+        """Raise after the end, in another task, or while an operation still waits."""
         if self.status is not Status.ACTIVE:
             raise self._not_active()
         if self._woken is not None or (
@@ -279,12 +337,12 @@ class Transaction:
             )
 
     def check_writable(self) -> None:
-        """Refuse a write before it takes a lock, where it could never be committed."""
+        """Raise if writes cannot be committed, before a lock is taken."""
         self.check()
         self._writable()
 
     def space(self, owner: Owner, timeout: float | None = None) -> Workspace | None:
-        """Begin an operation: return what was done to a collection so far; None before `enter`."""
+        """Start an operation: return the workspace of a collection, None before `enter`."""
         self.check()
         if timeout is not None:
             checked_timeout(timeout)
@@ -297,7 +355,7 @@ class Transaction:
     async def enter(
         self, owner: Owner, timeout: float | None, mode: LockMode = LockMode.SHARED
     ) -> Workspace:
-        """Begin to use a collection: nobody may clear or drop it until the end."""
+        """Start to use a collection: until the end no other transaction may clear or drop it."""
         if self.is_on_primary:
             await self.lock(owner, None, mode, timeout)
         if not self._holds(owner):
@@ -318,9 +376,9 @@ class Transaction:
     def acquire(
         self, owner: Owner, key: bytes | None, mode: LockMode, timeout: float | None
     ) -> Waiter | None:
-        """Take a lock that is free; else return the request that must be waited for.
+        """Take a free lock; otherwise return the request to wait for.
 
-        Without time to wait no request is made: it could cost others theirs.
+        With a time-out of 0 no request is queued: it could cause a deadlock for others.
         """
         locks, resource = self._core.locks, (owner.collection.id, key)
         if type(mode) is not LockMode:
@@ -351,11 +409,11 @@ class Transaction:
             return
         if not waiter.deadlock_with:
             raise self._timed_out(owner, waiter.resource[1], holder, self._spent)
-        key = _told_key(owner, waiter.resource[1])
+        key = _key_text(owner, waiter.resource[1])
         raise DeadlockError.of(holder, owner.name, key, self._spent)
 
     async def pause(self, woken: "asyncio.Future[None]", seconds: float) -> None:
-        """Wait for a future, a time, or the end of the transaction; then it must still be open."""
+        """Wait for a future, a time, or the end of the transaction, which raises."""
         timer = asyncio.get_running_loop().call_later(seconds, _wake, woken)
         self._woken = woken
         try:
@@ -367,10 +425,10 @@ class Transaction:
             raise self._not_active()
 
     def hand_out(self, space: Workspace, key: bytes, stored: bytes, value: object) -> None:
-        """Note an object that an enumeration gives out and its holder could change.
+        """Record a mutable object that an enumeration returns, to check it at the commit.
 
-        Beyond the limit the oldest is checked now: neither memory nor the commit grows with what
-        was enumerated.
+        Beyond the limit the oldest is checked now, so that neither memory nor the time of the
+        commit grows with the enumeration.
         """
         if not self.is_on_primary or not self.checks_mutation:
             return
@@ -379,11 +437,11 @@ class Transaction:
         if len(handed_out) > limits.HANDED_OUT_MAX:
             oldest = next(iter(handed_out))
             for before, given in handed_out[oldest]:
-                space.owner.check_same(oldest, given, before)
+                space.check_value(oldest, given, before)
             del handed_out[oldest]
 
     def stage(self, space: Workspace, key: bytes, value: bytes | None) -> None:
-        """Note a write; a transaction that grows beyond its limits is refused here."""
+        """Record a write; raise LimitExceededError if the transaction becomes too large."""
         self._writable()
         self._grow(len(key) + (0 if value is None else len(value)))
         space.writes[key] = value
@@ -398,28 +456,28 @@ class Transaction:
         space.clear()
 
     def stage_operations(self, operations: list[Operation]) -> None:
-        """Add operations that no workspace makes: outcomes, schemas, drops."""
+        """Add operations that do not come from a workspace: outcomes, schemas, drops."""
         self._writable()
         self._more.extend(operations)
 
-    # --- what users use -------------------------------------------------------------------
+    # --- public ---------------------------------------------------------------------------
 
     def after_commit(self, callback: Callable[[int], object]) -> None:
-        """Call `callback(sequence)` once the commit is durable; never after an abort."""
+        """Call `callback(sequence)` when the commit is durable; never after an abort."""
         self.check()
         if asyncio.iscoroutinefunction(callback) or not callable(callback):
             raise TransactionUseError(
                 "CallbackNotCallable",
                 f"after_commit() takes an ordinary function, not {callback!r}.",
-                hint="Give a function of one argument, the sequence; nothing is awaited in it.",
+                hint="Pass a function of one argument, the sequence; it cannot await.",
             )
         self._callbacks.append(callback)
 
     async def commit(self) -> None:
-        """Make the writes durable and visible, all or none, and let go of the locks.
+        """Make the writes durable and visible, all or none, and release the locks.
 
-        A cancelled commit goes on: it is in the log or not, never half. With nothing written
-        there is nothing to make durable and it always succeeds.
+        A cancelled commit continues: all of it is in the log, or nothing. A commit without
+        writes always succeeds.
         """
         self.check()
         if self._done is not None:
@@ -427,9 +485,9 @@ class Transaction:
         if self.keeps_outcome:
             raise TransactionUseError(
                 "CommitUnderKey",
-                "A function that runs under an idempotency key does not commit by itself.",
+                "A function that runs with an idempotency key must not commit.",
                 facts={"transaction": self.id},
-                hint="Return the result: state.run commits it together with the writes.",
+                hint="Return the result: state.run() commits it together with the writes.",
             )
         self.status = Status.COMMITTING
         try:
@@ -444,11 +502,11 @@ class Transaction:
         self._core.locks.release_shared(self.id)
         self._done = self._loop.create_future()
         committer.submit(entry, size, self)
-        # Cancelling this wait ends the future alone: the committer does not look at it.
+        # Cancelling this wait cancels only the future, which the committer does not read.
         await self._done
 
     async def abort(self) -> None:
-        """Forget the writes and let go of the locks."""
+        """Discard the writes and release the locks."""
         self.check()
         self._end(Status.ABORTED)
 
@@ -470,7 +528,7 @@ class Transaction:
         elif self._ended_by is not None and error is None:
             raise self._not_active()
 
-    # --- what the committer and the system say --------------------------------------------
+    # --- called by the committer and the state --------------------------------------------
 
     def committed(self, sequence: int) -> None:
         self.commit_sequence = sequence
@@ -478,8 +536,8 @@ class Transaction:
         for callback in self._callbacks:
             try:
                 callback(sequence)
-            except (Exception, asyncio.CancelledError):  # the commit is done, and stays so
-                logger.exception("a callback after commit failed")
+            except (Exception, asyncio.CancelledError):  # the commit is durable
+                logger.exception("a callback of after_commit() failed")
         if self._done is not None and not self._done.done():
             self._done.set_result(sequence)
 
@@ -489,10 +547,10 @@ class Transaction:
             error.transaction_id = self.id
         if self._done is not None and not self._done.done():
             self._done.set_exception(_copy(error))
-            self._done.exception()  # whoever was cancelled does not come back for it
+            self._done.exception()  # a cancelled caller does not retrieve it
 
     def end_by_system(self, error: PartitaError) -> None:
-        """End an open transaction from outside; its next operation says why."""
+        """Abort an open transaction; its next operation raises this error."""
         if self.status is not Status.ACTIVE:
             return
         self._ended_by = error
@@ -507,15 +565,15 @@ class Transaction:
         if not self.is_on_primary:
             raise TransactionAbortedError(
                 "TransactionAborted",
-                f"Transaction {self.id} began before this replica was primary: it took no locks.",
+                f"Transaction {self.id} started before this replica was primary, without locks.",
                 facts={"transaction": self.id},
-                hint="Run it again from its beginning; state.run does that.",
+                hint="Run the transaction again; state.run() does that.",
             )
         return committer
 
     @property
     def checks_mutation(self) -> bool:
-        """Whether values are checked in this transaction; asked once, since samples are counted."""
+        """Whether values are checked in this transaction; decided once, because it is sampled."""
         if self._checks_mutation is None:
             self._checks_mutation = self._core.checks_mutation()
         return self._checks_mutation
@@ -523,27 +581,29 @@ class Transaction:
     def _entry(self) -> tuple[Entry, int]:
         if self.checks_mutation:
             for space in self._spaces.values():
-                space.owner.check_mutation(space)
+                space.check_mutation()
         operations: list[Operation] = []
         more = list(self._more)
         for space in self._spaces.values():
             if written := space.operations():
                 operations += written
-                more += space.owner.more_operations(space)
+                indexes = self._core.state.indexes_of(space.collection)
+                if indexes and space.owner.index_operations is not None:
+                    more += space.owner.index_operations(space, indexes)
         size = self._bytes
         if more:
             operations += more
             size += sum(_size(operation) for operation in more)
         size += len(operations) * OPERATION_OVERHEAD_BYTES
         if size > self._core.entry_bytes_max:
-            raise _too_large(self.id, f"{self._core.entry_bytes_max} bytes, with its indexes")
+            raise _too_large(self.id, f"{self._core.entry_bytes_max} bytes, including its indexes")
         return Entry(self.id, operations), size
 
     def _grow(self, count: int) -> None:
         self._count += 1
         self._bytes += count
         if self._count > limits.TRANSACTION_OPERATIONS_MAX:
-            raise _too_large(self.id, f"{limits.TRANSACTION_OPERATIONS_MAX} times")
+            raise _too_large(self.id, f"{limits.TRANSACTION_OPERATIONS_MAX} rows")
         if self._bytes > limits.TRANSACTION_BYTES_MAX:
             raise _too_large(self.id, f"{limits.TRANSACTION_BYTES_MAX} bytes")
 
@@ -559,7 +619,7 @@ class Transaction:
             self._snapshot.close()
             self._snapshot = None
         for space in self._spaces.values():
-            space.owner.ended(space, self.commit_sequence)
+            space.end(is_committed=self.commit_sequence is not None)
 
     def _holds(self, owner: Owner) -> bool:
         return self._core.state.collections.get(owner.collection.id) is owner.collection
@@ -567,9 +627,9 @@ class Transaction:
     def _replaced(self) -> PartitaError:
         return NotReadableError(
             "SnapshotReplaced",
-            f"The replica took a full copy after transaction {self.id} had begun.",
+            f"The replica loaded a full copy of the state after transaction {self.id} started.",
             facts={"transaction": self.id},
-            hint="Run it again from its beginning; state.run does that.",
+            hint="Run the transaction again; state.run() does that.",
         )
 
     def _foreign(self, owner: Owner) -> PartitaError:
@@ -578,19 +638,19 @@ class Transaction:
                 "CollectionNotFound",
                 f"The collection {owner.name!r} was dropped.",
                 facts={"collection": owner.name},
-                hint="Open it again: that creates a new one.",
+                hint="Open it again to create a new one.",
             )
         return TransactionUseError(
             "TransactionForeign",
             f"The collection {owner.name!r} does not belong to the state of transaction {self.id}.",
             facts={"collection": owner.name, "transaction": self.id},
-            hint="A transaction never leaves its partition: open one on the collection's state.",
+            hint="Open the transaction on the state that the collection belongs to.",
         )
 
     def _timed_out(
         self, owner: Owner, key: bytes | None, holder: str, waited: float
     ) -> LockTimeoutError:
-        return LockTimeoutError.of(holder, owner.name, _told_key(owner, key), waited)
+        return LockTimeoutError.of(holder, owner.name, _key_text(owner, key), waited)
 
     def _not_active(self) -> PartitaError:
         if self._ended_by is not None:
@@ -605,8 +665,18 @@ class Transaction:
         )
 
 
+def origin() -> Origin:
+    """Return the place from which this package was called."""
+    frame = sys._getframe(1)  # noqa: SLF001 - a whole stack would be slow
+    while frame.f_code.co_filename.startswith(_PACKAGE):
+        if frame.f_back is None:
+            return os.getpid(), None, 0
+        frame = frame.f_back
+    return os.getpid(), frame.f_code, frame.f_lasti
+
+
 def refuse_snapshot(tx: object) -> None:
-    """Say so when a write is given something else than a transaction."""
+    """Raise if `tx` is not a transaction."""
     if not isinstance(tx, Transaction):
         raise TransactionUseError(
             "TransactionExpected",
@@ -618,25 +688,25 @@ def refuse_snapshot(tx: object) -> None:
 def _too_large(transaction_id: str, most: str) -> LimitExceededError:
     return LimitExceededError(
         "TransactionTooLarge",
-        f"A transaction may write {most}.",
+        f"A transaction may write at most {most}.",
         facts={"transaction": transaction_id},
-        hint="Write in several transactions.",
+        hint="Split the writes into several transactions.",
     )
 
 
 def _checked_mode(mode: object) -> LockMode:
-    """Take a mode by its number: a number itself would pass for a mode and lock another."""
+    """Return the mode of a number; a bare number would not compare as a mode."""
     try:
         return LockMode(mode)  # type: ignore[arg-type]
     except ValueError:
         raise UsageError(
             "InvalidLockMode",
-            f"A lock is taken in a LockMode, not {mode!r}.",
-            hint="LockMode.SHARED, LockMode.UPDATE or LockMode.EXCLUSIVE.",
+            f"A lock mode must be a LockMode, not {mode!r}.",
+            hint="Pass lock=LockMode.SHARED, LockMode.UPDATE or LockMode.EXCLUSIVE.",
         ) from None
 
 
-def _told_key(owner: Owner, key: bytes | None) -> object:
+def _key_text(owner: Owner, key: bytes | None) -> object:
     return None if key is None else owner.key_of(key)
 
 
@@ -660,7 +730,7 @@ def _wake(future: "asyncio.Future[None]") -> None:
 
 
 def _copy(error: PartitaError) -> PartitaError:
-    """Return an equal error: one object raised in many tasks would share its traceback."""
+    """Return an equal error: tasks that raise the same object would share its traceback."""
     copy = type(error)(error.code, error.message, facts=error.facts, hint=error.hint)
     copy.__dict__.update(error.__dict__)
     return copy

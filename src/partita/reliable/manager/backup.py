@@ -1,9 +1,9 @@
-"""Backups of a state: written beside its commits, and restored as a whole.
+"""Backups of a state, written while commits continue, and their restore.
 
-A backup is full (a checkpoint) or an increment (the records since the backup before it);
-backup_chain.py has the files and what makes them a chain. A restore builds the whole state first
-and writes it as `restore.part`: from the moment that file has its name the restore is decided,
-and whoever opens the folder next finishes it.
+A backup is full (a checkpoint) or an increment (the records since the previous backup);
+backup_chain.py describes the files and their chain. A restore first builds the whole state and
+writes it as `restore.part`: once that file exists under its final name, the restore will be
+completed, by the next process that opens the folder if necessary.
 """
 
 import asyncio
@@ -21,11 +21,12 @@ from partita.errors import (
     PartitaError,
     UnavailableError,
 )
-from partita.reliable.state.records import NO_HASH, decode_record
+from partita.reliable.state.records import NO_HASH, Tip, decode_record
 from partita.reliable.state.state import State
 from partita.reliable.storage.backup_chain import (
     HEAD,
     Backup,
+    backup_tip,
     continued,
     find_newest,
     list_numbers,
@@ -34,7 +35,6 @@ from partita.reliable.storage.backup_chain import (
     read_chain,
     read_records,
     sha256_of,
-    tip_after,
     write_manifest,
 )
 from partita.reliable.storage.checkpoint import (
@@ -54,7 +54,6 @@ from partita.reliable.storage.disk import Disk
 from partita.reliable.storage.local_log import LocalLog
 from partita.reliable.storage.log import Log
 from partita.reliable.storage.os_disk import OsDisk
-from partita.reliable.storage.segment import Tip
 from partita.ticks import Clock
 
 __all__ = [
@@ -70,13 +69,13 @@ __all__ = [
 ]
 
 LOG_BYTES_KEPT_MAX = 800 * 1024 * 1024
-"""Of log that waits for the next increment; behind that a full backup is needed again."""
+"""Bytes of log kept for the next increment; beyond that a full backup is needed."""
 
 Folder = str | Path | Disk
 
 
 class Restored(msgspec.Struct, frozen=True):
-    """What a restore has put in place; the epoch is above that of the backup."""
+    """The result of a restore; its epoch is higher than that of the backup."""
 
     sequence: int
     epoch: int
@@ -87,7 +86,7 @@ class Restored(msgspec.Struct, frozen=True):
 
 
 class Source(Protocol):
-    """What is backed up: a StateManager is one."""
+    """What a backup needs of the state, which is a StateManager."""
 
     @property
     def state(self) -> State: ...
@@ -100,28 +99,28 @@ class Source(Protocol):
 
 
 class Backups:
-    """The backups of one open state: one at a time, and the log that the next one needs."""
+    """Writes the backups of one open state, one at a time, and tracks the log that they need."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._needed: int | None = None
         self._bytes_kept = 0
 
     async def write(
         self, folder: Folder, *, incremental: bool = False, progress: Progress | None = None
     ) -> Backup:
-        """Back the state up into a folder; see `write_backup`."""
-        if self._turn.locked():
+        """Write a backup into a folder; see `write_backup`."""
+        if self._lock.locked():
             raise UnavailableError(
                 "BackupInProgress",
-                "This state is being backed up already.",
-                hint="Wait for that backup, then ask again.",
+                "Another backup of this state is running.",
+                hint="Wait until that backup has ended, then start another.",
             )
-        async with self._turn, _opened(folder) as disk:
+        async with self._lock, _opened(folder) as disk:
             before = self._needed
             if before is None:
-                # What is committed while this one is written belongs to the next.
+                # Records that are committed while this one is written belong to the next.
                 self._needed, self._bytes_kept = self._source.state.sequence + 1, 0
             try:
                 backup = await write_backup(
@@ -134,10 +133,10 @@ class Backups:
             return backup
 
     def log_needed_from(self, log_bytes: int) -> int | None:
-        """Return the first record that the next increment needs; None when nothing waits for it.
+        """Return the first record that the next increment needs, None if there is none.
 
-        Asked once a checkpoint, with the bytes of log since the checkpoint before: a chain that
-        nobody continues must not keep the log for ever.
+        Called once per checkpoint with the bytes of log since the previous one: a chain that is
+        not continued must not keep the log without limit.
         """
         self._bytes_kept += log_bytes
         if self._bytes_kept > LOG_BYTES_KEPT_MAX:
@@ -146,7 +145,7 @@ class Backups:
 
 
 class RestoreContext:
-    """What `on_data_loss` is given: why the state cannot be opened, and the way back."""
+    """The argument of `on_data_loss`: why the state cannot be opened, and how to restore it."""
 
     def __init__(self, target: Disk, clock: Clock, cause: PartitaError) -> None:
         self.cause = cause
@@ -157,7 +156,7 @@ class RestoreContext:
     async def restore(
         self, folder: Folder, *, force: bool = True, up_to: int | None = None
     ) -> Restored:
-        """Replace what is here by the newest backup of a folder, or by an older state of it."""
+        """Replace the damaged state by the newest backup of a folder, or by an older state."""
         async with _opened(folder) as disk:
             self.restored = await restore(disk, self._target, self._clock, force=force, up_to=up_to)
             return self.restored
@@ -166,24 +165,26 @@ class RestoreContext:
 async def write_backup(
     source: Source, folder: Disk, *, incremental: bool, progress: Progress | None = None
 ) -> Backup:
-    """Back up the state as it is now while commits go on. One state to a folder.
+    """Back up the current state while commits continue. One state per folder.
 
-    An increment holds the records since the newest backup in the folder; when there are none,
-    nothing is written and that backup is returned. It is refused (FullBackupNeeded) when there
-    is no backup that this state continues, or when the log no longer reaches back to it.
+    An increment contains the records since the newest backup in the folder; if there are none,
+    nothing is written and that backup is returned. It is refused (FullBackupNeeded) if there is
+    no backup that this state continues, or if the log does not reach back to it.
     """
     number = max(list_numbers(folder), default=0) + 1
     if not incremental:
         return await _write_full(source, folder, number, progress)
     newest = find_newest(folder)
     if newest is None:
-        raise _full_needed("the folder holds no backup")
+        raise _full_needed("the folder contains no backup")
     state = source.state
     if state.sequence < newest.last_sequence or state.epoch < newest.epoch:
         raise _full_needed("the newest backup in the folder is ahead of this state", newest)
     if state.sequence == newest.last_sequence:
         if (state.hash.hex(), state.epoch) != (newest.hash_after, newest.epoch):
-            raise _full_needed("the newest backup is of another state, or of before a restore")
+            raise _full_needed(
+                "the newest backup is of another state, or was made before a restore"
+            )
         return newest
     return await _write_increment(source, folder, newest, progress)
 
@@ -197,10 +198,10 @@ async def restore(
     up_to: int | None = None,
     progress: Progress | None = None,
 ) -> Restored:
-    """Make the state on a disk what a folder of backups says; nothing else may have it open.
+    """Restore the state on a disk from a folder of backups; it must not be open.
 
-    What is there already is replaced only if the backup continues it, or with `force`. The
-    restored state has a higher epoch than both, so that the two histories can be told apart.
+    An existing state is replaced only if the backup continues it, or with `force`. The restored
+    state has a higher epoch than both, so that the two histories can be distinguished.
     """
     chain = await read_chain(source, up_to=up_to, progress=progress)
     here = await _tip_of(target, force=force)
@@ -221,10 +222,10 @@ async def restore(
 
 
 async def finish_restore(target: Disk) -> bool:
-    """Put a decided restore in place: to be called before a state's files are read.
+    """Finish an interrupted restore; must be called before the files of a state are read.
 
-    It may be cut off anywhere and called again: until its last step `restore.part` is there, and
-    what is beside it counts for nothing.
+    It can be interrupted at any point and called again: `restore.part` exists until the last
+    step, and the other files are ignored until then.
     """
     names = target.names()
     unfinished = f"{RESTORE_FILE}.new"
@@ -233,8 +234,8 @@ async def finish_restore(target: Disk) -> bool:
     if RESTORE_FILE not in names:
         return False
     found = await verify_file(target, RESTORE_FILE)
-    # The process that named it may have been killed before it had synced the name: without it
-    # the old files are all there is.
+    # A killed process may have renamed it without syncing the name: do so before the old files
+    # are removed.
     await target.sync_folder()
     for name in names:
         if _is_of_state(name):
@@ -313,19 +314,21 @@ async def _write_increment(
 async def _new_records(
     log: Log, newest: Backup, last: Tip, progress: Progress | None
 ) -> AsyncIterator[bytes]:
-    """Yield the records after a backup up to one, each seen to continue the one before."""
-    tip = tip_after(newest)
+    """Yield the records after a backup up to `last`, and verify the chain."""
+    tip = backup_tip(newest)
     total = last.sequence - tip.sequence
     found = log.read_from(tip.sequence + 1)
     try:
         async for sequence, raw in found:
             record = decode_record(raw)
-            # Epochs rise by a record that says who is primary; only a restore raises them silently.
+            # A new epoch starts with a record of its primary, except after a restore.
             if record.epoch > tip.epoch and not record.primary:
                 raise _full_needed("this state was restored since the newest backup", newest)
             after = continued(tip, record, raw)
             if after is None:
-                raise _full_needed("the newest backup is not of this state's history", newest)
+                raise _full_needed(
+                    "the newest backup does not belong to this state's history", newest
+                )
             tip = after
             yield raw
             if progress is not None:
@@ -338,14 +341,14 @@ async def _new_records(
         if isinstance(found, AsyncGenerator):
             await found.aclose()
     if tip != last:
-        raise _full_needed("the newest backup is not of this state's history", newest)
+        raise _full_needed("the newest backup does not belong to this state's history", newest)
 
 
 # Restoring
 
 
 async def _tip_of(target: Disk, *, force: bool) -> Tip:
-    """Return how far the state on a disk reaches; with `force` damage is as good as nothing."""
+    """Return the last record of the state on a disk; with `force` a damaged one is empty."""
     try:
         await finish_restore(target)
         return await _read_tip(target)
@@ -354,7 +357,7 @@ async def _tip_of(target: Disk, *, force: bool) -> Tip:
             return Tip(0, NO_HASH, 0)
         raise BackupOrderError(
             "RestoreWouldGoBack",
-            "What is here is damaged: nobody can tell whether the backup continues it.",
+            "The state in the folder is damaged, so that it cannot be compared with the backup.",
             hint="Keep a copy of the folder, then restore with force.",
         ) from error
 
@@ -381,7 +384,7 @@ async def _rebuild(
     at: int,
     progress: Progress | None,
 ) -> bytes | None:
-    """Fill a state from a chain; return its hash at one sequence, if the chain passes there."""
+    """Fill a state from a chain; return its hash at the sequence `at`, None if not reached."""
     await read_file(source, chain[0].path, state, progress=progress)
     hash_there = state.hash if state.sequence == at else None
     first = state.sequence
@@ -405,14 +408,17 @@ def _refuse_to_go_back(here: Tip, state: State, hash_here: bytes | None) -> None
     if here.sequence < state.sequence and here.hash == hash_here:
         return
     if here.sequence >= state.sequence:
-        reason = f"What is here reaches {here.sequence}, the backup {state.sequence}."
+        reason = (
+            f"The state in the folder ends at sequence {here.sequence}, the backup at "
+            f"{state.sequence}."
+        )
     else:
-        reason = f"The backup cannot be seen to continue what is here up to {here.sequence}."
+        reason = f"The backup does not continue the state in the folder at {here.sequence}."
     raise BackupOrderError(
         "RestoreWouldGoBack",
         reason,
         facts={"here": here.sequence, "backup": state.sequence},
-        hint="Restore into an empty folder, or with force if what is here may be lost.",
+        hint="Restore into an empty folder, or with force if the state there may be lost.",
     )
 
 
@@ -425,7 +431,7 @@ def _is_of_state(name: str) -> bool:
 
 @contextlib.asynccontextmanager
 async def _opened(folder: Folder) -> AsyncIterator[Disk]:
-    """Open a folder of the machine for as long as it is needed; a Disk is its owner's."""
+    """Open a folder and close it at the end; a Disk is not closed."""
     if not isinstance(folder, str | Path):
         yield folder
         return
@@ -441,5 +447,5 @@ def _full_needed(reason: str, newest: Backup | None = None) -> BackupOrderError:
         "FullBackupNeeded",
         f"An incremental backup is not possible: {reason}.",
         facts={"newest": manifest_name(newest.number)} if newest else {},
-        hint="Take a full backup, then go on with incremental ones.",
+        hint="Take a full backup, then continue with incremental ones.",
     )

@@ -1,4 +1,4 @@
-"""With which types and options a collection is opened, and whether two openings say the same."""
+"""The types and options with which a collection is opened, and how two openings differ."""
 
 import functools
 import types
@@ -15,7 +15,7 @@ NO_INDEXES: Mapping[str, Index] = types.MappingProxyType({})
 
 
 class Declaration(msgspec.Struct, frozen=True):
-    """What one call of `dictionary`, `queue` or `concurrent_queue` asks for."""
+    """The arguments of one call of `dictionary`, `queue` or `concurrent_queue`."""
 
     value: Any
     schema: Schema
@@ -28,7 +28,7 @@ class Declaration(msgspec.Struct, frozen=True):
 
 
 def refuse_other(name: str, opened: Declaration, given: Declaration) -> None:
-    """Refuse to open a collection otherwise than it is open: all holders share it."""
+    """Raise if an open collection is opened with other options: all callers share it."""
     found = list(_differences(opened, given))
     if not found:
         return
@@ -36,10 +36,10 @@ def refuse_other(name: str, opened: Declaration, given: Declaration) -> None:
     is_given = ", ".join(f"{option}={after}" for option, _, after in found)
     raise CollectionMismatchError(
         "CollectionOptionsDiffer",
-        f"{name!r} is open with {is_open} and cannot be opened with {is_given} beside that.",
+        f"{name!r} is open with {is_open} and cannot also be opened with {is_given}.",
         facts={"collection": name, "options": [option for option, _, _ in found]},
-        hint="Open it with the same types and options wherever this state is used; to change "
-        "them, close the state and open it again.",
+        hint="Use the same types and options everywhere; to change them, close the state and open "
+        "it again.",
     )
 
 
@@ -72,7 +72,7 @@ def _is_same_all(ones: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Return whether two functions do the same: a lambda is another object at each call."""
+    """Return whether two functions have the same code: a lambda is a new object each time."""
     if one == other:
         return True
     if isinstance(one, functools.partial) and isinstance(other, functools.partial):
@@ -96,7 +96,7 @@ def _constants(code: types.CodeType) -> list[tuple[type, object]]:
 
 
 def _held(function: types.FunctionType) -> list[object]:
-    """Return what a function took from around it; an empty cell holds nothing yet."""
+    """Return the values of a function's closure; an empty cell has none yet."""
     return [
         cell.cell_contents if cell != types.CellType() else None
         for cell in function.__closure__ or ()

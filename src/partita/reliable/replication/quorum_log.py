@@ -45,7 +45,8 @@ class Flight:
         self.sequence = sequence
         self.raw = raw
         self.epoch = epoch
-        self.message_id = f"{epoch}.{sequence}.{record_hash(raw).hex()}"
+        self.hash = record_hash(raw)
+        self.message_id = f"{epoch}.{sequence}.{self.hash.hex()}"
         self.is_stored: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self.has_caller = True
         self.sender: asyncio.Task[None] | None = None
@@ -123,7 +124,7 @@ class QuorumLog:
             raise _sealed(epoch) from None
         self._sealed_epoch = epoch
 
-    async def append(self, sequence: int, raw: bytes, *, alone: bool = False) -> None:  # noqa: ARG002 - no sync is quicker here
+    async def append(self, sequence: int, raw: bytes, *, alone: bool = False) -> bytes:  # noqa: ARG002 - no sync is quicker here
         """Return when the record is at `sequence`, as the contract of Log says.
 
         A cancelled caller does not recall the record: it goes on to its end, and the next
@@ -141,6 +142,7 @@ class QuorumLog:
             raise
         if not is_stored:
             raise _not_primary(flight)
+        return flight.hash
 
     async def read_from(self, sequence: int) -> AsyncGenerator[tuple[int, bytes], None]:
         await self.refresh()

@@ -131,9 +131,9 @@ class Replica:
         """Told True after becoming primary, False after ceasing to be."""
         log.on_quorum_lost = self._quorum_lost
         manager.on_stopped = self._stopped
-        manager.purge_limit = self._purge_limit
-        manager.check_promotion = self._check_promotion
-        manager.after_checkpoint = self._publish_checkpoint
+        manager.checkpoint_writer.purge_limit = self._purge_limit
+        manager.checkpoint_writer.after_checkpoint = self._publish_checkpoint
+        manager.descriptions.check_promotion = self._check_promotion
 
     # --- life -----------------------------------------------------------------------------
 

@@ -26,7 +26,8 @@ from partita.errors import (
 )
 from partita.keys import Key
 from partita.reliable.collections.retry import Backoff
-from partita.reliable.manager.state_manager import CHECKPOINT_BYTES, StateManager
+from partita.reliable.manager.housekeeping import CHECKPOINT_BYTES
+from partita.reliable.manager.state_manager import StateManager
 from partita.reliable.nats.request_reply import Post
 from partita.reliable.opening import open_on_nats
 from partita.reliable.replication.stream import NoAnswer, Stream

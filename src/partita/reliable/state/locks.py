@@ -1,8 +1,8 @@
-"""Key locks: shared, update and exclusive claims, their queues, and the circles among them.
+"""Key locks: shared, update and exclusive modes, their queues, and deadlock detection.
 
-The table decides who holds and who waits; how a wait is spent (a future, a time-out) is the
-caller's business. The one rule: a request that starts to wait is the only thing that can close
-a circle of waits, so circles are looked for there, at once, and nowhere else.
+The table decides which transactions hold a lock and which wait; the caller implements the wait
+itself (a future, a time-out). Only a request that starts to wait can close a cycle of waits, so
+deadlocks are searched for at that moment and nowhere else.
 """
 
 import enum
@@ -14,61 +14,61 @@ import msgspec
 
 
 class LockMode(enum.IntEnum):
-    """What is claimed; a greater mode includes the lesser ones."""
+    """The mode of a lock; a higher mode includes the lower ones."""
 
     SHARED = 1
-    """With other readers."""
+    """Compatible with other readers."""
     UPDATE = 2
-    """Read now, write later: joins readers, and lets no new one in."""
+    """Read now, write later: compatible with existing readers, blocks new ones."""
     EXCLUSIVE = 3
-    """Alone."""
+    """Compatible with no other holder."""
 
 
 SHARED = LockMode.SHARED
 EXCLUSIVE = LockMode.EXCLUSIVE
 
 Resource = tuple[int, bytes | None]
-"""Collection and encoded key; None instead of a key is the whole collection."""
+"""Collection and encoded key; None instead of a key means the whole collection."""
 
 
 class Waiter(msgspec.Struct, eq=False):
-    """One request that waits, or has waited."""
+    """One request for a lock that was not free."""
 
     owner: str
     resource: Resource
     mode: LockMode
     is_upgrade: bool
-    """The owner holds the resource already, in a lesser mode."""
+    """Whether the owner holds the resource already, in a lower mode."""
     wake: Callable[["Waiter"], None] | None = None
-    """Called once when the wait ends by anything but `give_up`; it must not raise."""
+    """Called once when the wait ends, except by `give_up`; it must not raise."""
     is_waiting: bool = True
     granted: bool = False
     deadlock_with: str = ""
-    """Whom it waited for in the circle that was broken here; empty if there was none."""
+    """The owner it waited for in a deadlock that was resolved by ending this wait, or empty."""
 
 
 class _Lock(msgspec.Struct, eq=False):
-    """One resource that somebody holds; it leaves the table with its last holder."""
+    """One locked resource; removed from the table with its last holder."""
 
     resource: Resource
     holders: dict[str, LockMode]
-    """By age: the owner that has held it longest comes first."""
+    """Modes by owner; the owner that has held it longest comes first."""
     guard: str
-    """The one holder in update or exclusive mode; empty if all are readers."""
+    """The single holder in update or exclusive mode; empty if all are readers."""
     queue: deque[Waiter] | None = None
-    """Upgrades first, then the others, each by arrival; made by the first that waits."""
+    """Upgrades first, then the others, each by arrival; created by the first that waits."""
 
     def admits(self, owner: str, mode: LockMode) -> bool:
-        """Tell whether the other holders allow what the owner does not hold yet."""
+        """Return whether the other holders are compatible with a request."""
         if mode is EXCLUSIVE:
             return len(self.holders) - (owner in self.holders) == 0
         return not self.guard
 
     def blockers(self, waiter: Waiter) -> list[str]:
-        """Return whom a request waits for, as far as a search for circles must know.
+        """Return the owners that a request waits for, as far as deadlock detection needs them.
 
-        It waits for all it conflicts with, holders and requests ahead. Left out are requests
-        ahead that are blocked by nobody but those named here: no circle needs them.
+        A request waits for all holders and earlier requests that it conflicts with. Earlier
+        requests that are only blocked by owners listed here are left out: no cycle needs them.
         """
         if waiter.mode is EXCLUSIVE:
             return [owner for owner in self.holders if owner != waiter.owner]
@@ -78,11 +78,11 @@ class _Lock(msgspec.Struct, eq=False):
         return [self.guard, *blockers] if self.guard else blockers
 
 
-class _Owner(msgspec.Struct, eq=False):
+class _LockOwner(msgspec.Struct, eq=False):
     """One transaction, from its first request until `release_all`."""
 
     age: int
-    """Counts up: the youngest has the greatest."""
+    """An increasing number: the youngest owner has the highest."""
     held: list[_Lock]
     waiter: Waiter | None = None
 
@@ -90,37 +90,37 @@ class _Owner(msgspec.Struct, eq=False):
 class LockTable:
     """All locks of one state, used by one event loop.
 
-    Callbacks run inside the call that ended the wait, when the table is in order again, so they
-    may call the table. An owner is known until `release_all`, whatever became of its requests.
+    Callbacks run inside the call that ended the wait, when the table is consistent, so they may
+    call the table. An owner is known until `release_all`, whatever happened to its requests.
     """
 
     def __init__(self) -> None:
         self._locks: dict[Resource, _Lock] = {}
-        self._owners: dict[str, _Owner] = {}
+        self._owners: dict[str, _LockOwner] = {}
         self._owners_seen = 0
         self._ended: deque[Waiter] = deque()
-        """Waits that are over and whose callbacks are still to be called."""
+        """Ended waits whose callbacks have not been called yet."""
 
     def acquire(self, owner: str, resource: Resource, mode: LockMode) -> Waiter | None:
-        """Return None if the lock is granted, else the request that waits.
+        """Return None if the lock is granted, otherwise the request that waits.
 
-        A request that closed a circle and is its youngest member comes back already ended, with
-        `deadlock_with` set; it holds nothing new, and all that the owner held before.
+        A request that caused a deadlock and is its youngest member is returned already ended,
+        with `deadlock_with` set; its owner keeps the locks that it held before.
         """
         if self.try_acquire(owner, resource, mode):
             return None
         waiter = self._enqueue(owner, resource, mode)
-        if self._may_close_a_circle(waiter):
-            self._break_circles(waiter)
+        if self._may_close_cycle(waiter):
+            self._resolve_deadlocks(waiter)
             self._call_back()
         return None if waiter.granted else waiter
 
     def try_acquire(self, owner: str, resource: Resource, mode: LockMode) -> bool:
-        """Take the lock if that needs no wait; nobody else's wait is touched either way."""
+        """Take the lock if that needs no wait; the waits of other owners are not changed."""
         party = self._owners.get(owner)
         if party is None:
             self._owners_seen += 1
-            self._owners[owner] = party = _Owner(self._owners_seen, [])
+            self._owners[owner] = party = _LockOwner(self._owners_seen, [])
         assert party.waiter is None, "an owner has one request at a time"
         lock = self._locks.get(resource)
         if lock is None:
@@ -143,14 +143,14 @@ class LockTable:
         return True
 
     def give_up(self, waiter: Waiter) -> None:
-        """End a wait without the lock; nothing happens if it has ended, perhaps with the lock."""
+        """End a wait without the lock; does nothing if it has ended, perhaps with the lock."""
         if not waiter.is_waiting:
             return
         self._withdraw(waiter)
         self._call_back()
 
     def release_shared(self, owner: str) -> None:
-        """Release what the owner holds in shared or update mode: it reads no more."""
+        """Release the owner's shared and update locks: it will not read any more."""
         party = self._owners.get(owner)
         if party is None:
             return
@@ -164,7 +164,7 @@ class LockTable:
         self._call_back()
 
     def release_all(self, owner: str) -> None:
-        """Forget the owner: its locks, its age, and its request if one waits, which is woken."""
+        """Remove the owner with its locks; a waiting request of it is woken."""
         party = self._owners.get(owner)
         if party is None:
             return
@@ -187,30 +187,30 @@ class LockTable:
         return None if lock is None else lock.holders.get(owner)
 
     def holders(self, resource: Resource) -> dict[str, LockMode]:
-        """Return who holds the resource, the one that has held it longest first."""
+        """Return the holders of the resource, the one that has held it longest first."""
         lock = self._locks.get(resource)
         return {} if lock is None else dict(lock.holders)
 
     def oldest_holder(self, resource: Resource, but_for: str = "") -> str:
-        """Return who has held the resource longest; empty if nobody else does."""
+        """Return the other owner that has held the resource longest; empty if there is none."""
         return next((owner for owner in self.holders(resource) if owner != but_for), "")
 
     def queue(self, resource: Resource) -> list[Waiter]:
-        """Return who waits for the resource, the next one first."""
+        """Return the requests that wait for the resource, the next one first."""
         lock = self._locks.get(resource)
         return list(lock.queue or ()) if lock is not None else []
 
     def held_count(self, owner: str) -> int:
-        """Return how many resources the owner holds."""
+        """Return the number of resources that the owner holds."""
         party = self._owners.get(owner)
         return 0 if party is None else len(party.held)
 
     def waiting_count(self) -> int:
-        """Return how many requests wait."""
+        """Return the number of waiting requests."""
         return sum(party.waiter is not None for party in self._owners.values())
 
     def is_empty(self) -> bool:
-        """Tell whether no lock, no request and no owner is left."""
+        """Return whether there is no lock, no request and no owner."""
         return not self._locks and not self._owners and not self._ended
 
     def _enqueue(self, owner: str, resource: Resource, mode: LockMode) -> Waiter:
@@ -240,7 +240,7 @@ class LockTable:
         self._examine(lock)
 
     def _examine(self, lock: _Lock) -> None:
-        """Grant from the front of the queue until one cannot be granted."""
+        """Grant requests from the front of the queue until one must wait."""
         queue = lock.queue or deque()
         while queue and lock.admits(queue[0].owner, queue[0].mode):
             self._grant(lock, queue.popleft())
@@ -265,40 +265,40 @@ class LockTable:
             if waiter.wake is not None:
                 waiter.wake(waiter)
 
-    def _may_close_a_circle(self, waiter: Waiter) -> bool:
-        """Spare the search when nobody can be waiting for the owner: most waits end here."""
+    def _may_close_cycle(self, waiter: Waiter) -> bool:
+        """Return whether another request may wait for the owner, which is rare."""
         return any(lock.queue for lock in self._owners[waiter.owner].held)
 
-    def _break_circles(self, waiter: Waiter) -> None:
-        """End the wait of the youngest of each circle until the request is in none.
+    def _resolve_deadlocks(self, waiter: Waiter) -> None:
+        """End the wait of the youngest owner of each cycle until the request is in none.
 
-        One request can close several circles, each with its own youngest.
+        One request can close several cycles, each with its own youngest owner.
         """
         while waiter.is_waiting:
-            circle = self._find_circle(waiter.owner)
-            if not circle:
+            cycle = self._find_cycle(waiter.owner)
+            if not cycle:
                 return
-            place = self._choose_victim(circle)
-            victim = self._owners[circle[place]].waiter
-            assert victim is not None, "all members of a circle wait"
-            victim.deadlock_with = circle[(place + 1) % len(circle)]
+            place = self._choose_victim(cycle)
+            victim = self._owners[cycle[place]].waiter
+            assert victim is not None, "all members of a cycle wait"
+            victim.deadlock_with = cycle[(place + 1) % len(cycle)]
             self._ended.append(victim)
             self._withdraw(victim)
 
-    def _choose_victim(self, circle: list[str]) -> int:
-        ages = [self._owners[owner].age for owner in circle]
+    def _choose_victim(self, cycle: list[str]) -> int:
+        ages = [self._owners[owner].age for owner in cycle]
         return ages.index(max(ages))
 
-    def _find_circle(self, start: str) -> list[str]:
-        """Return the shortest circle through `start`, each member waiting for the next."""
-        reached = {start: ""}  # and who waits for it
+    def _find_cycle(self, start: str) -> list[str]:
+        """Return the shortest cycle through `start`, in which each owner waits for the next."""
+        reached = {start: ""}  # each with the owner that waits for it
         listed: dict[Resource, None] = {}
         for owner in (frontier := [start]):
             waiter = self._owners[owner].waiter
             if waiter is None or waiter.resource in listed:
                 continue
             if waiter.mode is EXCLUSIVE and owner != start:
-                # All holders are reached now, and they are all that can block here.
+                # All holders are reached now, and only holders can block here.
                 listed[waiter.resource] = None
             for blocker in self._locks[waiter.resource].blockers(waiter):
                 if blocker == start:

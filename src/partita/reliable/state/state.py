@@ -1,15 +1,15 @@
-"""Everything a replica holds, as bytes: `State.apply(record)` is deterministic and asks nobody.
+"""The state of a replica, as bytes: `State.apply(record)` is deterministic and does no I/O.
 
-The newest version of every row lies in a plain dict, its keys in a sorted list. Older versions
-exist only while a snapshot may still ask for them: the first write to a key after a snapshot was
-opened puts what it replaces into the history of the key. So a state without snapshots pays
-nothing, and a snapshot costs one version of each key that is written while it is open.
+The newest version of every row is in a plain dict, its keys in a sorted list. Older versions
+exist only while a snapshot may read them: the first write to a key after a snapshot was opened
+puts the replaced version into the history of the key. So a state without snapshots has no extra
+cost, and a snapshot costs one version of each key that is written while it is open.
 
-What no snapshot can ask for any more is discarded in the order in which it was replaced, a bounded
-number of entries in one turn of the event loop.
+Versions that no snapshot can read any more are discarded in the order in which they were
+replaced, a bounded number of entries in one turn of the event loop.
 
-What applying decides depends on the record and the state alone: positions of queues, which
-outcomes have expired, whether a record of an old epoch counts.
+The result of applying depends on the record and the state only: positions of queues, expiry of
+outcomes, whether a record of an old epoch is ignored.
 """
 
 import hashlib
@@ -41,12 +41,12 @@ from partita.reliable.values.layout import Layout
 PRUNE_AT_ONCE = 512
 """Old versions, old counts and cleared rows that are discarded in one turn of the event loop."""
 PRUNE_WINDOW = PRUNE_AT_ONCE // 2
-"""From one call of the loop to the one in its next turn: a turn overlaps with two such windows."""
+"""Entries between two callbacks of the loop; one turn overlaps with two such windows."""
 POSITION_BYTES = 8
 
 T = TypeVar("T")
 Past = list[tuple[int, T]]
-"""What was replaced, each with the sequence that replaced it, in ascending order."""
+"""Replaced versions, each with the sequence that replaced it, in ascending order."""
 _DISCARDED: tuple[int, Any] = (-1, None)
 
 Watcher = Callable[[int, bytes, bytes | None, bytes | None], None]
@@ -54,7 +54,7 @@ Watcher = Callable[[int, bytes, bytes | None, bytes | None], None]
 
 
 class Description(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the log says about a collection beside its rows."""
+    """The attributes of a collection that the log contains besides its rows."""
 
     name: str
     kind: str
@@ -65,12 +65,12 @@ class Description(msgspec.Struct, frozen=True, omit_defaults=True):
     written_version: int = 1
     """The schema version that every replica writes now."""
     owner: int = 0
-    """Of an index: the dictionary that it belongs to."""
+    """For an index: the identifier of its dictionary."""
     index_version: int = 0
     is_ready: bool = True
-    """Of an index: whether it holds every row. Writers that do not know its function clear it."""
+    """For an index: whether it covers every row. Writers without its function set it to False."""
     layouts: dict[int, Layout] = {}
-    """What values of a schema version consist of: the written version, and newer ones."""
+    """The layout of values by schema version, for the written version and newer ones."""
 
 
 _description_decoder = msgspec.msgpack.Decoder(Description)
@@ -85,8 +85,8 @@ def encode_description(description: Description) -> bytes:
 class Rows:
     """Keys and values of a collection in one generation (a clear starts the next).
 
-    `values` holds the newest version, `history` what newer ones replaced, `counts` the number of
-    keys before a record. A key is in `keys` exactly while it is in `values` or `history`.
+    `values` has the newest versions, `history` the replaced ones, `counts` the number of keys
+    before a record. A key is in `keys` if and only if it is in `values` or `history`.
     """
 
     __slots__ = ("counts", "history", "keys", "values")
@@ -107,14 +107,14 @@ class Rows:
         return self.values.get(key)
 
     def count(self, sequence: int) -> int:
-        """Return how many keys there were at a sequence."""
+        """Return the number of keys at a sequence."""
         place = _place_after(self.counts, sequence)
         return self.counts[place][1] if place < len(self.counts) else len(self.values)
 
     def between(
         self, lower: bytes, upper: bytes | None, *, limit: int, reverse: bool = False
     ) -> list[bytes]:
-        """Return the first keys (deleted ones too) of a half-open range, from either end."""
+        """Return the first keys of a half-open range, including deleted ones, from either end."""
         keys = self.keys.irange(
             lower, upper, inclusive=(True, False), reverse=reverse
         )  # the sorted list may change before the next call, never during this one
@@ -124,8 +124,8 @@ class Rows:
 class Collection:
     """One named dictionary, queue or index.
 
-    `generations` are the rows that clears replaced and that are not discarded yet; `tail` is the
-    next position of a queue and never goes back.
+    `generations` are the rows that were cleared and not discarded yet; `tail` is the next
+    position of a queue and never decreases.
     """
 
     __slots__ = (
@@ -147,7 +147,7 @@ class Collection:
         self.tail = 0
         self.is_dropped = False
         self.ready_since = 0
-        """Of an index: older snapshots do not find every row in it."""
+        """For an index: the sequence from which on it covers every row."""
         self.watchers: list[Watcher] = []
 
     def rows_at(self, sequence: int) -> Rows:
@@ -170,10 +170,10 @@ class Collection:
         limit: int,
         reverse: bool = False,
     ) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
-        """Return the rows under the next `limit` keys, and the last of those keys if more follow.
+        """Return the rows of the next `limit` keys, and the last of those keys if more follow.
 
-        Keys whose row a snapshot does not see count too: a step is bounded work. Go on behind
-        the last key (before it, in reverse).
+        Keys whose row the snapshot does not see count too, so that a step is bounded work.
+        Continue after the last key (before it, in reverse).
         """
         rows = self.rows_at(sequence)
         keys = rows.between(lower, upper, limit=limit, reverse=reverse)
@@ -194,7 +194,7 @@ class Collection:
 
 
 class KeptOutcome(msgspec.Struct, frozen=True, array_like=True):
-    """What is remembered of an idempotent transaction."""
+    """The stored outcome of an idempotent transaction."""
 
     sequence: int
     expires: int
@@ -202,7 +202,7 @@ class KeptOutcome(msgspec.Struct, frozen=True, array_like=True):
 
 
 class State:
-    """All collections at one sequence, and what open snapshots still see."""
+    """All collections at one sequence, and the older versions that open snapshots see."""
 
     def __init__(self) -> None:
         self.sequence = 0
@@ -210,7 +210,7 @@ class State:
         self.primary = ""
         self.hash = NO_HASH
         self.ticks = 0
-        """Wall clock of the newest record: a primary's times never go back behind it."""
+        """Wall clock of the newest record; the times of a primary are never earlier."""
         self.collections: dict[int, Collection] = {}
         self.names: dict[str, int] = {}
         self.next_collection = 1
@@ -218,27 +218,27 @@ class State:
         self.outcomes: dict[str, KeptOutcome] = {}
         self._expiring: list[tuple[int, str]] = []
         self._snapshots: dict[int, int] = {}
-        """How often each sequence is open, in ascending order: sequences only grow."""
+        """The number of open snapshots by sequence, in ascending order."""
         self._newest_snapshot = -1
         self._replaced: deque[tuple[int, Rows | Collection, bytes | None]] = deque()
-        """What is kept for snapshots, by the sequence that replaced it: a version of a key, a
+        """What is kept for snapshots, with the sequence that replaced it: a version of a key, a
         count (without a key), or the rows before a clear (a collection)."""
         self._prune_left = PRUNE_WINDOW
         self.call_soon: Callable[[Callable[[], None]], object] | None = None
-        """Calls a function in the next turn of the event loop, where pruning then goes on.
+        """Calls a function in the next turn of the event loop, where pruning continues.
         Without it (nothing else shares the thread) each call to `prune` counts as a turn."""
 
     def apply(self, record: Record, new_hash: bytes) -> bool:
-        """Change the state by the next record; False: it came from a deposed primary.
+        """Change the state by the next record; return False if it came from a deposed primary.
 
-        `new_hash` is the record's own. A record that does not follow is damage: stop.
+        `new_hash` is the hash of the record. ChainBrokenError: the record is not the next one.
         """
         if record.sequence != self.sequence + 1:
             raise ChainBrokenError(
                 "ChainBroken",
                 f"Record {record.sequence} does not follow record {self.sequence}.",
                 facts={"sequence": record.sequence, "applied": self.sequence},
-                hint="The log lost records or was mixed with another: restore a backup.",
+                hint="Restore a backup: the log lost records or was mixed with another one.",
             )
         if record.epoch < self.epoch:
             self.sequence = record.sequence
@@ -246,9 +246,9 @@ class State:
         if record.previous != self.hash:
             raise ChainBrokenError(
                 "ChainBroken",
-                f"Record {record.sequence} does not continue the record before it.",
+                f"Record {record.sequence} does not continue the previous record.",
                 facts={"sequence": record.sequence, "epoch": record.epoch},
-                hint="The log was changed or mixed with another: restore a backup.",
+                hint="Restore a backup: the log was changed or mixed with another one.",
             )
         sequence = self.sequence = record.sequence
         self.hash = new_hash
@@ -258,7 +258,7 @@ class State:
             self.primary = record.primary
         for entry in record.entries:
             for operation in entry.operations:
-                if isinstance(operation, Put):  # most are: replay is made of them
+                if isinstance(operation, Put):  # the most frequent operation
                     collection = self._collection(operation.collection)
                     self._put(collection, operation.key, operation.value, sequence)
                 else:
@@ -269,7 +269,7 @@ class State:
         return True
 
     def indexes_of(self, owner: Collection) -> list[Collection]:
-        """Return the indexes that belong to a dictionary."""
+        """Return the indexes of a dictionary."""
         return self._indexes.get(owner.id, [])
 
     def find(self, name: str) -> Collection | None:
@@ -277,7 +277,7 @@ class State:
         return None if identifier is None else self.collections[identifier]
 
     def open_snapshot(self) -> int:
-        """Keep what is visible now until `close_snapshot`; return its sequence."""
+        """Keep the current versions until `close_snapshot`; return their sequence."""
         self._snapshots[self.sequence] = self._snapshots.get(self.sequence, 0) + 1
         self._newest_snapshot = self.sequence
         return self.sequence
@@ -292,10 +292,10 @@ class State:
         self.prune()
 
     def prune(self) -> bool:
-        """Discard what no snapshot can ask for; return whether nothing of it is left.
+        """Discard versions that no snapshot can read; return whether all of them are discarded.
 
-        At most PRUNE_AT_ONCE entries go in one turn of the loop, however often this is called in
-        it; the following turns go on by themselves.
+        At most PRUNE_AT_ONCE entries are discarded in one turn of the loop, however often this
+        is called; the following turns continue without a call.
         """
         oldest = next(iter(self._snapshots), self.sequence)
         replaced = self._replaced
@@ -317,7 +317,7 @@ class State:
         self.prune()
 
     def _discard_one(self) -> None:
-        """Discard the oldest entry, or one row of it where it is all rows before a clear."""
+        """Discard the oldest entry, or one row of it if it is the rows before a clear."""
         sequence, kept, key = self._replaced[0]
         if isinstance(kept, Collection):
             rows = kept.generations[bisect_left(kept.generations, (sequence,))][1]
@@ -337,7 +337,7 @@ class State:
         self._replaced.popleft()
 
     def digest(self) -> str:
-        """Return a hash of everything: equal on all replicas at equal sequence."""
+        """Return a hash of the whole state, equal on all replicas at the same sequence."""
         digest = hashlib.blake2b(digest_size=16)
         digest.update(_encode([self.sequence, self.epoch, self.hash, self.next_collection]))
         for identifier in sorted(self.collections):
@@ -350,7 +350,7 @@ class State:
     def restore(
         self, collections: Iterable[Collection], outcomes: Iterable[tuple[str, KeptOutcome]]
     ) -> None:
-        """Take in what a checkpoint holds; sequence, epoch and hash are set beside it."""
+        """Add the content of a checkpoint; the caller sets sequence, epoch and hash."""
         for collection in collections:
             self._add(collection)
         self.outcomes = dict(outcomes)
@@ -398,9 +398,9 @@ class State:
         if key not in rows.values:
             raise DamageError(
                 "RecordMeaningless",
-                f"Record {sequence} removes a key that is not there.",
+                f"Record {sequence} removes a key that does not exist.",
                 facts={"sequence": sequence, "collection": collection.description.name},
-                hint="The log does not belong to this state: restore a backup.",
+                hint="Restore a backup: the log does not belong to this state.",
             )
         old = rows.values[key]
         if self._snapshots:
@@ -412,10 +412,10 @@ class State:
             watch(sequence, key, old, None)
 
     def _keep(self, rows: Rows, key: bytes, old: bytes | None, sequence: int) -> None:
-        """Keep what a write replaces, and the count before the record, for open snapshots.
+        """Keep the version that a write replaces, and the count before, for open snapshots.
 
-        What was written after the newest snapshot was opened is seen by none, so that it is not
-        kept: a key that is written often costs one version, not one for each write.
+        A version that was written after the newest snapshot was opened is not kept, because no
+        snapshot sees it: a key that is written often costs one version, not one per write.
         """
         newest = self._newest_snapshot
         versions = rows.history.setdefault(key, [])
@@ -427,7 +427,7 @@ class State:
             self._replaced.append((sequence, rows, None))
 
     def _clear(self, collection: Collection, sequence: int) -> None:
-        # Without a snapshot too: to free many rows at once would hold the loop.
+        # Also without a snapshot: freeing many rows at once would block the event loop.
         collection.generations.append((sequence, collection.rows))
         self._replaced.append((sequence, collection, None))
         collection.rows = Rows()
@@ -467,27 +467,27 @@ class State:
                 "RecordMeaningless",
                 f"Record {self.sequence} writes to a collection that does not exist.",
                 facts={"sequence": self.sequence, "collection": identifier},
-                hint="The log does not belong to this state: restore a backup.",
+                hint="Restore a backup: the log does not belong to this state.",
             ) from None
 
     def _forget_outcomes(self) -> None:
-        """Drop every outcome that has expired by the newest record's time."""
+        """Remove every outcome that has expired by the time of the newest record."""
         while self._expiring and self._expiring[0][0] <= self.ticks:
             expires, name = heapq.heappop(self._expiring)
             kept = self.outcomes.get(name)
-            if kept is not None and kept.expires == expires:  # else the key was used again
+            if kept is not None and kept.expires == expires:  # otherwise the key was used again
                 del self.outcomes[name]
 
 
 def _place_after(past: Past[Any], sequence: int) -> int:
-    """Return the place of the first entry that was replaced after a sequence."""
+    """Return the index of the first entry that was replaced after a sequence."""
     return bisect_left(past, (sequence + 1,))
 
 
 def _discard(past: Past[Any], sequence: int) -> None:
     """Discard the oldest entry, which was replaced at a sequence.
 
-    Discarded entries stay in front until they are half of the list: to move the others for each
+    Discarded entries stay in front until they are half of the list: moving the others for each
     of them would take quadratic time.
     """
     place = bisect_left(past, (sequence,))
@@ -501,5 +501,5 @@ def _decode_description(raw: bytes) -> Description:
         return _description_decoder.decode(raw)
     except msgspec.MsgspecError as error:
         raise DamageError(
-            "RecordMeaningless", "A record describes a collection in an unknown way."
+            "RecordMeaningless", "A record contains an unreadable description of a collection."
         ) from error

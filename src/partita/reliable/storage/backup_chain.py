@@ -1,12 +1,12 @@
-r"""Chains of backups as a folder holds them: manifests, parts, and the links between them.
+r"""Chains of backups in a folder: manifests, parts, and the links between them.
 
     backup-<number>.part    full: a checkpoint's format; incremental: "PARTINC\n" | format 4 |
-                            then of each record: length 4 | record (records.py)
-    backup-<number>.json    the manifest: what the part holds, its SHA-256, its place in the chain
+                            then for each record: length 4 | record (records.py)
+    backup-<number>.json    the manifest: content of the part, its SHA-256, its place in the chain
 
-A manifest is written when its part is durable: a part without one is what a crash left. An
-increment begins with the record after the last of the backup before it, and says its hash, so
-that a link that is missing, foreign or changed is found before anything is restored.
+A manifest is written when its part is durable: a part without one was left by a crash. An
+increment starts with the record after the last one of the previous backup and contains the hash
+of that record, so that a missing, foreign or changed link is found before a restore starts.
 """
 
 import asyncio
@@ -18,10 +18,9 @@ from typing import Literal
 import msgspec
 
 from partita.errors import BackupOrderError, ChecksumError, DamageError, FormatVersionError
-from partita.reliable.state.records import Record, decode_record, record_hash
+from partita.reliable.state.records import Record, Tip, decode_record, record_hash
 from partita.reliable.storage.checkpoint import Progress, describe_file, discarding, put_in_place
 from partita.reliable.storage.disk import Disk
-from partita.reliable.storage.segment import Tip
 from partita.reliable.values.limits import RECORD_BYTES_MAX
 
 FORMAT = 1
@@ -31,20 +30,20 @@ CHUNK_BYTES = 1024 * 1024
 
 
 class Backup(msgspec.Struct, frozen=True):
-    """One backup as its manifest tells it; hashes are hexadecimal."""
+    """One backup, as its manifest describes it; hashes are hexadecimal."""
 
     kind: Literal["full", "incremental"]
     number: int
     first_sequence: int
-    """Of an increment, its first record; 0 of a full backup, which holds everything."""
+    """The first record of an increment; 0 for a full backup, which contains the whole state."""
     last_sequence: int
     epoch: int
-    """At `last_sequence`."""
+    """The epoch at `last_sequence`."""
     hash_before: str
-    """Of the record that an increment continues; nothing for a full backup."""
+    """The hash of the record that an increment continues; zeros for a full backup."""
     epoch_before: int
     hash_after: str
-    """Of the record at `last_sequence`: what the next increment must continue."""
+    """The hash of the record at `last_sequence`, which the next increment continues."""
     sha256: str
     bytes: int
     path: str
@@ -57,15 +56,15 @@ class _Manifest(msgspec.Struct, frozen=True):
     format: int
     backup: Backup
     check: str
-    """Blake2b of the encoded backup: a manifest may be read by people, not changed."""
+    """Blake2b of the encoded backup: a manifest must not be edited."""
 
 
 async def read_chain(
     folder: Disk, *, up_to: int | None = None, progress: Progress | None = None
 ) -> list[Backup]:
-    """Return the newest full backup and its increments, every byte and link verified.
+    """Return the newest full backup and its increments, after verifying every byte and link.
 
-    With `up_to`, those that a restore to that sequence needs.
+    With `up_to`, return the backups that a restore to that sequence needs.
     """
     chain = _chain(folder, up_to)
     done, total = 0, sum(backup.bytes for backup in chain)
@@ -87,7 +86,7 @@ async def write_manifest(folder: Disk, backup: Backup) -> None:
 
 
 def _chain(folder: Disk, up_to: int | None) -> list[Backup]:
-    """Go back from the newest manifest to the full backup that the wanted state rests on."""
+    """Return the chain from the newest manifest back to its full backup, newest last."""
     numbers = sorted(list_numbers(folder), reverse=True)
     chain: list[Backup] = []
     for number in numbers:
@@ -104,14 +103,16 @@ def _chain(folder: Disk, up_to: int | None) -> list[Backup]:
         raise _broken(manifest_name(chain[-1].number - 1), chain[-1])
     raise BackupOrderError(
         "BackupNotFound",
-        "The folder holds no backup." if up_to is None else f"No backup reaches back to {up_to}.",
+        "The folder contains no backup."
+        if up_to is None
+        else f"The folder contains no backup of sequence {up_to} or before.",
         facts={} if up_to is None else {"sequence": up_to},
         hint="Choose the folder that the backups were written to, or a later sequence.",
     )
 
 
 def _is_too_new(folder: Disk, number: int, up_to: int) -> bool:
-    """Whether a backup is not needed; what cannot be read may not keep us from older ones."""
+    """Return whether a backup is not needed; an unreadable one must not hide older ones."""
     try:
         backup = _read_manifest(folder, number)
     except (DamageError, BackupOrderError):
@@ -124,23 +125,23 @@ def _refuse_if_short(backup: Backup, up_to: int | None) -> None:
     if up_to is not None and backup.last_sequence < up_to:
         raise BackupOrderError(
             "BackupNotFound",
-            f"The backups that can be read reach {backup.last_sequence}, not {up_to}.",
+            f"The readable backups end at sequence {backup.last_sequence}, before {up_to}.",
             facts={"sequence": up_to, "last": backup.last_sequence},
-            hint="Choose a sequence that the backups hold.",
+            hint="Choose a lower sequence with up_to=.",
         )
 
 
 def _refuse_unless_linked(before: Backup, after: Backup) -> None:
-    """Two neighbours of the folder, the second of them an increment."""
+    """Raise unless an increment continues the backup before it."""
     if before.number != after.number - 1:
         raise _broken(manifest_name(after.number - 1), after)
     begins = Tip(after.first_sequence - 1, bytes.fromhex(after.hash_before), after.epoch_before)
-    if begins != tip_after(before):
+    if begins != backup_tip(before):
         raise _broken(manifest_name(after.number), after)
 
 
 def find_newest(folder: Disk) -> Backup | None:
-    """Return the newest backup if its chain is whole, as far as manifests and sizes tell."""
+    """Return the newest backup if its chain is complete, by manifests and file sizes."""
     return _chain(folder, None)[-1] if list_numbers(folder) else None
 
 
@@ -149,7 +150,7 @@ def _read_manifest(folder: Disk, number: int) -> Backup:
     try:
         manifest = msgspec.json.decode(folder.read(name), type=_Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise _damaged(name, "it cannot be read") from error
+        raise _damaged(name, "it cannot be decoded") from error
     backup = manifest.backup
     if manifest.format > FORMAT:
         raise _newer(name, manifest.format)
@@ -160,7 +161,7 @@ def _read_manifest(folder: Disk, number: int) -> Backup:
     if backup.path not in folder.names():
         raise _broken(backup.path, backup)
     if folder.size(backup.path) != backup.bytes:
-        raise _damaged(backup.path, f"it has not the {backup.bytes} bytes that were written")
+        raise _damaged(backup.path, f"its size is not the {backup.bytes} bytes that were written")
     return backup
 
 
@@ -172,14 +173,14 @@ async def _verify(folder: Disk, backup: Backup) -> None:
         found = describe_file(folder, backup.path)
         held = (found.sequence, found.epoch, found.hash.hex())
         if held != (backup.last_sequence, backup.epoch, backup.hash_after):
-            raise _damaged(backup.path, "it holds another state than its manifest says")
+            raise _damaged(backup.path, "its state differs from its manifest")
         return
     async for _ in read_records(folder, backup):
         pass
 
 
 async def read_records(folder: Disk, backup: Backup) -> AsyncGenerator[tuple[Record, bytes], None]:
-    """Yield the records of an increment with their hashes, each seen to continue the one before."""
+    """Yield the records of an increment with their hashes, and verify the chain."""
     tip = Tip(backup.first_sequence - 1, bytes.fromhex(backup.hash_before), backup.epoch_before)
     async for raw in _raw_records(folder, backup.path):
         record = decode_record(raw)
@@ -188,14 +189,14 @@ async def read_records(folder: Disk, backup: Backup) -> AsyncGenerator[tuple[Rec
             raise _damaged(backup.path, f"record {record.sequence} does not continue the chain")
         tip = after
         yield record, tip.hash
-    if tip != tip_after(backup):
-        raise _damaged(backup.path, "it holds other records than its manifest says")
+    if tip != backup_tip(backup):
+        raise _damaged(backup.path, "its records differ from its manifest")
 
 
 async def _raw_records(folder: Disk, name: str) -> AsyncIterator[bytes]:
     size = folder.size(name)
     if folder.read(name, 0, len(HEAD)) != HEAD:
-        raise _damaged(name, "it is not an increment that this version reads")
+        raise _damaged(name, "it is not an increment in a known format")
     place, chunk, at = len(HEAD), b"", 0
     while place < size:
         length = int.from_bytes(chunk[at : at + 4])
@@ -213,9 +214,9 @@ async def _raw_records(folder: Disk, name: str) -> AsyncIterator[bytes]:
 
 
 def continued(tip: Tip, record: Record, raw: bytes) -> Tip | None:
-    """Return the tip after a record; None when it does not continue the one before.
+    """Return the tip after a record, None if it does not continue the chain.
 
-    A record of a deposed primary takes its sequence and changes nothing, as in State.apply.
+    A record of a deposed primary has a sequence and changes nothing, as in State.apply.
     """
     if record.sequence != tip.sequence + 1:
         return None
@@ -226,7 +227,7 @@ def continued(tip: Tip, record: Record, raw: bytes) -> Tip | None:
     return Tip(record.sequence, record_hash(raw), record.epoch)
 
 
-def tip_after(backup: Backup) -> Tip:
+def backup_tip(backup: Backup) -> Tip:
     return Tip(backup.last_sequence, bytes.fromhex(backup.hash_after), backup.epoch)
 
 
@@ -258,10 +259,9 @@ def part_name(number: int) -> str:
 def _broken(missing: str, needed_by: Backup) -> BackupOrderError:
     return BackupOrderError(
         "BackupChainBroken",
-        f"The backups are no chain: {missing} is missing, or is not the one that was written.",
+        f"The chain of backups is broken: {missing} is missing or was replaced.",
         facts={"missing": missing, "number": needed_by.number},
-        hint="Bring that file back from where it was copied to. With up_to= a state before the "
-        "hole can be restored.",
+        hint="Put that file back, or restore a state before the gap with up_to=.",
     )
 
 
@@ -270,8 +270,8 @@ def _damaged(name: str, reason: str) -> ChecksumError:
         "BackupDamaged",
         f"{name} is damaged: {reason}.",
         facts={"file": name},
-        hint="Nothing was changed. Use another copy of the backups; with up_to= a state before "
-        "the damage can be restored.",
+        hint="No file was changed. Use another copy of the backups, or restore a state before "
+        "the damage with up_to=.",
     )
 
 

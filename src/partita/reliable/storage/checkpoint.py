@@ -1,16 +1,17 @@
-r"""Checkpoints: the whole state on disk up to a sequence, so that the log before it can be cut.
+r"""Checkpoints: the whole state on disk up to a sequence, so that the log can be truncated.
 
     file     "PARTCKP\n" | format 4 | length 4 | crc32c 4 | heading | block | block | … | footer
-    heading  MessagePack map, the class Heading
+    heading  MessagePack map, the class CheckpointHeading
     block    collection 4 | length 4 | crc32c 4 | MessagePack array [key, value, key, value, …]
     footer   "\xf6END" | blocks 8 | rows 8 | blake2b of everything before the footer 32
 
-Numbers are big-endian; a checksum covers its own head too. Blocks lie in the order of the
+Numbers are big-endian; a checksum covers its own head too. Blocks are in the order of the
 heading's collections, rows in the order of their keys. Outcomes are the rows of collection 0,
-last and in the order in which they were kept: idempotency key and KeptOutcome, both encoded.
+last and in the order in which they were added: idempotency key and KeptOutcome, both encoded.
 
-A file gets its name after its sync, so a file with a name is whole or damaged, never unfinished.
-Only the newest is kept: it goes when the next one is durable, before the log is cut behind that.
+A file is renamed to its final name after its sync, so a file with this name is complete or
+damaged, never unfinished. Only the newest is kept: it is removed when the next one is durable,
+before the log is truncated.
 """
 
 import asyncio
@@ -32,15 +33,15 @@ MAGIC = b"PARTCKP\n"
 END = b"\xf6END"
 BLOCK_BYTES = 64 * 1024
 SYNC_BYTES = 1024 * 1024
-"""Written between two syncs: a commit's own sync never waits behind a large one."""
+"""Bytes written between two syncs, so that the sync of a commit never waits long."""
 CUT_BYTES = 4 * 1024 * 1024
-"""Of a file that is removed, given free between two turns of the loop."""
+"""Bytes of a removed file that are freed in one turn of the event loop."""
 ROWS_AT_ONCE = 256
-"""Looked at between two turns of the loop."""
+"""Rows read in one turn of the event loop."""
 OUTCOMES = 0
-"""The number under which a file keeps outcomes; collections begin at 1."""
+"""The collection number of outcomes in a file; collections start at 1."""
 RESTORE_FILE = "restore.part"
-"""A restored state that has not replaced the old one yet; backup.py puts it in place."""
+"""A restored state that has not replaced the old one yet; backup.py does that."""
 COPY = "copied checkpoint"
 
 _HEAD = struct.Struct(">8sIII")
@@ -50,12 +51,12 @@ _FOOTER = struct.Struct(">4sQQ32s")
 T = TypeVar("T")
 
 Progress = Callable[[int, int], None]
-"""Called now and then with (done, total) of the step under way; a new total is a new step."""
+"""Called repeatedly with (done, total) of the current step; a new total is a new step."""
 Read = Callable[[int, int], bytes]
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """What one file holds: the state after the record at `sequence`, whose hash is `hash`."""
+    """One file: the state after the record at `sequence`, whose hash is `hash`."""
 
     name: str
     sequence: int
@@ -65,7 +66,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     size: int
 
 
-class Described(msgspec.Struct, frozen=True, array_like=True):
+class CollectionHeading(msgspec.Struct, frozen=True, array_like=True):
     """One collection in the heading; `count` rows follow in blocks."""
 
     id: int
@@ -74,8 +75,8 @@ class Described(msgspec.Struct, frozen=True, array_like=True):
     count: int
 
 
-class Heading(msgspec.Struct, frozen=True):
-    """Everything about the state but its rows."""
+class CheckpointHeading(msgspec.Struct, frozen=True):
+    """Everything of the state except its rows."""
 
     sequence: int
     epoch: int
@@ -83,12 +84,12 @@ class Heading(msgspec.Struct, frozen=True):
     ticks: int
     primary: str
     next_collection: int
-    collections: Sequence[Described]
+    collections: Sequence[CollectionHeading]
     outcomes: int
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_heading_decoder = msgspec.msgpack.Decoder(Heading)
+_heading_decoder = msgspec.msgpack.Decoder(CheckpointHeading)
 _block_decoder = msgspec.msgpack.Decoder(list[bytes])
 _name_decoder = msgspec.msgpack.Decoder(str)
 _outcome_decoder = msgspec.msgpack.Decoder(KeptOutcome)
@@ -99,32 +100,32 @@ class Checkpoints:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self.newest: Checkpoint | None = None
-        """The one to recover from; moved by load, write and install."""
+        """The checkpoint to recover from; set by load, write and install."""
 
     async def load(self, state: State, *, progress: Progress | None = None) -> Checkpoint | None:
-        """Fill an empty state from the newest checkpoint, and remove what crashes left over."""
+        """Fill an empty state from the newest checkpoint, and remove unfinished and older files."""
         names = self._disk.names()
         if RESTORE_FILE in names:
             raise _restore_unfinished()
-        whole = [name for name in names if is_checkpoint(name)]
-        if whole:
-            self.newest = await read_file(self._disk, whole[-1], state, progress=progress)
-        if len(whole) > 1:
-            # A process that was killed may have named the newest and not synced its name: without
-            # it the older ones are all there is.
+        complete = [name for name in names if is_checkpoint(name)]
+        if complete:
+            self.newest = await read_file(self._disk, complete[-1], state, progress=progress)
+        if len(complete) > 1:
+            # A killed process may have renamed the newest file without syncing the name: do so
+            # before the older ones are removed.
             await self._disk.sync_folder()
         await self._remove(name for name in names if name.startswith("checkpoint-"))
         return self.newest
 
     async def write(self, state: State, *, progress: Progress | None = None) -> Checkpoint:
-        """Write the state as it is now while commits go on; the one before is removed.
+        """Write the current state while commits continue; remove the previous checkpoint.
 
-        The records up to now must be durable: a checkpoint may not outlive them.
+        The records up to now must be durable: a checkpoint must not survive their loss.
         """
-        async with self._turn:
-            # A full copy may have come meanwhile: what it replaced is older.
+        async with self._lock:
+            # A full copy may have been installed meanwhile, which is newer.
             if self.newest is not None and self.newest.sequence >= state.sequence:
                 return self.newest
             name = name_of(state.sequence)
@@ -133,25 +134,25 @@ class Checkpoints:
             return self.newest
 
     def is_due(self, log_bytes: int, checkpoint_bytes: int) -> bool:
-        """Whether the log since the newest is worth a checkpoint.
+        """Return whether the log since the newest checkpoint is long enough for another.
 
-        It grows to the checkpoint's own size, so that all of them together write no more than
-        the log did.
+        It must be as long as the checkpoint itself, so that all checkpoints together write no
+        more than the log did.
         """
         return log_bytes >= max(checkpoint_bytes, self.newest.size if self.newest else 0)
 
     def read(self, checkpoint: Checkpoint) -> bytes:
-        """Return the file for a full copy to another replica, which verifies it."""
+        """Return the content for a full copy to another replica, which verifies it."""
         return self._disk.read(checkpoint.name)
 
     async def install(self, content: bytes, state: State) -> Checkpoint:
-        """Keep a copy from another replica and fill an empty state from it.
+        """Store a copy from another replica and fill an empty state from it.
 
-        Nothing is kept or changed unless the copy is whole.
+        Nothing is changed if the copy is incomplete or damaged.
         """
         reader = Reader(COPY, len(content), lambda start, count: content[start : start + count])
         contents = await reader.read_all()
-        async with self._turn:
+        async with self._lock:
             return await self._install(content, contents, state)
 
     async def _install(self, content: bytes, contents: "Contents", state: State) -> Checkpoint:
@@ -161,7 +162,7 @@ class Checkpoints:
             for start in range(0, len(content), SYNC_BYTES):
                 file.write(content[start : start + SYNC_BYTES])
                 await file.sync()
-            # A copy may be older than what is here, and load takes the newest by name.
+            # A copy may be older than the files here, and load takes the newest by name.
             for newer in [old for old in self._disk.names() if is_checkpoint(old) and old > name]:
                 self._disk.remove(newer)
             await put_in_place(self._disk, file, name)
@@ -171,19 +172,19 @@ class Checkpoints:
         return self.newest
 
     async def _remove(self, names: Iterable[str]) -> None:
-        """Remove all of these but the newest, which is durable."""
+        """Remove these files except the newest checkpoint, which is durable."""
         for name in names:
             if self.newest is None or name != self.newest.name:
                 await _remove_file(self._disk, name)
 
 
 def name_of(sequence: int) -> str:
-    """Return the file name of a checkpoint; names sort as sequences do."""
+    """Return the file name of a checkpoint; names sort like sequences."""
     return f"checkpoint-{sequence:020}.part"
 
 
 def is_checkpoint(name: str) -> bool:
-    """Whether a file is a checkpoint that was finished."""
+    """Return whether a file is a finished checkpoint."""
     return name.startswith("checkpoint-") and name.endswith(".part")
 
 
@@ -204,7 +205,7 @@ async def verify_file(disk: Disk, name: str) -> Checkpoint:
 async def read_file(
     disk: Disk, name: str, state: State, *, progress: Progress | None = None
 ) -> Checkpoint:
-    """Fill an empty state from a file, every byte verified before the state is touched."""
+    """Fill an empty state from a file, after every byte was verified."""
     reader = _reader(disk, name)
     contents = await reader.read_all(progress)
     contents.fill(state)
@@ -214,9 +215,9 @@ async def read_file(
 async def write_file(
     disk: Disk, name: str, state: State, *, progress: Progress | None = None
 ) -> Checkpoint:
-    """Write the state as it is now to a file that gets its name when it is durable."""
-    # All that follows is of this moment: descriptions and outcomes are values, tails and counts
-    # are copied, and the snapshot keeps the rows whatever becomes of their collections.
+    """Write the current state to a file, which is renamed when it is durable."""
+    # The file describes this moment: descriptions and outcomes are frozen values, tails and
+    # counts are copied, and the snapshot keeps the rows even if a collection is dropped.
     collections = [state.collections[number] for number in sorted(state.collections)]
     outcomes = list(state.outcomes.items())
     heading = _heading_of(state, collections)
@@ -238,7 +239,7 @@ async def write_file(
 
 
 async def put_in_place(disk: Disk, file: GrowingFile, name: str) -> None:
-    """Give a file its name: only when it is durable, so that a name means a whole file."""
+    """Rename a file after it is durable, so that a file with this name is complete."""
     await file.sync()
     file.close()
     disk.rename(file.name, name)
@@ -246,7 +247,7 @@ async def put_in_place(disk: Disk, file: GrowingFile, name: str) -> None:
 
 
 async def _remove_file(disk: Disk, name: str) -> None:
-    """Cut a file down before it goes: to free a large one at once would hold the loop."""
+    """Shrink a file step by step and remove it: freeing a large one at once blocks the loop."""
     for size in range(disk.size(name) - CUT_BYTES, 0, -CUT_BYTES):
         disk.grow(name, size).close()
         await asyncio.sleep(0)
@@ -254,9 +255,11 @@ async def _remove_file(disk: Disk, name: str) -> None:
 
 
 class _Writer:
-    """Writes heading, blocks and footer, hashed as they go."""
+    """Writes heading, blocks and footer, and hashes them."""
 
-    def __init__(self, file: GrowingFile, heading: Heading, progress: Progress | None) -> None:
+    def __init__(
+        self, file: GrowingFile, heading: CheckpointHeading, progress: Progress | None
+    ) -> None:
         self._file = file
         self._heading = heading
         self._hash = hashlib.blake2b(digest_size=32)
@@ -272,7 +275,7 @@ class _Writer:
         await self._write(head + body)
 
     async def rows(self, number: int, steps: Iterable[Iterable[tuple[bytes, bytes]]]) -> None:
-        """Write the rows of one collection, a turn of the loop between two steps."""
+        """Write the rows of one collection; other tasks run between two steps."""
         flat: list[bytes] = []
         size = 0
         for step in steps:
@@ -309,11 +312,11 @@ class _Writer:
 
 
 class Contents:
-    """All that a verified file holds."""
+    """The content of a verified file."""
 
     def __init__(
         self,
-        heading: Heading,
+        heading: CheckpointHeading,
         collections: list[Collection],
         outcomes: list[tuple[str, KeptOutcome]],
     ) -> None:
@@ -322,7 +325,7 @@ class Contents:
         self._outcomes = outcomes
 
     def fill(self, state: State) -> None:
-        """Make an empty state what the file says."""
+        """Fill an empty state."""
         assert not state.sequence, "a checkpoint fills an empty state"
         assert not state.collections, "a checkpoint fills an empty state"
         heading = self.heading
@@ -342,13 +345,13 @@ class Reader:
         self._hash = hashlib.blake2b(digest_size=32)
         self._place = 0
 
-    def read_heading(self) -> Heading:
-        """Return the heading and stand behind it."""
+    def read_heading(self) -> CheckpointHeading:
+        """Return the heading and continue after it."""
         head = self._read(0, _HEAD.size)
         if head[: len(MAGIC)] != MAGIC:
             raise _foreign(self._name)
         if len(head) < _HEAD.size:
-            raise _damaged(self._name, 0, "it ends in its first bytes")
+            raise _damaged(self._name, 0, "the file ends in its first bytes")
         _, number, length, checksum = _HEAD.unpack(head)
         if number > FORMAT:
             raise _newer(self._name, number)
@@ -359,7 +362,7 @@ class Reader:
         return self._decoded(_heading_decoder, body)
 
     async def read_all(self, progress: Progress | None = None) -> Contents:
-        """Read everything, a turn of the loop between two blocks."""
+        """Read everything; other tasks run between two blocks."""
         heading = self.read_heading()
         total = _row_count(heading)
         done = blocks = 0
@@ -373,7 +376,7 @@ class Reader:
             elif number in rows:
                 rows[number].values.update(zip(pairs, pairs, strict=True))
             else:
-                raise _damaged(self._name, self._place, "it holds rows of no collection")
+                raise _damaged(self._name, self._place, "it contains rows of an unknown collection")
             blocks, done = blocks + 1, done + len(flat) // 2
             if progress is not None:
                 progress(done, total)
@@ -385,7 +388,7 @@ class Reader:
         return Contents(heading, collections, outcomes)
 
     async def verify_rest(self) -> None:
-        """Compare all that lies behind the heading with the footer's hash."""
+        """Compare everything after the heading with the footer's hash."""
         end = self.size - _FOOTER.size
         while self._place < end:
             chunk = self._read(self._place, min(SYNC_BYTES, end - self._place))
@@ -395,16 +398,16 @@ class Reader:
             await asyncio.sleep(0)
         footer = self._read(self._place, _FOOTER.size)
         if len(footer) < _FOOTER.size or _FOOTER.unpack(footer)[3] != self._hash.digest():
-            raise _damaged(self._name, self._place, "the footer does not match what is before it")
+            raise _damaged(self._name, self._place, "the footer does not match the content")
 
     def _read_block(self) -> tuple[int, list[bytes]]:
         head = self._read(self._place, _BLOCK.size)
         room = self.size - _FOOTER.size - self._place - _BLOCK.size
         if len(head) < _BLOCK.size or room < 0:
-            raise _damaged(self._name, self._place, "it ends in a block")
+            raise _damaged(self._name, self._place, "the file ends inside a block")
         number, length, checksum = _BLOCK.unpack(head)
         if length > room:
-            raise _damaged(self._name, self._place, "a block reaches over its end")
+            raise _damaged(self._name, self._place, "a block is longer than the file")
         body = self._read(self._place + _BLOCK.size, length)
         if _block_checksum(number, body) != checksum:
             raise _damaged(self._name, self._place, "a block does not match its checksum")
@@ -417,9 +420,9 @@ class Reader:
     def _read_footer(self, blocks: int, rows: int) -> None:
         footer = self._read(self._place, _FOOTER.size)
         if footer != _FOOTER.pack(END, blocks, rows, self._hash.digest()):
-            raise _damaged(self._name, self._place, "the footer does not match what is before it")
+            raise _damaged(self._name, self._place, "the footer does not match the content")
 
-    def _collection(self, described: Described, rows: Rows) -> Collection:
+    def _collection(self, described: CollectionHeading, rows: Rows) -> Collection:
         if len(rows.values) != described.count:
             raise _damaged(self._name, self._place, "rows of a collection are missing")
         rows.keys.update(rows.values)
@@ -435,9 +438,7 @@ class Reader:
         try:
             return decoder.decode(body)
         except msgspec.MsgspecError as error:
-            raise _damaged(self._name, self._place, "it has a right checksum and no meaning") from (
-                error
-            )
+            raise _damaged(self._name, self._place, "it cannot be decoded") from (error)
 
     def _advance(self, head: bytes, body: bytes) -> None:
         self._hash.update(head)
@@ -447,7 +448,7 @@ class Reader:
 
 @contextlib.contextmanager
 def discarding(disk: Disk, file: GrowingFile) -> Iterator[None]:
-    """Leave nothing behind when the writing fails: on a full disk the room is needed."""
+    """Remove the file if the block raises: a full disk needs the space."""
     try:
         yield
     except BaseException:
@@ -458,15 +459,18 @@ def discarding(disk: Disk, file: GrowingFile) -> Iterator[None]:
         raise
 
 
-def _heading_of(state: State, collections: Iterable[Collection]) -> Heading:
-    return Heading(
+def _heading_of(state: State, collections: Iterable[Collection]) -> CheckpointHeading:
+    return CheckpointHeading(
         state.sequence,
         state.epoch,
         state.hash,
         state.ticks,
         state.primary,
         state.next_collection,
-        [Described(one.id, one.description, one.tail, len(one.rows.values)) for one in collections],
+        [
+            CollectionHeading(one.id, one.description, one.tail, len(one.rows.values))
+            for one in collections
+        ],
         len(state.outcomes),
     )
 
@@ -479,11 +483,11 @@ def _outcome_rows(
         yield [(_encode(name), _encode(kept)) for name, kept in step]
 
 
-def _row_count(heading: Heading) -> int:
+def _row_count(heading: CheckpointHeading) -> int:
     return sum(described.count for described in heading.collections) + heading.outcomes
 
 
-def _checkpoint(name: str, heading: Heading, size: int) -> Checkpoint:
+def _checkpoint(name: str, heading: CheckpointHeading, size: int) -> Checkpoint:
     return Checkpoint(name, heading.sequence, heading.epoch, heading.hash, heading.ticks, size)
 
 
@@ -504,15 +508,15 @@ def _damaged(name: str, place: int, reason: str) -> ChecksumError:
         "CheckpointDamaged",
         f"{name} is damaged at byte {place}: {reason}.",
         facts={"file": name, "offset": place},
-        hint="Nothing was changed. Copy the folder, check the disk, and restore a backup; a "
-        "replica may be emptied and copied from another.",
+        hint="No file was changed. Copy the folder, check the disk, and restore a backup; empty "
+        "the folder of a replica to copy the state from another.",
     )
 
 
 def _foreign(name: str) -> FormatVersionError:
     return FormatVersionError(
         "FormatVersion",
-        f"{name} is not a checkpoint of Partita, or its first bytes are damaged.",
+        f"{name} is not a Partita checkpoint, or its first bytes are damaged.",
         facts={"file": name, "offset": 0},
         hint="Choose another folder, or restore a backup.",
     )
@@ -530,7 +534,7 @@ def _newer(name: str, number: int) -> FormatVersionError:
 def _restore_unfinished() -> DamageError:
     return DamageError(
         "RestoreUnfinished",
-        "A restore was interrupted after it was decided and before it was in place.",
+        "A restore was interrupted before it replaced the old state.",
         facts={"file": RESTORE_FILE},
-        hint="partita.open_state and partita state restore finish it; nothing else may read here.",
+        hint="Finish it with partita.open_state(...) or `partita state restore`.",
     )

@@ -1,45 +1,44 @@
-"""What reliable state asks of a disk: one folder of files that grow, and honest syncs.
+"""The Disk contract: one folder of files that are only appended to, and reliable syncs.
 
-Code of `reliable` reaches files only through this contract, so that the same code runs on the
-machine's disk (`os_disk`) and on a simulated one that loses, tears and flips what was not
-synced. Names are plain file names, never paths. An `OSError` of the machine leaves as
-StoreFullError (no space: nothing was written that a reader would trust) or StoreStoppedError
-(anything else).
+Code of `reliable` accesses files only through this contract, so that the same code runs on the
+file system (`os_disk`) and on a simulated disk that loses, tears and corrupts unsynced bytes.
+Names are plain file names, never paths. An `OSError` becomes StoreFullError (no space: nothing
+was written that a reader would accept) or StoreStoppedError (any other error).
 """
 
 from typing import Protocol
 
 
 class GrowingFile(Protocol):
-    """An open file that is only appended to. `size` counts what was written."""
+    """An open file that is only appended to. `size` is the number of bytes written."""
 
     name: str
     size: int
 
     def write(self, chunk: bytes) -> None:
-        """Append; it survives a crash only after a sync.
+        """Append bytes, which survive a crash only after a sync.
 
-        After StoreFullError the file is cut back to the size it had before.
+        After StoreFullError the file has the size it had before.
         """
         ...
 
     async def sync(self) -> None:
-        """Return when all that was written is on the medium; other tasks go on meanwhile.
+        """Return when all written bytes are on the medium; other tasks run meanwhile.
 
         A failed sync raises StoreStoppedError and the file must not be used again: the kernel
-        may have dropped the pages and call the next sync a success.
+        may have dropped the pages and report the next sync as a success.
         """
         ...
 
     def sync_now(self) -> None:
-        """The same without leaving the loop: quicker when nobody else waits."""
+        """Sync and block the event loop, which is quicker when no other task waits."""
         ...
 
     def renew(self, start: int) -> None:
-        """Write what lies from `start` on once more, for the next sync to carry.
+        """Write the bytes from `start` on again, so that the next sync includes them.
 
-        After a failed sync the machine may show bytes that the medium never got, and take them
-        for written: no sync of a later process would bring them there.
+        After a failed sync the kernel may return bytes that never reached the medium and treat
+        them as clean, so that a later process would not sync them.
         """
         ...
 
@@ -47,38 +46,38 @@ class GrowingFile(Protocol):
 
 
 class Disk(Protocol):
-    """One folder that this process holds alone."""
+    """One folder, used by this process only."""
 
     def names(self) -> list[str]:
-        """All file names, sorted."""
+        """Return all file names, sorted."""
         ...
 
     def size(self, name: str) -> int: ...
 
     def read(self, name: str, start: int = 0, count: int = -1) -> bytes:
-        """Return `count` bytes from `start` (all to the end when negative)."""
+        """Return `count` bytes from `start` (all up to the end when negative)."""
         ...
 
     def create(self, name: str) -> GrowingFile:
-        """Open a new, empty file; an old one of that name is emptied."""
+        """Open a new, empty file; an existing one is truncated."""
         ...
 
     def grow(self, name: str, size: int) -> GrowingFile:
-        """Open a file to append to, cut to `size` first."""
+        """Open a file for appending, truncated to `size` first."""
         ...
 
     def rename(self, name: str, new_name: str) -> None:
-        """Replace `new_name` at once; durable after sync_folder."""
+        """Rename atomically, replacing `new_name`; durable after sync_folder."""
         ...
 
     def remove(self, name: str) -> None: ...
 
     async def sync_folder(self) -> None:
-        """Return when names (created, renamed, removed) are on the medium."""
+        """Return when created, renamed and removed names are on the medium."""
         ...
 
     def free_bytes(self) -> int: ...
 
     def close(self) -> None:
-        """Let go of the folder's lock."""
+        """Release the folder's lock."""
         ...

@@ -1,15 +1,16 @@
 """The log as files of one disk: `log-<first sequence>.part`, format in segment.py.
 
-A record is acknowledged after its sync. Opening verifies every byte and tells a torn tail from
-damage by witnesses of what was synced: each frame names the newest record synced before it, and
-marks in `log-marks` do so about once a second, when the log is opened, and with a sync when it
-is closed. A place that cannot be read is damage if a witness speaks for it, in any segment but
-the last, or if a segment is missing: the log refuses to open and changes nothing. Otherwise it
-is what a crash left of a record that no sync had returned for, and it is cut.
+A record is acknowledged after its sync. Opening the log verifies every byte and distinguishes a
+torn tail from damage by proofs of what was synced: each frame contains the newest sequence synced
+before it, and marks in `log-marks` are written about once a second, when the log is opened, and
+with a sync when it is closed. An unreadable place is damage if a proof covers it, if it is in any
+segment but the last, or if a segment is missing: the log then refuses to open and changes
+nothing. Otherwise it is what a crash left of a record whose sync had not returned, and is cut.
 
-What cannot be told: damage to the last acknowledged record after a crash within the second
-before its mark, and damage that takes the last records together with every mark of them; both
-look like a torn tail. After a clean close nothing is cut unless the marks are lost too.
+Two kinds of damage cannot be detected because they look like a torn tail: damage to the last
+acknowledged record after a crash within the second before its mark, and the loss of the last
+records together with all their marks. After a clean close nothing is cut unless the marks are
+lost too.
 """
 
 import asyncio
@@ -31,27 +32,29 @@ from partita.errors import (
     StoreStoppedError,
     UsageError,
 )
-from partita.reliable.state.records import NO_HASH
+from partita.reliable.state.records import (
+    HEAD_BYTES,
+    NO_HASH,
+    Tip,
+    encode_frame,
+    has_valid_checksum,
+    tip_after,
+)
 from partita.reliable.storage.disk import Disk, GrowingFile
 from partita.reliable.storage.segment import (
     CHUNK_BYTES,
-    HEAD_BYTES,
     HEADING_BYTES,
     MARK_BYTES,
     Frame,
-    Heading,
     Read,
-    Tip,
+    SegmentHeading,
     damaged,
     decode_heading,
-    encode_frame,
     encode_heading,
     encode_mark,
-    is_whole,
     newest_mark,
     read_frames,
     synced_after,
-    tip_after,
 )
 from partita.reliable.values.limits import RECORD_BYTES_MAX
 
@@ -63,36 +66,36 @@ MARKS_BYTES_MAX = 64 * 1024
 MARK_SECONDS = 1.0
 FAST_SYNC_SECONDS = 0.1
 PLACE_BYTES = 256 * 1024
-"""A reader that starts in the middle of a segment scans no more than this to find its record."""
+"""A reader that starts inside a segment scans at most this many bytes to find its record."""
 
 Durability = Literal["full", "fast"]
-"""`full`: acknowledged means synced. `fast`: it survives a kill of the process; a power cut may
-take the last tenth of a second, never half a record and never one before a kept one."""
+"""`full`: an acknowledged record is synced. `fast`: it survives the end of the process, but a
+power failure may lose the records of the last tenth of a second, always whole records from the
+end."""
 
 
 class Segment:
     """One file of the log. `end` is where its acknowledged frames end."""
 
-    def __init__(self, name: str, heading: Heading) -> None:
+    def __init__(self, name: str, heading: SegmentHeading) -> None:
         self.name = name
         self.first = heading.before.sequence + 1
         self.seed = heading.seed
         self.end = HEADING_BYTES
         self.unproven = HEADING_BYTES
-        """Found when the log is opened: no witness says of the frames from here on that they
-        were synced."""
+        """Set when the log is opened: no proof says that the frames from here on were synced."""
         self.places = [(self.first, HEADING_BYTES)]
-        """Where to start reading for a sequence, every PLACE_BYTES."""
+        """Places at which a reader can start, by sequence; one per PLACE_BYTES."""
 
     def extend(self, sequence: int, end: int) -> None:
-        """Count in the frame of a sequence, which ends there."""
+        """Add the frame of a sequence, which ends at `end`."""
         if self.end - self.places[-1][1] >= PLACE_BYTES:
             self.places.append((sequence, self.end))
         self.end = end
 
 
 class LocalLog:
-    """Satisfies `Log` on a Disk, which it does not close. Build it with `open` or `begin`."""
+    """Implements `Log` on a Disk, which it does not close. Create it with `open` or `begin`."""
 
     record_bytes_max = RECORD_BYTES_MAX
 
@@ -100,7 +103,7 @@ class LocalLog:
         self.first = tip.sequence + 1
         self.last = tip.sequence
         self.tip = tip
-        """Sequence, hash and epoch of the last record: what the next one continues."""
+        """Sequence, hash and epoch of the last record, which the next one continues."""
         self.durability = durability
         self.segment_bytes = segment_bytes
         self.mark_seconds = MARK_SECONDS
@@ -109,17 +112,17 @@ class LocalLog:
         self._tail: GrowingFile
         self._marks: GrowingFile
         self._synced = tip
-        """The newest record that has survived a sync; behind `tip` only in `fast`."""
+        """The newest synced record; older than `tip` only in `fast`."""
         self._marked = -1
         """The sequence of the last mark."""
         self._failure: PartitaError | None = None
-        """Set once by a disk that failed; from then on nothing is appended."""
+        """The first failure of the disk; nothing is appended after it."""
         self._is_closed = False
-        self._turn = asyncio.Lock()
-        """Held by whoever changes the tail: append, rotation, close."""
+        self._tail_lock = asyncio.Lock()
+        """Held while the tail changes: append, rotation, close."""
         self._removal = asyncio.Lock()
         self._work: asyncio.Task[None] | None = None
-        """The sync or rotation that goes on when its append is cancelled."""
+        """A sync or rotation that continues after its append was cancelled."""
         self._followers: list[asyncio.Future[None]] = []
         self._mark_timer: asyncio.TimerHandle | None = None
         self._fast_sync: asyncio.Task[None] | None = None
@@ -135,10 +138,10 @@ class LocalLog:
         durability: Durability = "full",
         segment_bytes: int = SEGMENT_BYTES,
     ) -> "LocalLog":
-        """Open the log of a disk, verified from end to end, or begin one on an empty disk.
+        """Open and verify the log of a disk, or begin one on an empty disk.
 
-        `chain` is a sequence and the hash of its record that the caller knows to be durable (of
-        its checkpoint): the log must hold that record or begin right after it.
+        `chain` is a sequence and the hash of its record that the caller knows to be durable (from
+        its checkpoint): the log must contain that record or begin right after it.
         """
         proof = newest_mark(disk.read(MARKS_FILE)) if MARKS_FILE in disk.names() else None
         names = _names(disk, ".part")
@@ -148,7 +151,7 @@ class LocalLog:
         log = cls(disk, Tip(0, NO_HASH, 0), durability, segment_bytes)
         await log._recover(names, (proof, chain))
         for name in _names(disk, ".new"):
-            disk.remove(name)  # a crash came before it had its name: nothing in it counts
+            disk.remove(name)  # a crash came before its rename: it contains no acknowledged record
         return log
 
     @classmethod
@@ -160,12 +163,12 @@ class LocalLog:
         durability: Durability = "full",
         segment_bytes: int = SEGMENT_BYTES,
     ) -> "LocalLog":
-        """Begin an empty log after a record that a checkpoint holds: a new or restored state."""
+        """Begin an empty log after a record that a checkpoint contains: a new or restored state."""
         if _names(disk, ".part"):
             raise UsageError(
                 "LogExists",
-                "The disk holds a log already.",
-                hint="Open it; to begin anew, choose an empty folder.",
+                "The disk contains a log already.",
+                hint="Open that log, or choose an empty folder.",
             )
         log = cls(disk, Tip(*chain, 0), durability, segment_bytes)
         await log._begin_segment()
@@ -197,7 +200,7 @@ class LocalLog:
         await self._begin_marks()
 
     async def _verify(self, segment: Segment, tip: Tip, known: dict[int, bytes]) -> Tip:
-        """Read all whole frames of a segment and return the last record."""
+        """Read all complete frames of a segment and return its last record."""
         _refuse_if_other(tip, known)
         size = self._disk.size(segment.name)
         paused = segment.end
@@ -225,7 +228,7 @@ class LocalLog:
     def _refuse_if_damaged(
         self, segment: Segment, sequence: int, proven: int, *, is_last: bool
     ) -> None:
-        """Tell damage from a torn tail where the whole frames of a segment end."""
+        """Raise for damage after the last complete frame of a segment; a torn tail is allowed."""
         size = self._disk.size(segment.name)
         if segment.end == size:
             return
@@ -235,14 +238,14 @@ class LocalLog:
         if synced_after(read, segment.seed, segment.end + 1, size) >= sequence:
             raise damaged(segment.name, segment.end, sequence)
         logger.warning(
-            "%s: %d bytes after record %d were never acknowledged and are cut",
+            "%s: removing %d bytes after record %d, which were never acknowledged",
             segment.name,
             size - segment.end,
             sequence - 1,
         )
 
     async def _open_tail(self) -> None:
-        """Sync what a killed process left unsynced: readers will act on it."""
+        """Sync what a killed process left unsynced, before it is read."""
         segment = self._segments[-1]
         self._tail = self._disk.grow(segment.name, segment.end)
         if segment.unproven < segment.end:
@@ -252,15 +255,15 @@ class LocalLog:
 
     # Appending
 
-    async def append(self, sequence: int, raw: bytes, *, alone: bool = False) -> None:
-        """Return when the record is durable; `alone` says that nobody needs the loop meanwhile."""
-        async with self._turn:
-            await self._settle()
-            self._refuse_if_unfit()
+    async def append(self, sequence: int, raw: bytes, *, alone: bool = False) -> bytes:
+        """Return the record's hash when it is durable; with `alone` the sync blocks the loop."""
+        async with self._tail_lock:
+            await self._finish_work()
+            self._check_usable()
             tip = self._check(sequence, raw)
             with self._stopping():
                 if self._tail.size + HEAD_BYTES + len(raw) > self.segment_bytes:
-                    await self._to_its_end(self._rotate())
+                    await self._run_uncancelled(self._rotate())
                 segment = self._segments[-1]
                 self._tail.write(encode_frame(segment.seed, sequence, self._synced.sequence, raw))
                 if self.durability == "fast":
@@ -269,41 +272,42 @@ class LocalLog:
                     self._tail.sync_now()
                 else:
                     await self._sync_or_leave(tip)
-                    return
-            self._count(tip)
+                    return tip.hash
+            self._acknowledge(tip)
+            return tip.hash
 
     def _check(self, sequence: int, raw: bytes) -> Tip:
         if len(raw) > self.record_bytes_max:
             raise LimitExceededError(
                 "RecordTooLarge",
-                f"A record of {len(raw)} bytes is over the limit of {self.record_bytes_max}.",
+                f"A record of {len(raw)} bytes exceeds the limit of {self.record_bytes_max}.",
                 facts={"sequence": sequence},
                 hint="Write less in one transaction.",
             )
-        if sequence != self.last + 1 or not is_whole(raw):
+        if sequence != self.last + 1 or not has_valid_checksum(raw):
             raise UsageError(
                 "LogOrder",
                 f"Record {sequence} cannot be appended after record {self.last}.",
                 facts={"sequence": sequence, "last": self.last},
-                hint="Append whole records one at a time, each at the sequence after the last.",
+                hint="Append complete records one at a time, each at the sequence after the last.",
             )
         return tip_after(self.tip, sequence, raw)
 
     async def _sync_or_leave(self, tip: Tip) -> None:
         try:
-            await self._sync_and_count(tip)
+            await self._sync_and_acknowledge(tip)
         except asyncio.CancelledError:
-            # The frame is written. A sync after the one under way counts it in; if that one
-            # fails, so does this: a file remembers.
-            self._work = asyncio.ensure_future(self._sync_and_count(tip))
+            # The frame is written. Another sync acknowledges it; if the running one fails, so
+            # does this one, because a file remembers a failed sync.
+            self._work = asyncio.ensure_future(self._sync_and_acknowledge(tip))
             raise
 
-    async def _sync_and_count(self, tip: Tip) -> None:
+    async def _sync_and_acknowledge(self, tip: Tip) -> None:
         await self._tail.sync()
-        self._count(tip)
+        self._acknowledge(tip)
 
-    def _count(self, tip: Tip) -> None:
-        """Let the record be seen: it is acknowledged from here on."""
+    def _acknowledge(self, tip: Tip) -> None:
+        """Make the record visible to readers."""
         self._segments[-1].extend(tip.sequence, self._tail.size)
         self.tip, self.last = tip, tip.sequence
         if self.durability == "full":
@@ -313,14 +317,14 @@ class LocalLog:
             self._mark_timer = loop.call_later(self.mark_seconds, self._mark)
         self._wake_followers()
 
-    async def _to_its_end(self, work: Coroutine[None, None, None]) -> None:
-        """Run work that a cancelled append must not leave half done."""
+    async def _run_uncancelled(self, work: Coroutine[None, None, None]) -> None:
+        """Run work that continues when the append is cancelled."""
         self._work = asyncio.ensure_future(work)
         await asyncio.shield(self._work)
         self._work = None
 
-    async def _settle(self) -> None:
-        """Wait for the work that a cancelled append left behind."""
+    async def _finish_work(self) -> None:
+        """Wait for the work of a cancelled append."""
         if self._work is None:
             return
         await asyncio.wait((self._work,))
@@ -332,7 +336,7 @@ class LocalLog:
 
     @contextlib.contextmanager
     def _stopping(self) -> Iterator[None]:
-        """Stop for good when the disk fails: after a failed sync nobody knows what it kept."""
+        """Stop the log when the disk fails: after a failed sync its content is unknown."""
         try:
             yield
         except StoreStoppedError as error:
@@ -342,25 +346,25 @@ class LocalLog:
     def _stop(self, error: PartitaError) -> None:
         if self._failure is None:
             self._failure = error
-            logger.critical("the log stops acknowledging: %s", error)
+            logger.critical("the log stopped: %s", error)
 
-    def _refuse_if_unfit(self) -> None:
+    def _check_usable(self) -> None:
         if self._is_closed:
             raise _closed()
         if self._failure is not None:
             raise StoreStoppedError(
                 "StoreStopped",
-                "The disk failed; nothing is acknowledged until a restart has recovered.",
-                hint="Look at the disk and the kernel log, then restart.",
+                "The disk failed; writes are refused until the process is restarted.",
+                hint="Check the disk and the kernel log, then restart the process.",
             ) from self._failure
 
     # Syncs of the fast mode
 
     async def sync(self) -> None:
-        """Return when all that is acknowledged is durable; in `full` it is already."""
-        async with self._turn:
-            await self._settle()
-            self._refuse_if_unfit()
+        """Return when all acknowledged records are durable; in `full` they are already."""
+        async with self._tail_lock:
+            await self._finish_work()
+            self._check_usable()
             await self._sync_tail()
 
     async def _sync_tail(self) -> None:
@@ -377,17 +381,17 @@ class LocalLog:
 
     async def _sync_later(self) -> None:
         await asyncio.sleep(FAST_SYNC_SECONDS)
-        async with self._turn:
+        async with self._tail_lock:
             self._fast_sync = None
-            await self._settle()
+            await self._finish_work()
             if not self._is_closed and self._failure is None:
-                with contextlib.suppress(StoreStoppedError):  # the next append is told
+                with contextlib.suppress(StoreStoppedError):  # the next append raises it
                     await self._sync_tail()
 
     # Segments
 
     async def _rotate(self) -> None:
-        """Go on in a new segment. The old one is whole on the medium before the new one is."""
+        """Begin a new segment after the old one is completely synced."""
         if self._segments[-1].end == HEADING_BYTES:
             return
         await self._tail.sync()
@@ -397,7 +401,7 @@ class LocalLog:
         old.close()
 
     async def _begin_segment(self) -> None:
-        """Give a segment its name when its heading is durable: a name without one is damage."""
+        """Rename a new segment after its heading is durable: one without a heading is damage."""
         heading = encode_heading(self.tip)
         name = _name_of(self.tip.sequence + 1)
         file = self._create(f"{name}.new", heading)
@@ -409,7 +413,7 @@ class LocalLog:
         self._tail = self._disk.grow(name, len(heading))
 
     def _create(self, name: str, content: bytes) -> GrowingFile:
-        """Begin a file, or leave nothing behind on a full disk."""
+        """Create a file with this content; remove it if the disk is full."""
         file = self._disk.create(name)
         try:
             file.write(content)
@@ -420,22 +424,22 @@ class LocalLog:
         return file
 
     async def truncate(self, below: int) -> None:
-        """Remove the segments whose records all lie below a sequence."""
+        """Remove the segments whose records are all below a sequence."""
         async with self._removal:
-            async with self._turn:
-                await self._settle()
-                self._refuse_if_unfit()
+            async with self._tail_lock:
+                await self._finish_work()
+                self._check_usable()
                 if below > self.last:
                     with self._stopping(), contextlib.suppress(StoreFullError):
-                        # On a full disk at least the others go.
-                        await self._to_its_end(self._rotate())
+                        # On a full disk the older segments are still removed.
+                        await self._run_uncancelled(self._rotate())
             while len(self._segments) > 1 and self._segments[1].first <= below:
                 with self._stopping():
-                    # A removal that overtakes the one before it would leave a hole.
+                    # Make each removal durable before the next: a crash must not leave a gap.
                     await self._disk.sync_folder()
-                    gone = self._segments.pop(0)
+                    removed = self._segments.pop(0)
                     self.first = self._segments[0].first
-                    self._disk.remove(gone.name)
+                    self._disk.remove(removed.name)
 
     # Marks
 
@@ -451,12 +455,12 @@ class LocalLog:
             await self._disk.sync_folder()
 
     def _keep_marks(self) -> None:
-        """Go on with the old marks, which are true: a full disk may be read all the same."""
+        """Continue the old marks, which are still valid: the log of a full disk can be read."""
         size = self._disk.size(MARKS_FILE)
         self._marks = self._disk.grow(MARKS_FILE, size - size % MARK_BYTES)
 
     def _replace_marks(self) -> None:
-        """Begin the file again with one mark; a crash may bring the old file back, no harm."""
+        """Restart the file with one mark. A crash may restore the old file, which is valid too."""
         file = self._create(f"{MARKS_FILE}.new", encode_mark(self._synced))
         file.close()
         self._disk.rename(file.name, MARKS_FILE)
@@ -464,11 +468,11 @@ class LocalLog:
         self._marked = self._synced.sequence
 
     def _mark(self) -> None:
-        """Write down what is synced. The mark itself needs no sync: it is true or absent."""
+        """Write a mark of what is synced. The mark itself needs no sync: it is valid or absent."""
         self._mark_timer = None
         if self._is_closed or self._failure is not None or self._marked == self._synced.sequence:
             return
-        # A mark is a bonus: a full disk may go without, and a failing one tells the next append.
+        # Marks are optional: a full disk goes without, a failed disk shows at the next append.
         with contextlib.suppress(StoreFullError, StoreStoppedError):
             if self._marks.size >= MARKS_BYTES_MAX:
                 old = self._marks
@@ -481,11 +485,11 @@ class LocalLog:
     # Reading
 
     async def read_from(self, sequence: int) -> AsyncIterator[tuple[int, bytes]]:
-        """Yield the records from a sequence on, each checked again."""
+        """Yield the records from a sequence on, verifying each one again."""
         segment: Segment | None = None
         place = 0
         while sequence <= self.last:
-            self._refuse_if_gone(sequence)
+            self._check_readable(sequence)
             if segment is None or place == segment.end:
                 segment, place = self._place_of(sequence)
             batch = self._batch(segment, sequence, place)
@@ -495,7 +499,7 @@ class LocalLog:
             await asyncio.sleep(0)
 
     async def follow(self, sequence: int) -> AsyncIterator[tuple[int, bytes]]:
-        """Yield the records from a sequence on, and those that come, until the log is closed."""
+        """Yield the records from a sequence on, and new ones, until the log is closed."""
         while True:
             with contextlib.suppress(StateClosedError):
                 async for found, raw in self.read_from(sequence):
@@ -534,13 +538,13 @@ class LocalLog:
         _, place = segment.places[bisect_right(segment.places, (sequence, segment.end)) - 1]
         return segment, place
 
-    def _refuse_if_gone(self, sequence: int) -> None:
+    def _check_readable(self, sequence: int) -> None:
         if self._is_closed:
             raise _closed()
         if sequence < self.first:
             raise NotReadableError(
                 "LogTruncated",
-                f"The log begins at {self.first}: record {sequence} was truncated.",
+                f"The log starts at record {self.first}; record {sequence} was truncated.",
                 facts={"sequence": sequence, "first": self.first},
                 hint="Start from a checkpoint, or from a full copy.",
             )
@@ -554,11 +558,11 @@ class LocalLog:
     # Closing
 
     async def close(self) -> None:
-        """Finish the append under way, mark what is durable, and let the files go."""
-        async with self._removal, self._turn:
+        """Finish the running append, write a mark, and close the files."""
+        async with self._removal, self._tail_lock:
             if self._is_closed:
                 return
-            await self._settle()
+            await self._finish_work()
             self._is_closed = True
             for timer in (self._mark_timer, self._fast_sync):
                 if timer is not None:
@@ -572,9 +576,9 @@ class LocalLog:
 
     async def _close_marks(self) -> None:
         if self._failure is not None:
-            return  # the files stay as the disk left them
+            return
         await self._sync_tail()
-        with contextlib.suppress(StoreFullError):  # a mark is a bonus
+        with contextlib.suppress(StoreFullError):  # marks are optional
             self._marks.write(encode_mark(self._synced))
             await self._marks.sync()
 
@@ -588,7 +592,7 @@ def _names(disk: Disk, ending: str) -> list[str]:
 
 
 def _refuse_if_lost(proof: tuple[int, bytes] | None, chain: tuple[int, bytes] | None) -> None:
-    """An empty disk is a new log, unless something remembers that there were records."""
+    """Raise if a mark or a checkpoint says that the empty disk had records."""
     newest = max((known[0] for known in (proof, chain) if known), default=0)
     if newest > 0:
         raise _missing(_name_of(newest), newest)
@@ -598,7 +602,7 @@ def _refuse_if_other(tip: Tip, known: dict[int, bytes]) -> None:
     if known.get(tip.sequence, tip.hash) != tip.hash:
         raise ChainBrokenError(
             "LogChainBroken",
-            f"Record {tip.sequence} is not the one that was acknowledged at that sequence.",
+            f"Record {tip.sequence} is not the record that was acknowledged at that sequence.",
             facts={"sequence": tip.sequence},
             hint="Files of two logs were mixed. Restore a backup, or copy the state from another "
             "replica.",
@@ -608,24 +612,22 @@ def _refuse_if_other(tip: Tip, known: dict[int, bytes]) -> None:
 def _missing(name: str, sequence: int | None) -> ChainBrokenError:
     return ChainBrokenError(
         "LogIncomplete",
-        f"Records that were acknowledged are missing from the log, at or before {name}.",
+        f"Acknowledged records are missing from the log, at or before {name}.",
         facts={"file": name, "sequence": sequence},
-        hint="Nothing was changed. Bring the missing file back, or restore a backup; a replica "
-        "may be emptied and copied from another.",
+        hint="No file was changed. Put the missing file back, or restore a backup; empty the "
+        "folder of a replica to copy the state from another.",
     )
 
 
 def _unreached(name: str, first: int) -> ChainBrokenError:
     return ChainBrokenError(
         "LogIncomplete",
-        f"The log begins at record {first}, and no checkpoint reaches up to there.",
+        f"The log starts at record {first}, and there is no checkpoint of the records before it.",
         facts={"file": name, "sequence": first},
-        hint="Nothing was changed. Bring the missing checkpoint back, or restore a backup; a "
-        "replica may be emptied and copied from another.",
+        hint="No file was changed. Put the missing checkpoint back, or restore a backup; empty "
+        "the folder of a replica to copy the state from another.",
     )
 
 
 def _closed() -> StateClosedError:
-    return StateClosedError(
-        "StateClosed", "The log was closed.", hint="Open the state again to go on."
-    )
+    return StateClosedError("StateClosed", "The log was closed.", hint="Open the state again.")

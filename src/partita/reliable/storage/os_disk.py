@@ -1,7 +1,7 @@
-"""The machine's disk: one folder, held by one process, whose syncs are real.
+"""A Disk on the file system: one folder, locked by one process.
 
-Syncs run in one thread of the disk's own, so that other tasks go on meanwhile; everything else
-is a short system call on the loop. No error of the machine leaves as an OSError.
+Syncs run in a thread of their own, so that other tasks continue; everything else is a short
+system call on the event loop. Every OSError is translated.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class OsDisk:
-    """A folder of the machine, created if it is new; `close` gives it free."""
+    """A folder of the file system, created if it is new; `close` releases it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -37,7 +37,7 @@ class OsDisk:
             raise ConfigurationError(
                 "FolderUnusable",
                 f"The folder {folder} cannot be used: {error.strerror or error}.",
-                hint="Choose another folder, or look at its rights.",
+                hint="Choose another folder, or check its permissions.",
             ) from error
         self._syncs = _SyncThread()
         self._is_closed = False
@@ -121,7 +121,7 @@ class OsFile:
         self._path = path
         self._syncs = syncs
         self._failure: StoreStoppedError | None = None
-        """Set by the first failed sync: a second one could succeed and mean nothing."""
+        """The first failed sync: a later one could succeed although data was lost."""
 
     def write(self, chunk: bytes) -> None:
         self._refuse_if_failed()
@@ -145,7 +145,7 @@ class OsFile:
         try:
             _sync(self.descriptor)
         except OSError as error:
-            # No room is no excuse here: the kernel may have dropped what it could not place.
+            # Also for a full disk: the kernel may have dropped pages that it could not write.
             self._failure = _stopped(error, self._path)
             raise self._failure from error
 
@@ -169,16 +169,16 @@ class OsFile:
         if self._failure is not None:
             raise StoreStoppedError(
                 "StoreStopped",
-                "A sync of the file failed before: nothing is acknowledged until a restart.",
+                "A sync of the file failed; writes are refused until the process is restarted.",
                 facts={"file": str(self._path)},
-                hint="Look at the disk and the kernel log, then restart.",
+                hint="Check the disk and the kernel log, then restart the process.",
             ) from self._failure
 
 
 class _SyncThread:
-    """Runs one call after the other beside the loop, from its first call to `stop`.
+    """A thread that runs one call after the other, from its first call to `stop`.
 
-    A daemon: a disk that nobody closed must not keep the interpreter from ending.
+    A daemon thread: a disk that was not closed must not keep the interpreter from ending.
     """
 
     def __init__(self) -> None:
@@ -186,27 +186,27 @@ class _SyncThread:
         self._thread: threading.Thread | None = None
 
     async def run(self, call: Callable[[], None]) -> None:
-        """Return when the call has ended, with its error; cancelling leaves it running."""
+        """Run a call and return or raise its result; if cancelled, it still runs to its end."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="partita-sync", daemon=True)
             self._thread.start()
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()
 
-        def run_and_tell() -> None:
+        def run_and_report() -> None:
             failure: BaseException | None = None
             try:
                 call()
-            except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+            except BaseException as error:  # noqa: BLE001 - raised in the caller
                 failure = error
-            with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits
+            with contextlib.suppress(RuntimeError):  # the loop has closed
                 loop.call_soon_threadsafe(_resolve, ended, failure)
 
-        self._calls.put(run_and_tell)
+        self._calls.put(run_and_report)
         await ended
 
     def stop(self) -> None:
-        """End after the calls that were put before."""
+        """End the thread after the queued calls."""
         if self._thread is not None:
             self._calls.put(None)
             self._thread.join()
@@ -219,7 +219,7 @@ class _SyncThread:
 
 def _resolve(ended: "asyncio.Future[None]", failure: BaseException | None) -> None:
     if ended.done():
-        return  # whoever waited was cancelled
+        return  # the caller was cancelled
     if failure is None:
         ended.set_result(None)
     else:
@@ -227,8 +227,8 @@ def _resolve(ended: "asyncio.Future[None]", failure: BaseException | None) -> No
 
 
 def _sync(descriptor: int) -> None:
-    # On macOS fsync leaves the bytes in the drive's cache; only F_FULLFSYNC asks for more, and
-    # some network file systems do not know it.
+    # On macOS fsync leaves the bytes in the drive's cache; F_FULLFSYNC flushes it, but some
+    # network file systems do not support it.
     full_sync = getattr(fcntl, "F_FULLFSYNC", None)
     if full_sync is None:
         os.fdatasync(descriptor)
@@ -254,7 +254,7 @@ def _read_whole(descriptor: int, start: int, count: int) -> bytes:
 
 
 class _translated:  # noqa: N801 - used as a verb: `with _translated(path)`
-    """Lets no OSError out."""
+    """Translates every OSError of its block."""
 
     __slots__ = ("_path",)
 
@@ -274,16 +274,16 @@ def _failure_of(error: OSError, path: Path) -> PartitaError:
         return _stopped(error, path)
     return StoreFullError(
         "StoreFull",
-        "The disk is full: reads go on, writes wait for room.",
+        "The disk is full; writes are refused until there is space.",
         facts={"file": str(path)},
-        hint="Free some space on the disk; writes resume by themselves.",
+        hint="Free some space on the disk; no restart is needed.",
     )
 
 
 def _stopped(error: OSError, path: Path) -> StoreStoppedError:
     return StoreStoppedError(
         "StoreStopped",
-        f"The disk failed ({error.strerror}): nothing is acknowledged until a restart.",
+        f"The disk failed ({error.strerror}); writes are refused until the process is restarted.",
         facts={"file": str(path)},
-        hint="Look at the disk and the kernel log, then restart.",
+        hint="Check the disk and the kernel log, then restart the process.",
     )

@@ -1,1 +1,1 @@
-"""Types, keys and values: what may be stored, and as which bytes; pure."""
+"""Types, keys and values: which types can be stored, and their encodings; pure."""

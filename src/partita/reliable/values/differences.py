@@ -1,7 +1,7 @@
-"""Where two values of one type first differ: the path that an error names.
+"""The paths at which two values of one type differ, for error messages.
 
-Slow and exact: types count, so that a list is not a tuple and a set no frozenset; a float that
-is not a number equals itself.
+Exact rather than fast: types are compared, so that a list differs from a tuple and a set from a
+frozenset; NaN is equal to itself.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,9 +11,9 @@ from partita.reliable.values.foreign_types import field_names
 
 
 def differences(given: object, stored: object) -> Iterator[str]:
-    """Yield paths like `items[1].name`, the empty one for the values themselves.
+    """Yield paths like `items[1].name`; the empty path means the values themselves.
 
-    Two sets, and two values without an inside, differ as a whole.
+    Sets, and values without inner values, differ as a whole.
     """
     try:
         yield from (path.lstrip(".") for path in _differences(given, stored))
@@ -44,7 +44,7 @@ _MISSING = object()
 
 
 def _inner(given: object, stored: object) -> Iterator[tuple[str, object, object]] | None:
-    """Return the steps into two values of one class, None if they have no inside."""
+    """Return the steps into two values of one class, None if they have no inner values."""
     names = field_names(given)
     if names is not None:
         return _attributes(names, given, stored)
@@ -85,7 +85,7 @@ def _is_same_kind(given: object, stored: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    """An int is written for a float where it is the same number."""
+    """Return whether a value is an int or float: an int is encoded for an equal float."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

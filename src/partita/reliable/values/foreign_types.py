@@ -1,7 +1,7 @@
 """Classes of other libraries as values and keys: attrs, pydantic, and immutable mappings.
 
-msgspec writes attrs classes by itself. Models and mappings are given to it as plain maps and are
-made again from them. Nothing is imported: a class is known by its attributes.
+msgspec encodes attrs classes itself. Models and mappings are converted to plain maps for it and
+created again from them. No library is imported: a class is recognized by its attributes.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from msgspec import inspect
 
 
 class FrozenMapType(inspect.DictType):
-    """An immutable mapping in a type graph; `cls` is what its values are made as."""
+    """An immutable mapping in a type graph; `cls` is its class."""
 
     cls: type = dict
 
@@ -38,12 +38,12 @@ def is_model(cls: type) -> bool:
 
 
 def is_attrs(cls: type) -> bool:
-    """Return whether a class was made by attrs."""
+    """Return whether a class was created by attrs."""
     return hasattr(cls, "__attrs_attrs__")
 
 
 def is_frozen_mapping(cls: type) -> bool:
-    """Return whether values of a class are mappings that have a hash and cannot be changed."""
+    """Return whether a class is a hashable mapping whose values cannot be changed."""
     if not issubclass(cls, Mapping) or getattr(cls, "__hash__", None) is None:
         return False
     if issubclass(cls, dict):
@@ -52,7 +52,7 @@ def is_frozen_mapping(cls: type) -> bool:
 
 
 def is_frozen(cls: type) -> bool:
-    """Return whether the fields of a class cannot be set after it was made."""
+    """Return whether the fields of an object cannot be set after its creation."""
     if issubclass(cls, tuple):
         return True
     if issubclass(cls, msgspec.Struct):
@@ -66,7 +66,7 @@ def is_frozen(cls: type) -> bool:
 
 
 def how_to_freeze(cls: type) -> tuple[str, str]:
-    """Return what a class that is not frozen is called, and how it is declared frozen."""
+    """Return the kind of a class that is not frozen, and how to declare it frozen."""
     if issubclass(cls, msgspec.Struct):
         return "Struct", "Declare it with frozen=True"
     if is_model(cls):
@@ -77,7 +77,7 @@ def how_to_freeze(cls: type) -> tuple[str, str]:
 
 
 def field_names(value: object) -> Iterable[str] | None:
-    """Return the names of the fields of a value; None for what has no fields."""
+    """Return the names of the fields of a value, None if it has no fields."""
     cls: Any = type(value)
     if isinstance(value, msgspec.Struct):
         return value.__struct_fields__
@@ -90,8 +90,8 @@ def field_names(value: object) -> Iterable[str] | None:
     return list(cls.model_fields) if is_model(cls) else None
 
 
-def unmade_fields(cls: Any) -> list[str]:
-    """Return the fields that the constructor of a class does not take."""
+def fields_without_argument(cls: Any) -> list[str]:
+    """Return the fields that the constructor of a class does not accept."""
     if is_attrs(cls):
         return [field.name for field in cls.__attrs_attrs__ if not field.init]
     if dataclasses.is_dataclass(cls):
@@ -100,7 +100,7 @@ def unmade_fields(cls: Any) -> list[str]:
 
 
 def maker(cls: Any) -> Callable[[dict[str, Any]], Any]:
-    """Return what makes an object of a class from its fields."""
+    """Return a function that creates an object of a class from its fields."""
     if is_model(cls):
         return lambda fields: cls.model_construct(**fields)
     if is_attrs(cls):
@@ -113,7 +113,7 @@ def maker(cls: Any) -> Callable[[dict[str, Any]], Any]:
 
 
 def written(value: object) -> object:
-    """Return what msgspec writes for an object that it does not know: its `enc_hook`."""
+    """Convert an object for msgspec, as its `enc_hook`."""
     cls: Any = type(value)
     if is_model(cls):
         return {name: getattr(value, name) for name in cls.model_fields}
@@ -123,7 +123,7 @@ def written(value: object) -> object:
 
 
 def read(declared: Any, plain: object) -> object:
-    """Return the object of a declared type from its plain map: msgspec's `dec_hook`."""
+    """Return the object of a declared type from its plain map, as msgspec's `dec_hook`."""
     return _reader(declared)(plain)
 
 
@@ -140,7 +140,7 @@ def _reader(declared: Any) -> Callable[[object], object]:
 
 
 def _typed_dict(cls: Any) -> Any:
-    """Return the TypedDict that has the fields of a model."""
+    """Return a TypedDict with the fields of a model."""
     cls.model_rebuild()
     make: Any = TypedDict
     return make(
@@ -158,7 +158,7 @@ def _typed_dict(cls: Any) -> Any:
 def resolve(node: inspect.Type, declared: Any) -> inspect.Type:
     """Return a type graph in which models have fields and immutable mappings their types.
 
-    msgspec describes both as custom types without an inside; `declared` says what it left out.
+    msgspec describes both as custom types without inner types, which `declared` contains.
     """
     resolved: inspect.Type = _Resolver().resolve(node, declared)
     return resolved
@@ -193,7 +193,7 @@ class _Resolver:
                 node.key_type = self.resolve(node.key_type, key)
                 node.value_type = self.resolve(node.value_type, value)
             case inspect.UnionType():
-                # Beside a custom type msgspec allows nothing but None.
+                # In a union with a custom type msgspec allows only None.
                 others = [one for one in get_args(declared) if one is not type(None)]
                 inner = others[0] if len(others) == 1 else None
                 node.types = tuple(self.resolve(member, inner) for member in node.types)

@@ -1,6 +1,6 @@
-"""Which types a collection may hold, and how they are named: pure questions about type graphs.
+"""Which types a collection may contain, and their names, from type graphs.
 
-A value that can be changed in place can be changed behind the back of the log, so only frozen
+A value that can be changed in place could be changed without a record in the log, so only frozen
 types are accepted; the graph of a type is walked once, when its collection is opened.
 """
 
@@ -21,9 +21,9 @@ from partita.reliable.values.foreign_types import (
 )
 
 Classlike = inspect.StructType | inspect.DataclassType | inspect.TypedDictType
-"""What is written as a map of its fields."""
+"""Types that are encoded as a map of their fields."""
 
-_COPY = 'say mutable="copy"'
+_COPY = 'pass mutable="copy"'
 _SCALARS: dict[type[inspect.Type], str] = {
     inspect.NoneType: "None",
     inspect.BoolType: "bool",
@@ -52,7 +52,7 @@ _GENERICS: dict[type[inspect.Type], str] = {
 
 
 def type_node(declared: object) -> inspect.Type:
-    """Return msgspec's description of a declared type, or say why there is none."""
+    """Return msgspec's description of a declared type; SchemaError if there is none."""
     try:
         msgspec.msgpack.Decoder(declared)  # some unions are refused only here
         node = inspect.type_info(declared)
@@ -64,7 +64,7 @@ def type_node(declared: object) -> inspect.Type:
             "UnsupportedType",
             f"{_declared_text(declared)} cannot be stored: {error}.",
             facts={"type": _declared_text(declared)},
-            hint="Use frozen msgspec Structs with a tag= where a union holds several, other frozen "
+            hint="Use frozen msgspec Structs, with tag= if a union has several, other frozen "
             "classes alone or with None, named tuples, scalars, tuples and frozensets.",
         ) from error
 
@@ -75,13 +75,13 @@ def plain(node: inspect.Type) -> inspect.Type:
 
 
 def class_of(node: Any) -> type[Any]:
-    """Return the class of a Struct, dataclass, ...; of Box[int] it is Box."""
+    """Return the class of a Struct, dataclass, ...; for Box[int] it is Box."""
     cls: type[Any] = get_origin(node.cls) or node.cls
     return cls
 
 
-def type_text(node: inspect.Type) -> str:  # noqa: PLR0911 - one honest switch
-    """Write a type as its user would."""
+def type_text(node: inspect.Type) -> str:  # noqa: PLR0911 - one switch
+    """Return a type as text, as its user would write it."""
     match plain(node):
         case (
             inspect.ListType(item)
@@ -106,7 +106,7 @@ def type_text(node: inspect.Type) -> str:  # noqa: PLR0911 - one honest switch
 
 
 def places(root: inspect.Type) -> Iterator[tuple[str, inspect.Type]]:
-    """Yield every type in the graph with its path from the root; each class opens once."""
+    """Yield every type in the graph with its path from the root; each class is entered once."""
     opened: set[object] = set()
 
     def walk(path: str, node: inspect.Type) -> Iterator[tuple[str, inspect.Type]]:
@@ -150,13 +150,13 @@ def _steps(node: inspect.Type) -> list[tuple[str, inspect.Type]]:
 
 
 def at(root: inspect.Type, path: str, node: inspect.Type) -> str:
-    """Write where a type stands: `User.bids: list[Bid]`, or the type alone for the root."""
+    """Return the place of a type: `User.bids: list[Bid]`, or only the type for the root."""
     text = type_text(node)
     return text if path == type_text(root) else f"{path}: {text}"
 
 
 def check_frozen(value_type: object) -> None:
-    """Refuse a type whose values can be changed in place, naming the field that allows it."""
+    """Raise MutableTypeError, with the path, if values can be changed in place."""
     root = type_node(value_type)
     for path, node in places(root):
         fault = _mutable(node)
@@ -166,7 +166,7 @@ def check_frozen(value_type: object) -> None:
         where = at(root, path, node)
         raise MutableTypeError(
             "MutableType",
-            f"{where} cannot be held: {reason}.",
+            f"{where} cannot be stored: {reason}.",
             facts={"path": where},
             hint=f"{remedy}."
             if isinstance(node, inspect.CustomType)
@@ -177,7 +177,7 @@ def check_frozen(value_type: object) -> None:
 _FROZEN_CLASSES = "Use a frozen Struct, dataclass, attrs class or pydantic model"
 
 
-def _mutable(node: inspect.Type) -> tuple[str, str] | None:  # noqa: PLR0911 - one honest switch
+def _mutable(node: inspect.Type) -> tuple[str, str] | None:  # noqa: PLR0911 - one switch
     match node:
         case inspect.ListType():
             return "a list can be changed in place", f"Use {_frozen_text(node)}"
@@ -196,15 +196,15 @@ def _mutable(node: inspect.Type) -> tuple[str, str] | None:  # noqa: PLR0911 - o
             kind, remedy = how_to_freeze(class_of(node))
             return f"the {kind} is not frozen", remedy
         case inspect.AnyType():
-            return "nothing says whether its values can be changed", "Name the type"
+            return "its values may be mutable", "Declare a specific type"
         case inspect.CustomType() | inspect.RawType() | inspect.ExtType():
-            return "nothing says how its values are written or frozen", _FROZEN_CLASSES
+            return "its encoding is unknown, and it may be mutable", _FROZEN_CLASSES
         case _:
             return None
 
 
 def _frozen_text(node: inspect.Type) -> str:  # noqa: PLR0911 - one switch
-    """Write the type that holds the same values and cannot be changed in place."""
+    """Return the immutable type for the same values."""
     match plain(node):
         case inspect.ListType(item) | inspect.VarTupleType(item):
             return f"tuple[{_frozen_text(item)}, ...]"
@@ -225,13 +225,13 @@ def _frozen_text(node: inspect.Type) -> str:  # noqa: PLR0911 - one switch
 
 
 def check_storable(root: inspect.Type) -> None:
-    """Refuse what could not be read again by older or newer code, frozen or not."""
+    """Raise SchemaError if older or newer code could not read the type, frozen or not."""
     for path, node in places(root):
         reason, remedy = "", ""
         if isinstance(node, inspect.CustomType):
-            reason, remedy = "nothing says how its values are written", _FROZEN_CLASSES
+            reason, remedy = "its encoding is unknown", _FROZEN_CLASSES
         elif isinstance(node, inspect.StructType) and node.array_like:
-            reason = "an array has no field names, so no field could ever be added or dropped"
+            reason = "an array has no field names, so no field could be added or removed later"
             remedy = "Remove array_like=True"
         elif isinstance(node, inspect.StructType) and node.forbid_unknown_fields:
             reason = "this code could not read a row to which newer code added a field"
@@ -240,7 +240,7 @@ def check_storable(root: inspect.Type) -> None:
             private = [field.name for field in node.fields if field.name.startswith("_")]
             if private:
                 reason = (
-                    f"a field whose name begins with an underscore is not written: {private[0]}"
+                    f"a field whose name starts with an underscore is not encoded: {private[0]}"
                 )
                 remedy = f"Rename it to {private[0].lstrip('_')}"
         if reason:
@@ -254,15 +254,15 @@ def check_storable(root: inspect.Type) -> None:
 
 
 def has_lookalikes(root: inspect.Type) -> bool:
-    """Return whether a frozen type in the graph equals a mutable one: frozenset, bytes, mapping."""
+    """Return whether a frozen type in the graph can equal a mutable one, as a frozenset a set."""
     lookalikes = inspect.FrozenSetType | inspect.BytesType | FrozenMapType
     return any(isinstance(node, lookalikes) for _, node in places(root))
 
 
 def fingerprint(root: inspect.Type) -> str:
-    """Return the hash of what is written: field names, types, and which have defaults.
+    """Return the hash of the encoding: field names, types, and which have defaults.
 
-    Classes count by their fields, not by their names: renaming or moving one changes nothing.
+    Classes are compared by their fields: renaming or moving a class changes nothing.
     """
     numbers: dict[object, int] = {}
 
@@ -300,7 +300,7 @@ def fingerprint(root: inspect.Type) -> str:
 
 
 def union_order(node: inspect.Type) -> tuple[str, str]:
-    """Sort the members of a union, whose order means nothing."""
+    """Return a sort key for the members of a union, whose order is not significant."""
     return str(getattr(plain(node), "tag", "")), type_text(node)
 
 

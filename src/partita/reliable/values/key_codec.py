@@ -1,8 +1,8 @@
-"""Keys of one declared type as bytes: exactly those of `partita.keys`, only faster.
+"""Keys of one declared type as bytes: the encoding of `partita.keys`, only faster.
 
-The bytes order as the keys do and are never Python's hash. Structs, dataclasses and named
-tuples are written as the tuple of their fields in declared order; a key of another type than
-the declared one is refused, since it would be another key.
+The bytes sort like the keys and never depend on Python's hash. Structs, dataclasses and named
+tuples are encoded as the tuple of their fields in declared order; a key of a type other than the
+declared one is refused, because it would be a different key.
 """
 
 from collections.abc import Callable
@@ -19,10 +19,10 @@ from partita.reliable.values import limits
 from partita.reliable.values.foreign_types import (
     FrozenMapType,
     field_names,
+    fields_without_argument,
     is_frozen,
     is_frozen_mapping,
     maker,
-    unmade_fields,
 )
 from partita.reliable.values.frozen_types import class_of, plain, type_node, type_text
 
@@ -34,7 +34,7 @@ _SHORT_INTEGERS = tuple(bytes((0x08, 0x80 + count)) for count in range(9))
 
 
 class KeyCodec(Generic[K]):
-    """Both ways between keys and bytes; `name` is the type's text for a stored description."""
+    """Encodes and decodes keys; `name` is the type's text for a stored description."""
 
     __slots__ = ("_form", "decode", "encode", "name")
 
@@ -47,14 +47,14 @@ class KeyCodec(Generic[K]):
     def prefix_range(self, prefix: object) -> tuple[bytes, bytes | None]:
         """Return the half-open range of the encoded keys that start with `prefix`.
 
-        A text or bytes prefix for such keys, a tuple of whole leading places for the others.
+        `prefix` is text or bytes for such keys, a tuple of leading elements for other keys.
         """
         first = self._form.start(prefix)
         return first, _following(first)
 
 
 class _Form:
-    """How keys of one type are written at one place; `path` names the place in errors."""
+    """The encoding of one type at one place of a key; `path` is the place, for errors."""
 
     encode: Callable[[Any], bytes] | None = None
     decode: Callable[[bytes], Any] | None = None
@@ -63,33 +63,33 @@ class _Form:
         self.name = name
         self.path = path
         self.writer: Callable[[Any], bytes] = self.write
-        """`write` or what is faster, for the forms around this one."""
+        """`write` or a faster function, used by the enclosing form."""
 
     def write(self, key: Any) -> bytes:
-        """Return the bytes, of any length."""
+        """Return the bytes, without a limit."""
         raise NotImplementedError
 
     def read(self, key: Key) -> Any:
-        """Return the key that the decoded places make up."""
+        """Return the key of decoded elements."""
         raise NotImplementedError
 
     def start(self, prefix: object) -> bytes:
         """Return the bytes that all keys with this prefix start with."""
         raise InvalidKeyError(
             "InvalidInput",
-            f"Keys of type {self.name} have no prefixes.",
+            f"Keys of type {self.name} cannot be selected by prefix.",
             facts={"expected": self.name, "given": type(prefix).__name__},
-            hint="Give start= and end= instead.",
+            hint="Use start= and end= instead.",
         )
 
     def wrong(self, key: object) -> InvalidKeyError:
-        """Say that a key is not of this type."""
+        """Return the error for a key of another type."""
         place = f" at {self.path}" if self.path else ""
         return InvalidKeyError(
             "WrongKeyType",
             f"The key{place} is {type(key).__name__}, not {self.name}.",
             facts={"expected": self.name, "given": type(key).__name__},
-            hint="Give keys of the type that the collection was opened with.",
+            hint="Pass keys of the type that the collection was opened with.",
         )
 
 
@@ -97,11 +97,11 @@ class _Scalar(_Form):
     def __init__(self, kind: type, path: str) -> None:
         super().__init__(kind.__name__, path)
         self.kind = kind
-        # A bool is an int and a datetime is a date to Python; as keys they are not.
-        self.strangers: type | tuple[()] = {int: bool, date: datetime}.get(kind, ())
+        # In Python a bool is an int and a datetime is a date; as keys they are different types.
+        self.excluded: type | tuple[()] = {int: bool, date: datetime}.get(kind, ())
 
     def write(self, key: Any) -> bytes:
-        if not isinstance(key, self.kind) or isinstance(key, self.strangers):
+        if not isinstance(key, self.kind) or isinstance(key, self.excluded):
             raise self.wrong(key)
         return encode_key(cast("Key", key))
 
@@ -112,7 +112,7 @@ class _Scalar(_Form):
 
 
 class _Text(_Form):
-    """Texts and bytes: what may stand before a prefix, and the fastest way there is."""
+    """Text and bytes, with prefixes and fast paths."""
 
     def __init__(self, kind: type, path: str) -> None:
         super().__init__(kind.__name__, path)
@@ -136,18 +136,18 @@ class _Text(_Form):
 def _text_writer(form: _Text, bytes_max: int = 1 << 62) -> Callable[[Any], bytes]:
     def write_str(key: Any) -> bytes:
         if type(key) is not str or "\0" in key:
-            return _write_carefully(form, key, bytes_max)
+            return _write_any(form, key, bytes_max)
         try:
             encoded = f"\x10{key}\0\0".encode()
         except UnicodeEncodeError:
-            return encode_key(key)  # raises what it always raises
+            return encode_key(key)  # raises the usual error
         if len(encoded) > bytes_max:
             raise _too_large(len(encoded))
         return encoded
 
     def write_bytes(key: Any) -> bytes:
         if type(key) is not bytes or b"\0" in key:
-            return _write_carefully(form, key, bytes_max)
+            return _write_any(form, key, bytes_max)
         if len(key) > bytes_max - 3:
             raise _too_large(len(key) + 3)
         return _BYTES + key + b"\0\0"
@@ -155,7 +155,7 @@ def _text_writer(form: _Text, bytes_max: int = 1 << 62) -> Callable[[Any], bytes
     return write_str if form.kind is str else write_bytes
 
 
-def _write_carefully(form: _Text, key: Any, bytes_max: int) -> bytes:
+def _write_any(form: _Text, key: Any, bytes_max: int) -> bytes:
     if not isinstance(key, form.kind):
         raise form.wrong(key)
     encoded = encode_key(cast("Key", key))
@@ -165,14 +165,14 @@ def _write_carefully(form: _Text, key: Any, bytes_max: int) -> bytes:
 
 
 def _text_reader(form: _Text) -> Callable[[bytes], Any]:
-    """Return a reader whose fast way is for texts without an escape: the first zero ends them."""
+    """Return a reader with a fast path for text without escapes, which ends at its first zero."""
 
     def read_str(encoded: bytes) -> Any:
         if encoded[:1] == _STR and encoded.find(0) == len(encoded) - 2 and encoded[-1] == 0:
             try:
                 return encoded[1:-2].decode()
             except UnicodeDecodeError:
-                pass  # the careful way says what it is
+                pass  # _read_all raises the error
         return _read_all(form, encoded)
 
     def read_bytes(encoded: bytes) -> Any:
@@ -204,7 +204,7 @@ class _Integer(_Scalar):
 
 
 class _Float(_Scalar):
-    """Floats; an int is taken where it is the same number, as it is equal and has the same hash."""
+    """Floats; an equal int is accepted, because it has the same hash."""
 
     def __init__(self, path: str) -> None:
         super().__init__(float, path)
@@ -218,21 +218,21 @@ class _Float(_Scalar):
         return super().write(key)
 
 
-class _Moment(_Scalar):
-    """Datetimes: aware ones, naive ones, or both where the type does not say."""
+class _Datetime(_Scalar):
+    """Datetimes: aware, naive, or both if the type does not say which."""
 
-    def __init__(self, tz: bool | None, path: str) -> None:  # noqa: FBT001 - as msgspec has it
+    def __init__(self, tz: bool | None, path: str) -> None:  # noqa: FBT001 - as in msgspec
         super().__init__(datetime, path)
         self.tz = tz
 
     def write(self, key: Any) -> bytes:
         if isinstance(key, datetime) and self.tz not in (None, key.utcoffset() is not None):
-            has, needs = ("no", "one") if self.tz else ("a", "none")
+            given, declared = ("naive", "aware") if self.tz else ("aware", "naive")
             raise InvalidKeyError(
                 "WrongKeyType",
-                f"The datetime has {has} time zone; the keys are declared with {needs}.",
+                f"The datetime is {given}; the keys are declared as {declared} datetimes.",
                 facts={"expected": self.name, "given": "datetime"},
-                hint="Give datetimes as the key type declares them: Meta(tz=True) or "
+                hint="Pass datetimes as the key type declares them: Meta(tz=True) or "
                 "Meta(tz=False).",
             )
         return super().write(key)
@@ -255,8 +255,8 @@ class _Uuid(_Scalar):
         return cast("UUID", _read_all(self, encoded))
 
 
-class _Places(_Form):
-    """Tuples of fixed length, and what is written as one."""
+class _TupleForm(_Form):
+    """Tuples of fixed length, and types that are encoded as one."""
 
     def __init__(self, forms: list[_Form], path: str, kind: type = tuple) -> None:
         super().__init__(f"tuple[{','.join(form.name for form in forms) or '()'}]", path)
@@ -265,13 +265,13 @@ class _Places(_Form):
         self.kind = kind
 
     def values(self, key: Any) -> tuple[Any, ...]:
-        """Return what is written at each place."""
+        """Return the element for each place."""
         if not isinstance(key, tuple):
             raise self.wrong(key)
         return key
 
     def make(self, values: list[Any]) -> Any:
-        """Undo `values`."""
+        """Return the key of these elements."""
         return tuple(values)
 
     def write(self, key: Any) -> bytes:
@@ -295,16 +295,16 @@ class _Places(_Form):
         return self.make([form.read(one) for form, one in zip(self.forms, key, strict=True)])
 
     def wrong_length(self, count: int) -> InvalidKeyError:
-        """Say that a key or prefix has too many or too few places."""
+        """Return the error for a key or prefix with too many or too few elements."""
         return InvalidKeyError(
             "WrongKeyType",
-            f"The key has {count} places, not {len(self.forms)} as {self.name}.",
+            f"The key has {count} elements, but {self.name} has {len(self.forms)}.",
             facts={"expected": self.name, "places": count},
-            hint="Give a tuple with one value for each place.",
+            hint="Pass a tuple with one value for each element.",
         )
 
 
-class _Fields(_Places):
+class _FieldsForm(_TupleForm):
     """Named tuples and frozen classes."""
 
     def __init__(self, kind: type, names: list[str], forms: list[_Form], path: str) -> None:
@@ -327,7 +327,7 @@ class _Fields(_Places):
 
 
 class _Sequence(_Form):
-    """Tuples of any length whose places hold one type."""
+    """Tuples of any length with elements of one type."""
 
     def __init__(self, item: _Form, path: str) -> None:
         super().__init__(f"tuple[{item.name},...]", path)
@@ -347,13 +347,13 @@ class _Sequence(_Form):
         return tuple(map(self.item.read, key))
 
 
-class _Pairs(_Form):
-    """Immutable mappings, written as the tuple of their pairs in the order of the keys."""
+class _MappingForm(_Form):
+    """Immutable mappings, encoded as the tuple of their pairs in key order."""
 
     def __init__(self, kind: Any, key: _Form, value: _Form, path: str) -> None:
         super().__init__(f"map[{key.name},{value.name}]", path)
         self.kind = kind
-        self.pair = _Places([key, value], path)
+        self.pair = _TupleForm([key, value], path)
 
     def write(self, key: Any) -> bytes:
         if not isinstance(key, self.kind):
@@ -376,12 +376,12 @@ _SCALAR_TYPES: dict[type[inspect.Type], type] = {
 
 
 def key_codec(key_type: object) -> KeyCodec[Any]:
-    """Return the codec of a key type, or refuse the type with the path to what keys cannot be."""
+    """Return the codec of a key type; SchemaError names the path of an unsupported type."""
     node = type_node(key_type)
     return KeyCodec(_form(node, "", type_text(node), ()))
 
 
-def _form(  # noqa: PLR0911 - one honest switch
+def _form(  # noqa: PLR0911 - one switch
     node: inspect.Type, path: str, declared: str, above: tuple[object, ...]
 ) -> _Form:
     node = plain(node)
@@ -397,16 +397,16 @@ def _form(  # noqa: PLR0911 - one honest switch
         case inspect.FloatType():
             return _Float(path)
         case inspect.DateTimeType(tz):
-            return _Moment(tz, path)
+            return _Datetime(tz, path)
         case FrozenMapType(key, value):
-            return _Pairs(
+            return _MappingForm(
                 node.cls,
                 _form(key, f"{path}[key]", f"{declared}[key]", above),
                 _form(value, f"{path}[...]", f"{declared}[...]", above),
                 path,
             )
         case inspect.TupleType(items):
-            return _Places(
+            return _TupleForm(
                 [
                     _form(item, f"{path}[{index}]", f"{declared}[{index}]", above)
                     for index, item in enumerate(items)
@@ -420,7 +420,7 @@ def _form(  # noqa: PLR0911 - one honest switch
         case _ if type(node) in _SCALAR_TYPES:
             return _Scalar(_SCALAR_TYPES[type(node)], path)
         case _:
-            raise _refused(declared, type_text(node), "it has no bytes that sort as it does")
+            raise _refused(declared, type_text(node), "it has no encoding that preserves its order")
 
 
 def _fields_form(
@@ -431,20 +431,20 @@ def _fields_form(
 ) -> _Form:
     kind = class_of(node)
     if node.cls in above:
-        raise _refused(declared, kind.__name__, "a key cannot hold itself")
+        raise _refused(declared, kind.__name__, "a key cannot contain its own type")
     if not is_frozen(kind):
         raise _refused(declared, kind.__name__, "it is not frozen")
-    if unmade := unmade_fields(kind):
-        raise _refused(declared, kind.__name__, f"its constructor does not take {unmade[0]}")
+    if missing := fields_without_argument(kind):
+        raise _refused(declared, kind.__name__, f"its constructor does not accept {missing[0]}")
     forms = [
         _form(field.type, f"{path}.{field.name}", f"{declared}.{field.name}", (*above, node.cls))
         for field in node.fields
     ]
-    return _Fields(kind, [field.name for field in node.fields], forms, path)
+    return _FieldsForm(kind, [field.name for field in node.fields], forms, path)
 
 
 def encode_index_key(value: object) -> bytes:
-    """Return the bytes of a key that an index function gave: any key, or a frozen struct."""
+    """Return the bytes of an index key: any key, or a frozen struct."""
     encoded = encode_key(_index_key(value))
     if len(encoded) > limits.KEY_BYTES_MAX:
         raise _too_large(len(encoded))
@@ -463,19 +463,20 @@ def _index_key(value: object) -> Key:
         return tuple(sorted(pairs, key=encode_key))
     names = field_names(value)
     if names is None:
-        raise _unfit_for_index(value, "cannot be a key")
+        raise _not_an_index_key(value, "cannot be a key")
     if not is_frozen(type(value)):
-        raise _unfit_for_index(value, "is not frozen")
+        raise _not_an_index_key(value, "is not frozen")
     return tuple(_index_key(getattr(value, name)) for name in names)
 
 
-def _unfit_for_index(value: object, reason: str) -> InvalidKeyError:
+def _not_an_index_key(value: object, reason: str) -> InvalidKeyError:
     return InvalidKeyError(
         "WrongKeyType",
-        f"An index function gave a value of type {type(value).__name__}, which {reason}.",
+        f"An index function returned a value of type {type(value).__name__}, which {reason}.",
         facts={"given": type(value).__name__},
-        hint="Give bool, int, float, Decimal, str, bytes, UUID, date, datetime, time, timedelta, "
-        "or tuples, immutable mappings or frozen classes of those; of an Enum give its value.",
+        hint="Return bool, int, float, Decimal, str, bytes, UUID, date, datetime, time, "
+        "timedelta, or tuples, immutable mappings or frozen classes of those; for an Enum return "
+        "its value.",
     )
 
 
@@ -504,7 +505,7 @@ def _read_all(form: _Form, encoded: bytes) -> Any:
 
 
 def _following(first: bytes) -> bytes | None:
-    """Return the least bytes above all that start with `first`."""
+    """Return the smallest bytes above all bytes that start with `first`."""
     stem = first.rstrip(b"\xff")
     return stem[:-1] + bytes((stem[-1] + 1,)) if stem else None
 
@@ -523,9 +524,9 @@ def _refused(declared: str, kind: str, reason: str) -> SchemaError:
 def _too_large(size: int) -> LimitExceededError:
     return LimitExceededError(
         "KeyTooLarge",
-        f"The key takes {size} bytes; {limits.KEY_BYTES_MAX} are allowed.",
+        f"The encoded key has {size} bytes; at most {limits.KEY_BYTES_MAX} are allowed.",
         facts={"bytes": size, "bytes_max": limits.KEY_BYTES_MAX},
-        hint="Use a shorter key, for instance a hash, and keep the long text in the value.",
+        hint="Use a shorter key, for example a hash, and store the long text in the value.",
     )
 
 
@@ -534,5 +535,5 @@ def _damaged(name: str) -> DamageError:
         "StoreDamaged",
         f"A stored key is not of type {name}.",
         facts={"expected": name},
-        hint="Verify the state, then restore a backup if it is damaged.",
+        hint="Run `partita state verify`, and restore a backup if the state is damaged.",
     )

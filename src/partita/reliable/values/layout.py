@@ -1,8 +1,8 @@
-"""What the stored values of one schema version consist of, and which types fit to them.
+"""Layouts: the structure of stored values of one schema version, and which types fit it.
 
-A layout is kept in the description of a collection for each version that is still written. A
-type fits when it reads every value of its version and adds nothing but fields with defaults.
-Renaming a field looks like removing one and adding another, so both at once do not fit.
+The description of a collection contains a layout for each version that is still written. A type
+fits if it reads every value of its version and adds only fields with defaults. Renaming a field
+looks like removing one and adding another, so both at once do not fit.
 """
 
 from collections.abc import Callable
@@ -21,33 +21,33 @@ _KINDS: dict[type[inspect.Type], str] = {
     inspect.ByteArrayType: "bytes",
     inspect.MemoryViewType: "bytes",
 }
-"""Types that are written alike have one kind; other types without fields are their own."""
+"""Types with the same encoding have one kind; other types without fields have their own."""
 
 
 class Place(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One type in a layout; `inner` are the numbers of the places that it is made of."""
+    """One type in a layout; `inner` are the indexes of the places of its parts."""
 
     kind: str
     inner: tuple[int, ...] = ()
     names: tuple[str, ...] = ()
-    """Of fields: their names, one for each place in `inner`."""
+    """For fields: their names, one for each place in `inner`."""
     optional: tuple[str, ...] = ()
-    """Fields that have a default."""
+    """Fields with a default."""
     partial: tuple[str, ...] = ()
-    """Fields that not every value has."""
+    """Fields that are missing in some values."""
     former: tuple[str, ...] = ()
-    """Fields that values may have and the newest type does not."""
+    """Fields that values may have but the newest type does not have."""
     tag: str = ""
     values: tuple[str, ...] = ()
-    """Of an Enum or Literal: what it may be."""
+    """For an Enum or Literal: the possible values."""
 
 
 Layout = tuple[Place, ...]
-"""The places of one type; the first is the type itself. A place may hold itself."""
+"""The places of one type; the first is the type itself. A place may contain itself."""
 
 
-class Misfit(Exception):  # noqa: N818 - it never leaves the package
-    """Says at which path a type does not fit, and why."""
+class Misfit(Exception):  # noqa: N818 - never raised to users
+    """The path at which a type does not fit, and the reason."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(reason)
@@ -56,7 +56,7 @@ class Misfit(Exception):  # noqa: N818 - it never leaves the package
 
 
 def layout_of(root: inspect.Type) -> Layout:
-    """Return the layout of what values of a type are written as."""
+    """Return the layout of the encoded values of a type."""
     numbers: dict[object, int] = {}
     places: list[Place] = []
 
@@ -128,7 +128,7 @@ def _fields_place(node: Classlike, number: Callable[[inspect.Type], int]) -> Pla
 
 
 def combined(stored: Layout, given: Layout) -> Layout:
-    """Return the layout of values of a stored layout and of a type; raise Misfit if it has none."""
+    """Return the layout that covers a stored layout and a type; Misfit if there is none."""
     return _Combination(stored, given).layout()
 
 
@@ -139,14 +139,14 @@ class _Combination:
         self._numbers: dict[tuple[int | None, int | None], int] = {}
         self._places: list[Place] = []
         self._verdicts: dict[tuple[int, int], bool] = {}
-        """Which members of unions fit: asked once, or nested unions would take for ever."""
+        """Which members of unions fit, computed once: nested unions would take exponential time."""
 
     def layout(self) -> Layout:
         self._number(0, 0, "")
         return tuple(self._places)
 
     def _number(self, old: int | None, new: int | None, path: str) -> int:
-        """Combine a stored place and a given one; what only one side has is copied."""
+        """Combine a stored place and a given one; a place of only one side is copied."""
         pair = (old, new)
         if pair not in self._numbers:
             found = self._numbers[pair] = len(self._places)
@@ -170,22 +170,22 @@ class _Combination:
         if "union" in (before.kind, after.kind):
             return self._union(old, new, path)
         if before.kind != after.kind or before.tag != after.tag:
-            raise Misfit(path, f"{_told(before)} is stored, not {_told(after)}")
+            raise Misfit(path, f"{_place_text(before)} is stored, not {_place_text(after)}")
         match after.kind:
             case "fields":
                 return self._fields(before, after, path)
             case "row":
                 return self._row(before, after, path)
             case "values":
-                if gone := sorted(set(before.values) - set(after.values)):
-                    raise Misfit(path, f"stored values may be {', '.join(gone)}")
+                if missing := sorted(set(before.values) - set(after.values)):
+                    raise Misfit(path, f"stored values may be {', '.join(missing)}")
                 return after
             case _:
                 return self._parts(before, after, path)
 
     def _parts(self, before: Place, after: Place, path: str) -> Place:
         if len(before.inner) != len(after.inner):
-            raise Misfit(path, f"{len(before.inner)} places are stored, not {len(after.inner)}")
+            raise Misfit(path, f"{len(before.inner)} elements are stored, not {len(after.inner)}")
         step = "[{}]" if after.kind == "tuple" else "[...]"
         inner = tuple(
             self._number(old, new, path + step.format(index))
@@ -194,10 +194,10 @@ class _Combination:
         return msgspec.structs.replace(after, inner=inner)
 
     def _row(self, before: Place, after: Place, path: str) -> Place:
-        """Combine two named tuples, which are written as arrays: by place, not by name."""
+        """Combine two named tuples, which are encoded as arrays: by position, not by name."""
         count = len(before.inner)
         if len(after.inner) < count:
-            raise Misfit(path, f"{count} places are stored, not {len(after.inner)}")
+            raise Misfit(path, f"{count} elements are stored, not {len(after.inner)}")
         for name in after.names[count:]:
             if name not in after.optional:
                 raise _field_misfit(path, name, "the field is new and has no default")
@@ -219,12 +219,14 @@ class _Combination:
             if name in added:
                 raise _field_misfit(path, name, "the field is new and has no default")
             if name in before.partial:
-                raise _field_misfit(path, name, "it has no default, and not every value has it")
+                raise _field_misfit(
+                    path, name, "the field has no default and is missing in some values"
+                )
         if added and removed:
             raise Misfit(
                 path,
                 f"{', '.join(removed)} is stored and not declared, {', '.join(added)} is declared "
-                "and not stored, as after renaming a field",
+                "and not stored, as if a field was renamed",
             )
         names = tuple(sorted({**old, **new}))
         former = tuple(name for name in names if name not in new)
@@ -255,7 +257,7 @@ class _Combination:
         return Place("union", inner)
 
     def _not_declared(self, member: int, news: tuple[int, ...], path: str) -> Misfit:
-        """Say what is wrong inside the one declared type that is of the same kind, if there is."""
+        """Return the misfit inside the only declared type of the same kind, if there is one."""
         place = self._stored[member]
         like = [choice for choice in news if self._given[choice].kind == place.kind]
         if len(like) == 1:
@@ -263,7 +265,7 @@ class _Combination:
                 self._number(member, like[0], path)
             except Misfit as misfit:
                 return misfit
-        return Misfit(path, f"{_told(place)} is stored and not declared")
+        return Misfit(path, f"{_place_text(place)} is stored and not declared")
 
     def _fits(self, old: int, new: int, path: str) -> bool:
         if (old, new) not in self._verdicts:
@@ -282,7 +284,7 @@ def _field_misfit(path: str, name: str, reason: str) -> Misfit:
     return Misfit(f"{path}.{name}", reason)
 
 
-def _told(place: Place) -> str:
+def _place_text(place: Place) -> str:
     if place.kind == "fields":
         return f"a type with the fields {', '.join(place.names) or 'none'}" + (
             f" and the tag {place.tag}" if place.tag else ""

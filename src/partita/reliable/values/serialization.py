@@ -1,14 +1,15 @@
-"""Values as bytes that every version of the code can read, for ever.
+"""The encoding of values, which all later versions of the code can read.
 
     value      header | expiry, if the header says so | MessagePack
     header     2 bytes big-endian: top bit has expiry, low 15 bits schema version
     expiry     8 bytes big-endian, ticks
 
-Structs and dataclasses are maps with field names, never arrays. Older rows are brought up by
-upcasts when they are read; fields that this code does not know survive when it writes a row.
+Structs and dataclasses are maps with field names, never arrays. Older rows are converted by
+upcasts when they are read; fields that this code does not know are kept when it writes a row.
 """
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
@@ -31,6 +32,7 @@ from partita.reliable.values.value_shape import Outline, encode_plain, merge_int
 
 __all__ = [
     "Schema",
+    "ValueCache",
     "ValueCodec",
     "check_frozen",
     "decode_result",
@@ -43,14 +45,42 @@ __all__ = [
 
 V = TypeVar("V")
 
+CACHED_ROWS_MAX = 65_536
+"""Decoded values that one dictionary keeps beside their bytes."""
 _HAS_EXPIRY = 0x8000
 _ordered = msgspec.msgpack.Encoder(order="deterministic", enc_hook=written)
 _unordered = msgspec.msgpack.Encoder(enc_hook=written)
 _plain = msgspec.msgpack.Decoder()
 
 
+class ValueCache(Generic[V]):
+    """Decoded values by encoded key, each with the bytes that it was decoded from."""
+
+    def __init__(self) -> None:
+        self._values: dict[bytes, tuple[bytes, V]] = {}
+
+    def find(self, key: bytes, stored: bytes) -> tuple[bytes, V] | None:
+        """Return the bytes and their value; None if these bytes are not cached."""
+        cached = self._values.get(key)
+        return cached if cached is not None and cached[0] is stored else None
+
+    def put(self, key: bytes, stored: bytes, value: V) -> None:
+        """Keep a value; a full cache drops the older half."""
+        values = self._values
+        if len(values) >= CACHED_ROWS_MAX and key not in values:
+            for oldest in list(islice(values, CACHED_ROWS_MAX // 2)):
+                del values[oldest]
+        values[key] = (stored, value)
+
+    def discard(self, key: bytes) -> None:
+        self._values.pop(key, None)
+
+    def clear(self) -> None:
+        self._values.clear()
+
+
 class ValueCodec(Generic[V]):
-    """Both ways between values of one type and stored bytes."""
+    """Encodes and decodes the values of one type."""
 
     def __init__(
         self,
@@ -65,14 +95,14 @@ class ValueCodec(Generic[V]):
             raise SchemaError(
                 "InvalidSchema",
                 f"mutable={mutable!r} is neither 'refuse' nor 'copy'.",
-                hint='Say mutable="copy" for types that can be changed in place.',
+                hint='Pass mutable="copy" for types that can be changed in place.',
             )
         if mutable == "refuse":
             check_frozen(value_type)
         node = type_node(value_type)
         check_storable(node)
         self.is_copied = mutable == "copy"
-        """Whether each read gives another object, which can be changed in place."""
+        """Whether each read returns a new object, which can be changed in place."""
         self.type_name = type_text(node)
         self.fingerprint = fingerprint(node)
         self.layout = layout_of(node)
@@ -90,18 +120,18 @@ class ValueCodec(Generic[V]):
 
     @property
     def loses_unknown(self) -> tuple[str, ...]:
-        """Paths of lists and sets whose changed elements lose the fields this type does not know.
+        """Paths of lists and sets whose changed elements lose the fields unknown to this type.
 
-        Mark the field that tells elements apart with value_shape.IDENTITY and none is lost.
+        No field is lost if the field that identifies an element is marked with IDENTITY.
         """
         return tuple(self._outline.loses) if self._preserves else ()
 
     def encode(
         self, value: V, *, version: int, stored: bytes | None = None, expires: int = 0
     ) -> bytes:
-        """Return the bytes to store, which this codec can read again.
+        """Return the bytes to store, which this codec can decode.
 
-        `stored` is the row as it is: its fields that this type does not know are kept.
+        `stored` is the current row, whose fields that this type does not know are kept.
         """
         payload = self._checked_payload(value)
         if stored is not None and self._preserves and self._knows_less_than(stored):
@@ -115,7 +145,7 @@ class ValueCodec(Generic[V]):
         return version.to_bytes(2) + payload
 
     def decode(self, stored: bytes) -> V:
-        """Return the value of stored bytes, a fresh one on each call."""
+        """Return the value of stored bytes, a new object on each call."""
         if stored[:2] == self._header:
             return self._decode_payload(stored[2:])
         if stored[:2] == self._header_with_expiry:
@@ -124,7 +154,7 @@ class ValueCodec(Generic[V]):
         return self._decode_payload(self._steps.up(payload, version))
 
     def can_read(self, stored: bytes) -> bool:
-        """Return whether stored bytes are a value of this type; one of its fields is enough."""
+        """Return whether stored bytes decode as this type and have at least one of its fields."""
         try:
             version, payload = _opened(stored)
             payload = self._steps.up(payload, version)
@@ -137,13 +167,13 @@ class ValueCodec(Generic[V]):
         )
 
     def mutated_path(self, value: V, stored: bytes) -> str | None:
-        """Return where a value differs from the bytes it was stored as or read from.
+        """Return the path at which a value differs from the bytes that it was encoded to.
 
-        None says that it does not; the empty path is the value itself.
+        None means that it does not differ; the empty path is the value itself.
         """
         try:
             payload = self._dump(value)
-        except Exception:  # noqa: BLE001 - what cannot be written any more was changed
+        except Exception:  # noqa: BLE001 - a value that cannot be encoded any more was changed
             return first_difference(value, self.decode(stored)) or ""
         if payload == stored[2:] and stored[:2] == self._header:
             return None
@@ -151,15 +181,15 @@ class ValueCodec(Generic[V]):
         as_read = self._dump(fresh)
         if payload == as_read or self._is_as_written(payload, stored):
             return None
-        # Defaults that are new on each call, as of a field that the row does not have, say
-        # nothing about a change.
+        # A default that is different on each call, for a field that the row does not have, is not
+        # a change.
         unstable = set(differences(fresh, self.decode(stored)))
         return next((path for path in differences(value, fresh) if path not in unstable), None)
 
     def _is_as_written(self, payload: bytes, stored: bytes) -> bool:
-        """Say whether writing the value over the row again would change nothing.
+        """Return whether writing the value over the row again would change nothing.
 
-        A downcast may lose what the value still has, so that reading the row gives another.
+        A downcast may lose fields that the value still has, so that the row decodes to another.
         """
         version, before = _opened(stored)
         try:
@@ -167,16 +197,16 @@ class ValueCodec(Generic[V]):
                 payload = self._merged(payload, stored)
             after = self._downcasted(payload, version)
         except PartitaError:
-            return False  # because no downcast leads there, or none takes what it now is
+            return False  # there is no downcast, or it does not accept the value
         return encode_plain(_plain.decode(after)) == encode_plain(_plain.decode(before))
 
     # Writing
 
     def _checked_payload(self, value: V) -> bytes:
-        """Encode a value and prove that it reads back as it was given.
+        """Encode a value and verify that it decodes to an equal value.
 
-        msgspec does not look at types when it encodes, so that only reading tells whether a
-        value is of its type. Reading and comparing run in C and cost less than looking would.
+        msgspec does not check types when it encodes, so that only decoding shows whether a value
+        has its type. Decoding and comparing run in C and are faster than a check in Python.
         """
         try:
             payload = self._dump(value)
@@ -184,11 +214,11 @@ class ValueCodec(Generic[V]):
             is_same = again == value
         except Exception as error:
             raise self._unwritable(value, error) from error
-        # A set equals a frozenset and a bytearray equals bytes, but they have no hash.
+        # A set equals a frozenset and a bytearray equals bytes, but neither has a hash.
         if not is_same or (self._has_lookalikes and not _has_hash(value)):
             path = first_difference(value, again)
             if path is not None:
-                raise self._wrong_value(path, "it would be read back as another value")
+                raise self._wrong_value(path, "it would decode to another value")
         return payload
 
     def _dump(self, value: object) -> bytes:
@@ -196,7 +226,7 @@ class ValueCodec(Generic[V]):
             try:
                 return _ordered.encode(value)
             except TypeError:
-                pass  # because of a map whose keys are no texts, or a type that has no bytes
+                pass  # a map with keys other than text, or a type that cannot be sorted
         plain = _plain.decode(_unordered.encode(value))
         return encode_plain(self._outline.in_order(plain))
 
@@ -235,16 +265,16 @@ class ValueCodec(Generic[V]):
         if isinstance(error, OverflowError):
             return LimitExceededError(
                 "IntegerTooLarge",
-                "A stored integer has 64 bits.",
+                "An integer exceeds 64 bits.",
                 facts={"type": self.type_name},
-                hint="Declare the field as Decimal or str for larger ones.",
+                hint="Declare the field as Decimal or str.",
             )
         if isinstance(error, RecursionError):
             return LimitExceededError(
                 "ValueTooDeep",
-                "The value is nested too deeply, or holds itself.",
+                "The value is nested too deeply, or contains itself.",
                 facts={"type": self.type_name},
-                hint="Keep deep trees as a dictionary of nodes that name each other by key.",
+                hint="Store a deep tree as a dictionary of nodes that refer to each other by key.",
             )
         path, reason = _explained(error)
         return self._wrong_value(path, reason, given=type(value).__name__)
@@ -254,44 +284,43 @@ class ValueCodec(Generic[V]):
         facts = {"expected": self.type_name, "path": path}
         return SchemaError(
             "WrongValueType",
-            f"The value is no {self.type_name}{where}: {reason}.",
+            f"The value is not a {self.type_name}{where}: {reason}.",
             facts=facts if given is None else {**facts, "given": given},
-            hint="Give a value whose fields have the declared types: tuples where tuples are "
-            "declared, not lists.",
+            hint="Pass a value whose fields have the declared types, such as tuples and not lists.",
         )
 
     def _unreadable(self, error: Exception) -> PartitaError:
         if not isinstance(error, msgspec.ValidationError):
             return DamageError(
                 "ValueUnreadable",
-                "A stored value is no MessagePack that can be read.",
+                "A stored value is not valid MessagePack.",
                 facts={"type": self.type_name},
-                hint="Verify the state, then restore a backup if it is damaged.",
+                hint="Run `partita state verify`, and restore a backup if the state is damaged.",
             )
         path, reason = _explained(error)
         where = f" at {path}" if path else ""
         return SchemaError(
             "ValueMismatch",
-            f"A stored value is no {self.type_name}{where}: {reason}.",
+            f"A stored value is not a {self.type_name}{where}: {reason}.",
             facts={"type": self.type_name, "path": path},
-            hint="Give new fields a default; for other changes raise the version and add an "
-            "@upcast for the rows of the older one.",
+            hint="Give new fields a default; for other changes increase the version and add an "
+            "@upcast for older rows.",
         )
 
 
 def stored_version(stored: bytes) -> int:
     """Return the schema version of stored bytes."""
     if len(stored) < 2:
-        raise _cut()
+        raise _incomplete()
     return int.from_bytes(stored[:2]) & VERSION_MAX
 
 
 def stored_expiry(stored: bytes) -> int:
-    """Return when stored bytes expire, in ticks; 0 is never."""
+    """Return when stored bytes expire, in ticks; 0 means never."""
     if not stored or stored[0] < 0x80:
         return 0
     if len(stored) < 10:
-        raise _cut()
+        raise _incomplete()
     return int.from_bytes(stored[2:10])
 
 
@@ -306,17 +335,17 @@ def _start(stored: bytes) -> int:
 def _has_hash(value: object) -> bool:
     try:
         hash(value)
-    except (TypeError, ValueError):  # of a memoryview that can be written it is the second
+    except (TypeError, ValueError):  # ValueError: a writable memoryview
         return False
     return True
 
 
 def encode_result(value: object, result_type: object = Any) -> bytes:
-    """Return the bytes of what an idempotent transaction answers, readable as `result_type`."""
+    """Return the bytes of the result of an idempotent transaction."""
     try:
         raw = _ordered.encode(value)
     except Exception as error:
-        raise _unfit_result(value) from error
+        raise _result_not_encodable(value) from error
     if len(raw) > limits.RESULT_BYTES_MAX:
         raise _too_large("result", "ResultTooLarge", len(raw), limits.RESULT_BYTES_MAX)
     decode_result(raw, result_type)
@@ -324,47 +353,49 @@ def encode_result(value: object, result_type: object = Any) -> bytes:
 
 
 def decode_result(raw: bytes, result_type: object = Any) -> Any:
-    """Return a kept result as the type that the function declares (Any: as plain values)."""
+    """Return a stored result as the declared type (Any: as plain values)."""
     try:
         return msgspec.msgpack.decode(raw, type=result_type, dec_hook=read)
     except (msgspec.ValidationError, TypeError) as error:
         raise SchemaError(
             "ResultMismatch",
-            "The kept result is not of the type that the function declares.",
+            "The stored result is not of the return type that the function declares.",
             facts={"expected": str(result_type)},
-            hint="Declare the return type of the function as what it returns, and change it in "
-            "ways that can read what was kept before.",
+            hint="Correct the return annotation of the function; change the type only so that "
+            "older results can be decoded.",
         ) from error
     except Exception as error:
-        raise DamageError("ValueUnreadable", "A kept result cannot be read.") from error
+        raise DamageError("ValueUnreadable", "A stored result cannot be decoded.") from error
 
 
 def _explained(error: Exception) -> tuple[str, str]:
-    """Return the path and the reason of msgspec's message, without any value in it."""
+    """Return the path and the reason of msgspec's message, without a value in it."""
     text, _, path = str(error).partition(" - at `$")
     if not isinstance(error, msgspec.ValidationError):
-        return "", f"it cannot be written ({type(error).__name__})"
-    reason = text if text.startswith(("Expected", "Object")) else "it breaks a rule of the type"
+        return "", f"it cannot be encoded ({type(error).__name__})"
+    reason = (
+        text if text.startswith(("Expected", "Object")) else "it violates a constraint of the type"
+    )
     return path.rstrip("`").lstrip("."), reason
 
 
 def _too_large(what: str, code: str, size: int, bytes_max: int) -> LimitExceededError:
     return LimitExceededError(
         code,
-        f"The {what} takes {size} bytes; {bytes_max} are allowed.",
+        f"The encoded {what} has {size} bytes; at most {bytes_max} are allowed.",
         facts={"bytes": size, "bytes_max": bytes_max},
-        hint="Split it over several keys, or keep large content outside and store its address.",
+        hint="Split it into several keys, or store large content elsewhere and keep its address.",
     )
 
 
-def _unfit_result(value: object) -> SchemaError:
+def _result_not_encodable(value: object) -> SchemaError:
     return SchemaError(
         "ResultNotEncodable",
-        "The result of an idempotent transaction cannot be kept.",
+        "The result of an idempotent transaction cannot be encoded.",
         facts={"given": type(value).__name__},
         hint="Return scalars, tuples, Structs or dataclasses of them, or None.",
     )
 
 
-def _cut() -> DamageError:
-    return DamageError("ValueUnreadable", "A stored value is cut off in its header.")
+def _incomplete() -> DamageError:
+    return DamageError("ValueUnreadable", "A stored value ends in its header.")

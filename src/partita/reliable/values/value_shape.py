@@ -1,8 +1,8 @@
-"""Where the structs, lists and sets of a type lie in its plain form, the decoded MessagePack.
+"""The structs, lists and sets of a type in its plain form, the decoded MessagePack.
 
-Two rules need to know it. Fields that a type does not know survive when older code writes a
-row again: structs are matched by their path, elements of lists and tuples by their IDENTITY
-field, or else by being unchanged. And sets are written in one order, whatever their items.
+Two rules use it. Fields that a type does not know are kept when older code writes a row again:
+structs are matched by their path, elements of lists and tuples by their IDENTITY field, otherwise
+by equality. And sets are encoded in a fixed order, whatever their elements.
 """
 
 from collections import defaultdict, deque
@@ -14,7 +14,7 @@ from msgspec import inspect
 from partita.reliable.values.frozen_types import Classlike, plain
 
 IDENTITY = msgspec.Meta(extra={"identity": True})
-"""Marks the field by which elements of a list are the same one: `id: Annotated[str, IDENTITY]`."""
+"""Marks the field that identifies the elements of a list: `id: Annotated[str, IDENTITY]`."""
 
 _SORTABLE = (
     inspect.BoolType,
@@ -31,10 +31,10 @@ _ordered = msgspec.msgpack.Encoder(order="deterministic")
 
 
 def encode_plain(value: object) -> bytes:
-    """Encode a plain value with its maps in one order."""
+    """Encode a plain value with its maps in a fixed order."""
     try:
         return _ordered.encode(value)
-    except TypeError:  # because msgspec sorts text keys only
+    except TypeError:  # msgspec sorts only text keys
         return _unordered.encode(_with_sorted_maps(value))
 
 
@@ -50,22 +50,22 @@ def _with_sorted_maps(value: object) -> object:
 
 
 class Shape:
-    """One place of a type that holds a struct, a set or a map."""
+    """One place of a type that contains a struct, a set or a map."""
 
     def fits(self, value: object) -> bool:
-        """Say whether a plain value has this shape."""
+        """Return whether a plain value has this shape."""
         raise NotImplementedError
 
     def merge(self, old: Any, known: Any, new: Any) -> None:
-        """Give to `new` the unknown fields of `old`; `known` is `old` without them."""
+        """Copy the unknown fields of `old` to `new`; `known` is `old` without them."""
 
     def in_order(self, value: Any) -> Any:
-        """Return the plain value with its sets and maps in one order."""
+        """Return the plain value with its sets and maps in a fixed order."""
         return value
 
 
 class Fields(Shape):
-    """A struct: a map with the fields that the type knows."""
+    """A struct: a map with the known fields."""
 
     def __init__(self, node: Classlike) -> None:
         self.inner: dict[str, Shape | None] = {}
@@ -107,7 +107,7 @@ class Items(Shape):
         pairs: list[tuple[int, int]] = []
         for index in range(max(len(known), len(new))):
             here = slice(index, index + 1)
-            if known[here] == new[here]:  # most elements stay where they were
+            if known[here] == new[here]:  # most elements keep their position
                 pairs.append((index, index))
                 continue
             if index < len(known):
@@ -134,7 +134,7 @@ class Items(Shape):
 
 
 class Set(Shape):
-    """A set: its elements have no place, so that unknown fields outlive no change of it."""
+    """A set: its elements have no position, so that a changed set loses unknown fields."""
 
     def __init__(self, item: Shape | None) -> None:
         self.item = item
@@ -169,7 +169,7 @@ class Places(Shape):
 
 
 class Pairs(Shape):
-    """A dict: what is under the same key is the same one."""
+    """A dict: values are matched by their key."""
 
     def __init__(self, value: Shape | None) -> None:
         self.value = value
@@ -190,7 +190,7 @@ class Pairs(Shape):
 
 
 class Choice(Shape):
-    """A union: the shape that all sides have."""
+    """A union: the shape that fits all values."""
 
     def __init__(self) -> None:
         self.inner: list[Shape] = []
@@ -212,7 +212,7 @@ class Choice(Shape):
 
 
 def merge_into(shape: Shape, old: object, known: object, new: object) -> None:
-    """Give to `new` the unknown fields of `old` where all three have the shape."""
+    """Copy the unknown fields of `old` to `new` where all three have the shape."""
     if old == known:
         return
     if shape.fits(old) and shape.fits(known) and shape.fits(new):
@@ -224,20 +224,20 @@ def _in_order(shape: Shape | None, value: object) -> object:
 
 
 class Outline:
-    """The shapes of one type: `top` is None for types without any struct, set or map."""
+    """The shapes of one type; `top` is None for types without a struct, set or map."""
 
     def __init__(self, root: inspect.Type) -> None:
         self.loses: list[str] = []
-        """Paths of lists whose changed elements lose their unknown fields: mark an IDENTITY."""
+        """Paths of lists without IDENTITY, whose changed elements lose their unknown fields."""
         self.needs_order = False
-        """A set or map is in it that msgspec cannot write in one order."""
+        """Whether it contains a set or map that msgspec cannot encode in a fixed order."""
         self.has_fields = False
-        """A struct is in it, which may meet fields that it does not know."""
+        """Whether it contains a struct, which may have unknown fields in a row."""
         self._classes: dict[object, Shape] = {}
         self.top = self._shape(root, "")
 
     def in_order(self, value: object) -> object:
-        """Return a plain value with its sets and maps in one order."""
+        """Return a plain value with its sets and maps in a fixed order."""
         return _in_order(self.top, value)
 
     def _shape(self, node: inspect.Type, path: str) -> Shape | None:  # noqa: PLR0911 - a switch
@@ -322,7 +322,7 @@ def _is_unmarked(shape: Shape) -> bool:
 
 
 def _is_sortable(node: inspect.Type) -> bool:
-    """Say whether Python, and so msgspec, can sort a set of these."""
+    """Return whether Python, and so msgspec, can sort a set of this type."""
     node = plain(node)
     if isinstance(node, inspect.TupleType):
         return all(map(_is_sortable, node.item_types))
