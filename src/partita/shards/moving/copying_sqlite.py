@@ -284,7 +284,7 @@ class SqliteCopy:
         for number in range(1, tries + 1):
             if turns.take(self, LOOK_SECONDS):
                 try:
-                    writing_turns.patiently(take, LOOK_SECONDS)
+                    writing_turns.retry_while_busy(take, LOOK_SECONDS)
                 except BaseException as error:
                     turns.give_back(self)
                     if not writing_turns.is_busy(error):
