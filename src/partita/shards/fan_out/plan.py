@@ -14,12 +14,12 @@ from sqlalchemy import URL, Executable
 from partita.clock import SystemClock
 from partita.errors import (
     InvalidRequestError,
-    MappingNotFoundError,
     OperationPendingError,
     ShardNotFoundError,
     StaleMappingError,
     UnknownOptionError,
 )
+from partita.shards.catalog import global_catalog
 from partita.shards.connections.engines import Engines
 from partita.shards.fan_out.gathering import Gathering, OnEvent, Policy
 from partita.shards.fan_out.merging import Reduce, ReduceOption, as_reduce
@@ -277,12 +277,7 @@ def _group(
         encoded = shard_map.encode_key(key)
         place = bisect_right(lows, encoded) - 1
         if place < 0 or not ordered[place].key_range.contains(encoded):
-            raise MappingNotFoundError(
-                "MappingNotFound",
-                "No mapping holds this key.",
-                facts={"map": shard_map.name, "key": key},
-                hint="Map it with create_mapping() first.",
-            )
+            raise global_catalog.key_not_mapped(shard_map.name, key)
         grouped.setdefault(ordered[place].shard, []).append(key)
     return grouped
 
