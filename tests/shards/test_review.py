@@ -40,7 +40,7 @@ from partita.shards.connections import revocable
 from partita.shards.connections.engines import location_of
 from partita.shards.fan_out.owned_rows import OwnedRows
 from partita.shards.fan_out.plan import fan_out_plan
-from partita.shards.fan_out.threads import _Stream
+from partita.shards.fan_out.threads import _ThreadStream
 from partita.shards.keys.mapping import Location
 from partita.shards.keys.ranges import KeyRange, encode_range
 from partita.shards.keys.schema import ShardedTable
@@ -205,7 +205,7 @@ def test_an_option_of_another_type_is_refused(shop: Shop, options: dict[str, obj
 def test_a_stream_that_is_interrupted_leaves_no_noise_in_the_log(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stream = _Stream(0, fan_out_plan(shop.map, select(Blog.tenant_id), {}))
+    stream = _ThreadStream(0, fan_out_plan(shop.map, select(Blog.tenant_id), {}))
     stream.open()
     stream.reader.execute()
     stream.interrupt()

@@ -78,7 +78,7 @@ def test_a_key_leads_to_the_shard_of_its_mapping(routed: Routed) -> None:
 def test_a_connection_is_handed_out_inside_its_validated_transaction(routed: Routed) -> None:
     with routed.tenants.connect(5) as connection:
         assert connection.in_transaction()
-        mapping = router.mapping_of(connection)
+        entry = router.entry_of(connection)
         assert mapping is not None
         assert mapping.range.low == 0
 
@@ -133,7 +133,7 @@ def test_a_split_and_a_merge_reroute_to_the_same_shard(routed: Routed) -> None:
         other.tenants.get(5)
         low, high = routed.tenants.split(at=50)
         with other.tenants.connect(5) as connection:
-            mapping = router.mapping_of(connection)
+            entry = router.entry_of(connection)
             assert mapping is not None
             assert mapping.id == low.id
         routed.tenants.merge(low, high)
@@ -199,7 +199,7 @@ def test_the_entry_is_validated_on_the_connection_that_is_handed_out(
     on_postgres: Routed,
 ) -> None:
     with on_postgres.tenants.connect(5) as connection:
-        mapping = router.mapping_of(connection)
+        entry = router.entry_of(connection)
         assert mapping is not None
         held = connection.scalars(
             text(
