@@ -79,8 +79,8 @@ def test_a_connection_is_handed_out_inside_its_validated_transaction(routed: Rou
     with routed.tenants.connect(5) as connection:
         assert connection.in_transaction()
         entry = router.entry_of(connection)
-        assert mapping is not None
-        assert mapping.range.low == 0
+        assert entry is not None
+        assert entry.mapping.range.low == 0
 
 
 def test_what_was_not_committed_is_rolled_back_at_the_end(routed: Routed) -> None:
@@ -134,8 +134,8 @@ def test_a_split_and_a_merge_reroute_to_the_same_shard(routed: Routed) -> None:
         low, high = routed.tenants.split(at=50)
         with other.tenants.connect(5) as connection:
             entry = router.entry_of(connection)
-            assert mapping is not None
-            assert mapping.id == low.id
+            assert entry is not None
+            assert entry.mapping.id == low.id
         routed.tenants.merge(low, high)
         with other.tenants.connect(5) as connection:
             assert connection.scalar(select_one) == 1
@@ -200,7 +200,8 @@ def test_the_entry_is_validated_on_the_connection_that_is_handed_out(
 ) -> None:
     with on_postgres.tenants.connect(5) as connection:
         entry = router.entry_of(connection)
-        assert mapping is not None
+        assert entry is not None
+        mapping = entry.mapping
         held = connection.scalars(
             text(
                 "SELECT objid::bigint FROM pg_locks WHERE locktype = 'advisory'"
