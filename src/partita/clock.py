@@ -16,8 +16,7 @@ class SystemClock:
     def ticks(self) -> int:
         return time.time_ns() // 100
 
-    def monotonic(self) -> float:
-        return time.monotonic()
+    monotonic = staticmethod(time.monotonic)
 
     def random_bytes(self, count: int) -> bytes:
         return secrets.token_bytes(count)

@@ -9,7 +9,7 @@ from sqlalchemy import Float, select
 
 from partita.errors import InvalidRequestError
 from partita.shards.fan_out.plan import fan_out_plan
-from partita.shards.fan_out.threads import _Stream
+from partita.shards.fan_out.threads import _ThreadStream
 from shards.shop import Blog, Shop, a_shared_shop
 
 
@@ -39,7 +39,7 @@ def test_an_option_of_another_type_is_refused(shop: Shop, options: dict[str, obj
 def test_a_stream_that_is_interrupted_leaves_no_noise_in_the_log(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stream = _Stream(0, fan_out_plan(shop.map, select(Blog.tenant_id), {}))
+    stream = _ThreadStream(0, fan_out_plan(shop.map, select(Blog.tenant_id), {}))
     stream.open()
     stream.reader.execute()
     stream.interrupt()

@@ -1317,7 +1317,7 @@ def test_a_shard_whose_file_is_lost_is_reported_and_not_made_again(
         fleet.adopt(sqlite_manager.create_range_map("more", key=int), two.location.text, [])
 
     assert report[one].error is None
-    assert "there is no file" in str(report[two].error)
+    assert "does not exist" in str(report[two].error)
     assert (report[two].is_current, report[two].mappings) == (False, 1)
     assert [upgraded[shard].state for shard in (one, two)] == ["current", "failed"]
     assert [in_processes[shard].state for shard in (one, two)] == ["current", "failed"]

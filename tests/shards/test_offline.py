@@ -169,7 +169,7 @@ def test_a_second_call_can_end_those_that_stayed_inside(routed: Routed) -> None:
 def test_a_standing_fence_refuses_a_client_that_ignores_the_status(on_postgres: Routed) -> None:
     mapping = on_postgres.tenants.get(5)
     with fenced(on_postgres) as fence, on_postgres.one.connect() as forger:
-        assert fence.is_standing
+        assert fence.is_held
         forger.execute(
             text("UPDATE partita_local_mappings SET id = :id, status = 'online' WHERE low = :low"),
             {"id": mapping.id, "low": mapping.key_range.low},
@@ -199,7 +199,7 @@ def test_a_fence_whose_session_was_ended_says_so(on_postgres: Routed) -> None:
                 " AND locktype = 'advisory'"
             )
         )
-    assert not fence.is_standing
+    assert not fence.is_held
     fence.close()
 
 

@@ -24,7 +24,7 @@ from partita.errors import (
 )
 from partita.shards.catalog import executor as execution
 from partita.shards.catalog import global_catalog, local_catalog
-from partita.shards.catalog.change_plans import LocalChange, Plan, decode_plan, encode_plan
+from partita.shards.catalog.change_plans import ChangePlan, LocalChange, decode_plan, encode_plan
 from partita.shards.keys.mapping import Mapping, ShardStatus
 from partita.shards.keys.ranges import Range
 from partita.shards.maps.manager import ShardMapManager
@@ -806,10 +806,10 @@ def _assert_every_key_has_one_shard(catalog: Catalog) -> None:
 
 def test_a_plan_is_read_back_as_it_was_written(new_sqlite: NewDatabase) -> None:
     with a_scenario(new_sqlite) as (scenario, _):
-        plans: list[Plan] = []
+        plans: list[ChangePlan] = []
         original = scenario.tenants.executor.run
 
-        def keep(*arguments: object) -> Plan:
+        def keep(*arguments: object) -> ChangePlan:
             plans.append(original(*arguments))  # type: ignore[arg-type]
             return plans[-1]
 

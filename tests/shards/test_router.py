@@ -78,9 +78,9 @@ def test_a_key_leads_to_the_shard_of_its_mapping(routed: Routed) -> None:
 def test_a_connection_is_handed_out_inside_its_validated_transaction(routed: Routed) -> None:
     with routed.tenants.connect(5) as connection:
         assert connection.in_transaction()
-        mapping = router.mapping_of(connection)
-        assert mapping is not None
-        assert mapping.range.low == 0
+        entry = router.entry_of(connection)
+        assert entry is not None
+        assert entry.mapping.range.low == 0
 
 
 def test_what_was_not_committed_is_rolled_back_at_the_end(routed: Routed) -> None:
@@ -133,9 +133,9 @@ def test_a_split_and_a_merge_reroute_to_the_same_shard(routed: Routed) -> None:
         other.tenants.get(5)
         low, high = routed.tenants.split(at=50)
         with other.tenants.connect(5) as connection:
-            mapping = router.mapping_of(connection)
-            assert mapping is not None
-            assert mapping.id == low.id
+            entry = router.entry_of(connection)
+            assert entry is not None
+            assert entry.mapping.id == low.id
         routed.tenants.merge(low, high)
         with other.tenants.connect(5) as connection:
             assert connection.scalar(select_one) == 1
@@ -199,8 +199,9 @@ def test_the_entry_is_validated_on_the_connection_that_is_handed_out(
     on_postgres: Routed,
 ) -> None:
     with on_postgres.tenants.connect(5) as connection:
-        mapping = router.mapping_of(connection)
-        assert mapping is not None
+        entry = router.entry_of(connection)
+        assert entry is not None
+        mapping = entry.mapping
         held = connection.scalars(
             text(
                 "SELECT objid::bigint FROM pg_locks WHERE locktype = 'advisory'"

@@ -201,8 +201,10 @@ def test_names_of_words_come_back_from_pascal_case(name: str) -> None:
         ({"one": Annotated[dict[int, int], Series("h{:02d}", slots=24)],
           "other": Annotated[dict[int, int], Series("h{:d}", slots=24)]},
          "also the property of 'one'"),
-        ({"hours": Annotated[dict[int, int], Series("h {:02d}", slots=24)]}, "not a valid property name"),
-        ({"hours": Annotated[dict[int, int], Series("{:02d}", slots=24)]}, "not a valid property name"),
+        ({"hours": Annotated[dict[int, int], Series("h {:02d}", slots=24)]},
+         "not a valid property name"),
+        ({"hours": Annotated[dict[int, int], Series("{:02d}", slots=24)]},
+         "not a valid property name"),
     ],
 )  # fmt: skip
 def test_a_property_name_that_cannot_be_is_refused(fields: dict[str, Any], reason: str) -> None:

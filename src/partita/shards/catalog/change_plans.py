@@ -82,7 +82,7 @@ class LocalChange(msgspec.Struct, frozen=True):
         return row.id
 
 
-class Plan(msgspec.Struct, frozen=True):
+class ChangePlan(msgspec.Struct, frozen=True):
     """One change: rows of the global catalog out and in, then the shards in this order."""
 
     id: str
@@ -100,15 +100,15 @@ class Plan(msgspec.Struct, frozen=True):
         return f"{self.id}:undone"
 
 
-def encode_plan(plan: Plan) -> str:
+def encode_plan(plan: ChangePlan) -> str:
     return msgspec.json.encode(plan).decode()
 
 
-def decode_plan(text: str) -> Plan:
-    return msgspec.json.decode(text.encode(), type=Plan)
+def decode_plan(text: str) -> ChangePlan:
+    return msgspec.json.decode(text.encode(), type=ChangePlan)
 
 
-def position_of(plan: Plan, change: LocalChange, mark: str | None) -> Position:
+def position_of(plan: ChangePlan, change: LocalChange, mark: str | None) -> Position:
     """Say how far a shard is, by the `last_operation` of its row (None: it has no row)."""
     if mark == _mark(change.after):
         return "after"
@@ -117,7 +117,7 @@ def position_of(plan: Plan, change: LocalChange, mark: str | None) -> Position:
     return "undone" if mark == plan.undone_mark else "foreign"
 
 
-def undone_row(plan: Plan, row: ShardRow) -> ShardRow:
+def undone_row(plan: ChangePlan, row: ShardRow) -> ShardRow:
     return msgspec.structs.replace(row, last_operation=plan.undone_mark)
 
 
@@ -130,7 +130,7 @@ def _mark(row: ShardRow | None) -> str | None:
 
 def create_shard(
     operation: str, shard_map: MapRow, shard: ShardRow, existing: ShardRow | None
-) -> Plan:
+) -> ChangePlan:
     if existing is not None:
         raise ShardExistsError(
             "ShardExists",
@@ -140,10 +140,10 @@ def create_shard(
         )
     after = msgspec.structs.replace(shard, last_operation=operation)
     change = LocalChange(shard.location, before=None, after=after)
-    return Plan(operation, "create_shard", shard_map, (), (after,), changes=(change,))
+    return ChangePlan(operation, "create_shard", shard_map, (), (after,), changes=(change,))
 
 
-def delete_shard(operation: str, shard_map: MapRow, shard: ShardRow, mappings: int) -> Plan:
+def delete_shard(operation: str, shard_map: MapRow, shard: ShardRow, mappings: int) -> ChangePlan:
     if mappings:
         raise ShardInUseError(
             "ShardHasMappings",
@@ -152,15 +152,15 @@ def delete_shard(operation: str, shard_map: MapRow, shard: ShardRow, mappings: i
             hint="Move or delete its mappings first.",
         )
     change = LocalChange(shard.location, before=shard, after=None)
-    return Plan(operation, "delete_shard", shard_map, (shard,), (), changes=(change,))
+    return ChangePlan(operation, "delete_shard", shard_map, (shard,), (), changes=(change,))
 
 
 def update_shard(
     operation: str, shard_map: MapRow, shard: ShardRow, *, version: str, status: Status
-) -> Plan:
+) -> ChangePlan:
     after = msgspec.structs.replace(shard, version=version, status=status, last_operation=operation)
     change = LocalChange(shard.location, before=shard, after=after)
-    return Plan(operation, "update_shard", shard_map, (shard,), (after,), changes=(change,))
+    return ChangePlan(operation, "update_shard", shard_map, (shard,), (after,), changes=(change,))
 
 
 def create_mappings(
@@ -169,8 +169,8 @@ def create_mappings(
     shard: ShardRow,
     added: Sequence[MappingRow],
     taken: Iterable[str],
-) -> Plan:
-    """Plan new mappings; `taken` describes the mappings that hold some of their keys."""
+) -> ChangePlan:
+    """Plan new mappings; `taken` describes existing mappings that hold some of their keys."""
     for description in taken:
         raise MappingExistsError(
             "MappingExists",
@@ -184,7 +184,7 @@ def create_mappings(
 
 def delete_mapping(
     operation: str, shard_map: MapRow, shard: ShardRow, mapping: MappingRow, token: str | None
-) -> Plan:
+) -> ChangePlan:
     check_lock(shard_map, mapping, token)
     if mapping.status != "offline":
         raise UsageError(
@@ -202,8 +202,8 @@ def update_mapping(
     shards: tuple[ShardRow, ShardRow],
     mappings: tuple[MappingRow, MappingRow],
     token: str | None,
-) -> Plan:
-    """Plan a change of a mapping: both pairs are (as it is, as it will be)."""
+) -> ChangePlan:
+    """Plan a change of a mapping; both pairs are (before, after)."""
     (source, target), (mapping, changed) = shards, mappings
     check_lock(shard_map, mapping, token)
     if source.id == target.id:
@@ -222,7 +222,7 @@ def update_mapping(
         LocalChange(source.location, source, source_after, removed=(mapping,)),
         LocalChange(target.location, target, target_after, added=(changed,)),
     )
-    return Plan(
+    return ChangePlan(
         operation,
         "move_mapping",
         shard_map,
@@ -241,7 +241,7 @@ def split_mapping(
     mapping: MappingRow,
     halves: tuple[MappingRow, MappingRow],
     token: str | None,
-) -> Plan:
+) -> ChangePlan:
     check_lock(shard_map, mapping, token)
     at = halves[1].low
     if at <= mapping.low or (mapping.high is not None and at >= mapping.high):
@@ -261,7 +261,7 @@ def merge_mappings(
     halves: tuple[MappingRow, MappingRow],
     merged: MappingRow,
     token: str | None,
-) -> Plan:
+) -> ChangePlan:
     left, right = halves
     for mapping in halves:
         check_lock(shard_map, mapping, token)
@@ -337,8 +337,8 @@ def _on_one_shard(
     shard: ShardRow,
     removed: Sequence[MappingRow],
     added: Sequence[MappingRow],
-) -> Plan:
+) -> ChangePlan:
     after = msgspec.structs.replace(shard, last_operation=operation)
     gone, new = tuple(removed), tuple(added)
     change = LocalChange(shard.location, shard, after, gone, new)
-    return Plan(operation, kind, shard_map, (shard,), (after,), gone, new, (change,))
+    return ChangePlan(operation, kind, shard_map, (shard,), (after,), gone, new, (change,))

@@ -24,7 +24,7 @@ from partita.errors import (
 )
 from partita.shards.catalog import change_plans as operations
 from partita.shards.catalog import global_catalog, local_catalog
-from partita.shards.catalog.change_plans import LocalChange, Plan, Position
+from partita.shards.catalog.change_plans import ChangePlan, LocalChange, Position
 from partita.shards.catalog.global_catalog import LockedMap, Record, StampedError
 from partita.shards.connections.engines import Engines, create_file
 from partita.shards.connections.validation import lock_number
@@ -33,8 +33,8 @@ from partita.ticks import TICKS_PER_SECOND, Clock
 
 Outcome = TypeVar("Outcome")
 FaultPoint = Callable[[str], None]
-Build = Callable[[LockedMap, str], Plan]
-LocalWork = Callable[[Connection, Plan, LocalChange], Position]
+Build = Callable[[LockedMap, str], ChangePlan]
+LocalWork = Callable[[Connection, ChangePlan, LocalChange], Position]
 Ending = Literal["finished", "undone", "alive"]
 
 LEASE_SECONDS = 60
@@ -98,8 +98,8 @@ class Executor:
 
     # --- doing ------------------------------------------------------------------------------------
 
-    def run(self, map_id: str, map_name: str, build: Build) -> Plan:
-        """Plan under the lock of the map, then carry it out; undo it when a shard refuses."""
+    def run(self, map_id: str, map_name: str, build: Build) -> ChangePlan:
+        """Plan under the lock of the map, then carry out the plan; undo it if a shard refuses."""
         operation = self.new_id()
         with self._claim(operation):
             plan = self.decide(
@@ -178,7 +178,7 @@ class Executor:
     def new_id(self) -> str:
         return self.clock.new_id().replace("-", "")
 
-    def _prepare(self, locked: LockedMap, build: Build, operation: str) -> Plan:
+    def _prepare(self, locked: LockedMap, build: Build, operation: str) -> ChangePlan:
         plan = build(locked, operation)
         self.fault("global preparing")
         now = self.clock.ticks()
@@ -187,7 +187,7 @@ class Executor:
         global_catalog.forget_undone(locked.connection, old)
         return plan
 
-    def _do_locals(self, plan: Plan) -> None:
+    def _do_locals(self, plan: ChangePlan) -> None:
         beaten = self.clock.monotonic()
         for number, change in enumerate(plan.changes):
             if self.clock.monotonic() - beaten > BEAT_SECONDS:
@@ -198,23 +198,23 @@ class Executor:
                 self._refuse(plan, change)
             self.fault(f"local {number} applied")
 
-    def _beat(self, plan: Plan) -> None:
+    def _beat(self, plan: ChangePlan) -> None:
         with self.engine.begin() as connection:
             global_catalog.beat(connection, plan.id, self.clock.ticks())
 
-    def _refuse(self, plan: Plan, change: LocalChange) -> None:
+    def _refuse(self, plan: ChangePlan, change: LocalChange) -> None:
         record = self._find_record(plan.id)
         if record is None or record.step != "do":
             raise _taken_over(plan)
         raise operations.local_catalog_differs(plan.map.name, change.location)
 
-    def _give_up(self, plan: Plan) -> None:
+    def _give_up(self, plan: ChangePlan) -> None:
         # Swallowed because the error that led here matters more, and the record is still there:
         # the next change that meets it, or repair(), ends what this could not.
         with contextlib.suppress(PartitaError, DBAPIError):
             self._undo(plan, forget=True)
 
-    def _finish_own(self, plan: Plan) -> None:
+    def _finish_own(self, plan: ChangePlan) -> None:
         try:
             finished = self.step(lambda: self._finish(plan))
         except DBAPIError as error:
@@ -228,7 +228,7 @@ class Executor:
             raise _taken_over(plan)
         self.fault("global finished")
 
-    def _finish(self, plan: Plan) -> bool:
+    def _finish(self, plan: ChangePlan) -> bool:
         with self.engine.begin() as connection:
             global_catalog.lock_map(connection, plan.map.id, plan.map.name)
             record = global_catalog.find_record(connection, plan.id)
@@ -272,14 +272,14 @@ class Executor:
         with self.engine.connect() as connection:
             return global_catalog.find_record(connection, operation)
 
-    def _is_everywhere(self, plan: Plan) -> bool:
+    def _is_everywhere(self, plan: ChangePlan) -> bool:
         return all(
             self._local_unless_new(plan, change, local_catalog.position, f"local {number} asking")
             == "after"
             for number, change in enumerate(plan.changes)
         )
 
-    def _undo(self, plan: Plan, *, forget: bool, without: Collection[str] = ()) -> None:
+    def _undo(self, plan: ChangePlan, *, forget: bool, without: Collection[str] = ()) -> None:
         self.fault("undo marking")
         with self.engine.begin() as connection:
             if not global_catalog.mark_undo(connection, plan.id):
@@ -299,7 +299,7 @@ class Executor:
         self.counters.operations_undone += 1
         self.fault("global reverted")
 
-    def _revert(self, plan: Plan, foreign: set[str], *, forget: bool) -> None:
+    def _revert(self, plan: ChangePlan, foreign: set[str], *, forget: bool) -> None:
         with self.engine.begin() as connection:
             global_catalog.lock_map(connection, plan.map.id, plan.map.name)
             record = global_catalog.find_record(connection, plan.id)
@@ -310,7 +310,9 @@ class Executor:
 
     # --- one step ---------------------------------------------------------------------------------
 
-    def _local(self, plan: Plan, change: LocalChange, work: LocalWork, point: str) -> Position:
+    def _local(
+        self, plan: ChangePlan, change: LocalChange, work: LocalWork, point: str
+    ) -> Position:
         def step() -> Position:
             if change.before is None and work is local_catalog.do:
                 create_file(Location.from_text(change.location))
@@ -325,7 +327,7 @@ class Executor:
             raise unreachable(change.location) from error
 
     def _local_unless_new(
-        self, plan: Plan, change: LocalChange, work: LocalWork, point: str
+        self, plan: ChangePlan, change: LocalChange, work: LocalWork, point: str
     ) -> Position:
         """Do the same, but give up a shard that was to be new and cannot be reached.
 
@@ -429,7 +431,7 @@ def unreachable(location: str) -> ShardOfflineError:
     )
 
 
-def _taken_over(plan: Plan) -> OperationPendingError:
+def _taken_over(plan: ChangePlan) -> OperationPendingError:
     return OperationPendingError(
         "OperationTakenOver",
         "The change took so long that another process took its doer for dead and undid it.",

@@ -42,11 +42,16 @@ from sqlalchemy import (
 )
 from sqlalchemy.schema import CreateTable
 
-from partita.errors import FormatVersionError, ShardMapNotFoundError, ShardNotFoundError
+from partita.errors import (
+    FormatVersionError,
+    MappingNotFoundError,
+    ShardMapNotFoundError,
+    ShardNotFoundError,
+)
 from partita.shards.catalog.change_plans import (
+    ChangePlan,
     MappingRow,
     MapRow,
-    Plan,
     ShardRow,
     decode_plan,
     encode_plan,
@@ -150,7 +155,7 @@ class StampedError(Exception):
 class Record(msgspec.Struct, frozen=True):
     """One unfinished change."""
 
-    plan: Plan
+    plan: ChangePlan
     step: str
     owner: str
     beat_at: int
@@ -259,6 +264,15 @@ def map_not_found(name: str) -> ShardMapNotFoundError:
         "There is no such shard map.",
         facts={"map": name},
         hint="list_maps() shows those that there are.",
+    )
+
+
+def key_not_mapped(map_name: str, key: object) -> MappingNotFoundError:
+    return MappingNotFoundError(
+        "MappingNotFound",
+        "No mapping holds this key.",
+        facts={"map": map_name, "key": key},
+        hint="Map the key with create_mapping() first.",
     )
 
 
@@ -416,7 +430,7 @@ class LockedMap:
 # --- the global half of a change ------------------------------------------------------------------
 
 
-def prepare(connection: Connection, plan: Plan, *, owner: str, now: int) -> None:
+def prepare(connection: Connection, plan: ChangePlan, *, owner: str, now: int) -> None:
     """Stamp what the plan touches, add what it adds unreadably, and write the record."""
     before = {row.id for row in plan.shards_before}
     connection.execute(
@@ -443,7 +457,7 @@ def prepare(connection: Connection, plan: Plan, *, owner: str, now: int) -> None
         )
 
 
-def finish(connection: Connection, plan: Plan) -> None:
+def finish(connection: Connection, plan: ChangePlan) -> None:
     """Make the plan's rows the truth and forget the record."""
     _delete(connection, mappings, {row.id for row in plan.removed})
     for some in _batches({row.id for row in plan.added}):
@@ -457,7 +471,7 @@ def finish(connection: Connection, plan: Plan) -> None:
     _bump_epoch(connection, plan.map.id)
 
 
-def revert(connection: Connection, plan: Plan, *, foreign: set[str], forget: bool) -> None:
+def revert(connection: Connection, plan: ChangePlan, *, foreign: set[str], forget: bool) -> None:
     """Put the rows back as they were.
 
     Shards in `foreign` were never reached by the plan, so they keep their mark. Without `forget`
@@ -505,10 +519,6 @@ def beat(connection: Connection, operation_id: str, now: int) -> None:
 def forget_undone(connection: Connection, before: int) -> None:
     old = and_(operations.c.step == "undone", operations.c.beat_at < before)
     connection.execute(delete(operations).where(old))
-
-
-def forget_record(connection: Connection, operation_id: str) -> None:
-    connection.execute(delete(operations).where(operations.c.id == operation_id))
 
 
 def _stamp(connection: Connection, table: Table, ids: set[str], stamp: str | None) -> None:

@@ -33,10 +33,10 @@ from sqlalchemy.schema import CreateTable
 
 from partita.errors import CatalogMismatchError, FormatVersionError
 from partita.shards.catalog.change_plans import (
+    ChangePlan,
     LocalChange,
     MappingRow,
     MapRow,
-    Plan,
     Position,
     ShardRow,
     position_of,
@@ -165,12 +165,12 @@ def _local_shard(connection: Connection, row: Row[Any]) -> LocalShard:
 # --- steps of a change ----------------------------------------------------------------------------
 
 
-def position(connection: Connection, plan: Plan, change: LocalChange) -> Position:
+def position(connection: Connection, plan: ChangePlan, change: LocalChange) -> Position:
     """Lock the shard's row and say how far the change is here."""
     return position_of(plan, change, _lock_mark(connection, plan.map.id))
 
 
-def do(connection: Connection, plan: Plan, change: LocalChange) -> Position:
+def do(connection: Connection, plan: ChangePlan, change: LocalChange) -> Position:
     """Apply the change unless it is here already; leave everything alone where it does not fit."""
     if change.before is None:
         deploy(connection)
@@ -183,7 +183,7 @@ def do(connection: Connection, plan: Plan, change: LocalChange) -> Position:
     return where
 
 
-def undo(connection: Connection, plan: Plan, change: LocalChange) -> Position:
+def undo(connection: Connection, plan: ChangePlan, change: LocalChange) -> Position:
     """Take the change back, or mark the shard so that a late doer finds that it was given up."""
     where = position(connection, plan, change)
     if where in {"undone", "foreign"}:
@@ -242,7 +242,7 @@ def _lock_mark_in_file(connection: Connection, map_id: str) -> str | None:
     return connection.scalar(select(shards.c.last_operation).where(mine))
 
 
-def _forget_empty_shard(connection: Connection, plan: Plan, change: LocalChange) -> None:
+def _forget_empty_shard(connection: Connection, plan: ChangePlan, change: LocalChange) -> None:
     """Delete rows of the map, and of others of its name, that no catalog knows.
 
     The map was replaced, or the creator of the row was taken for dead. Without mappings nothing

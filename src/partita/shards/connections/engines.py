@@ -1,9 +1,9 @@
 """One SQLAlchemy engine for each database, with the settings that routing relies on.
 
-An engine is made at its first use; the least recently used ones beyond `engines_max` are closed.
-Rule: a transaction begins where SQLAlchemy says it begins. SQLite gets a real BEGIN (the driver's
-own mode would let a stale write pass), and where a routed connection begins, what its `ENTER` holds
-is called on that very connection.
+An engine is created at its first use; beyond `engines_max` the least recently used is closed.
+Rule: a transaction begins where SQLAlchemy begins it, in `BeginTransaction` or `BeginRouted`.
+SQLite gets a real BEGIN, because the driver's own mode would accept a write on an old snapshot. A
+routed connection enters its mapping there, before the first statement of the transaction.
 """
 
 import asyncio
@@ -14,12 +14,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
 import msgspec
 from sqlalchemy import URL, Engine, create_engine, event, make_url
 from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.engine.default import DefaultExecutionContext
 from sqlalchemy.engine.interfaces import DBAPIConnection, Dialect
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -32,20 +33,20 @@ from partita.shards.connections.worker_threads import WorkerThreads
 from partita.shards.keys.mapping import Location
 
 ENGINES_MAX = 64
-"""The most engines, and so pools, that are kept open."""
+"""The maximum number of open engines; each has a pool of its own."""
 BUSY_TIMEOUT_SECONDS = 15.0
-"""How long an SQLite connection waits for the writer before it."""
+"""How long an SQLite connection waits for the write lock."""
 CONNECT_SECONDS = 10
-"""How long a new connection to a server may take; `connect_timeout=` in the URL goes before."""
-ENTER = "partita.enter"
-"""Where a pooled connection keeps what must be called when its next transaction begins."""
+"""The time-out of a new connection to a server, unless the URL has `connect_timeout=`."""
+ENTRY = "partita.entry"
+"""Where a pooled connection keeps its `Entry`."""
 LEASE = "partita.lease"
 """Where a pooled connection keeps the id of the mapping whose session lock it holds."""
 SINGLE = "partita.single"
-"""Set where the next transaction of a pooled SQLite connection is one SELECT, which has a snapshot
-of its own: it needs no BEGIN."""
+"""Set if the next transaction of a pooled SQLite connection is a single SELECT: it has a snapshot
+of its own and needs no BEGIN."""
 SPOILED = "partita.spoiled"
-"""Set where a pooled connection must be closed instead of being used again."""
+"""Set if a pooled connection must be closed instead of reused."""
 
 _Begin = Callable[[PoolProxiedConnection, bool], None]
 Credentials = Callable[[Location], URL | str | None]
@@ -55,15 +56,14 @@ _SQLITE_OPTIONS = {
     *("cached_statements", "check_same_thread", "detect_types", "isolation_level", "timeout"),
 }
 _CONNECT_TIMEOUTS = {"psycopg": "connect_timeout", "asyncpg": "timeout"}
-"""What drivers call it. Their own defaults, a minute and more, would hold a thread that long."""
+"""The name of the option in each driver. Their defaults are a minute or more."""
 _SYNC_DRIVERS = {"aiosqlite": "sqlite", "asyncpg": "postgresql+psycopg"}
 
 
 def location_of(url: str | URL) -> Location:
-    """Return where the URL leads, without its secrets.
+    """Return the location of the URL, without its secrets.
 
-    The path of an SQLite file becomes the one that the file has without `..` and links, because
-    two names for one file must not be two databases.
+    The path of an SQLite file is resolved, so that two names of one file are one database.
     """
     location = Location.from_url(_parsed(url), relative_to=str(Path.cwd()))
     return _resolved(location) if location.backend == "sqlite" else location
@@ -73,10 +73,10 @@ def _parsed(url: str | URL) -> URL:
     try:
         return make_url(url)
     except (ArgumentError, ValueError):
-        # Neither the URL nor the cause is repeated: they may hold a part of a password.
+        # Neither the URL nor the cause is shown: they may contain part of a password.
         raise ConfigurationError(
             "InvalidLocation",
-            "The URL of the database cannot be read.",
+            "The database URL cannot be parsed.",
             hint="Write dialect+driver://host:port/database, or sqlite:///file.db.",
         ) from None
 
@@ -88,11 +88,11 @@ def _resolved(location: Location) -> Location:
 
 
 def check_driver(location: Location) -> None:
-    """Refuse a database that no engine can be made for, before anything is written about it."""
+    """Refuse a location for which no engine can be created."""
     if location.backend not in _ASYNC_DRIVERS:
         raise ConfigurationError(
             "DialectNotSupported",
-            "Catalogs and shards are databases of PostgreSQL or SQLite.",
+            "Only PostgreSQL and SQLite databases can hold catalogs and shards.",
             facts={"dialect": location.dialect},
             hint="Write postgresql+psycopg://host:port/database, or sqlite:///file.db.",
         )
@@ -103,15 +103,15 @@ def check_driver(location: Location) -> None:
     except (ArgumentError, ImportError) as error:
         raise ConfigurationError(
             "DriverNotInstalled",
-            "The driver that the URL names is not installed.",
+            "The driver named in the URL is not installed.",
             facts={"dialect": location.dialect},
-            hint="Install it, or name another one: postgresql+psycopg://… needs psycopg.",
+            hint="Install the driver, or name another one: postgresql+psycopg://… needs psycopg.",
         ) from error
     _check_options(location, url, dialect)
 
 
 def _check_options(location: Location, url: URL, dialect: type[Dialect]) -> None:
-    # A server answers for its own options; what SQLite does not know would be ignored.
+    # A server rejects unknown options itself; SQLite ignores them.
     names = {name for name, _ in location.options}
     unknown = names - _SQLITE_OPTIONS if location.backend == "sqlite" else set[str]()
     if not unknown:
@@ -122,9 +122,9 @@ def _check_options(location: Location, url: URL, dialect: type[Dialect]) -> None
     if unknown:
         raise ConfigurationError(
             "InvalidLocation",
-            "The URL has options that the driver does not take.",
+            "The URL has options that the driver does not accept.",
             facts={"options": sorted(unknown)},
-            hint="Leave them out, or correct their values.",
+            hint="Remove the options, or correct their values.",
         )
 
 
@@ -136,20 +136,20 @@ def _sync_url(location: Location) -> URL:
 
 
 def file_of(location: Location) -> Path | None:
-    """Return the file of an SQLite database; None for databases of servers."""
+    """Return the file of an SQLite database; None for a database on a server."""
     if location.backend != "sqlite":
         return None
     return Path(location.identity.removeprefix("sqlite://"))
 
 
 def create_file(location: Location) -> None:
-    """Make the empty file that is an empty SQLite database, unless it is there.
+    """Create the empty file of an empty SQLite database, unless it exists.
 
-    Connecting never makes one: a shard whose file is lost must not come back empty.
+    Connecting never creates a file: a shard whose file was lost must not come back empty.
     """
     file = file_of(location)
     if file is not None:
-        # Where it cannot be made, the connection that follows fails and says so.
+        # If it cannot be created, the next connection fails and reports why.
         with suppress(OSError):
             file.touch(0o644)
 
@@ -157,9 +157,9 @@ def create_file(location: Location) -> None:
 class Engines:
     """The engines of one process, by location.
 
-    `credentials(location)` is asked at every new connection and returns a URL with user and
-    password, or None; without an answer, those of a URL that this process was given for the same
-    server are used, and else the driver's own (PGUSER, .pgpass).
+    `credentials(location)` is called for each new connection and returns a URL with user and
+    password, or None. For None, the credentials of a URL that this process was given for the same
+    server are used, else the driver's own (PGUSER, .pgpass).
     """
 
     def __init__(
@@ -177,16 +177,16 @@ class Engines:
         self._given: dict[tuple[str, str, int | None], URL] = {}
         self._lock = threading.Lock()
         self.workers = WorkerThreads()
-        """The threads of fan-outs; they end with the connections."""
+        """The threads of fan-outs; they end when the connections are closed."""
         self.idle = IdleConnections()
-        """Connections of fan-outs to SQLite, beside the pools."""
+        """SQLite connections of fan-outs, outside the pools."""
         self.pauses: dict[str, tuple[float, float]] = {}
-        """When the clients of an unreachable shard may ask the global catalog again, by shard id:
-        not before, and the pause after that. The router moves it."""
+        """By id of an unreachable shard: the earliest time of the next read of the global catalog,
+        and the pause after that. Written by the router."""
         _all.add(self)
 
     def remember(self, url: str | URL) -> Location:
-        """Keep user and password of the URL in memory, for its server, and return its location."""
+        """Keep the credentials of the URL in memory, for its server, and return its location."""
         parsed = _parsed(url)
         location = location_of(parsed)
         check_driver(location)
@@ -198,14 +198,13 @@ class Engines:
     def for_location(self, location: Location, *, is_routed: bool = False) -> Engine:
         """Return the pooled engine of the location.
 
-        A routed one has a pool of its own, and begins no transaction that was not validated.
+        A routed engine has a pool of its own and begins no transaction without validation.
         """
         name = (location, is_routed)
         engine = self._engines.get(name)
         if engine is None:
             return self._add(name)
-        # Moving within an OrderedDict is one step of the interpreter; an entry that another
-        # thread has just closed is only not moved.
+        # move_to_end() is atomic; it fails only if another thread has just closed the engine.
         try:
             self._engines.move_to_end(name)
         except KeyError:
@@ -213,7 +212,7 @@ class Engines:
         return engine
 
     def admin(self, location: Location) -> Engine:
-        """Return an engine without a pool, for movers: session locks end with their connection."""
+        """Return an engine without a pool: session locks end with their connection."""
         with self._lock:
             engine = self._admins.get(location)
             if engine is None:
@@ -246,7 +245,7 @@ class Engines:
         self.workers.close()
 
     async def adispose(self) -> None:
-        """Close all pooled connections, those of this event loop too."""
+        """Close all pooled connections, including those of this event loop."""
         with self._lock:
             self._drop_closed_loops()
             loop = asyncio.get_running_loop()
@@ -257,10 +256,10 @@ class Engines:
         self.dispose()
 
     def forget(self) -> None:
-        """Leave all connections to the process that this one was forked from."""
-        self._lock = threading.Lock()  # because a thread that is not here may have held the old one
+        """Drop all connections without closing them: they belong to the parent process."""
+        self._lock = threading.Lock()  # the old one may be held by a thread of the parent
         self.workers = WorkerThreads()
-        self._inherited = self.idle  # because to close what the parent uses would release its locks
+        self._inherited = self.idle  # closing it would release the parent's locks
         self.idle = IdleConnections()
         engines = [*self._engines.values(), *self._admins.values()]
         engines += [entry.engine.sync_engine for entry in self._async.values()]
@@ -281,7 +280,7 @@ class Engines:
                 evicted.append(self._engines.popitem(last=False)[1])
         self.idle.close(*evicted)
         for old in evicted:
-            # Connections in use live on and are closed when they come back.
+            # Connections in use stay open and are closed when they are returned.
             old.dispose()
         return engine
 
@@ -304,20 +303,19 @@ class Engines:
         return engine
 
     def _install(self, engine: Engine, location: Location, *, is_routed: bool) -> None:
-        # Not as "begin" events: a connection of an engine with events costs a third more.
         if location.backend == "sqlite":
-            event.listen(engine, "do_connect", _refuse_a_lost_file(location))
+            event.listen(engine, "do_connect", _refuse_missing_file(location))
             event.listen(engine, "connect", _set_up_sqlite)
             event.listen(engine, "checkin", _release_sqlite)
         else:
             event.listen(engine, "do_connect", self._log_in(location))
             event.listen(engine, "checkin", _release)
-            event.listen(engine, "handle_error", _keep_the_pool)
+            event.listen(engine, "handle_error", _keep_pool)
         dialect: Any = engine.dialect
-        dialect.do_begin = _do_begin(dialect, is_routed=is_routed)
+        dialect.do_begin = BeginRouted(dialect) if is_routed else BeginTransaction(dialect)
         if is_routed:
-            dialect.do_execute = _checking_rows(dialect.do_execute)
-            dialect.do_executemany = _checking_rows(dialect.do_executemany)
+            dialect.do_execute = CheckRows(dialect.do_execute)
+            dialect.do_executemany = CheckRows(dialect.do_executemany)
 
     def _log_in(self, location: Location) -> Callable[..., None]:
         def log_in(
@@ -332,7 +330,7 @@ class Engines:
         return log_in
 
     def login(self, location: Location) -> URL | None:
-        """Return a URL whose user and password are for the location; None: the driver's own."""
+        """Return a URL with the credentials for the location; None for the driver's own."""
         answer = self._credentials(location) if self._credentials is not None else None
         if answer is not None:
             return _parsed(answer)
@@ -353,7 +351,7 @@ def _forget_all() -> None:
         engines.forget()
 
 
-# Two processes that talk on one socket would read each other's answers.
+# Two processes that share a socket would read each other's answers.
 os.register_at_fork(after_in_child=_forget_all)
 
 
@@ -386,14 +384,14 @@ def _without_pool(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _refuse_a_lost_file(location: Location) -> Callable[..., None]:
+def _refuse_missing_file(location: Location) -> Callable[..., None]:
     file = file_of(location)
     assert file is not None
 
     def refuse(dialect: Dialect, *_rest: object) -> None:
         if not file.exists():
-            # As the driver's own error, because it is handled where a server is not there.
-            message = f"there is no file {file}"
+            # The driver's own error, so that it is handled like an unreachable server.
+            message = f"the file {file} does not exist"
             raise dialect.loaded_dbapi.OperationalError(message)
 
     return refuse
@@ -406,49 +404,74 @@ def _set_up_sqlite(connection: DBAPIConnection, _record: ConnectionPoolEntry) ->
     cursor.close()
 
 
-def _do_begin(dialect: Dialect, *, is_routed: bool) -> Callable[[PoolProxiedConnection], None]:
-    """Return what begins a transaction; every routed call comes by here, so it calls little."""
-    begin: _Begin = _begin_later
-    touched: Callable[[PoolProxiedConnection], Any] | None = None
-    if dialect.name == "sqlite":
-        begin = _begin_sqlite_async if dialect.is_async else _begin_sqlite
-        touched = sqlite_connection if dialect.is_async else _driver_connection
+class Entry(Protocol):
+    """Admits the transactions of one routed connection; `router.MappingEntry` is the only one."""
 
-    def begin_and_enter(pooled: PoolProxiedConnection) -> None:
-        writes = False
-        if is_routed:
-            enter = pooled.info.get(ENTER)
-            if enter is None:
-                raise _not_validated()
-            writes = enter.writes
-            begin(pooled, writes)
-            enter(dialect, pooled)
-        elif pooled.info.pop(SINGLE, False):
+    @property
+    def writes(self) -> bool:
+        """Whether a transaction on SQLite takes the write lock of the file when it begins."""
+        ...
+
+    def enter(self, dialect: Dialect, pooled: PoolProxiedConnection) -> None:
+        """Validate the mapping in the transaction that has just begun, or raise."""
+        ...
+
+    def check_rows(self, context: DefaultExecutionContext) -> None:
+        """Refuse an INSERT or UPDATE that stores rows of other mappings."""
+        ...
+
+
+class BeginTransaction:
+    """Begins the transactions of an engine: SQLAlchemy calls it as `dialect.do_begin`.
+
+    A "begin" event would do as well, but events make connections a third more expensive.
+    """
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._begin: _Begin = _begin_later
+        self._driver_of: Callable[[PoolProxiedConnection], Any] | None = None
+        if dialect.name == "sqlite":
+            self._begin = _begin_sqlite_async if dialect.is_async else _begin_sqlite
+            self._driver_of = sqlite_connection if dialect.is_async else _driver_connection
+
+    def __call__(self, pooled: PoolProxiedConnection) -> None:
+        if pooled.info.pop(SINGLE, False):
             return
-        else:
-            begin(pooled, writes)
-        if touched is not None:
-            touched(pooled).is_untouched = not writes
-
-    return begin_and_enter
+        self._begin(pooled, False)  # noqa: FBT003 - a _Begin
+        if self._driver_of is not None:
+            self._driver_of(pooled).is_untouched = True
 
 
-def _checking_rows(execute: Callable[..., None]) -> Callable[..., None]:
-    """Return what executes a statement after a look at the rows that it stores."""
+class BeginRouted(BeginTransaction):
+    """Begins the transactions of a routed engine: each of them enters its mapping."""
 
-    def check_and_execute(
-        cursor: Any, statement: str, parameters: Any, context: Any = None
-    ) -> None:
+    def __call__(self, pooled: PoolProxiedConnection) -> None:
+        entry: Entry | None = pooled.info.get(ENTRY)
+        if entry is None:
+            raise _not_validated()
+        writes = entry.writes
+        self._begin(pooled, writes)
+        entry.enter(self._dialect, pooled)
+        if self._driver_of is not None:
+            self._driver_of(pooled).is_untouched = not writes
+
+
+class CheckRows:
+    """Checks the rows that a statement stores, then executes it (`dialect.do_execute`)."""
+
+    def __init__(self, execute: Callable[..., None]) -> None:
+        self._execute = execute
+
+    def __call__(self, cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:
         if context is not None and (context.isinsert or context.isupdate):
-            enter = context.root_connection.info.get(ENTER)
-            if enter is not None:
-                enter.check_rows(context)
-        execute(cursor, statement, parameters, context)
-
-    return check_and_execute
+            entry: Entry | None = context.root_connection.info.get(ENTRY)
+            if entry is not None:
+                entry.check_rows(context)
+        self._execute(cursor, statement, parameters, context)
 
 
-def _begin_later(_pooled: PoolProxiedConnection, _writes: bool) -> None:  # noqa: FBT001 - as above
+def _begin_later(_pooled: PoolProxiedConnection, _writes: bool) -> None:  # noqa: FBT001 - a _Begin
     """Do nothing: the driver sends BEGIN with the first statement."""
 
 
@@ -456,7 +479,7 @@ def _driver_connection(pooled: PoolProxiedConnection) -> Any:
     return pooled.dbapi_connection
 
 
-def _begin_sqlite(pooled: PoolProxiedConnection, writes: bool) -> None:  # noqa: FBT001 - as above
+def _begin_sqlite(pooled: PoolProxiedConnection, writes: bool) -> None:  # noqa: FBT001 - a _Begin
     driver: Any = pooled.dbapi_connection
     if writes:
         driver.begin_to_write()
@@ -466,18 +489,18 @@ def _begin_sqlite(pooled: PoolProxiedConnection, writes: bool) -> None:  # noqa:
 
 def _begin_sqlite_async(pooled: PoolProxiedConnection, writes: bool) -> None:  # noqa: FBT001
     cursor = pooled.cursor()
-    # In the connection's own thread, which may wait where the event loop must not.
+    # Executed in the connection's own thread, which may wait for the lock.
     sqlite_connection(pooled).is_untouched = writes
     cursor.execute(BEGIN_IMMEDIATE if writes else "BEGIN")
     cursor.close()
 
 
 def _not_validated() -> StaleMappingError:
-    # SQLAlchemy took another session for one that was lost, and nobody validated it.
+    # SQLAlchemy has replaced a lost driver connection by another one.
     return StaleMappingError(
         "ConnectionLost",
-        "The routed connection was lost, and its successor is not validated.",
-        hint="Close it and connect again: map.run() does it.",
+        "The routed connection was lost; its replacement has not been validated.",
+        hint="Close the connection and connect again, or use map.run(), which retries.",
     )
 
 
@@ -485,32 +508,32 @@ def _release_sqlite(connection: DBAPIConnection | None, record: ConnectionPoolEn
     if connection is None:
         return
     driver = sqlite_connection(connection)
-    if record.info.pop(ENTER, None) is not None or driver.is_ended:
+    if record.info.pop(ENTRY, None) is not None or driver.is_ended:
         driver.release()
 
 
 def sqlite_connection(connection: Any) -> RevocableConnection:
-    """Return the driver's connection below SQLAlchemy's, and below aiosqlite's."""
+    """Return the SQLite connection behind SQLAlchemy's or aiosqlite's."""
     if isinstance(connection, RevocableConnection):
         return connection
-    below = connection.driver_connection or connection.dbapi_connection  # if it is in no pool
+    below = connection.driver_connection or connection.dbapi_connection  # detached from its pool
     found = getattr(below, "_conn", below)
     assert isinstance(found, RevocableConnection)
     return found
 
 
 def _release(_connection: DBAPIConnection | None, record: ConnectionPoolEntry) -> None:
-    record.info.pop(ENTER, None)
+    record.info.pop(ENTRY, None)
     if record.info.pop(SPOILED, None):
         record.invalidate()
 
 
-def _keep_the_pool(context: ExceptionContext) -> None:
-    # A mover terminates single sessions: the others of the pool are sound. Those that are not
-    # are found one by one, before they are handed out, when the router validates.
+def _keep_pool(context: ExceptionContext) -> None:
+    # A mover terminates single sessions; the others of the pool still work. A broken one is found
+    # when the router validates it, before the caller gets it.
     if context.is_disconnect:
         context.invalidate_pool_on_disconnect = False
-        # SQLAlchemy leaves the cursor of a lost connection; psycopg warns of one on the server.
+        # SQLAlchemy does not close the cursor of a lost connection, and psycopg warns about it.
         cursor = getattr(context.execution_context, "cursor", None)
         if cursor is not None:
             with suppress(Exception):

@@ -1,8 +1,8 @@
-"""SQLite connections that are kept ready between fan-outs.
+"""SQLite connections that are kept open between fan-outs.
 
-To check a connection out of its pool, begin, roll back and check it in costs more than a small
-query. A connection here belongs to no pool and has no transaction open in the database: each SELECT
-on it has a snapshot of its own.
+Checking a connection out of its pool, BEGIN, ROLLBACK and checking it in cost more than a small
+query. A connection here is in no pool and has no open transaction: each SELECT on it has a snapshot
+of its own.
 """
 
 import threading
@@ -10,30 +10,30 @@ import threading
 from sqlalchemy import Connection, Engine, QueuePool
 
 IDLE_CONNECTIONS_MAX = 4
-"""The most that are kept of one database."""
+"""The maximum per database."""
 
 
 class IdleConnections:
-    """Connections by their engine."""
+    """Idle connections by engine."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: dict[Engine, list[Connection]] = {}
 
     def take(self, engine: Engine) -> Connection | None:
-        """Return a connection that was kept, None if there is none."""
+        """Return an idle connection, or None."""
         idle = self._idle.get(engine)
         if not idle:
             return None
         try:
             return idle.pop()
-        except IndexError:  # because another thread took it
+        except IndexError:  # another thread took it
             return None
 
     def keep(self, connection: Connection) -> bool:
-        """Keep a connection whose work is done; False: close it as usual."""
+        """Keep a connection for reuse; return False if the caller must close it."""
         engine = connection.engine
-        is_usual = isinstance(engine.pool, QueuePool)  # others were chosen not to keep any
+        is_usual = isinstance(engine.pool, QueuePool)  # other pools do not keep connections
         if not is_usual or connection.invalidated:
             return False
         with self._lock:

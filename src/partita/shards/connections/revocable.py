@@ -1,11 +1,11 @@
-"""An SQLite connection that another thread can take back: what ends transactions at a move.
+"""An SQLite connection whose transaction another thread can end, as moves require.
 
-SQLite knows no sessions that could be terminated from outside, so each connection carries a gate.
-Rule: a statement or a commit starts only inside the gate and only if the connection was not
-revoked. A rollback from outside can therefore never turn the next statement into one that
-commits on its own.
+SQLite has no sessions that could be terminated, so each connection has a lock, its gate. Rule: a
+statement or COMMIT starts only while the gate is held and only if the connection was not revoked.
+So after a rollback by another thread the next statement fails instead of committing on its own.
 """
 
+import re
 import sqlite3
 import threading
 import weakref
@@ -20,40 +20,58 @@ T = TypeVar("T")
 BEGIN_IMMEDIATE = "BEGIN IMMEDIATE"
 STATUS = "SELECT status FROM partita_local_mappings WHERE id = ?"
 closing: set[str] = set()
-"""Mappings that this process is taking offline: entries are refused before the catalog says so."""
+"""Mappings that this process is taking offline; entering them is refused already."""
 _BUSY_SECONDS = 5.0
-"""The driver's own default of `timeout`."""
+"""The driver's default of `timeout`."""
 _INTERRUPT_SECONDS = 0.005
-"""How often a statement that runs too long is interrupted again."""
+"""The pause between two attempts to interrupt a statement."""
+
+_FIRST_WORD = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*(\w*)", re.DOTALL)
+_CHANGES = re.compile(r"\b(?:INSERT|UPDATE|DELETE|REPLACE)\b", re.IGNORECASE)
+_READING = frozenset(
+    ("SELECT", "VALUES", "PRAGMA", "EXPLAIN", "ATTACH", "DETACH", "COMMIT", "END", "ROLLBACK")
+)
+
+
+def writes(statement: str) -> bool:
+    """Return whether the statement needs the write lock.
+
+    True for SAVEPOINT: a transaction that has one cannot be restarted.
+    """
+    found = _FIRST_WORD.match(statement)
+    word = found[1].upper() if found else ""
+    if word == "WITH":
+        return _CHANGES.search(statement) is not None
+    return word not in _READING
 
 
 class RevocableConnection(sqlite3.Connection):
-    """A connection that serves one mapping at a time and can lose its transaction."""
+    """A connection that serves one mapping at a time and whose transaction can be revoked."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self.busy_seconds = float(options.pop("timeout", _BUSY_SECONDS))
-        # The waiting is done here: SQLite's cannot be interrupted, and its pauses grow, so that
-        # the longest waiter would ask most seldom.
+        # Waiting is done here: SQLite's own cannot be interrupted, and its growing pauses put the
+        # longest waiter at a disadvantage.
         super().__init__(*arguments, timeout=0, **options)  # type: ignore[misc]
         self.gate = threading.Lock()
         self.mapping_id: str | None = None
-        """The mapping that was validated last; set by the router, cleared when it is released."""
+        """The mapping that was validated last; cleared when the connection is released."""
         self.entered_id: str | None = None
-        """The mapping that a transaction must still find online when it begins again to write."""
+        """The mapping that must still be online when the transaction restarts as a writer."""
         self.is_revoked = False
         self.is_untouched = False
-        """Whether a transaction has begun in which the application has executed nothing yet."""
+        """Whether a transaction is open in which no statement was executed yet."""
         self.is_ended = False
-        """Whether a move ended the transaction because it kept the file locked."""
+        """Whether a move ended the transaction because it blocked the file."""
         self.began_at = 0.0
         self.last_statement = ""
         self.columns_at = -1
         self.columns: dict[str, dict[str, str]] = {}
-        """The declared columns of tables, as of the schema version `columns_at`; for fan-outs."""
+        """The declared columns of tables at schema version `columns_at`; for fan-outs."""
         self.turns = writing_turns.turns_of(str(arguments[0] if arguments else options["database"]))
         self._has_turn = False
         self._control = sqlite3.Cursor(self)
-        """For what routing itself does between two transactions: it need not pass the gate."""
+        """For the statements of routing itself, which do not need the gate."""
         _alive.add(self)
 
     def begin(self) -> None:
@@ -63,29 +81,29 @@ class RevocableConnection(sqlite3.Connection):
         self._control.execute("BEGIN")
 
     def begin_to_write(self) -> None:
-        """Begin a transaction that holds the file's write lock, when its turn has come."""
+        """Wait for the turn to write, then begin a transaction with the write lock of the file."""
         self.is_untouched = False
         self._has_turn = self.turns.take(self, self.busy_seconds)
         self.began_at = writing_turns.CLOCK.monotonic()
-        # Where the turn does not come in time, SQLite's answer is the error.
+        # Without a turn, one attempt is made, so that SQLite reports the error.
         seconds = self.busy_seconds if self._has_turn else 0.0
         try:
-            writing_turns.patiently(self._try_to_begin, seconds)
+            writing_turns.retry_while_busy(self._try_to_begin, seconds)
         except BaseException:
             self._give_turn_back()
             raise
 
     def start(self, statement: str) -> bool:
-        """Prepare for the first statement of a transaction; return whether it is done by that.
+        """Prepare the first statement of a transaction; return True if it needs no execution.
 
-        A transaction that has only been validated begins again as one that writes: its snapshot
-        may be too old to write, and SQLite does not let a transaction wait that has read.
+        Before a write, a transaction that has only been validated is restarted with the write
+        lock: its snapshot may be too old to write, and a transaction that has read cannot wait.
         """
         self.is_untouched = False
         if statement is BEGIN_IMMEDIATE:
             self.begin_to_write()
             return True
-        if self.in_transaction and writing_turns.writes(statement):
+        if self.in_transaction and writes(statement):
             with self.gate:
                 self.check()
                 self._control.execute("ROLLBACK")
@@ -106,9 +124,9 @@ class RevocableConnection(sqlite3.Connection):
         if row is None and mapping_id not in closing:
             raise StaleMappingError(
                 "StaleMapping",
-                "The mapping was changed since the transaction began.",
+                "The mapping has changed since the transaction began.",
                 facts={"mapping": mapping_id},
-                hint="Connect again: the key may be on another shard by now. map.run() does it.",
+                hint="Connect again, or use map.run(), which retries: the key may have moved.",
             )
         if row is None or row[0] != "online":
             raise _taken_offline(mapping_id)
@@ -119,21 +137,21 @@ class RevocableConnection(sqlite3.Connection):
             self.turns.give_back(self)
 
     def find_one(self, query: str, values: tuple[object, ...]) -> Any:
-        """Return the only row of a query of routing, or None."""
+        """Return the first row of a query of routing, or None."""
         rows = self.waiting(lambda: self._control.execute(query, values)).fetchall()
         return rows[0] if rows else None
 
     def waiting(self, execute: Callable[[], T]) -> T:
-        """Execute what may wait for a lock: the first statement of a transaction, or its only one.
+        """Call `execute`, waiting for a lock if SQLite is busy.
 
-        A transaction that has read cannot wait: the snapshot is old when the writer is done.
+        Only for the first statement of a transaction: after a read, the snapshot would be too old.
         """
         try:
             return execute()
         except sqlite3.OperationalError as error:
             if not writing_turns.is_busy(error):
                 raise
-        return writing_turns.patiently(execute, self.busy_seconds)
+        return writing_turns.retry_while_busy(execute, self.busy_seconds)
 
     def cursor(self, factory: Any = None) -> Any:
         return super().cursor(factory or RevocableCursor)
@@ -157,29 +175,29 @@ class RevocableConnection(sqlite3.Connection):
 
     @property
     def is_writing(self) -> bool:
-        """Whether the open transaction holds the file's write lock, as far as can be known."""
+        """Whether the open transaction holds the write lock of the file, as far as is known."""
         if not _is_open(self):
             return False
-        return self._has_turn or writing_turns.writes(self.last_statement)
+        return self._has_turn or writes(self.last_statement)
 
     def check(self) -> None:
         if self.is_ended:
             raise MappingOfflineError(
                 "TransactionTerminated",
-                "A move ended this transaction because it kept the file locked.",
-                hint="Run the whole transaction again: map.run() does it, through routing.",
+                "A move ended this transaction because it blocked the SQLite file.",
+                hint="Repeat the whole transaction, or use map.run(), which retries it.",
             )
         if self.is_revoked:
             raise _taken_offline(self.mapping_id)
 
     def release(self) -> None:
-        """Forget the mapping; the pool does this between two users."""
+        """Clear the mapping; called when the connection returns to its pool."""
         with self.gate:
             self.mapping_id = self.entered_id = None
             self.is_revoked = self.is_ended = False
 
     def end(self) -> None:
-        """Roll the open transaction back and refuse everything until it is released."""
+        """Roll back the open transaction and refuse statements until release()."""
         while not self.gate.acquire(timeout=_INTERRUPT_SECONDS):
             self.interrupt()
         try:
@@ -190,9 +208,9 @@ class RevocableConnection(sqlite3.Connection):
             self.gate.release()
 
     def revoke(self, mapping_id: str) -> None:
-        """Roll the open transaction back and refuse everything until it is released.
+        """Roll back the open transaction and refuse statements until release().
 
-        Nothing happens if the connection serves another mapping by now.
+        Does nothing if the connection serves another mapping now.
         """
         while not self.gate.acquire(timeout=_INTERRUPT_SECONDS):
             if self.mapping_id == mapping_id:
@@ -208,7 +226,7 @@ class RevocableConnection(sqlite3.Connection):
 
 
 class RevocableCursor(sqlite3.Cursor):
-    """A cursor whose statements start inside the gate of their connection."""
+    """A cursor that starts its statements while it holds the gate of the connection."""
 
     connection: RevocableConnection
 
@@ -249,9 +267,9 @@ class RevocableCursor(sqlite3.Cursor):
 def _taken_offline(mapping_id: str | None) -> MappingOfflineError:
     return MappingOfflineError(
         "MappingOffline",
-        "The mapping was taken offline while this transaction was open: it is rolled back.",
+        "The mapping was taken offline during this transaction, which was rolled back.",
         facts={"mapping": mapping_id},
-        hint="Run the whole transaction again: map.run() does it, through routing.",
+        hint="Repeat the whole transaction, or use map.run(), which retries it.",
     )
 
 
@@ -259,7 +277,7 @@ _alive: weakref.WeakSet[RevocableConnection] = weakref.WeakSet()
 
 
 def serving(mapping_id: str) -> list[RevocableConnection]:
-    """Return this process's connections with an open transaction of the mapping."""
+    """Return the connections of this process with an open transaction of the mapping."""
     return [
         connection
         for connection in list(_alive)
@@ -268,12 +286,12 @@ def serving(mapping_id: str) -> list[RevocableConnection]:
 
 
 def writers_of(turns: writing_turns.WritingTurns) -> list[RevocableConnection]:
-    """Return this process's connections that write to the file of the queue."""
+    """Return the connections of this process that write to the file of the queue."""
     return [each for each in list(_alive) if each.turns is turns and each.is_writing]
 
 
 def _is_open(connection: RevocableConnection) -> bool:
     try:
         return connection.in_transaction
-    except sqlite3.ProgrammingError:  # because it was closed meanwhile
+    except sqlite3.ProgrammingError:  # it was closed meanwhile
         return False

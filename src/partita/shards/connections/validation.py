@@ -1,9 +1,9 @@
-"""Compare a mapping with the local catalog, on the connection that will be handed out.
+"""Compare a mapping with the local catalog, on the connection that the caller will use.
 
-Rule on PostgreSQL: first the shared lock of the mapping, then the read of its status, never both
-under one snapshot. A snapshot that is older than the lock could show the mapping online after a
-mover had switched it. On SQLite the transaction's own snapshot is the fence: a writer whose
-snapshot is older than the mover's commit is refused by SQLite.
+Rule on PostgreSQL: take the shared lock of the mapping first, then read its status in a later
+snapshot. A snapshot older than the lock could show the mapping online after a mover had switched
+it. On SQLite the snapshot of the transaction is the fence: SQLite refuses a writer whose snapshot
+is older than the commit of the mover.
 """
 
 import select
@@ -15,12 +15,13 @@ from sqlalchemy.pool import PoolProxiedConnection as Pooled
 from partita.shards.connections import revocable
 from partita.shards.connections.engines import LEASE, SPOILED, sqlite_connection
 
-Entry = Literal["online", "offline", "gone", "locked"]
+Admission = Literal["online", "offline", "gone", "locked"]
+"""The status of a mapping on its shard: "gone" is not there, "locked" is held by a mover."""
 
 LOCK_CLASS = 0x5061_7274
-"""The first number of all advisory locks of mappings: it tells them from the application's."""
+"""The first number of the advisory locks of mappings; applications use others."""
 _SNAPSHOT = "snapshot"
-"""The answer of partita_enter where one snapshot serves the whole transaction."""
+"""The answer of partita_enter if the whole transaction has one snapshot."""
 _PLACEHOLDERS = {"qmark": "?", "numeric_dollar": "$1"}
 _STATUS = "SELECT status FROM partita_local_mappings WHERE id = {}"
 _LOCK_SESSION = f"SELECT pg_try_advisory_lock_shared({LOCK_CLASS}, {{}})"
@@ -29,11 +30,10 @@ _LOCK_TRANSACTION = f"SELECT pg_try_advisory_xact_lock_shared({LOCK_CLASS}, {{}}
 
 
 def enter_sql() -> str:
-    """Return the DDL of the function that every shard on PostgreSQL has.
+    """Return the DDL of the function partita_enter, which every PostgreSQL shard has.
 
-    It is VOLATILE, so under READ COMMITTED each statement inside has a snapshot of its own. Under
-    the other isolation levels it answers 'snapshot': there the lock must come before the
-    transaction, and the caller sees to it.
+    It is VOLATILE, so under READ COMMITTED each of its statements has a snapshot of its own. Under
+    other isolation levels it answers 'snapshot': the caller must take the lock before BEGIN.
     """
     return f"""
 CREATE OR REPLACE FUNCTION partita_enter(mapping_id text) RETURNS text
@@ -56,16 +56,16 @@ END $$
 def lock_number(mapping_id: str) -> int:
     """Return the number of the mapping's advisory lock: its first four bytes, signed.
 
-    Two mappings with the same number are fenced together, which is rare and harmless.
+    Mappings with the same number are fenced together, which is rare and harmless.
     """
     return int.from_bytes(bytes.fromhex(mapping_id[:8]), "big", signed=True)
 
 
-def validate(dialect: Dialect, pooled: Pooled, mapping_id: str) -> Entry:
-    """Enter the mapping, and say how its status is; only 'online' admits.
+def validate(dialect: Dialect, pooled: Pooled, mapping_id: str) -> Admission:
+    """Enter the mapping and return its status; only "online" admits the transaction.
 
-    To be called where SQLAlchemy begins a transaction: on PostgreSQL before the driver's BEGIN,
-    on SQLite right after it.
+    Called where SQLAlchemy begins a transaction: on PostgreSQL before the driver's BEGIN, on SQLite
+    after it.
     """
     if dialect.name == "sqlite":
         return _validate_sqlite(dialect, pooled, mapping_id)
@@ -74,14 +74,14 @@ def validate(dialect: Dialect, pooled: Pooled, mapping_id: str) -> Entry:
     if answer is None:
         answer = _scalar(dialect, pooled, "SELECT partita_enter({})", mapping_id)
     if answer == _SNAPSHOT:
-        answer = _enter_before_the_snapshot(dialect, pooled, mapping_id)
-    return cast("Entry", answer)
+        answer = _enter_before_snapshot(dialect, pooled, mapping_id)
+    return cast("Admission", answer)
 
 
-def lease(dialect: Dialect, pooled: Pooled, mapping_id: str) -> Entry:
-    """Admit by the lock that the session holds since it was validated; take it if it has none.
+def lease(dialect: Dialect, pooled: Pooled, mapping_id: str) -> Admission:
+    """Enter by the session lock of an earlier validation, or validate and take that lock.
 
-    The lock outlives the transaction and goes to the pool with the connection. A mover ends
+    The lock outlives the transaction and stays with the pooled connection. A mover terminates the
     sessions that hold it.
     """
     if dialect.name == "sqlite":
@@ -103,7 +103,7 @@ def lease(dialect: Dialect, pooled: Pooled, mapping_id: str) -> Entry:
 
 
 def drop_lease(dialect: Dialect, pooled: Pooled) -> None:
-    """Give back the session lock of another mapping, so that its mover does not end this one."""
+    """Release the session lock of another mapping, or its mover would end this session."""
     held = pooled.info.get(LEASE)
     if held is None:
         return
@@ -112,9 +112,9 @@ def drop_lease(dialect: Dialect, pooled: Pooled) -> None:
     del pooled.info[LEASE]
 
 
-def _validate_sqlite(dialect: Dialect, pooled: Pooled, mapping_id: str) -> Entry:
+def _validate_sqlite(dialect: Dialect, pooled: Pooled, mapping_id: str) -> Admission:
     driver: Any = sqlite_connection(pooled) if dialect.is_async else pooled.dbapi_connection
-    # First the mark, then the look at `closing`: who closes does it the other way round.
+    # Set the id before reading `closing`; set_offline() writes and reads in the other order.
     driver.mapping_id = driver.entered_id = mapping_id
     if mapping_id in revocable.closing:
         return "offline"
@@ -125,10 +125,10 @@ def _validate_sqlite(dialect: Dialect, pooled: Pooled, mapping_id: str) -> Entry
 
 
 def _begin_and_enter(dialect: Dialect, pooled: Pooled, mapping_id: str) -> str | None:
-    """Send BEGIN and the entry as one message; None where that cannot be done, or failed.
+    """Send BEGIN and the validation in one message; None if that is impossible or failed.
 
-    A second round trip would cost as much as the user's own statement. Whatever is unusual is left
-    to the ordinary way, which also reports errors.
+    A second round trip would cost as much as the user's statement. After None the caller validates
+    in the ordinary way, which also reports errors.
     """
     if dialect.is_async or dialect.driver != "psycopg":
         return None
@@ -144,9 +144,9 @@ def _begin_and_enter(dialect: Dialect, pooled: Pooled, mapping_id: str) -> str |
     return cast("bytes", value).decode()
 
 
-def _enter_before_the_snapshot(dialect: Dialect, pooled: Pooled, mapping_id: str) -> str:
-    # The session lock is held before the transaction's only snapshot is taken, and given back
-    # when the transaction holds the lock itself.
+def _enter_before_snapshot(dialect: Dialect, pooled: Pooled, mapping_id: str) -> str:
+    # The session lock is held before the transaction takes its only snapshot, and released when
+    # the transaction holds the lock itself.
     number = lock_number(mapping_id)
     pooled.rollback()
     with _Autocommit(pooled):
@@ -158,17 +158,17 @@ def _enter_before_the_snapshot(dialect: Dialect, pooled: Pooled, mapping_id: str
         status = _status(dialect, pooled, mapping_id)
         _scalar(dialect, pooled, _UNLOCK_SESSION, number)
     except BaseException:
-        # Because a session lock survives the pool's reset, this session must not go back.
+        # A session lock survives the pool's reset, so the session must not be reused.
         pooled.info[SPOILED] = True
         raise
     return status
 
 
 class _Autocommit:
-    """Statements outside a transaction, on a driver connection that is not in one.
+    """Run statements in autocommit mode on a driver connection without an open transaction.
 
-    After an error the session is given up: it may hold a lock that nobody knows of, and neither
-    that nor the autocommit would be undone by the pool's reset.
+    After an error the session is not reused: it may hold a lock, and the pool's reset would undo
+    neither the lock nor the autocommit mode.
     """
 
     def __init__(self, pooled: Pooled) -> None:
@@ -186,10 +186,10 @@ class _Autocommit:
 
 
 def _is_quiet(dialect: Dialect, pooled: Pooled) -> bool:
-    """Tell whether the server has said nothing since the last answer, such as good-bye."""
+    """Return whether the server has sent nothing since its last answer, such as a close."""
     driver: Any = pooled.driver_connection
     if dialect.driver == "asyncpg":
-        # The event loop has read what the server said, and closed what it ended.
+        # The event loop has already handled a close by the server.
         return not driver.is_closed()
     if dialect.driver != "psycopg":
         return True
@@ -200,13 +200,13 @@ def _is_quiet(dialect: Dialect, pooled: Pooled) -> bool:
     return not poll.poll(0)
 
 
-def _status(dialect: Dialect, pooled: Pooled, mapping_id: str) -> Entry:
+def _status(dialect: Dialect, pooled: Pooled, mapping_id: str) -> Admission:
     found = _scalar(dialect, pooled, _STATUS, mapping_id)
     return "gone" if found is None else found
 
 
 def _scalar(dialect: Dialect, pooled: Pooled, template: str, value: object) -> Any:
-    # Straight on the driver's cursor: SQLAlchemy's own way would cost more than the check.
+    # On the driver's cursor: an execution by SQLAlchemy would cost more than the query.
     cursor = pooled.cursor()
     try:
         cursor.execute(template.format(_PLACEHOLDERS.get(dialect.paramstyle, "%s")), (value,))

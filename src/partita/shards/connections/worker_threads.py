@@ -1,7 +1,7 @@
 """Threads that are kept between fan-outs: starting one costs more than a small query.
 
-Rule: no thread keeps its pool alive. A pool that is closed or collected ends its idle threads, and
-a busy one ends after its work.
+Rule: a thread does not keep its pool alive. When the pool is closed or garbage-collected, idle
+threads end at once and busy ones after their work.
 """
 
 import threading
@@ -9,24 +9,24 @@ import weakref
 from collections.abc import Callable
 
 IDLE_THREADS_MAX = 32
-"""The most threads that wait for work; those beyond end."""
+"""The maximum number of idle threads."""
 _IDLE_NAME = "partita-idle-worker"
 Work = Callable[[], None]
 
 
 class WorkerThreads:
-    """Starts work in an idle thread, or in a new one: work never waits for other work."""
+    """Starts work in an idle thread or in a new one; work is never queued."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # because the collector may end a fan-out anywhere
-        self._idle: list[_Worker] = []
+        self._lock = threading.RLock()  # the garbage collector may end a fan-out anywhere
+        self._idle: list[_WorkerThread] = []
         self._generation = 0
         self.started = 0
-        """How many threads were made."""
+        """The number of threads created so far."""
 
     @property
     def idle(self) -> int:
-        """How many threads wait for work."""
+        """The number of idle threads."""
         return len(self._idle)
 
     def start(self, work: Work, name: str) -> None:
@@ -34,11 +34,11 @@ class WorkerThreads:
             worker = self._idle.pop() if self._idle else None
             if worker is None:
                 self.started += 1
-                worker = _Worker(weakref.ref(self), self._generation)
+                worker = _WorkerThread(weakref.ref(self), self._generation)
         worker.give(work, name)
 
-    def rest(self, worker: "_Worker") -> bool:
-        """Take the worker back; False: it is not needed any more."""
+    def rest(self, worker: "_WorkerThread") -> bool:
+        """Keep the worker for later work; return False if its thread must end."""
         with self._lock:
             if worker.generation != self._generation or len(self._idle) >= IDLE_THREADS_MAX:
                 return False
@@ -46,7 +46,7 @@ class WorkerThreads:
             return True
 
     def close(self) -> None:
-        """End the idle threads and wait for them; the next work starts new ones."""
+        """End the idle threads and wait for them; later work starts new threads."""
         with self._lock:
             idle, self._idle = self._idle, []
             self._generation += 1
@@ -60,8 +60,8 @@ class WorkerThreads:
             worker.give(None, _IDLE_NAME)
 
 
-class _Worker:
-    """One thread, and the work that it was given."""
+class _WorkerThread:
+    """One thread and its current work."""
 
     def __init__(self, pool: "weakref.ref[WorkerThreads]", generation: int) -> None:
         self.generation = generation
@@ -90,7 +90,7 @@ class _Worker:
             if work is None:
                 return
             work()
-            del work  # because it would keep a fan-out alive while the thread is idle
+            del work  # it would keep a fan-out alive while the thread is idle
             self._thread.name = _IDLE_NAME
             pool = self._pool()
             if pool is None or not pool.rest(self):

@@ -1,13 +1,12 @@
-"""Decide whose turn it is to write to an SQLite file.
+"""Queue the writers of an SQLite file, first come, first served.
 
-SQLite admits one writer per file and lets the others poll with growing pauses, so a writer that
-begins again at once can keep all others out. Within a process the writers of a file therefore queue
-here, first come, first served. Between processes, a process that has written for `SLICE_SECONDS`
-leaves the file free for `GAP_SECONDS`, and every waiting process polls twice in such a gap.
+SQLite allows one writer per file and makes the others poll with growing pauses, so that one busy
+writer can starve all others. Therefore the writers of a process queue here. Between processes, a
+process that has written for `SLICE_SECONDS` leaves the file free for `GAP_SECONDS`, and each
+waiting process polls twice in such a gap.
 """
 
 import os
-import re
 import sqlite3
 import threading
 import time
@@ -21,55 +20,37 @@ from partita.clock import SystemClock
 T = TypeVar("T")
 
 SLICE_SECONDS = 0.02
-"""How long the writers of one process may follow each other without a gap."""
+"""How long the writers of one process may write without a gap."""
 GAP_SECONDS = 0.001
-"""How long a process then leaves the file to the writers of other processes."""
+"""How long the process then leaves the file to other processes."""
 POLL_SECONDS = GAP_SECONDS / 2
-"""How often a waiting writer tries again."""
+"""The pause between two attempts of a waiting writer."""
 _SQLITE_BUSY = 5
 CLOCK = SystemClock()
-"""SQLite drivers make the connections, and have no clock to hand on."""
-
-_FIRST_WORD = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*(\w*)", re.DOTALL)
-_CHANGES = re.compile(r"\b(?:INSERT|UPDATE|DELETE|REPLACE)\b", re.IGNORECASE)
-_READING = frozenset(
-    ("SELECT", "VALUES", "PRAGMA", "EXPLAIN", "ATTACH", "DETACH", "COMMIT", "END", "ROLLBACK")
-)
-
-
-def writes(statement: str) -> bool:
-    """Return whether the statement needs the write lock.
-
-    SAVEPOINT counts: a transaction that has one cannot be begun again.
-    """
-    found = _FIRST_WORD.match(statement)
-    word = found[1].upper() if found else ""
-    if word == "WITH":
-        return _CHANGES.search(statement) is not None
-    return word not in _READING
+"""Connections are created by SQLite drivers, which cannot pass a clock."""
 
 
 def is_busy(error: BaseException | None) -> bool:
-    """Return whether SQLite refused a lock; extended codes have the code in their low byte."""
+    """Return whether SQLite refused a lock; the low byte of an extended code is the code."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF == _SQLITE_BUSY
 
 
 class WritingTurns:
-    """The queue of this process's writers of one file."""
+    """The queue of the writers of one file in this process."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # because the collector may call _pass_on anywhere
+        self._lock = threading.RLock()  # the garbage collector may call _pass_on anywhere
         self._holder: weakref.ref[object] | None = None
         self._waiting: deque[tuple[object, threading.Lock]] = deque()
         self._freed_at = self._slice_began_at = CLOCK.monotonic()
 
     @property
     def waiting(self) -> int:
-        """How many writers wait for their turn."""
+        """The number of queued writers."""
         return len(self._waiting)
 
     def take(self, holder: object, seconds: float) -> bool:
-        """Wait for the turn of `holder`; return False if it did not come in time."""
+        """Wait for the turn of `holder`; return False on time-out."""
         with self._lock:
             if self._holder is None:
                 self._holder = self._reference(holder)
@@ -87,7 +68,7 @@ class WritingTurns:
         return True
 
     def give_back(self, holder: object) -> None:
-        """End the turn of `holder`; nothing happens if it has none."""
+        """End the turn of `holder`, if it has one."""
         if self._holder is not None and self._holder() is holder:
             self._pass_on()
 
@@ -100,7 +81,7 @@ class WritingTurns:
             self._slice_began_at = CLOCK.monotonic()
 
     def _reference(self, holder: object) -> "weakref.ref[object]":
-        # A connection that is collected without being closed must not keep the turn.
+        # A connection that is garbage-collected without close() must not keep the turn.
         return weakref.ref(holder, lambda gone: self._pass_on() if self._holder is gone else None)
 
     def _pass_on(self) -> None:
@@ -114,8 +95,8 @@ class WritingTurns:
         woken.release()
 
 
-def patiently(attempt: Callable[[], T], seconds: float) -> T:
-    """Call `attempt` until SQLite gives it the lock, for at most so many seconds."""
+def retry_while_busy(attempt: Callable[[], T], seconds: float) -> T:
+    """Call `attempt` until SQLite grants the lock, for at most `seconds`."""
     end = CLOCK.monotonic() + seconds
     while True:
         try:
@@ -131,7 +112,7 @@ _turns_lock = threading.Lock()
 
 
 def turns_of(file: str) -> WritingTurns:
-    """Return the queue of the file; all connections of the process share it."""
+    """Return the queue of the file, shared by all connections of the process."""
     with _turns_lock:
         found = _turns.get(file)
         if found is None:
@@ -140,7 +121,7 @@ def turns_of(file: str) -> WritingTurns:
 
 
 def _forget_all() -> None:
-    global _turns_lock  # noqa: PLW0603 - a thread that the child does not have may have held it
+    global _turns_lock  # noqa: PLW0603 - it may be held by a thread of the parent
     _turns_lock = threading.Lock()
     _turns.clear()
 

@@ -1,7 +1,7 @@
-"""One statement on many shards: rows stream in while slower shards still work.
+"""Run one statement on many shards; rows arrive while slower shards are still working.
 
-`fan_out` is a method of every shard map; `afan_out` is its async twin. What is asked of which
-shards is decided in fan_out_plan, who is where in gathering, the threads are in fan_out_threads.
+`fan_out` is a method of shard maps, `afan_out` (tasks.py) its async variant. plan.py chooses the
+shards, run_state.py decides, gathering.py collects the rows, threads.py reads the shards.
 """
 
 from typing import Any, Self, Unpack
@@ -25,19 +25,19 @@ from partita.shards.keys.mapping import Shard
 def fan_out(
     shard_map: FannedMap, statement: Executable, **options: Unpack[FanOutOptions]
 ) -> "FanOutResult":
-    """Run a SELECT on all shards (or those of `shards=`, `keys=`) and return their rows.
+    """Run a SELECT on all shards (or those of `shards=` or `keys=`) and return their rows.
 
-    `policy="complete"`: the first failure cancels the rest and is raised while iterating, as
-    an ExceptionGroup of ShardError. `"partial"`: failed shards are in `errors`; only when all
-    fail is the group raised. Without `order_by=` rows come as shards deliver them. Entities
-    (`select(Blog)`) come detached, with the shard's location as identity token: load what you
-    need of their relationships in the statement.
+    `policy="complete"`: the first failure cancels the other shards and is raised by the iteration,
+    as an ExceptionGroup of ShardError. `"partial"`: failed shards are in `errors`; the group is
+    raised only if all fail. Without `order_by=` rows come in the order in which shards deliver
+    them. Entities (`select(Blog)`) are detached and have the location of the shard as identity
+    token: load the relationships that you need in the statement.
     """
     return FanOutResult(shard_map, statement, options)
 
 
 class FanOutResult:
-    """The rows of all shards; iterate it once, and close it (or use `with`) when you stop early."""
+    """The rows of all shards; iterate once, and close it (or use `with`) if you stop early."""
 
     def __init__(self, shard_map: FannedMap, statement: Executable, options: FanOutOptions) -> None:
         self._asked = (shard_map, statement, options)
@@ -48,7 +48,7 @@ class FanOutResult:
 
     @property
     def errors(self) -> dict[Shard, ShardError]:
-        """The shards that failed, so far or at the end."""
+        """The shards that have failed so far."""
         return dict(self._run.gathering.errors)
 
     def raise_if_incomplete(self) -> None:
@@ -57,7 +57,7 @@ class FanOutResult:
             raise self._run.gathering.group()
 
     def all(self) -> list[AnyRow]:
-        """Return the rows that are left."""
+        """Return the remaining rows."""
         self._run.is_patient = self._run.plan.limit is None
         return list(self)
 
@@ -68,7 +68,7 @@ class FanOutResult:
         return None if row is None else row[0]
 
     def close(self) -> None:
-        """Cancel what still runs and end the threads; more than once does no harm."""
+        """Cancel what is still running and end the threads; further calls do nothing."""
         self._is_over = True
         self._rows = iter(list[AnyRow]())
         self._run.close()
@@ -107,7 +107,7 @@ class FanOutResult:
                 self._run.is_patient = is_patient
                 continue
             except BaseException:
-                # KeyboardInterrupt too: nothing may go on running behind the caller's back.
+                # Including KeyboardInterrupt: nothing may continue in the background.
                 self.close()
                 raise
             if not rows:

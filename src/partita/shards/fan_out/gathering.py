@@ -1,7 +1,7 @@
-"""The state of one fan-out: which shards were asked, which failed, which rows may be given out.
+"""The rows and outcomes of one fan-out: which shards failed, and which rows can be returned.
 
-No thread, no loop, no clock: the sync and the async driver report here and take rows from here.
-Rule: a shard is settled once, as succeeded, failed or cancelled; what it reports later is dropped.
+It has no threads, no event loop, no clock. Rule: a shard is settled once, as succeeded, failed or
+cancelled; later reports of the shard are ignored.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,14 +16,14 @@ from partita.shards.fan_out.shard_statement import OrderBy, ShardStatement, orde
 from partita.shards.keys.mapping import Shard
 
 BUFFERED_ROWS = 2 * BATCH_ROWS
-"""A shard that is this far ahead of the reader waits."""
+"""A shard that is this many rows ahead of the caller waits."""
 
 Policy = Literal["complete", "partial"]
 EventKind = Literal["began", "succeeded", "failed", "cancelled"]
 
 
 class FanOutEvent(msgspec.Struct, frozen=True):
-    """What happened to one shard of a fan-out."""
+    """An event of one shard of a fan-out."""
 
     kind: EventKind
     shard: Shard
@@ -65,10 +65,10 @@ class Gathering:
             else UnionAll(len(self.shards))
         )
 
-    # --- what drivers report ----------------------------------------------------------------------
+    # --- reports of a shard -----------------------------------------------------------------------
 
     def answer(self, index: int, shape: Shape) -> None:
-        """Take the columns of a shard's answer; SchemaMismatchError if they differ from others."""
+        """Take the columns of an answer; SchemaMismatchError if other shards have other columns."""
         if self._shape is None:
             self._shape = (shape, self.shards[index])
             self._begin_fold(shape)
@@ -77,13 +77,13 @@ class Gathering:
         if not shape.fits(expected):
             raise SchemaMismatchError(
                 "ShardColumnsDiffer",
-                "The shard answers with other columns than the first shard that answered.",
+                "The columns of the shard differ from those of the first shard that answered.",
                 facts={
                     "columns": _described(shape),
                     "expected": _described(expected),
                     "expected_by": first.location.text,
                 },
-                hint="Bring the shards to one schema: fleet.check_drift() shows the differences.",
+                hint="Upgrade the shards to one schema: fleet.check_drift() lists the differences.",
             )
 
     def _begin_fold(self, shape: Shape) -> None:
@@ -94,7 +94,7 @@ class Gathering:
             if self._order_by is not None:
                 order_of_names(shape.names, self._order_by)
         except UsageError as error:
-            # Only an answer has the names of all columns; the question was wrong, not the shard.
+            # Only an answer has the names of all columns. The option is wrong, not the shard.
             self._refusal = error
 
     def offer(self, index: int, rows: Sequence[AnyRow]) -> None:
@@ -102,7 +102,7 @@ class Gathering:
             self._merge.offer(index, rows)
 
     def succeed(self, index: int) -> bool:
-        """Settle the shard; say whether it was open until now."""
+        """Settle the shard; return False if it was settled before."""
         return self._settle(index)
 
     def cancel(self, index: int) -> bool:
@@ -121,20 +121,17 @@ class Gathering:
         self._merge.end(index)
         return True
 
-    # --- what drivers ask -------------------------------------------------------------------------
+    # --- rows for the caller ----------------------------------------------------------------------
 
     @property
     def unsettled(self) -> list[int]:
         return sorted(self._unsettled)
 
-    def is_open(self, index: int) -> bool:
-        return index in self._unsettled
-
     def has_room(self, index: int) -> bool:
         return self._merge.held(index) < BUFFERED_ROWS
 
     def take(self) -> list[AnyRow]:
-        """Return rows that may be given out now."""
+        """Return rows that can be returned to the caller now."""
         if self._reduce is not None:
             return self._take_reduced()
         wanted = BATCH_ROWS if self._left is None else min(self._left, BATCH_ROWS)
@@ -145,12 +142,12 @@ class Gathering:
 
     @property
     def is_over(self) -> bool:
-        """No row can follow: the limit is reached, or all shards are settled; take() first."""
+        """Whether, after take(), there are no more rows: limit reached or all shards settled."""
         return self._left == 0 or not self._unsettled
 
     @property
     def has_failed(self) -> bool:
-        """What is to be raised is known, whatever the other shards may still deliver."""
+        """Whether the fan-out has failed, whatever the other shards deliver."""
         is_broken = self._policy == "complete" and bool(self.errors)
         return is_broken or self._refusal is not None
 
@@ -159,7 +156,7 @@ class Gathering:
         return len(self.errors) == len(self.shards)
 
     def failure(self) -> Exception:
-        """Return the errors of exactly the shards that failed."""
+        """Return the error to raise, with the errors of all shards that failed."""
         return self._refusal if self._refusal is not None else self.group()
 
     def group(self) -> ExceptionGroup[ShardError]:
@@ -197,14 +194,14 @@ def _described(shape: Shape) -> Any:
 
 
 def failed(shard: Shard, cause: BaseException) -> ShardError:
-    """Return the error of a shard; what the driver said is its cause, never part of its text."""
+    """Return the error of a shard; the message of the driver is only in its cause."""
     hint = cause.hint if isinstance(cause, PartitaError) and cause.hint else ""
     said = cause.message if isinstance(cause, PartitaError) else type(cause).__name__
     error = ShardError(
         "ShardFailed",
         f"The shard failed: {said}",
         facts={"shard": shard.location.text},
-        hint=hint or "See its cause; policy='partial' gives the rows of the other shards.",
+        hint=hint or "See its cause; policy='partial' returns the rows of the other shards.",
     )
     error.shard, error.cause, error.__cause__ = shard, cause, cause
     return error
@@ -217,14 +214,14 @@ def timed_out(shard: Shard, seconds: float, limit: str) -> ShardError:
         "ShardTimedOut",
         f"The shard did not answer in time; its statement was cancelled ({cause}).",
         facts={"shard": shard.location.text, limit: seconds},
-        hint=f"Look at its load, or give it more time: {limit}=.",
+        hint=f"Check the load of the shard, or raise {limit}=.",
     )
     error.shard, error.cause, error.__cause__ = shard, cause, cause
     return error
 
 
 def as_shard_error(shard: Shard, error: Exception, shard_timeout: float) -> ShardError:
-    """Return the error of a shard for whatever ended its reader."""
+    """Return the error of a shard for the exception that ended its reader."""
     if isinstance(error, TimeoutError):
         return timed_out(shard, shard_timeout, "shard_timeout")
     return failed(shard, error)

@@ -1,7 +1,7 @@
-"""Rows of many shards become one stream: as they come, in one order, or folded into few.
+"""Combine the rows of many shards: as they arrive, in order, or reduced to one row per group.
 
-Pure: rows are offered, rows are taken, nobody waits here. Rule: a row is given out only when no
-shard can still deliver one that belongs before it.
+Pure: rows are offered and taken, without waiting. Rule: an ordered merge returns a row only when no
+shard can still deliver a row that precedes it.
 """
 
 import heapq
@@ -18,7 +18,7 @@ from partita.errors import InvalidRequestError, LimitExceededError, SchemaMismat
 ReduceKind = Literal["count", "sum", "min", "max"]
 REDUCE_KINDS: tuple[ReduceKind, ...] = ("count", "sum", "min", "max")
 REDUCED_GROUPS_MAX = 1_000_000
-"""Groups that a reduction may hold in memory."""
+"""The maximum number of groups that a reduction holds in memory."""
 
 AnyRow = TypeVar("AnyRow", bound=Sequence[Any])
 SortKey = Callable[[Sequence[Any]], tuple[Any, ...]]
@@ -28,7 +28,7 @@ SortKey = Callable[[Sequence[Any]], tuple[Any, ...]]
 
 
 class Ordering(msgspec.Struct, frozen=True):
-    """One column of an order: where it stands in the row, and which end comes first."""
+    """One column of an order: its position in the row, and its direction."""
 
     position: int
     descending: bool = False
@@ -36,7 +36,7 @@ class Ordering(msgspec.Struct, frozen=True):
 
 
 def sort_key(orderings: Sequence[Ordering]) -> SortKey:
-    """Return what compares rows as the shards do: NaN above all numbers, text by code point."""
+    """Return a sort key that orders rows as shards do: NaN above numbers, text by code point."""
     parts = [(each.position, each.descending, each.nulls_last) for each in orderings]
 
     def key(row: Sequence[Any]) -> tuple[Any, ...]:
@@ -56,7 +56,7 @@ def _part(value: Any, *, descending: bool, nulls_last: bool) -> tuple[Any, ...]:
 
 
 def _comparable(value: Any) -> tuple[int, Any]:
-    # SQLite keeps any class of value in any column: numbers, then text, then bytes.
+    # A column of SQLite can hold all classes of values: numbers sort before text before bytes.
     if isinstance(value, str):
         return 2, value
     if isinstance(value, bytes):
@@ -86,27 +86,27 @@ class _Descending:
 
 
 class Merge(Protocol[AnyRow]):
-    """Where the rows of all shards meet."""
+    """Combines the rows of all shards."""
 
     def offer(self, stream: int, rows: Sequence[AnyRow]) -> None:
-        """Take rows that a stream delivered."""
+        """Add rows of a stream."""
         ...
 
     def end(self, stream: int) -> None:
-        """Note that a stream delivers nothing more, for whatever reason."""
+        """Record that a stream delivers no more rows."""
         ...
 
     def take(self, rows_max: int) -> list[AnyRow]:
-        """Return rows that may be given out now; none: some stream must deliver first."""
+        """Return rows that can be returned now; empty if a stream must deliver first."""
         ...
 
     def held(self, stream: int) -> int:
-        """Return how many rows of the stream wait here."""
+        """Return how many rows of the stream are buffered."""
         ...
 
 
 class UnionAll(Merge[AnyRow]):
-    """Rows as the shards deliver them."""
+    """Rows in the order in which the shards deliver them."""
 
     def __init__(self, streams: int) -> None:
         self._batches: deque[tuple[int, Sequence[AnyRow]]] = deque()
@@ -118,7 +118,7 @@ class UnionAll(Merge[AnyRow]):
             self._held[stream] += len(rows)
 
     def end(self, stream: int) -> None:
-        """What it delivered already is still given out."""
+        """Do nothing: rows that were delivered are still returned."""
 
     def take(self, rows_max: int) -> list[AnyRow]:
         taken: list[AnyRow] = []
@@ -136,7 +136,7 @@ class UnionAll(Merge[AnyRow]):
 
 
 class OrderedMerge(Merge[AnyRow]):
-    """Ordered streams become one ordered stream; equal rows come in the order of the streams."""
+    """Merges ordered streams into one; equal rows come in the order of the streams."""
 
     def __init__(self, streams: int, key: SortKey) -> None:
         self._key = key
@@ -176,8 +176,8 @@ class OrderedMerge(Merge[AnyRow]):
         except TypeError as error:
             raise SchemaMismatchError(
                 "OrderNotComparable",
-                "Shards deliver values in a column of the order that cannot be compared.",
-                hint="Compare the schemas of the shards: fleet.check_drift().",
+                "The values of an order_by= column cannot be compared between shards.",
+                hint="Compare the schemas of the shards with fleet.check_drift().",
             ) from error
 
 
@@ -185,18 +185,18 @@ class OrderedMerge(Merge[AnyRow]):
 
 
 class Reduce(msgspec.Struct, frozen=True):
-    """How the answers of the shards become one: columns to fold; all other columns are groups.
+    """How the answers of the shards are combined: columns to reduce; all others form groups.
 
-    A count and a sum of the whole are the sums over the shards, a minimum is the minimum of the
-    minima. Nulls are passed over. An average is no such thing: ask for sum and count.
+    Counts and sums are added over the shards; the minimum is that of the minima. Nulls are
+    ignored. An average cannot be reduced: select sum and count.
     """
 
     columns: tuple[tuple[str, ReduceKind], ...]
-    """Names of result columns with their kind; "" stands for the only column."""
+    """Names of result columns with their kind; "" is the only column."""
 
     @classmethod
     def count(cls, *names: str) -> "Reduce":
-        """Add up columns that count rows of a shard."""
+        """Add up columns that hold counts."""
         return cls._of("count", names)
 
     @classmethod
@@ -212,7 +212,7 @@ class Reduce(msgspec.Struct, frozen=True):
         return cls._of("max", names)
 
     def __and__(self, other: "Reduce") -> "Reduce":
-        """Fold the columns of both: `Reduce.count("posts") & Reduce.max("newest")`."""
+        """Reduce the columns of both: `Reduce.count("posts") & Reduce.max("newest")`."""
         return Reduce(self.columns + other.columns)
 
     @classmethod
@@ -224,7 +224,7 @@ ReduceOption = Reduce | ReduceKind | Mapping[str, ReduceKind]
 
 
 def as_reduce(given: ReduceOption) -> Reduce:
-    """Read `reduce=`: a Reduce, a kind for the only column, or kinds by column name."""
+    """Parse `reduce=`: a Reduce, a kind for the only column, or kinds by column name."""
     if isinstance(given, Reduce):
         return given
     kinds = dict(given) if isinstance(given, Mapping) else {"": given}
@@ -232,14 +232,14 @@ def as_reduce(given: ReduceOption) -> Reduce:
     if unknown or not kinds:
         raise InvalidRequestError(
             "ReduceUnknown",
-            f"{unknown[0] if unknown else 'Nothing'!r} is no way to join the shards' answers.",
-            hint=f"Choose of {', '.join(REDUCE_KINDS)}; for an average ask for sum and count.",
+            f"reduce= has the unknown kind {unknown[0]!r}." if unknown else "reduce= is empty.",
+            hint=f"Use {', '.join(REDUCE_KINDS)}; for an average select sum and count.",
         )
     return Reduce(tuple(kinds.items()))
 
 
 class Fold:
-    """A reduction under way: one entry a group, in the order in which the groups came."""
+    """A reduction in progress: one row per group, in the order of arrival."""
 
     def __init__(self, names: Sequence[str], reduce: Reduce) -> None:
         self._kinds = _kinds_by_position(names, reduce)
@@ -258,7 +258,7 @@ class Fold:
                 known[place] = _joined(kind, known[place], row[place])
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        """Return the folded rows; without groups exactly one, even when no shard had any row."""
+        """Yield the reduced rows; without groups exactly one, even if no shard had rows."""
         if not self._rows and not self._group:
             yield tuple(_of_nothing(self._kinds[place]) for place in range(self._width))
         for row in self._rows.values():
@@ -270,7 +270,7 @@ class Fold:
                 "TooManyGroups",
                 f"The reduction has more than {REDUCED_GROUPS_MAX} groups.",
                 facts={"groups_max": REDUCED_GROUPS_MAX},
-                hint="Order the rows by the group with order_by= and fold them as they come.",
+                hint="Order the rows by group with order_by= and reduce them yourself.",
             )
         self._rows[group] = [
             _of_nothing(self._kinds[place]) if value is None and place in self._kinds else value
@@ -286,7 +286,7 @@ def _kinds_by_position(names: Sequence[str], reduce: Reduce) -> dict[int, Reduce
                 "ReduceColumnUnknown",
                 f"The statement has no column {name!r} to reduce."
                 if name
-                else "The statement has several columns: say which to reduce.",
+                else "The statement has several columns, and reduce= does not name one.",
                 facts={"columns": tuple(names)},
                 hint='Name a column of the result: reduce=Reduce.sum("total").',
             )

@@ -1,35 +1,26 @@
-"""Which rows of a shard belong to it: those whose sharding keys lie in its own mappings.
+"""Restrict a statement to the rows that a shard owns: those whose keys are in its mappings.
 
-While a shardlet moves, its rows lie on two shards; a consistent fan-out counts them where the
-local catalog says they belong. Rule: a sharded table is hidden behind a common table expression
-of its own name, so that the caller's statement, whatever its shape, sees owned rows only.
+While a shardlet moves, its rows are on two shards; a consistent fan-out counts them on the shard
+that owns them by its local catalog. Rule: a sharded table is replaced by a common table expression
+of the same name, so that any statement sees owned rows only.
 """
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from datetime import UTC, datetime
 from typing import Any, cast
-from uuid import UUID
 
 import msgspec
 from sqlalchemy import (
     CTE,
-    BigInteger,
     ColumnElement,
     Connection,
-    Date,
-    DateTime,
     Integer,
-    Interval,
-    LargeBinary,
     MetaData,
-    Numeric,
     SelectBase,
     String,
     TableClause,
     TextualSelect,
-    Uuid,
     and_,
     collate,
     column,
@@ -47,45 +38,33 @@ from sqlalchemy.types import TypeEngine
 from partita.errors import LimitExceededError, NotSupportedError
 from partita.shards.fan_out.shard_statement import CODE_POINT_COLLATIONS
 from partita.shards.keys.ranges import KeyRange, Range
-from partita.shards.keys.schema import ShardedTable
+from partita.shards.keys.schema import COLUMN_TYPES, ShardedTable
 from partita.shards.keys.shard_key import KeyType
 
 OWNED_RANGES_MAX = 200
-"""Ranges that are written into the statement; with more of them keys are looked at one by one."""
+"""The maximum number of ranges in a statement; with more, each key is checked in Python."""
 FOREIGN_KEYS_MAX = 20_000
-"""Keys that may lie on a shard without belonging to it: databases limit parameters."""
+"""The maximum number of keys on a shard that it does not own: parameters are limited."""
 
 _ORDERED_TYPES = frozenset({"int", "str", "bytes", "uuid", "date"})
-"""Keys that every database orders as their encoding does."""
-
-_TYPES: dict[type, TypeEngine[Any]] = {
-    int: BigInteger(),
-    str: String(),
-    bytes: LargeBinary(),
-    UUID: Uuid(),
-    date: Date(),
-    datetime: DateTime(timezone=True),
-    timedelta: Interval(),
-    Decimal: Numeric(),
-}
-"""How keys are stored where only the catalog's description of the schema is at hand."""
+"""Key types that every database orders as their encoding does."""
 
 
 class OwnedRows(msgspec.Struct, frozen=True):
-    """The rows that one shard owns, as a change of the statement."""
+    """The rows that one shard owns."""
 
     tables: tuple[ShardedTable, ...]
     key_type: KeyType
     key_ranges: tuple[KeyRange, ...]
     """In order."""
     ranges: tuple[Range, ...]
-    """The same as values; empty where keys are hashed: the ranges are of buckets then."""
+    """The same as values; empty for hash maps, whose ranges are of buckets."""
     position_of: Callable[[Any], bytes]
-    """Where a sharding key lies among the key ranges."""
+    """Encodes a sharding key as the key ranges are encoded."""
     metadata: MetaData | None = None
 
     def restrict(self, statement: SelectBase, connection: Connection) -> SelectBase:
-        """Return the statement over owned rows; may look for foreign keys in the transaction."""
+        """Return the statement over owned rows; may read the keys of the shard first."""
         _check(statement)
         written = str(statement.compile(dialect=connection.dialect)).lower()
         quote = connection.dialect.identifier_preparer.quote_identifier
@@ -99,7 +78,7 @@ class OwnedRows(msgspec.Struct, frozen=True):
                 "ConsistentSchema",
                 "A consistent fan-out cannot read a table that is named with its schema.",
                 facts={"table": sharded.name},
-                hint="Set the search_path of the connections and leave the schema out.",
+                hint="Set the search_path of the connections and omit the schema.",
             )
         source = self._source(sharded, connection.dialect.name)
         predicate = self._predicate(source, sharded, connection)
@@ -107,11 +86,11 @@ class OwnedRows(msgspec.Struct, frozen=True):
             return
         everything: ColumnElement[Any] = literal_column("*")
         rows = select(everything).select_from(source).where(predicate)
-        # Not materialized: the caller's conditions and indexes go through.
+        # Not materialized, so that the caller's conditions use the indexes of the table.
         yield rows.cte(sharded.table).prefix_with("NOT MATERIALIZED")
 
     def _source(self, sharded: ShardedTable, dialect: str) -> TableClause:
-        # SQLite reads the bare name as the expression itself; "main" is the table's own schema.
+        # SQLite takes the bare name for the expression itself; "main" names the table.
         schema = "main" if dialect == "sqlite" else None
         known = self.metadata.tables.get(sharded.name) if self.metadata is not None else None
         declared = {} if known is None else {each.name: each.type for each in known.columns}
@@ -166,7 +145,7 @@ class OwnedRows(msgspec.Struct, frozen=True):
 
 
 def _with_first(statement: SelectBase, shadows: list[CTE]) -> SelectBase:
-    # PostgreSQL lets an expression see only those before it, so the caller's own come after.
+    # In PostgreSQL an expression sees only earlier ones, so those of the caller come last.
     own = statement._independent_ctes  # noqa: SLF001 - SQLAlchemy has no public way to ask for it
     changed: Any = statement.add_cte(*shadows)
     for name in ("_independent_ctes", "_independent_ctes_opts"):
@@ -176,9 +155,9 @@ def _with_first(statement: SelectBase, shadows: list[CTE]) -> SelectBase:
 
 
 def _compared_type(declared: TypeEngine[Any] | None, part: type) -> TypeEngine[Any]:
-    # A bound of the map may be greater than what an INTEGER column holds.
+    # A bound of the map may exceed the maximum of an INTEGER column.
     if declared is None or isinstance(declared, Integer):
-        return _TYPES[part]
+        return COLUMN_TYPES[part]
     return declared
 
 
@@ -189,8 +168,8 @@ def _check(statement: SelectBase) -> None:
     if recursive or isinstance(statement, TextualSelect):
         raise NotSupportedError(
             "ConsistentStatement",
-            "A consistent fan-out takes neither text nor recursive common table expressions.",
-            hint="Write the statement with select(), or leave out consistent=True.",
+            "A consistent fan-out accepts neither text nor recursive common table expressions.",
+            hint="Write the statement with select(), or omit consistent=True.",
         )
 
 
@@ -206,7 +185,7 @@ def _within(key: ColumnElement[Any], owned: Range, dialect: str) -> ColumnElemen
 
 
 def _aware(part: Any) -> Any:
-    # SQLite keeps no zone; what it was given was UTC.
+    # SQLite stores no time zone; stored values are UTC.
     if isinstance(part, datetime) and part.tzinfo is None:
         return part.replace(tzinfo=UTC)
     return part
@@ -215,7 +194,7 @@ def _aware(part: Any) -> Any:
 def _too_many(name: str) -> LimitExceededError:
     return LimitExceededError(
         "TooManyForeignKeys",
-        f"More than {FOREIGN_KEYS_MAX} keys lie on the shard and belong to another one.",
+        f"The shard has more than {FOREIGN_KEYS_MAX} keys that belong to another shard.",
         facts={"table": name, "foreign_keys_max": FOREIGN_KEYS_MAX},
-        hint="Wait until the move has deleted what it left behind.",
+        hint="Wait until the move has deleted the rows on its source.",
     )

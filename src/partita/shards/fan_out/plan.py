@@ -1,6 +1,6 @@
-"""What is asked of which shards: the options of a fan-out, checked, and the map they speak of.
+"""Check the options of a fan-out and find its shards, for `fan_out` and `afan_out`.
 
-Shared by `fan_out` and `afan_out`. Reads the catalog, never a shard.
+This reads the global catalog, but no shard.
 """
 
 from bisect import bisect_right
@@ -14,12 +14,12 @@ from sqlalchemy import URL, Executable
 from partita.clock import SystemClock
 from partita.errors import (
     InvalidRequestError,
-    MappingNotFoundError,
     OperationPendingError,
     ShardNotFoundError,
     StaleMappingError,
     UnknownOptionError,
 )
+from partita.shards.catalog import global_catalog
 from partita.shards.connections.engines import Engines
 from partita.shards.fan_out.gathering import Gathering, OnEvent, Policy
 from partita.shards.fan_out.merging import Reduce, ReduceOption, as_reduce
@@ -31,20 +31,16 @@ from partita.shards.keys.schema import ShardedSchema
 from partita.shards.keys.shard_key import KeyType
 from partita.ticks import Clock
 
-OPEN_TRIES_MAX = 3
-"""Connections of the pool that may turn out dead before a shard counts as failed."""
-VIEW_PAUSE_SECONDS, VIEW_PAUSE_SECONDS_MAX = 0.005, 0.2
-"""Between looks at a map that is being changed."""
 REPLANS_MAX = 10
 TIMEOUT_SECONDS = 300.0
 SHARD_TIMEOUT_SECONDS = 30.0
 WORKERS = 16
 KEYS_ASKED_SINGLY_MAX = 16
-"""Up to here each key is one indexed read of the catalog; beyond, all mappings are read at once."""
+"""With more keys, all mappings are read at once instead of one per key."""
 
 
 class FannedMap(Protocol):
-    """What a fan-out needs of a shard map."""
+    """The part of a shard map that a fan-out uses."""
 
     id: str
     name: str
@@ -69,14 +65,14 @@ class FanOutOptions(TypedDict, total=False):
     """The options of `fan_out` and `afan_out`."""
 
     shards: Iterable[Shard | Location | URL | str] | None
-    """Only these."""
+    """Only these shards."""
     keys: Iterable[Any] | None
-    """Only the shards of these keys; an expanding parameter "keys" receives each shard's own."""
+    """Only the shards of these keys; an expanding parameter "keys" gets the keys of each shard."""
     policy: Policy
     timeout: float | None
-    """Seconds that the caller may wait altogether; its own work on the rows does not count."""
+    """Seconds that the caller may wait in total, without its own work on the rows."""
     shard_timeout: float | None
-    """Seconds that one shard may work altogether; waiting for a slow reader does not count."""
+    """Seconds that one shard may work in total, without waiting for a slow caller."""
     workers: int
     shard_column: str | None
     order_by: OrderBy | Sequence[OrderBy] | None
@@ -95,7 +91,7 @@ class FanOutPlan(msgspec.Struct, frozen=True):
     shards: tuple[Shard, ...]
     keys: dict[Shard, list[Any]] | None
     are_all: bool
-    """Whether every shard of the map was meant."""
+    """Whether the fan-out goes to all shards of the map."""
     policy: Policy
     timeout: float
     shard_timeout: float
@@ -123,17 +119,17 @@ class FanOutPlan(msgspec.Struct, frozen=True):
 
     @property
     def is_single(self) -> bool:
-        """Whether each shard is asked by one SELECT, which has a snapshot of its own."""
+        """Whether each shard executes a single SELECT, which has a snapshot of its own."""
         return self.view is None and self.statement.is_single
 
     @property
     def opens_all(self) -> bool:
-        """Whether no row can be given out before every shard has answered."""
+        """Whether no row can be returned before every shard has answered."""
         return bool(self.statement.orderings) or self.view is not None
 
 
 def fan_out_plan(shard_map: FannedMap, statement: Executable, options: FanOutOptions) -> FanOutPlan:
-    """Check the options and find the shards; typed errors before anything is asked."""
+    """Check the options and find the shards, before any shard is read."""
     reduce, prepared = check_statement(statement, options)
     shards, keys = _shards_of(shard_map, options)
     return FanOutPlan(
@@ -158,13 +154,13 @@ def fan_out_plan(shard_map: FannedMap, statement: Executable, options: FanOutOpt
 def check_statement(
     statement: Executable, options: FanOutOptions
 ) -> tuple[Reduce | None, ShardStatement]:
-    """Check what can be checked without the catalog."""
+    """Check the statement and the options without reading the catalog."""
     _check_options(options)
     given = options.get("reduce")
     reduce = None if given is None else as_reduce(given)
     prepared = shard_statement(
         statement,
-        # What is reduced is ordered and cut afterwards.
+        # Reduced rows are ordered and limited afterwards.
         order_by=options.get("order_by") if reduce is None else None,
         limit=options.get("limit") if reduce is None else None,
         shard_column=options.get("shard_column"),
@@ -173,20 +169,20 @@ def check_statement(
 
 
 class ConsistentView:
-    """One state of the map that the snapshots of all shards agree with.
+    """A state of the map with which the snapshots of all shards agree.
 
-    Each shard's snapshot holds its local catalog and its rows of one moment. A mapping has a new
-    id after every change, so shards whose local ids are those of one reading of the global
-    catalog own disjoint ranges: each row lies in the range of one shard, and is counted there.
+    The snapshot of a shard holds its local catalog and its rows at one time. A mapping gets a new
+    id at every change, so shards whose local ids match one read of the global catalog own disjoint
+    ranges: each row belongs to exactly one shard, and is counted there.
     """
 
     def __init__(self, shard_map: FannedMap) -> None:
         if shard_map.schema is None:
             raise InvalidRequestError(
                 "SchemaUnknown",
-                "A consistent fan-out must know the sharding columns, and the map has no schema.",
+                "A consistent fan-out needs the sharding columns, but the map has no schema.",
                 facts={"map": shard_map.name},
-                hint="Give the map a ShardedSchema: schema= when it is created.",
+                hint="Pass schema= when the map is created, or call set_schema().",
             )
         self.shard_map = shard_map
         self._tables = tuple(shard_map.schema.sharded_tables())
@@ -194,7 +190,7 @@ class ConsistentView:
         self._mappings: dict[Shard, list[Mapping]] = {}
 
     def load(self, plan: FanOutPlan) -> bool:
-        """Read the global catalog; say whether the plan asks the right shards still."""
+        """Read the global catalog; return whether the plan still has the right shards."""
         mappings = self.shard_map.mappings()
         self._mappings = {}
         for mapping in mappings:
@@ -230,8 +226,8 @@ def _shards_of(
     if given is not None and keys is not None:
         raise InvalidRequestError(
             "ShardsAndKeys",
-            "A fan-out goes to given shards or to the shards of given keys.",
-            hint="Give shards= or keys=, not both.",
+            "shards= and keys= cannot be combined.",
+            hint="Pass shards= or keys=, not both.",
         )
     grouped = None if keys is None else _group_stored(shard_map, list(keys))
     if grouped is not None:
@@ -246,9 +242,9 @@ def _shards_of(
     if not shards:
         raise ShardNotFoundError(
             "NoShards",
-            "There is no shard to ask.",
+            "The fan-out has no shards.",
             facts={"map": shard_map.name},
-            hint="Add shards with fleet.add_shard(), or name at least one shard or key.",
+            hint="Add shards with fleet.add_shard(), or pass at least one shard or key.",
         )
     return shards, grouped
 
@@ -258,7 +254,7 @@ def _shard(shard_map: FannedMap, given: Shard | Location | URL | str) -> Shard:
 
 
 def _group_stored(shard_map: FannedMap, keys: list[Any]) -> dict[Shard, list[Any]]:
-    # From the catalog, not the cache: a fan-out is not validated and would miss rows silently.
+    # Not from the cache: a fan-out is not validated, and a stale mapping would miss rows.
     if len(keys) > KEYS_ASKED_SINGLY_MAX:
         return _group(shard_map, keys, shard_map.mappings())
     grouped: dict[Shard, list[Any]] = {}
@@ -277,12 +273,7 @@ def _group(
         encoded = shard_map.encode_key(key)
         place = bisect_right(lows, encoded) - 1
         if place < 0 or not ordered[place].key_range.contains(encoded):
-            raise MappingNotFoundError(
-                "MappingNotFound",
-                "No mapping holds this key.",
-                facts={"map": shard_map.name, "key": key},
-                hint="Map it with create_mapping() first.",
-            )
+            raise global_catalog.key_not_mapped(shard_map.name, key)
         grouped.setdefault(ordered[place].shard, []).append(key)
     return grouped
 
@@ -297,10 +288,10 @@ def _check_options(options: FanOutOptions) -> None:
             raise _unknown(name)
     policy = options.get("policy", "complete")
     if policy not in ("complete", "partial"):
-        raise _invalid("policy", "must be complete or partial")
+        raise _invalid("policy", 'must be "complete" or "partial"')
     for name in ("shards", "keys"):
         if isinstance(options.get(name), str | bytes):
-            raise _invalid(name, "must be a list: one of them is [one]")
+            raise _invalid(name, "must be a list, even for one element")
     workers: object = options.get("workers", WORKERS)
     limit: object = options.get("limit")
     if not isinstance(workers, int) or workers < 1:
@@ -308,12 +299,14 @@ def _check_options(options: FanOutOptions) -> None:
     if limit is not None and (not isinstance(limit, int) or limit < 0):
         raise _invalid("limit", "must be a whole number, and not negative")
     if _seconds(options.get("timeout")) <= 0 or _seconds(options.get("shard_timeout")) <= 0:
-        raise _invalid("timeout", "and shard_timeout must be above zero, or None")
+        raise _invalid("timeout", "and shard_timeout must be greater than zero, or None")
 
 
 def _invalid(name: str, rule: str) -> InvalidRequestError:
     return InvalidRequestError(
-        "InvalidFanOutOption", f"{name} {rule}.", hint="See the options of fan_out()."
+        "InvalidFanOutOption",
+        f"{name} {rule}.",
+        hint="See the options of fan_out() in its documentation.",
     )
 
 
@@ -321,7 +314,7 @@ def _unknown(name: str) -> UnknownOptionError:
     known = sorted(FanOutOptions.__annotations__)
     hint = f"Use one of {', '.join(known)}."
     if name in {"params", "parameters"}:
-        hint = "Bind values to the statement itself: statement.params(name=value)."
+        hint = "Bind the values to the statement: statement.params(name=value)."
     elif close := get_close_matches(name, known, 1):
         hint = f"Write {close[0]}=."
     return UnknownOptionError(
@@ -333,24 +326,24 @@ def _unknown(name: str) -> UnknownOptionError:
 
 
 class ReplanError(Exception):
-    """The map changed: other shards must be asked than were planned. Never leaves the package."""
+    """The map has changed, and the plan must be made again. Never leaves the package."""
 
 
 def map_changing(shard_map: FannedMap) -> OperationPendingError:
-    """Return the cause where the catalogs did not agree within the time limit."""
+    """Return the error if the catalogs did not agree within the time-out."""
     return OperationPendingError(
         "MapChanging",
-        "The local catalog did not come to agree with the global catalog.",
+        "The local catalog and the global catalog did not agree in time.",
         facts={"map": shard_map.name},
-        hint="Try again after the change; if its process died, manager.repair() finishes it.",
+        hint="Try again after the change of the map. If its process died, call manager.repair().",
     )
 
 
 def changes_too_fast(shard_map: FannedMap) -> StaleMappingError:
-    """Return the error where the plan was out of date each time it was made."""
+    """Return the error if every plan was outdated before it ran."""
     return StaleMappingError(
         "MapChanged",
-        "Shards or mappings changed each time the fan-out was about to begin.",
+        "The map changed each time the fan-out was about to start.",
         facts={"map": shard_map.name},
-        hint="Run it again.",
+        hint="Repeat the fan-out.",
     )

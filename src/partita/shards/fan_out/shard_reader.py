@@ -1,7 +1,7 @@
-"""One shard's answer to a fan-out: a read-only transaction, its statement, rows batch by batch.
+"""Read one shard in a fan-out: a read-only transaction, the statement, batches of rows.
 
-Everything here runs on a connection that somebody else opened: in a worker thread, or in the
-greenlet of an async connection. Rule: nothing is committed; the transaction ends in a rollback.
+It works on a connection of the caller, in a worker thread or in the greenlet of an async
+connection. Rule: nothing is committed; the transaction ends with a rollback.
 """
 
 from collections.abc import Sequence
@@ -29,34 +29,34 @@ from partita.shards.fan_out.shard_statement import KEYS_PARAMETER, Facts, ShardS
 from partita.shards.keys.mapping import Shard
 
 BATCH_ROWS = 500
-"""Rows that are fetched from a shard at a time."""
+"""The number of rows fetched from a shard at a time."""
 FIRST_BATCH_ROWS = 50
-"""Fewer at first: the first row should not wait for many others."""
+"""A smaller first batch, so that the first row arrives early."""
 
 AnyRow = Row[*tuple[Any, ...]]
 AnyResult = Result[*tuple[Any, ...]]
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """What the columns of a shard's answer are called, and what the database says they hold."""
+    """The names of the columns of an answer, and their types by the database."""
 
     names: tuple[str, ...]
     dialect: str
     types: tuple[object, ...]
 
     def fits(self, other: "Shape") -> bool:
-        """Say whether rows of both can stand in one result; types differ between databases."""
+        """Return whether both can be in one result; types are compared within one dialect."""
         is_comparable = self.dialect == other.dialect
         return self.names == other.names and (not is_comparable or self.types == other.types)
 
 
 class ShardReader:
-    """Reads from one shard; one caller at a time, from any thread."""
+    """Reads from one shard; used by one thread at a time."""
 
     def __init__(self, plan: ShardStatement, shard: Shard, keys: Sequence[object] = ()) -> None:
         self.shard = shard
         self.rows = 0
-        """How many were fetched."""
+        """The number of rows fetched."""
         self._plan = plan
         self._keys = tuple(keys)
         self._connection: Connection | None = None
@@ -64,7 +64,7 @@ class ShardReader:
         self._result: AnyResult | None = None
 
     def begin(self, connection: Connection, *, snapshot: bool = False) -> None:
-        """Start the read-only transaction; a snapshot shows one moment to all its statements."""
+        """Begin the read-only transaction; with `snapshot`, all statements see one state."""
         self._connection = connection
         if connection.dialect.name == "postgresql":
             options: dict[str, Any] = {"postgresql_readonly": True}
@@ -73,7 +73,7 @@ class ShardReader:
             connection.execution_options(**options)
         elif not snapshot and self._plan.is_single:
             if connection.in_transaction():
-                return  # it was kept from the last fan-out
+                return  # kept open since the last fan-out
             connection.info[SINGLE] = True
         connection.begin()
 
@@ -84,7 +84,7 @@ class ShardReader:
         return frozenset(self._open.scalars(query))
 
     def execute(self, owned: OwnedRows | None = None) -> Shape:
-        """Run the statement; with `owned`, over the rows that belong to this shard only."""
+        """Execute the statement; with `owned`, only over rows that the shard owns."""
         connection = self._open
         dialect = connection.dialect.name
         marker = "" if self._plan.shard_column is None else self.shard.location.text
@@ -100,7 +100,7 @@ class ShardReader:
         return Shape(tuple(self._result.keys()), dialect, (*codes, *types))
 
     def fetch(self) -> tuple[list[AnyRow], bool]:
-        """Return the next rows, and whether they were the last."""
+        """Return the next rows, and whether they are the last."""
         assert self._result is not None
         is_first = self.rows == 0 and self._session is None
         wanted = FIRST_BATCH_ROWS if is_first else BATCH_ROWS
@@ -108,15 +108,15 @@ class ShardReader:
         self.rows += len(rows)
         if self._session is None:
             return rows, len(rows) < wanted
-        # Entities leave their session: it belongs to a worker and ends with the transaction. One
-        # by one, because expunge_all() would end the result too.
+        # Entities are detached, because the session ends with the transaction. Not by
+        # expunge_all(), which would close the result.
         for entity in list(self._session):
             if entity in self._session:
                 self._session.expunge(entity)
         return rows, not rows
 
     def leave(self) -> None:
-        """Let go of the connection; closing it ends the transaction."""
+        """Close the result; closing the connection ends the transaction."""
         self._connection = None
         if self._result is not None:
             self._result.close()
@@ -125,7 +125,7 @@ class ShardReader:
         self._result = self._session = None
 
     def finish(self) -> None:
-        """End the transaction, whatever state it is in; the connection stays open."""
+        """Roll back the transaction; the connection stays open."""
         connection = self._connection
         self.leave()
         if connection is not None and connection.in_transaction():
@@ -154,7 +154,7 @@ class ShardReader:
         )
 
     def _run_core(self, statement: Executable, parameters: dict[str, Any]) -> AnyResult:
-        # A cursor on the server costs four round trips; few rows need none.
+        # A server-side cursor costs four round trips, so small results are read without one.
         connection = self._open
         if connection.dialect.name == "sqlite" or _is_short(statement):
             return connection.execute(statement, parameters or None)
@@ -170,16 +170,16 @@ class ShardReader:
 
 
 def _is_short(statement: Executable) -> bool:
-    """Return whether the statement has a limit of its own that one batch can hold."""
+    """Return whether the statement has a limit of at most one batch."""
     limit = statement._limit_clause if isinstance(statement, Select) else None  # noqa: SLF001
     value = getattr(limit, "value", None)
     return isinstance(value, int) and value <= BATCH_ROWS
 
 
 def _may_be_cut(statement: Select[Any]) -> bool:
-    """Return whether a limit may be added to the statement, and saves work.
+    """Return whether adding a limit to the statement is possible and saves work.
 
-    Grouping and DISTINCT read all rows whatever the limit: they would run twice.
+    With grouping or DISTINCT, a limit does not reduce the rows read, so the work would double.
     """
     clauses = (statement._limit_clause, statement._offset_clause, statement._fetch_clause)  # noqa: SLF001
     reads_all = statement._group_by_clauses or statement._distinct  # noqa: SLF001
@@ -187,7 +187,7 @@ def _may_be_cut(statement: Select[Any]) -> bool:
 
 
 def _declared_types(connection: Connection, facts: Facts) -> tuple[object, ...]:
-    """Return what SQLite's tables say about the selected columns: its cursors say nothing."""
+    """Return the declared types of the selected columns: cursors of SQLite have none."""
     known: dict[Table, dict[str, str]] = {}
     found: list[object] = []
     for name, table in facts.table_columns:
@@ -198,7 +198,7 @@ def _declared_types(connection: Connection, facts: Facts) -> tuple[object, ...]:
 
 
 def _columns_of(connection: Connection, table: Table) -> dict[str, str]:
-    """Return the columns of a table; the connection keeps them until its schema changes."""
+    """Return the columns of a table; the connection caches them until the schema changes."""
     driver = sqlite_connection(connection.connection)
     version = _schema_version(connection, driver)
     if driver.columns_at != version:
@@ -209,7 +209,7 @@ def _columns_of(connection: Connection, table: Table) -> dict[str, str]:
         prefix = f"{quote(table.schema)}." if table.schema else ""
         rows = connection.exec_driver_sql(f"PRAGMA {prefix}table_info({quote(table.name)})")
         found = {row.name: _affinity(row.type) for row in rows}
-        if table.schema is None:  # because the version is that of the main schema
+        if table.schema is None:  # schema_version is that of the main schema
             driver.columns[table.fullname] = found
     return found
 
@@ -233,6 +233,6 @@ def _affinity(declared: str) -> str:
 
 
 def rows_of(names: Sequence[str], values: Sequence[Sequence[Any]]) -> list[AnyRow]:
-    """Make SQLAlchemy rows of plain values."""
+    """Return SQLAlchemy rows of plain values."""
     metadata = SimpleResultMetaData(list(names))
     return list(IteratorResult(metadata, iter(values)))

@@ -1,7 +1,7 @@
-"""What a fan-out runs on each shard: the caller's SELECT, with order, limit and shard column.
+"""Build the statement of a fan-out: the caller's SELECT with order, limit and shard column.
 
-Nothing is executed here. Rule: the order that a shard is asked for is one that Python can compare
-again (text by code point, nulls at a named end), because the streams are merged by it.
+Nothing is executed here. Rule: shards sort in an order that Python can reproduce (text by code
+point, explicit position of nulls), because their rows are merged by it.
 """
 
 from collections.abc import Mapping, MutableMapping, Sequence
@@ -44,7 +44,7 @@ from partita.errors import InvalidRequestError, NotSupportedError
 from partita.shards.fan_out.merging import Ordering
 
 KEYS_PARAMETER = "keys"
-"""An expanding parameter of this name receives the keys of the shard that is asked."""
+"""An expanding parameter of this name receives the keys of each shard."""
 CODE_POINT_COLLATIONS = {"postgresql": "C", "sqlite": "BINARY"}
 _COMPARABLE: tuple[type[TypeEngine[Any]], ...] = (
     Integer,
@@ -64,20 +64,20 @@ OrderBy = str | ColumnElement[Any]
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What a walk through a statement finds."""
+    """Properties of a statement, found by traversing it."""
 
     has_entities: bool
     wants_keys: bool
     table_columns: tuple[tuple[str, Table], ...]
-    """The selected columns that are columns of tables, by their names there."""
+    """The selected columns that belong to a table, with their names in it."""
 
 
 _known_facts: MutableMapping[SelectBase, Facts] = WeakKeyDictionary()
-"""Of statements that live: a walk costs as much as a small query, and statements do not change."""
+"""Facts of live statements: a traversal costs as much as a small query."""
 
 
 class ShardStatement(msgspec.Struct, frozen=True):
-    """The statement of a fan-out before it is made for one shard."""
+    """The statement of a fan-out, before it is adapted to one shard."""
 
     statement: SelectBase
     facts: Facts
@@ -85,12 +85,12 @@ class ShardStatement(msgspec.Struct, frozen=True):
     limit: int | None = None
     shard_column: str | None = None
     hidden: int = 0
-    """How many columns at the end of each row serve the merge only."""
+    """The number of columns at the end of each row that serve only the merge."""
     orderings: tuple[Ordering, ...] = ()
 
     @property
     def is_single(self) -> bool:
-        """Whether a shard runs it as one SELECT of SQLAlchemy's making: text may hold anything."""
+        """Whether a shard executes one SELECT compiled by SQLAlchemy; text may be anything."""
         is_select = isinstance(self.statement, Select | CompoundSelect)
         return is_select and not self.facts.has_entities
 
@@ -115,7 +115,7 @@ class ShardStatement(msgspec.Struct, frozen=True):
 class _OrderColumn(msgspec.Struct, frozen=True):
     value: ColumnElement[Any]
     position: int | None
-    """Where the select list has it; nowhere: it is added, hidden."""
+    """The position in the select list; None if it is added as a hidden column."""
     descending: bool
     nulls_last: bool
 
@@ -138,7 +138,7 @@ def shard_statement(
     limit: int | None = None,
     shard_column: str | None = None,
 ) -> ShardStatement:
-    """Check the statement and fit order, limit and shard column into it."""
+    """Check the statement and add order, limit and shard column."""
     checked = _checked(statement)
     if order_by is None and limit is None and shard_column is None:
         return ShardStatement(checked, facts=_facts_of(checked))
@@ -151,8 +151,8 @@ def shard_statement(
     if shard_column is not None and shard_column in names:
         raise InvalidRequestError(
             "ShardColumnTaken",
-            f"The statement has a column {shard_column!r} already.",
-            hint="Choose another name: shard_column=.",
+            f"The statement already has a column {shard_column!r}.",
+            hint="Choose another name for shard_column=.",
         )
     columns = tuple(_order_column(checked, each) for each in orders)
     return ShardStatement(
@@ -177,7 +177,7 @@ def _facts_of(statement: SelectBase) -> Facts:
 def order_of_names(
     names: Sequence[str], order_by: OrderBy | Sequence[OrderBy]
 ) -> tuple[Ordering, ...]:
-    """Return the order of reduced rows: they have names and values, no statement."""
+    """Return the order of reduced rows, by the names of their columns."""
     orderings = []
     for each in _sequence(order_by):
         value, descending, nulls_last = _parts(each)
@@ -188,7 +188,7 @@ def order_of_names(
     return tuple(orderings)
 
 
-# --- what may be fanned out -----------------------------------------------------------------------
+# --- which statements are accepted ----------------------------------------------------------------
 
 
 def _checked(statement: Executable) -> SelectBase:
@@ -196,20 +196,20 @@ def _checked(statement: Executable) -> SelectBase:
         raise NotSupportedError(
             "NotASelect",
             f"Only a SELECT can be fanned out, not {type(statement).__name__}.",
-            hint="Write through a routed session, key by key; text needs its columns: "
+            hint="Write through a routed session for each key; give text its columns: "
             "text('SELECT …').columns(…).",
         )
     if _private(statement, "_for_update_arg") is not None:
         raise NotSupportedError(
             "LocksInFanOut",
-            "A fan-out reads only: it cannot lock rows for update.",
-            hint="Leave out with_for_update(), or lock through a routed session.",
+            "A fan-out is read-only and cannot lock rows for update.",
+            hint="Omit with_for_update(), or lock the rows through a routed session.",
         )
     return statement
 
 
 def _private(statement: SelectBase, name: str) -> Any:
-    # SQLAlchemy has no public way to ask a SELECT for its own ORDER BY, LIMIT or DISTINCT.
+    # SQLAlchemy has no public attribute for the ORDER BY, LIMIT or DISTINCT of a SELECT.
     return getattr(statement, name, None)
 
 
@@ -224,20 +224,20 @@ def _refuse_own_order(statement: SelectBase) -> None:
         if is_there:
             raise InvalidRequestError(
                 "OrderGivenTwice",
-                f"The statement has its own {word}, which holds within one shard only.",
-                hint="Take it out of the statement: order_by= and limit= hold over all shards.",
+                f"The statement has {word}, which would apply to each shard separately.",
+                hint="Remove it from the statement and pass order_by= and limit=.",
             )
 
 
 def _as_select(statement: SelectBase, *, has_entities: bool, ordered: bool) -> Select[Any]:
-    # ORDER BY of a DISTINCT may only name its columns as they stand: order outside of it.
+    # ORDER BY of a DISTINCT accepts only selected columns, so a subquery is ordered instead.
     is_plain = isinstance(statement, Select) and not (ordered and _is_distinct(statement))
     if is_plain:
         return cast("Select[Any]", statement)
     if has_entities:
         raise NotSupportedError(
             "OrderedDistinctEntities",
-            "Entities that are made distinct cannot be ordered over shards.",
+            "Distinct entities cannot be ordered across shards.",
             hint="Select columns instead of entities.",
         )
     return select(*statement.subquery().c)
@@ -294,7 +294,7 @@ def _sequence(order_by: OrderBy | Sequence[OrderBy]) -> tuple[OrderBy, ...]:
 
 
 def _parts(given: OrderBy) -> tuple[Any, bool, bool]:
-    """Take asc(), desc(), nulls_first() and nulls_last() off; nulls are greatest by default."""
+    """Return (value, descending, nulls last); by default nulls are the greatest values."""
     value: Any = given
     descending, nulls_last = False, None
     while isinstance(value, UnaryExpression) and operators.is_ordering_modifier(
@@ -311,7 +311,7 @@ def _parts(given: OrderBy) -> tuple[Any, bool, bool]:
 
 
 def _text_of(value: Any) -> str:
-    """Return the label that was given as text: "name", or inside of desc("name")."""
+    """Return the label given as text, as in "name" or desc("name"); else ""."""
     if isinstance(value, str):
         return value
     inside = getattr(value, "element", None)
@@ -331,7 +331,7 @@ def _order_column(statement: Select[Any], given: OrderBy) -> _OrderColumn:
         position = -1 if found is None else found
     declared = value.type
     if isinstance(declared, TypeDecorator):
-        # The database orders what is stored, so what is stored must be compared.
+        # The database orders by the stored value, so that value must be compared.
         value, position = type_coerce(value, declared.impl_instance), -1
     _check_comparable(value)
     if position >= 0:
@@ -339,8 +339,8 @@ def _order_column(statement: Select[Any], given: OrderBy) -> _OrderColumn:
     if _is_grouped(statement) or _is_distinct(statement):
         raise InvalidRequestError(
             "OrderNotSelected",
-            "A grouped or distinct statement can be ordered by columns that it selects only.",
-            hint="Select the column, and give it a label.",
+            "A grouped or distinct statement can be ordered only by columns that it selects.",
+            hint="Select the column and give it a label.",
         )
     return _OrderColumn(value, None, descending, nulls_last)
 
@@ -369,8 +369,8 @@ def _clause(value: Any) -> ColumnElement[Any]:
         return value
     raise InvalidRequestError(
         "OrderNotAColumn",
-        f"{type(value).__name__} is nothing to order by.",
-        hint="Give columns or names of result columns, with desc() where wanted.",
+        f"order_by= does not accept {type(value).__name__}.",
+        hint="Pass columns or names of result columns, optionally with desc().",
     )
 
 
@@ -380,8 +380,8 @@ def _check_comparable(value: ColumnElement[Any]) -> None:
         return
     raise NotSupportedError(
         "OrderNotMergeable",
-        f"Shards cannot be merged by a value of type {value.type!r} in an order of its own: "
-        "Python orders it differently, or not at all.",
+        f"Rows cannot be merged by a value of type {value.type!r}: Python orders it differently, "
+        "or not at all.",
         hint="Order by numbers, text without collate(), bytes, dates, times, UUIDs or booleans; "
         "give an expression its type with cast().",
     )
@@ -402,5 +402,5 @@ def _unknown_column(name: str, names: Sequence[str]) -> InvalidRequestError:
         "OrderColumnUnknown",
         f"The statement has no column {name!r} to order by.",
         facts={"columns": tuple(names)},
-        hint="Name a column of the result, or give the column itself.",
+        hint="Pass the name of a result column, or the column itself.",
     )

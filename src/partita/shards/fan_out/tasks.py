@@ -1,7 +1,7 @@
-"""The async twin of fan_out: one task a shard on async engines, the same results and limits.
+"""An async fan-out: one task per shard on async engines, with the results and limits of `fan_out`.
 
-Rule: SQLAlchemy's synchronous reader runs in the greenlet of each async connection, so that what
-a shard is asked and how its rows are read is written once.
+`RunState` decides; the tasks only wait. SQLAlchemy's synchronous reader runs in the greenlet of
+each async connection, so that the reading of a shard is written once.
 """
 
 import asyncio
@@ -14,18 +14,9 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from partita.errors import ShardError
-from partita.shards.fan_out.gathering import (
-    EventKind,
-    FanOutEvent,
-    as_shard_error,
-    failed,
-    timed_out,
-)
+from partita.shards.fan_out.gathering import EventKind
 from partita.shards.fan_out.plan import (
-    OPEN_TRIES_MAX,
     REPLANS_MAX,
-    VIEW_PAUSE_SECONDS,
-    VIEW_PAUSE_SECONDS_MAX,
     FannedMap,
     FanOutOptions,
     FanOutPlan,
@@ -33,15 +24,15 @@ from partita.shards.fan_out.plan import (
     changes_too_fast,
     check_statement,
     fan_out_plan,
-    map_changing,
 )
+from partita.shards.fan_out.run_state import OPEN_TRIES_MAX, RunState, ShardStream
 from partita.shards.fan_out.shard_reader import AnyRow, ShardReader
 from partita.shards.keys.mapping import Shard
 
 CONNECT_SECONDS_MAX = 2.0
-"""How long a cancelled fan-out waits for a connection that is just being made."""
+"""How long a cancelled fan-out waits for a connection that is being opened."""
 INTERRUPT_PAUSE_SECONDS = 0.02
-"""Between interruptions of SQLite: one that comes just before a statement starts is lost."""
+"""The pause between interrupts: one that arrives before its statement starts has no effect."""
 
 T = TypeVar("T")
 
@@ -51,25 +42,25 @@ def afan_out(
 ) -> "AsyncFanOutResult":
     """Run a SELECT on many shards and return their rows for `async for`; see `fan_out`.
 
-    It begins with the first row that is asked for. `on_event` is called in the event loop.
+    It starts when the first row is requested. `on_event` is called in the event loop.
     """
     return AsyncFanOutResult(shard_map, statement, options)
 
 
 class AsyncFanOutResult:
-    """The rows of all shards; iterate it once, and close it (`async with`) when you stop early."""
+    """The rows of all shards; iterate once, and close it (`async with`) if you stop early."""
 
     def __init__(self, shard_map: FannedMap, statement: Executable, options: FanOutOptions) -> None:
         check_statement(statement, options)
         self._asked = (shard_map, statement, options)
         self._rows: Iterator[AnyRow] = iter(())
         self._is_over = False
-        self._run: _TaskRun | None = None
+        self._run: TaskRun | None = None
         shard_map.counters.fan_outs += 1
 
     @property
     def errors(self) -> dict[Shard, ShardError]:
-        """The shards that failed, so far or at the end."""
+        """The shards that have failed so far."""
         return {} if self._run is None else dict(self._run.gathering.errors)
 
     def raise_if_incomplete(self) -> None:
@@ -78,7 +69,7 @@ class AsyncFanOutResult:
             raise self._run.gathering.group()
 
     async def all(self) -> list[AnyRow]:
-        """Return the rows that are left."""
+        """Return the remaining rows."""
         return [row async for row in self]
 
     async def scalar(self) -> Any:
@@ -88,7 +79,7 @@ class AsyncFanOutResult:
         return None if row is None else row[0]
 
     async def aclose(self) -> None:
-        """Cancel what still runs; more than once does no harm."""
+        """Cancel what is still running; further calls do nothing."""
         self._is_over = True
         self._rows = iter(())
         if self._run is not None:
@@ -121,8 +112,8 @@ class AsyncFanOutResult:
         for _ in range(REPLANS_MAX):
             try:
                 if self._run is None:
-                    # The catalog is read with the synchronous engine, so off the loop.
-                    self._run = _TaskRun(await asyncio.to_thread(fan_out_plan, *self._asked))
+                    # In a thread, because the catalog is read with the synchronous engine.
+                    self._run = TaskRun(await asyncio.to_thread(fan_out_plan, *self._asked))
                 rows = await self._run.next_rows()
             except ReplanError:
                 assert self._run is not None
@@ -139,31 +130,24 @@ class AsyncFanOutResult:
         raise changes_too_fast(self._asked[0])
 
 
-class _TaskStream:
-    """One shard's reader with its connection and its task."""
+class _TaskStream(ShardStream):
+    """A stream with its connection and its task."""
 
     def __init__(self, index: int, plan: FanOutPlan) -> None:
-        self.index = index
-        self.plan = plan
-        self.reader: ShardReader = plan.reader(index)
+        super().__init__(index, plan)
         self.connection: AsyncConnection | None = None
         self.driver: Any = None
         self.was_interrupted = False
         self.task: asyncio.Task[None] | None = None
-        self.may_go_on = asyncio.Event()
-        self.is_at_view = False
-        self.is_stale = False
-        self.local_ids: frozenset[str] = frozenset()
-        self.busy_seconds = 0.0
-        self.running_since: float | None = None
+        self.may_continue = asyncio.Event()
 
     async def connect(self) -> None:
-        location = self.plan.shards[self.index].location
-        self.connection = self.plan.shard_map.engines.async_for_location(location).connect()
+        engine = self.plan.shard_map.engines.async_for_location(self.shard.location)
+        self.connection = engine.connect()
         try:
             await self.connection.start()
-        except TimeoutError as error:  # asyncpg's; the fan-out's own limits are another matter
-            raise ConnectionError("the connection was not made in time") from error
+        except TimeoutError as error:  # of asyncpg, not of the fan-out
+            raise ConnectionError("the connection timed out") from error
 
     async def take_snapshot(self) -> None:
         """Connect, begin, and read which mappings the snapshot has."""
@@ -184,10 +168,10 @@ class _TaskStream:
         self.reader.begin(self.connection.sync_connection, snapshot=self.plan.view is not None)
 
     async def run(self, step: Coroutine[Any, Any, T]) -> T:
-        """Run a step; when the task is cancelled the database is asked to give the step up.
+        """Run a step to its end; if the task is cancelled, ask the database to cancel the step.
 
-        SQLAlchemy and its drivers leave connections open that are cancelled while they are made
-        or used, so the step itself always comes to its end.
+        SQLAlchemy and its drivers leak connections that are cancelled while they are opened or
+        used, so the step itself is never cancelled.
         """
         running = asyncio.ensure_future(step)
         try:
@@ -204,13 +188,13 @@ class _TaskStream:
             if not is_connecting and not await self._interrupt():
                 running.cancel()
             await asyncio.wait((running,), timeout=INTERRUPT_PAUSE_SECONDS)
-        with suppress(asyncio.CancelledError, Exception):  # because nobody waits for it any more
+        with suppress(asyncio.CancelledError, Exception):  # its outcome is not needed
             running.result()
 
     async def _interrupt(self) -> bool:
-        """Ask the database to give up what it runs; False: the task must be cancelled instead."""
+        """Ask the database to cancel its statement; False if the task must be cancelled."""
         driver = self.driver
-        with suppress(Exception):  # because a lost request is repeated, a lost server has no work
+        with suppress(Exception):  # a lost request is repeated; a lost server has nothing to cancel
             if hasattr(driver, "interrupt"):
                 await driver.interrupt()
                 return True
@@ -218,16 +202,15 @@ class _TaskStream:
                 await driver.cancel_safe(timeout=CONNECT_SECONDS_MAX)
                 return True
             if hasattr(driver, "get_server_pid"):
-                # asyncpg asks only once, with its task: too early, and the statement goes on.
-                shard = self.plan.shards[self.index]
-                engine = self.plan.shard_map.engines.admin(shard.location)
+                # asyncpg sends one request when its task is cancelled, which may be too early.
+                engine = self.plan.shard_map.engines.admin(self.shard.location)
                 asking = asyncio.to_thread(_cancel_backend, engine, driver.get_server_pid())
                 await asyncio.wait_for(asking, CONNECT_SECONDS_MAX)
                 return True
         return False
 
     async def release(self) -> None:
-        """Give the connection back; one whose statement was interrupted is closed for good."""
+        """Return the connection to its pool; close it if its statement was interrupted."""
         connection, self.connection, self.driver = self.connection, None, None
         reader, self.reader = self.reader, self.plan.reader(self.index)
         if connection is None or connection.sync_connection is None:
@@ -239,17 +222,13 @@ class _TaskStream:
             await asyncio.wait((closing,), timeout=CONNECT_SECONDS_MAX)
             closing.cancel()
             raise
-        except SQLAlchemyError:  # because the connection may be what failed
+        except SQLAlchemyError:  # the connection may be broken
             return
-
-    def busy(self, now: float) -> float:
-        since = self.running_since
-        return self.busy_seconds + (0.0 if since is None else now - since)
 
 
 async def _close(connection: AsyncConnection, reader: ShardReader, *, for_good: bool) -> None:
     try:
-        # Closing a connection ends its transaction: to end it here would be one more round trip.
+        # close() ends the transaction; a rollback here would be another round trip.
         await connection.run_sync(lambda _: reader.finish() if for_good else reader.leave())
         if for_good:
             await connection.invalidate()
@@ -262,129 +241,85 @@ def _cancel_backend(engine: Engine, pid: int) -> None:
         connection.execute(select(func.pg_cancel_backend(pid)))
 
 
-class _TaskRun:
-    """One fan-out under way, all of it in one event loop."""
+class TaskRun:
+    """One running fan-out, in one event loop."""
 
     def __init__(self, plan: FanOutPlan) -> None:
         self.plan = plan
-        self.gathering = plan.gathering()
+        self.state = RunState(plan, _TaskStream)
+        self.gathering = self.state.gathering
         self.loop = asyncio.get_running_loop()
         self._clock = plan.clock
-        self._waited_seconds = 0.0
-        self._listener_error: Exception | None = None
-        self._view_stands = plan.view is None
-        self._view_pause = VIEW_PAUSE_SECONDS
         self._changed = asyncio.Event()
         self._slots = asyncio.Semaphore(plan.workers)
-        self._streams = [_TaskStream(index, plan) for index in range(len(plan.shards))]
-        for stream in self._streams:
+        for stream in self.state.streams:
             stream.task = self.loop.create_task(self._follow(stream))
 
-    # --- the caller's side ------------------------------------------------------------------------
+    # --- called by the caller ---------------------------------------------------------------------
 
     async def next_rows(self) -> list[AnyRow]:
         """Wait for rows; an empty list is the end."""
         while True:
             self._changed.clear()
-            if self._listener_error is not None:
-                raise self._listener_error
-            if self.gathering.has_failed:
-                raise self.gathering.failure()
-            rows = self.gathering.take()
-            if rows:
-                self._resume()
+            rows = self.state.take_rows()
+            if rows is not None:
+                if rows:
+                    self._resume()
                 return rows
-            if self.gathering.is_lost:
-                raise self.gathering.failure()
-            if self.gathering.is_over:
-                return []
-            if self._is_at_view():
-                await self._look_at_the_map()
+            if self.state.is_at_view:
+                await self._compare_view()
             else:
                 self._fail_late(await self._wait())
 
     def cancel(self) -> None:
         """Stop all shards without waiting for them."""
-        cancelled = [i for i in self.gathering.unsettled if self.gathering.cancel(i)]
-        for stream in self._streams:
+        cancelled = self.state.cancel()
+        for stream in self.state.streams:
             if stream.task is not None:
                 stream.task.cancel()
-        for index in cancelled:
-            self._tell("cancelled", index)
+        for stream in cancelled:
+            self._tell("cancelled", stream)
 
     async def close(self) -> None:
+        """Stop all shards and wait until their connections are released."""
         self.cancel()
-        tasks = [stream.task for stream in self._streams if stream.task is not None]
+        tasks = [stream.task for stream in self.state.streams if stream.task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _wait(self) -> list[tuple[_TaskStream, ShardError]]:
+        """Wait for a change; return the shards that timed out."""
         began = self._clock.monotonic()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), self._patience(began))
+            await asyncio.wait_for(self._changed.wait(), self.state.wait_seconds(began))
         now = self._clock.monotonic()
-        self._waited_seconds += now - began
-        if self._waited_seconds >= self.plan.timeout:
-            return [(self._streams[i], self._out_of_time(i)) for i in self.gathering.unsettled]
-        limit = self.plan.shard_timeout
-        return [
-            (self._streams[i], timed_out(self.plan.shards[i], limit, "shard_timeout"))
-            for i in self.gathering.unsettled
-            if self._streams[i].busy(now) >= limit
-        ]
-
-    def _patience(self, now: float) -> float | None:
-        left = [
-            self.plan.shard_timeout - stream.busy(now)
-            for stream in self._streams
-            if stream.running_since is not None
-        ]
-        shortest = min([self.plan.timeout - self._waited_seconds, *left])
-        return None if shortest == float("inf") else max(0.0, shortest)
-
-    def _out_of_time(self, index: int) -> ShardError:
-        shard = self.plan.shards[index]
-        if self._view_stands or not self._streams[index].is_at_view:
-            return timed_out(shard, self.plan.timeout, "timeout")
-        return failed(shard, map_changing(self.plan.shard_map))
+        return self.state.late(now - began, now)
 
     def _fail_late(self, late: list[tuple[_TaskStream, ShardError]]) -> None:
-        for stream, error in late:
-            if self.gathering.fail(stream.index, error):
-                assert stream.task is not None
-                stream.task.cancel()
-                self._tell("failed", stream.index, error)
+        for stream in self.state.fail(late):
+            assert stream.task is not None
+            stream.task.cancel()
+            self._tell("failed", stream)
 
     def _resume(self) -> None:
-        if not self._view_stands:
+        """Continue the streams whose rows were taken."""
+        if not self.state.is_view_agreed:
             return
-        for stream in self._streams:
+        for stream in self.state.streams:
             if self.gathering.has_room(stream.index):
-                stream.may_go_on.set()
+                stream.may_continue.set()
 
-    # --- a consistent view ------------------------------------------------------------------------
-
-    def _is_at_view(self) -> bool:
-        unsettled = self.gathering.unsettled
-        return not self._view_stands and all(self._streams[i].is_at_view for i in unsettled)
-
-    async def _look_at_the_map(self) -> None:
+    async def _compare_view(self) -> None:
         view = self.plan.view
         assert view is not None
         if not await asyncio.to_thread(view.load, self.plan):
             raise ReplanError
-        streams = [self._streams[i] for i in self.gathering.unsettled]
-        stale = [s for s in streams if not view.agrees(self.plan.shards[s.index], s.local_ids)]
+        stale = self.state.stale_snapshots()
         if stale:
-            await asyncio.sleep(self._view_pause)
-            self._waited_seconds += self._view_pause
-            self._view_pause = min(2 * self._view_pause, VIEW_PAUSE_SECONDS_MAX)
-        self._view_stands = not stale
-        for stream in stale or streams:
-            # A stale snapshot is taken anew; the others are kept as they are.
-            stream.is_stale, stream.is_at_view = bool(stale), False
-            stream.may_go_on.set()
+            await asyncio.sleep(self.state.next_view_pause())
+        for stream in self.state.leave_view(stale):
+            stream.may_continue.set()
 
-    # --- the shards' side -------------------------------------------------------------------------
+    # --- one task per shard -----------------------------------------------------------------------
 
     async def _follow(self, stream: _TaskStream) -> None:
         error: Exception | None = None
@@ -393,26 +328,18 @@ class _TaskRun:
                 await stack.enter_async_context(self._slots)
             try:
                 await self._read_all(stream)
-            except Exception as caught:  # noqa: BLE001 - whatever it is, it belongs to this shard
+            except Exception as caught:  # noqa: BLE001 - any error is an outcome of this shard
                 error = caught
             finally:
                 count = stream.reader.rows
                 await stream.release()
-        self._settle(stream, error, count)
-
-    def _settle(self, stream: _TaskStream, error: Exception | None, count: int) -> None:
-        shard = self.plan.shards[stream.index]
-        if error is None:
-            if self.gathering.succeed(stream.index):
-                self._tell("succeeded", stream.index, rows=count)
-        else:
-            shard_error = as_shard_error(shard, error, self.plan.shard_timeout)
-            if self.gathering.fail(stream.index, shard_error):
-                self._tell("failed", stream.index, shard_error, count)
+        event = self.state.settle(stream, error)
+        if event is not None:
+            self._tell(event, stream, count)
         self._changed.set()
 
     async def _read_all(self, stream: _TaskStream) -> None:
-        self._tell("began", stream.index)
+        self._tell("began", stream)
         rows, is_last = await self._first_rows(stream)
         while True:
             self.gathering.offer(stream.index, rows)
@@ -420,35 +347,32 @@ class _TaskRun:
             if is_last:
                 return
             while not self.gathering.has_room(stream.index):
-                stream.may_go_on.clear()
-                await stream.may_go_on.wait()
+                stream.may_continue.clear()
+                await stream.may_continue.wait()
             rows, is_last = await self._step(stream, self._fetch)
 
     async def _first_rows(self, stream: _TaskStream) -> tuple[list[AnyRow], bool]:
         for tries in range(1, OPEN_TRIES_MAX + 1):
-            is_agreed = False
+            stream.stage = "new"
             try:
                 if self.plan.view is not None:
                     await self._agree(stream)
-                    is_agreed = True
                 return await self._step(stream, self._first_fetch)
             except DBAPIError as error:
-                # Nothing was read yet: a connection that died in the pool is replaced. Not after
-                # the view was agreed on: a new snapshot may show another state.
-                if not error.connection_invalidated or is_agreed or tries == OPEN_TRIES_MAX:
+                if not self.state.may_reopen(stream, error, tries):
                     raise
                 await stream.release()
         raise AssertionError
 
     async def _agree(self, stream: _TaskStream) -> None:
-        stream.is_stale = True
-        while stream.is_stale:
+        """Take snapshots until one agrees with the map."""
+        while stream.stage == "new":
             await stream.release()
             await self._step(stream, _TaskStream.take_snapshot)
-            stream.may_go_on.clear()
-            stream.is_at_view = True
+            stream.may_continue.clear()
+            stream.stage = "at the view"
             self._changed.set()
-            await stream.may_go_on.wait()
+            await stream.may_continue.wait()
 
     async def _first_fetch(self, stream: _TaskStream) -> tuple[list[AnyRow], bool]:
         if self.plan.view is None:
@@ -459,7 +383,7 @@ class _TaskRun:
         view = self.plan.view
         if view is None:
             stream.begin()
-        owned = None if view is None else view.owned(self.plan.shards[stream.index])
+        owned = None if view is None else view.owned(stream.shard)
         self.gathering.answer(stream.index, stream.reader.execute(owned))
         return stream.reader.fetch()
 
@@ -472,25 +396,15 @@ class _TaskRun:
         async with AsyncExitStack() as stack:
             if self.plan.opens_all:
                 await stack.enter_async_context(self._slots)
-            stream.running_since = self._clock.monotonic()
-            # The waiting caller must watch one more deadline.
-            self._changed.set()
+            stream.start_work()
             try:
                 outcome = await stream.run(step(stream))
             finally:
-                stream.busy_seconds = stream.busy(self._clock.monotonic())
-                stream.running_since = None
-        if stream.busy_seconds >= self.plan.shard_timeout:
+                seconds = stream.stop_work()
+        if seconds >= self.plan.shard_timeout:
             raise TimeoutError
         return outcome
 
-    def _tell(
-        self, kind: EventKind, index: int, error: ShardError | None = None, rows: int = 0
-    ) -> None:
-        if self.plan.on_event is None:
-            return
-        try:
-            self.plan.on_event(FanOutEvent(kind, self.plan.shards[index], error, rows))
-        except Exception as raised:  # noqa: BLE001 - it is raised again where the caller waits
-            self._listener_error = raised
+    def _tell(self, kind: EventKind, stream: _TaskStream, rows: int = 0) -> None:
+        if not self.state.tell(kind, stream, rows):
             self._changed.set()

@@ -1,83 +1,63 @@
-"""A fan-out in threads: a few workers advance the readers of all shards, one batch at a time.
+"""A fan-out in threads: a few workers advance the streams of all shards, one batch at a time.
 
-The caller takes rows and, while it waits, watches the time limits. Rules: a thread owns a reader
-only while it advances it, so a reader that is ahead holds its connection, never a thread; every
-thread ends when the last connection is given back.
+The caller takes rows and, while it waits, watches the deadlines; `RunState` decides. Rules: a
+thread owns a stream only while it advances it, so a stream that is ahead of the caller holds its
+connection but no thread; all threads end when the last connection is released.
 """
 
 import threading
 from collections import deque
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from partita.errors import ShardError
-from partita.shards.fan_out.gathering import (
-    EventKind,
-    FanOutEvent,
-    as_shard_error,
-    failed,
-    timed_out,
-)
-from partita.shards.fan_out.plan import (
-    OPEN_TRIES_MAX,
-    VIEW_PAUSE_SECONDS,
-    VIEW_PAUSE_SECONDS_MAX,
-    FanOutPlan,
-    ReplanError,
-    map_changing,
-)
-from partita.shards.fan_out.shard_reader import AnyRow, ShardReader
-from partita.shards.keys.mapping import Shard
+from partita.shards.fan_out.gathering import EventKind
+from partita.shards.fan_out.plan import FanOutPlan, ReplanError
+from partita.shards.fan_out.run_state import OPEN_TRIES_MAX, RunState, ShardStream
+from partita.shards.fan_out.shard_reader import AnyRow
 
 CLOSE_SECONDS_MAX = 5.0
-"""How long close() waits for statements that were cancelled."""
+"""How long close() waits for cancelled statements."""
 CONNECT_SECONDS_MAX = 0.5
-"""How long close() waits for connections that are just being made."""
+"""How long close() waits for connections that are being opened."""
 CANCEL_SECONDS_MAX = 2.0
 """How long one request to cancel a statement may take."""
 CANCEL_PAUSE_SECONDS, CANCEL_PAUSE_SECONDS_MAX = 0.02, 1.0
-"""Between requests: one that comes just before a statement starts is lost."""
+"""The pause between requests: one that arrives before its statement starts has no effect."""
 
 
 class _CancelledError(Exception):
-    """The reader was stopped from outside."""
+    """The stream was cancelled."""
 
 
-Stage = Literal["new", "at the view", "reading", "released"]
-
-
-class _Stream:
-    """One shard's reader with its connection, and the way to interrupt it from outside."""
+class _ThreadStream(ShardStream):
+    """A stream with its connection, whose statement other threads can interrupt."""
 
     def __init__(self, index: int, plan: FanOutPlan) -> None:
-        self.index = index
-        self.stage: Stage = "new"
-        self.local_ids: frozenset[str] = frozenset()
-        self.busy_seconds = 0.0
-        self.running_since: float | None = None
+        super().__init__(index, plan)
         self.has_begun = self.is_cancelled = self.is_connecting = False
-        self._plan = plan
         self._connection: Connection | None = None
         self._driver: Any = None
         self._was_interrupted = False
         self._guard = threading.Lock()
-        self.reader: ShardReader = plan.reader(index)
 
     def open(self) -> None:
         """Connect and begin; with a view, read which mappings the snapshot has."""
-        plan = self._plan
+        plan = self.plan
         engines = plan.shard_map.engines
-        engine = engines.for_location(plan.shards[self.index].location)
+        engine = engines.for_location(self.shard.location)
         connection = engines.idle.take(engine) if plan.is_single else None
         if connection is None:
             connection = self._connect(engine)
         with self._guard:
             self._connection = connection
             fairy = connection.connection
-            self._driver = fairy.driver_connection or fairy.dbapi_connection  # if in no pool
+            self._driver = (
+                fairy.driver_connection or fairy.dbapi_connection
+            )  # detached from its pool
         self.check()
         view = plan.view
         self.reader.begin(connection, snapshot=view is not None)
@@ -96,23 +76,23 @@ class _Stream:
             raise _CancelledError
 
     def interrupt(self) -> None:
-        """Ask the database to give up what it runs for this stream; from any thread."""
+        """Ask the database to cancel the statement of this stream; from any thread."""
         with self._guard:
             if self._driver is not None:
                 self._was_interrupted = True
                 _interrupt(self._driver)
 
     def release(self, *, is_reusable: bool = False) -> None:
-        """Give the connection back; one that was interrupted is closed for good."""
+        """Return the connection to its pool; close it if it was interrupted."""
         if self._connection is None:
             return
         with self._guard:
             connection, self._connection, self._driver = self._connection, None, None
         reader = self.reader
-        # An interruption may still be under way and would hit the next user of the connection.
+        # A late interruption would hit the next user of the connection.
         if self._was_interrupted:
             if connection.dialect.name == "sqlite":
-                # It waits for no server, and a cursor must be closed before its connection.
+                # A cursor must be closed before its connection; SQLite has no server to wait for.
                 with suppress(SQLAlchemyError):
                     reader.finish()
             connection.invalidate()
@@ -122,20 +102,19 @@ class _Stream:
             if is_reusable and self._keeps(connection):
                 return
             connection.close()
-        except SQLAlchemyError:  # because the connection may be what failed
+        except SQLAlchemyError:  # the connection may be broken
             if not connection.closed:
                 connection.invalidate()
                 connection.close()
 
     def _keeps(self, connection: Connection) -> bool:
-        is_file = connection.dialect.name == "sqlite"
-        return (
-            is_file and self._plan.is_single and self._plan.shard_map.engines.idle.keep(connection)
-        )
+        if connection.dialect.name != "sqlite" or not self.plan.is_single:
+            return False
+        return self.plan.shard_map.engines.idle.keep(connection)
 
 
 def _interrupt(driver: Any) -> None:
-    with suppress(Exception):  # because a lost request is repeated, and a lost server has no work
+    with suppress(Exception):  # a lost request is repeated; a lost server has nothing to cancel
         if hasattr(driver, "interrupt"):
             driver.interrupt()
         elif hasattr(driver, "cancel_safe"):
@@ -145,27 +124,24 @@ def _interrupt(driver: Any) -> None:
 
 
 class ThreadRun:
-    """One fan-out under way. Everything below `_lock` is read and written under it."""
+    """One running fan-out. `state` and the fields after `_lock` are used under that lock."""
 
     def __init__(self, plan: FanOutPlan) -> None:
         self.plan = plan
-        self.gathering = plan.gathering()
+        self.state = RunState(plan, _ThreadStream)
+        self.gathering = self.state.gathering
         self._clock = plan.clock
-        self._waited_seconds = 0.0
         self._telling = threading.RLock()
-        self._listener_error: Exception | None = None
-        self._view_stands = plan.view is None
-        self._view_pause = VIEW_PAUSE_SECONDS
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._working = 0
-        """How many workers there are: one that finds nothing to do ends."""
+        """The number of workers; a worker without work ends."""
         self.is_patient = plan.reduce is not None
-        """Whether the caller need not be woken before there is an end or a full buffer."""
-        self._streams = [_Stream(index, plan) for index in range(len(plan.shards))]
+        """Whether the caller is woken only at the end or when a buffer is full."""
+        self._streams = self.state.streams
         self._unstarted = deque(self._streams)
-        self._ready: deque[_Stream] = deque()
-        self._open: set[_Stream] = set()
+        self._ready: deque[_ThreadStream] = deque()
+        self._open: set[_ThreadStream] = set()
         self._canceller: threading.Thread | None = None
         try:
             with self._lock:
@@ -174,46 +150,39 @@ class ThreadRun:
             self.cancel()
             raise
 
-    # --- the caller's side ------------------------------------------------------------------------
+    # --- called by the caller ---------------------------------------------------------------------
 
     def next_rows(self) -> list[AnyRow]:
         """Wait for rows; an empty list is the end."""
         while True:
             with self._lock:
-                if self._listener_error is not None:
-                    raise self._listener_error
-                if self.gathering.has_failed:
-                    raise self.gathering.failure()
-                rows = self.gathering.take()
-                if rows:
-                    self._resume()
+                rows = self.state.take_rows()
+                if rows is not None:
+                    if rows:
+                        self._resume()
                     return rows
-                if self.gathering.is_lost:
-                    raise self.gathering.failure()
-                if self.gathering.is_over:
-                    return []
-                is_at_view = self._is_at_view()
+                is_at_view = self.state.is_at_view
                 late = [] if is_at_view else self._wait()
             if is_at_view:
-                self._look_at_the_map()
+                self._compare_view()
             elif late:
                 self._fail_late(late)
 
     def cancel(self) -> None:
         """Stop all shards without waiting for them."""
         with self._lock:
-            cancelled = [i for i in self.gathering.unsettled if self.gathering.cancel(i)]
+            cancelled = self.state.cancel()
             self._unstarted.clear()
             self._stop(list(self._open))
-        for index in cancelled:
-            self._tell("cancelled", index)
+        for stream in cancelled:
+            self._tell("cancelled", stream)
 
     def close(self) -> None:
-        """Stop all shards and wait until their connections are given back."""
+        """Stop all shards and wait until their connections are released."""
         self.cancel()
         with self._lock:
             self._changed.wait_for(lambda: not self._open, CONNECT_SECONDS_MAX)
-            # Nobody can interrupt a connection that is being made: its thread ends after it.
+            # A connection that is being opened cannot be interrupted: its thread ends after it.
             self._changed.wait_for(
                 lambda: all(stream.is_connecting for stream in self._open), CLOSE_SECONDS_MAX
             )
@@ -222,49 +191,25 @@ class ThreadRun:
         if is_quiet and canceller is not None and canceller is not threading.current_thread():
             canceller.join(CLOSE_SECONDS_MAX)
 
-    def _wait(self) -> list[tuple[_Stream, ShardError]]:
-        """Wait for a change, and return the shards whose time is over."""
+    def _wait(self) -> list[tuple[_ThreadStream, ShardError]]:
+        """Wait for a change; return the shards that timed out."""
         began = self._clock.monotonic()
-        self._changed.wait(self._patience(began))
+        self._changed.wait(self.state.wait_seconds(began))
         now = self._clock.monotonic()
-        self._waited_seconds += now - began
-        if self._waited_seconds >= self.plan.timeout:
-            return [(self._streams[i], self._out_of_time(i)) for i in self.gathering.unsettled]
-        limit = self.plan.shard_timeout
-        return [
-            (stream, timed_out(self._shard(stream), limit, "shard_timeout"))
-            for stream in self._open
-            if self.gathering.is_open(stream.index) and _busy(stream, now) >= limit
-        ]
+        return self.state.late(now - began, now)
 
-    def _patience(self, now: float) -> float | None:
-        left = [self.plan.shard_timeout - _busy(stream, now) for stream in self._open]
-        # A shard that begins meanwhile has all of its time before it.
-        shortest = min([self.plan.timeout - self._waited_seconds, self.plan.shard_timeout, *left])
-        return None if shortest == float("inf") else max(0.0, shortest)
-
-    def _out_of_time(self, index: int) -> ShardError:
-        shard = self.plan.shards[index]
-        if self._view_stands or self._streams[index].stage != "at the view":
-            return timed_out(shard, self.plan.timeout, "timeout")
-        return failed(shard, map_changing(self.plan.shard_map))
-
-    def _fail_late(self, late: list[tuple[_Stream, ShardError]]) -> None:
+    def _fail_late(self, late: list[tuple[_ThreadStream, ShardError]]) -> None:
         with self._lock:
-            failures = [
-                (stream, error)
-                for stream, error in late
-                if self.gathering.fail(stream.index, error)
-            ]
-            for stream, _ in failures:
+            failures = self.state.fail(late)
+            for stream in failures:
                 with suppress(ValueError):
                     self._unstarted.remove(stream)
-            self._stop([stream for stream, _ in failures])
-        for stream, error in failures:
-            self._tell("failed", stream.index, error)
+            self._stop(failures)
+        for stream in failures:
+            self._tell("failed", stream)
 
-    def _stop(self, streams: list[_Stream]) -> None:
-        """Make workers release the streams; those that run are interrupted until they do."""
+    def _stop(self, streams: list[_ThreadStream]) -> None:
+        """Make workers release the streams; running ones are interrupted until they do."""
         running = []
         for stream in streams:
             stream.is_cancelled = True
@@ -281,8 +226,8 @@ class ThreadRun:
         self._changed.notify_all()
 
     def _resume(self) -> None:
-        """Let the streams go on whose rows were taken."""
-        if not self._view_stands:
+        """Continue the streams whose rows were taken."""
+        if not self.state.is_view_agreed:
             return
         for stream in self._open:
             is_parked = stream.running_since is None and stream not in self._ready
@@ -290,43 +235,22 @@ class ThreadRun:
                 self._ready.append(stream)
         self._engage()
 
-    # --- a consistent view ------------------------------------------------------------------------
-
-    def _is_at_view(self) -> bool:
-        if self._view_stands:
-            return False
-        unsettled = self.gathering.unsettled
-        return bool(unsettled) and all(
-            self._streams[i].stage == "at the view" and self._streams[i].running_since is None
-            for i in unsettled
-        )
-
-    def _look_at_the_map(self) -> None:
+    def _compare_view(self) -> None:
         view = self.plan.view
         assert view is not None
         if not view.load(self.plan):
             raise ReplanError
         with self._lock:
-            streams = [self._streams[i] for i in self.gathering.unsettled]
-            stale = [s for s in streams if not view.agrees(self._shard(s), s.local_ids)]
+            stale = self.state.stale_snapshots()
             if stale:
-                self._pause()
-            self._view_stands = not stale
-            for stream in stale or streams:
-                # A stale snapshot is taken anew; the others are kept as they are.
-                stream.stage = "new" if stale else "reading"
-                self._ready.append(stream)
+                self._changed.wait_for(lambda: False, self.state.next_view_pause())
+            self._ready.extend(self.state.leave_view(stale))
             self._engage()
 
-    def _pause(self) -> None:
-        self._changed.wait_for(lambda: False, self._view_pause)
-        self._waited_seconds += self._view_pause
-        self._view_pause = min(2 * self._view_pause, VIEW_PAUSE_SECONDS_MAX)
-
-    # --- the workers' side ------------------------------------------------------------------------
+    # --- called by the workers --------------------------------------------------------------------
 
     def _engage(self) -> None:
-        """Start as many workers as there are streams to advance."""
+        """Start a worker for each stream that can be advanced, up to the maximum."""
         room = len(self._unstarted)
         if not self.plan.opens_all:
             room = min(room, self.plan.workers - len(self._open))
@@ -339,16 +263,16 @@ class ThreadRun:
         while (stream := self._next_stream()) is not None:
             self._advance(stream)
 
-    def _next_stream(self) -> _Stream | None:
+    def _next_stream(self) -> _ThreadStream | None:
         with self._lock:
             stream = self._pick()
             if stream is None:
                 self._working -= 1
             else:
-                stream.running_since = self._clock.monotonic()
+                stream.start_work()
             return stream
 
-    def _pick(self) -> _Stream | None:
+    def _pick(self) -> _ThreadStream | None:
         if self._ready:
             return self._ready.popleft()
         may_open = self.plan.opens_all or len(self._open) < self.plan.workers
@@ -358,43 +282,37 @@ class ThreadRun:
         self._open.add(stream)
         return stream
 
-    def _advance(self, stream: _Stream) -> None:
+    def _advance(self, stream: _ThreadStream) -> None:
         if not stream.has_begun and not stream.is_cancelled:
             stream.has_begun = True
-            self._tell("began", stream.index)
+            self._tell("began", stream)
         error: Exception | None = None
         rows: list[AnyRow] = []
         is_last = False
         try:
             rows, is_last = self._read(stream)
-        except Exception as caught:  # noqa: BLE001 - whatever it is, it belongs to this shard
+        except Exception as caught:  # noqa: BLE001 - any error is an outcome of this shard
             error = caught
         is_done = is_last or error is not None
         count = stream.reader.rows
         if is_done:
             stream.release(is_reusable=error is None and not stream.is_cancelled)
-        outcome = self._report(stream, rows, error, is_done=is_done)
-        if outcome is not None and self.plan.on_event is not None:
-            self._tell(outcome, stream.index, self.gathering.errors.get(self._shard(stream)), count)
+        event = self._report(stream, rows, error, is_done=is_done)
+        if event is not None:
+            self._tell(event, stream, count)
 
-    def _read(self, stream: _Stream) -> tuple[list[AnyRow], bool]:
+    def _read(self, stream: _ThreadStream) -> tuple[list[AnyRow], bool]:
         for tries in range(1, OPEN_TRIES_MAX + 1):
             try:
                 return self._read_once(stream)
             except DBAPIError as error:
-                # Nothing was read yet: a connection that died in the pool is replaced. Not after
-                # the view was agreed on: a new snapshot may show another state.
-                is_first = stream.reader.rows == 0 and (
-                    self.plan.view is None or stream.stage == "new"
-                )
-                is_dead = error.connection_invalidated and is_first and not stream.is_cancelled
-                if not is_dead or tries == OPEN_TRIES_MAX:
+                if stream.is_cancelled or not self.state.may_reopen(stream, error, tries):
                     raise
                 stream.release()
                 stream.stage = "new"
         raise AssertionError
 
-    def _read_once(self, stream: _Stream) -> tuple[list[AnyRow], bool]:
+    def _read_once(self, stream: _ThreadStream) -> tuple[list[AnyRow], bool]:
         stream.check()
         if stream.stage == "new":
             stream.release()
@@ -405,7 +323,7 @@ class ThreadRun:
             stream.stage = "reading"
         if not stream.reader.is_executing:
             view = self.plan.view
-            owned = None if view is None else view.owned(self._shard(stream))
+            owned = None if view is None else view.owned(stream.shard)
             shape = stream.reader.execute(owned)
             with self._lock:
                 self.gathering.answer(stream.index, shape)
@@ -413,23 +331,16 @@ class ThreadRun:
         return stream.reader.fetch()
 
     def _report(
-        self, stream: _Stream, rows: list[AnyRow], error: Exception | None, *, is_done: bool
+        self, stream: _ThreadStream, rows: list[AnyRow], error: Exception | None, *, is_done: bool
     ) -> EventKind | None:
         with self._lock:
-            now = self._clock.monotonic()
-            stream.busy_seconds, stream.running_since = _busy(stream, now), None
-            limit = self.plan.shard_timeout
-            outcome: EventKind | None = None
-            if error is None and stream.busy_seconds >= limit:
+            event: EventKind | None = None
+            if stream.stop_work() >= self.plan.shard_timeout and error is None:
                 error = TimeoutError()
             if error is None:
                 self.gathering.offer(stream.index, rows)
-            elif self.gathering.fail(
-                stream.index, as_shard_error(self._shard(stream), error, limit)
-            ):
-                outcome = "failed"
-            if error is None and is_done and self.gathering.succeed(stream.index):
-                outcome = "succeeded"
+            if error is not None or is_done:
+                event = self.state.settle(stream, error)
             if is_done:
                 stream.stage = "released"
                 self._open.discard(stream)
@@ -440,9 +351,9 @@ class ThreadRun:
             waits = not is_done and stream not in self._ready
             if not self.is_patient or has_ended or waits or error is not None:
                 self._changed.notify_all()
-            return outcome
+            return event
 
-    def _has_more_to_do(self, stream: _Stream) -> bool:
+    def _has_more_to_do(self, stream: _ThreadStream) -> bool:
         return stream.stage == "reading" and self.gathering.has_room(stream.index)
 
     def _cancel_running(self) -> None:
@@ -458,25 +369,11 @@ class ThreadRun:
                 self._changed.wait(pause)
             pause = min(2 * pause, CANCEL_PAUSE_SECONDS_MAX)
 
-    # --- small things -----------------------------------------------------------------------------
-
-    def _shard(self, stream: _Stream) -> Shard:
-        return self.plan.shards[stream.index]
-
-    def _tell(
-        self, kind: EventKind, index: int, error: ShardError | None = None, rows: int = 0
-    ) -> None:
+    def _tell(self, kind: EventKind, stream: _ThreadStream, rows: int = 0) -> None:
         if self.plan.on_event is None:
             return
-        try:
-            with self._telling:
-                self.plan.on_event(FanOutEvent(kind, self.plan.shards[index], error, rows))
-        except Exception as raised:  # noqa: BLE001 - it is raised again where the caller waits
+        with self._telling:
+            was_heard = self.state.tell(kind, stream, rows)
+        if not was_heard:
             with self._lock:
-                self._listener_error = raised
                 self._changed.notify_all()
-
-
-def _busy(stream: _Stream, now: float) -> float:
-    since = stream.running_since
-    return stream.busy_seconds + (0.0 if since is None else now - since)

@@ -63,7 +63,7 @@ else:
 """An env.py that serves a fleet and the `alembic` command alike."""
 
 Heads = tuple[str, ...]
-Plan = Callable[[Heads, MigrationContext], list[RevisionStep]]
+ChooseSteps = Callable[[Heads, MigrationContext], list[RevisionStep]]
 
 # Guards alembic.context, a module that stands for the one environment under way.
 _environment_lock = threading.Lock()
@@ -228,7 +228,7 @@ class Migrations:
             raise _migration_failed(steps, error) from error
         return len(steps) > 1
 
-    def _run(self, connection: Connection | None, plan: Plan, **options: Any) -> None:
+    def _run(self, connection: Connection | None, plan: ChooseSteps, **options: Any) -> None:
         """Run env.py once; `plan` is asked for the steps, after env.py has proved itself."""
         was_asked = False
 

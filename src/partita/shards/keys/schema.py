@@ -13,11 +13,26 @@ Both lists are in the order in which rows can be copied: parents before children
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import msgspec
-from sqlalchemy import Column, DateTime, MetaData, Table, TypeDecorator
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Date,
+    DateTime,
+    Interval,
+    LargeBinary,
+    MetaData,
+    Numeric,
+    String,
+    Table,
+    TypeDecorator,
+    Uuid,
+)
 from sqlalchemy.schema import sort_tables_and_constraints
 from sqlalchemy.types import TypeEngine
 
@@ -26,7 +41,18 @@ from partita.shards.keys.shard_key import KeyType
 
 SCHEMA_FORMAT_VERSION = 1
 _NARROWER = frozenset(((bool, int), (datetime, date)))
-"""Subclasses whose values are no keys of the class above."""
+"""Subclasses whose values are not keys of the base class."""
+COLUMN_TYPES: dict[type, TypeEngine[Any]] = {
+    int: BigInteger(),
+    str: String(),
+    bytes: LargeBinary(),
+    UUID: Uuid(),
+    date: Date(),
+    datetime: DateTime(timezone=True),
+    timedelta: Interval(),
+    Decimal: Numeric(),
+}
+"""The type of a sharding column whose declaration is unknown, by the type of the key."""
 
 
 class TableName(msgspec.Struct, frozen=True):

@@ -27,7 +27,8 @@ from partita.shards.catalog.local_catalog import LocalShard
 from partita.shards.catalog.reconciliation import Piece, Reconciled, Side, Where
 from partita.shards.keys.mapping import Location, Mapping, Shard
 from partita.shards.keys.ranges import KeyRange, Range
-from partita.shards.maps.shard_map import ShardMap, place_of
+from partita.shards.maps.open_map import place_of
+from partita.shards.maps.shard_map import ShardMap
 
 FULL = (KeyRange(),)
 AnyPlace = Shard | Location | URL | str

@@ -1,7 +1,7 @@
-"""Who keeps a move waiting: the sessions that hold a table of PostgreSQL or an SQLite file.
+"""The sessions that block a move: they have locked a PostgreSQL table or an SQLite file.
 
-PostgreSQL says everything about its sessions. SQLite says nothing: the transactions of this process
-are known by their connections, those of other processes by the lock that Linux lists for them.
+PostgreSQL describes its sessions. SQLite does not: the transactions of this process are known from
+their connections, those of other processes from the lock that Linux lists in /proc/locks.
 """
 
 import os
@@ -17,23 +17,23 @@ from partita.shards.connections.revocable import RevocableConnection
 from partita.shards.connections.writing_turns import CLOCK, WritingTurns
 
 STATEMENT_CHARACTERS_MAX = 200
-"""How much of a statement is told."""
+"""The maximum length of a statement in a report."""
 _WAL_WRITE_LOCK = 120
 """The byte of the `-shm` file whose lock is the write lock: https://sqlite.org/walformat.html."""
 _LOCKS = Path("/proc/locks")
 
 
 class Blocker(msgspec.Struct, frozen=True):
-    """One session that holds what a move needs."""
+    """One session that blocks a move."""
 
     pid: int
-    """Of the server's process on PostgreSQL, of the client's on SQLite."""
+    """The server process on PostgreSQL, the client process on SQLite."""
     application: str
     state: str
     age_seconds: float | None
-    """Since its transaction began; None where it is not known."""
+    """Seconds since its transaction began; None if unknown."""
     statement: str = ""
-    """The last one, shortened."""
+    """The last statement, shortened."""
 
     def __str__(self) -> str:
         parts = [f"pid {self.pid}", self.application, self.state]
@@ -45,11 +45,12 @@ class Blocker(msgspec.Struct, frozen=True):
 
 
 HeldUp = Callable[[str, Sequence[Blocker], float], Sequence[Blocker]]
-"""Is told what is waited for, who holds it and how many seconds passed; returns whom to end."""
+"""Called with the table or file, its blockers and the seconds waited; returns the blockers to
+terminate."""
 
 
-def nobody_is_ended(_what: str, _blockers: Sequence[Blocker], _seconds: float) -> Sequence[Blocker]:
-    """Wait only."""
+def terminate_none(_what: str, _blockers: Sequence[Blocker], _seconds: float) -> Sequence[Blocker]:
+    """Terminate no blocker."""
     return ()
 
 
@@ -61,14 +62,14 @@ def shortened(statement: str) -> str:
 
 
 class SqliteBlocker:
-    """A writer of an SQLite file, and how to end its transaction."""
+    """A writer of an SQLite file whose transaction can be ended."""
 
     def __init__(self, blocker: Blocker, connection: RevocableConnection | None) -> None:
         self.blocker = blocker
         self._connection = connection
 
     def end(self) -> None:
-        """Roll the transaction back; another process can only be asked to end itself."""
+        """Roll back the transaction; send SIGTERM to another process."""
         if self._connection is not None:
             self._connection.end()
             return
@@ -77,7 +78,7 @@ class SqliteBlocker:
 
 
 def find_sqlite_blockers(file: str, turns: WritingTurns) -> list[SqliteBlocker]:
-    """Return who writes to the file now."""
+    """Return the transactions that write to the file now."""
     found = [_known(connection) for connection in revocable.writers_of(turns)]
     if found:
         return found
@@ -96,7 +97,7 @@ def _known(connection: RevocableConnection) -> SqliteBlocker:
 
 
 def _lock_owner(file: str) -> int | None:
-    # Listed, not asked for: to open and close the file would give up this process's own locks.
+    # From /proc, because closing the file would release this process's own locks.
     try:
         found = Path(f"{file}-shm").stat()
         lines = _LOCKS.read_text().splitlines()

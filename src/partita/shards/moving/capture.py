@@ -32,10 +32,13 @@ def quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def table_name(shape: TableShape) -> str:
+def quoted_name(schema: str | None, table: str) -> str:
     """Return the quoted name of a table, with its schema."""
-    schema = "" if shape.schema is None else quote(shape.schema) + "."
-    return schema + quote(shape.table)
+    return quote(table) if schema is None else f"{quote(schema)}.{quote(table)}"
+
+
+def table_name(shape: TableShape) -> str:
+    return quoted_name(shape.schema, shape.table)
 
 
 def listed(names: Sequence[str], alias: str = "") -> str:

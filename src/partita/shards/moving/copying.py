@@ -6,28 +6,16 @@ Sequences and identities stay as they are on each shard: the target's do not kno
 """
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
-from uuid import UUID
 
 import msgspec
-from sqlalchemy import (
-    BigInteger,
-    Date,
-    DateTime,
-    Dialect,
-    Interval,
-    LargeBinary,
-    Numeric,
-    String,
-    Uuid,
-)
+from sqlalchemy import Dialect
 from sqlalchemy.types import TypeEngine
 
 from partita.errors import CatalogMismatchError, MoveRefusedError, UnavailableError
 from partita.shards.keys.ranges import KeyRange, Range
-from partita.shards.keys.schema import ShardedSchema, ShardedTable
+from partita.shards.keys.schema import COLUMN_TYPES, ShardedSchema, ShardedTable
 from partita.shards.keys.shard_key import KeyType
 from partita.shards.moving.blockers import Blocker, HeldUp
 from partita.shards.moving.capture import quote
@@ -36,18 +24,6 @@ from partita.shards.moving.move_plan import Position, Sides, TableShape
 Side = Literal["source", "target"]
 KEYS = "partita_keys"
 """The temporary table with the keys of the range, where no comparison can tell them."""
-
-_TYPES: dict[type, TypeEngine[Any]] = {
-    int: BigInteger(),
-    str: String(),
-    bytes: LargeBinary(),
-    UUID: Uuid(),
-    date: Date(),
-    datetime: DateTime(timezone=True),
-    timedelta: Interval(),
-    Decimal: Numeric(),
-}
-"""How keys are stored where only the catalog's description of the schema is at hand."""
 
 
 class Shardlet(msgspec.Struct, frozen=True):
@@ -66,7 +42,7 @@ class Shardlet(msgspec.Struct, frozen=True):
         known = None if metadata is None else metadata.tables.get(table.name)
         declared = {} if known is None else {each.name: each.type for each in known.columns}
         return [
-            declared.get(name, _TYPES[part])
+            declared.get(name, COLUMN_TYPES[part])
             for name, part in zip(table.columns, self.key_type.parts, strict=True)
         ]
 

@@ -647,7 +647,7 @@ class Mover:
             raise rows_dangle(dangling)
 
     def _switch(self) -> None:
-        if self._fence is None or not self._fence.is_standing:
+        if self._fence is None or not self._fence.is_held:
             raise _too_long(self._record.id, "The fence fell: its session was ended.")
         self._check_time()
         self._map.update_mapping(

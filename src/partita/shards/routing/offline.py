@@ -1,8 +1,8 @@
-"""Take a mapping offline: refuse entries, let transactions end, terminate exactly those that stay.
+"""Take a mapping offline: refuse new transactions, wait for open ones, terminate the rest.
 
-Rule: first the status, then the drain. In the other order new transactions would come in while the
-old ones are waited for. What comes back is a fence: as long as it stands, nobody can have an open
-transaction of the mapping on its shard. Neighbours on the same shard are not touched.
+Rule: the status changes before the drain, or new transactions would start during it. The result is
+a fence: while it is held, no transaction of the mapping can be open on its shard. Other mappings of
+the shard are not affected.
 """
 
 import contextlib
@@ -23,15 +23,16 @@ from partita.shards.keys.mapping import Location, Mapping
 from partita.ticks import Clock
 
 GRACE_SECONDS = 2.0
-"""How long transactions may go on before they are terminated."""
+"""How long open transactions may continue before they are terminated."""
 TERMINATE_SECONDS_MAX = 15.0
-"""How long terminated sessions may take to vanish."""
+"""How long terminated sessions may take to end."""
 _PAUSE_SECONDS = 0.01
 _entered_as: dict[str, str] = {}
-"""The id that an offline mapping had online, for those on SQLite in which transactions stayed."""
+"""On SQLite, the former online id of an offline mapping that still has open transactions."""
 
-# Who may still write to the mapping: the holders of its lock, and of locks of mappings that are not
-# in the local catalog any more. Those entered before a split or a merge gave the keys other ids.
+# The sessions that may still write to the mapping: those that hold its lock, and those that hold a
+# lock of a mapping that is no longer in the local catalog. The latter entered before a split or a
+# merge gave the keys other mappings.
 _HOLDERS = f"""
 SELECT held.pid FROM pg_locks AS held JOIN pg_stat_activity AS activity ON activity.pid = held.pid
 WHERE held.locktype = 'advisory' AND held.mode = 'ShareLock' AND held.granted
@@ -47,17 +48,17 @@ _TERMINATE = text("SELECT pg_terminate_backend(:pid)")
 
 
 class Fence:
-    """Holds off all transactions of a mapping until it is closed."""
+    """Prevents all transactions of a mapping until it is closed."""
 
     def __init__(self, mapping_id: str, connection: Connection | None, terminated: int) -> None:
         self.mapping_id = mapping_id
         self.terminated = terminated
-        """How many sessions were terminated."""
+        """The number of terminated sessions."""
         self._connection = connection
 
     @property
-    def is_standing(self) -> bool:
-        """Tell whether the lock is held still: its session may have been ended from outside."""
+    def is_held(self) -> bool:
+        """Return whether the lock is still held: its session may have been terminated."""
         if self._connection is None:
             return True
         try:
@@ -67,11 +68,11 @@ class Fence:
         return True
 
     def close(self) -> None:
-        """Take the fence away; twice is harmless."""
+        """Release the fence; further calls do nothing."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
-        # Explicitly, because a session lock survives whatever a pool does with the connection.
+        # Explicitly, because a session lock survives the return to a pool.
         try:
             if not connection.invalidated:
                 connection.execute(text("SELECT pg_advisory_unlock_all()"))
@@ -101,19 +102,19 @@ def set_offline(
     grace: float = GRACE_SECONDS,
     terminate: bool = True,
 ) -> tuple[Mapping, Fence]:
-    """Make the mapping offline by `change()`, drain it, and return what it became and the fence.
+    """Take the mapping offline by `change()`, drain it, and return the new mapping and the fence.
 
-    An OperationPendingError says that transactions stay, after the grace with `terminate=False`;
-    the mapping is offline all the same.
+    OperationPendingError means that the mapping is offline, but transactions are still open after
+    the grace period and were not terminated.
     """
     location = mapping.shard.location
     if location.backend != "sqlite":
-        # Connected beforehand: what comes after the change keeps clients waiting.
+        # Connected before the change, because clients wait from the change on.
         with _closed_on_error(_connect(engines, location)) as connection:
             changed = change()
-            return changed, _put_up(connection, clock, mapping.id, grace, terminate=terminate)
-    # A writer that is open would keep the change itself out, so on SQLite this process's entries
-    # are refused by hand until the status says so. Other processes' writers are refused by SQLite.
+            return changed, _fence(connection, clock, mapping.id, grace, terminate=terminate)
+    # On SQLite an open writer would block the change itself, so until the status has changed this
+    # process refuses entries by `closing`. SQLite refuses the writers of other processes.
     revocable.closing.add(mapping.id)
     try:
         fence = drain(engines, clock, location, mapping.id, grace=grace, terminate=terminate)
@@ -134,11 +135,11 @@ def drain(
     grace: float = GRACE_SECONDS,
     terminate: bool = True,
 ) -> Fence:
-    """Wait until no transaction of the mapping is open, and put up the fence.
+    """Wait until no transaction of the mapping is open, and return the fence.
 
-    `mapping_id` is the id that was online: its transactions hold the lock of that id, whatever
-    the mapping has become since. With the id that it has offline, transactions of any id that
-    the local catalog has lost are waited for; on SQLite those of this process.
+    `mapping_id` is the id that was online: open transactions hold the lock of that id. With the id
+    of the offline mapping, the drain waits for transactions of all ids that the local catalog no
+    longer has; on SQLite for those of this process.
     """
     if location.backend == "sqlite":
         entered_as = _entered_as.get(mapping_id, mapping_id)
@@ -146,7 +147,7 @@ def drain(
         _entered_as.pop(mapping_id, None)
         return fence
     with _closed_on_error(_connect(engines, location)) as connection:
-        return _put_up(connection, clock, mapping_id, grace, terminate=terminate)
+        return _fence(connection, clock, mapping_id, grace, terminate=terminate)
 
 
 def _connect(engines: Engines, location: Location) -> Connection:
@@ -166,7 +167,7 @@ def _closed_on_error(connection: Connection) -> Iterator[Connection]:
         raise
 
 
-def _put_up(
+def _fence(
     connection: Connection, clock: Clock, mapping_id: str, grace: float, *, terminate: bool
 ) -> Fence:
     terminated = _drain_postgres(connection, clock, mapping_id, grace, terminate=terminate)
@@ -182,7 +183,7 @@ def _drain_postgres(
         waited = clock.monotonic() - started
         if waited > grace and (not terminate or waited > grace + TERMINATE_SECONDS_MAX):
             raise _still_held(mapping_id)
-        # Idle sessions hold a lease and nothing else: they need no grace.
+        # An idle session holds only a lease: it is terminated without grace.
         ended = _holders(connection, number, busy_too=terminate and waited > grace)
         for pid in ended:
             _end(connection, pid, mapping_id)
@@ -194,7 +195,7 @@ def _drain_postgres(
 def _end(connection: Connection, pid: int, mapping_id: str) -> None:
     try:
         connection.scalar(_TERMINATE, {"pid": pid})
-    except ProgrammingError as error:  # because the role may not
+    except ProgrammingError as error:  # the role has no permission
         raise _still_held(mapping_id) from error
 
 
@@ -217,8 +218,8 @@ def _drain_sqlite(clock: Clock, mapping_id: str, grace: float, *, terminate: boo
 def _still_held(mapping_id: str) -> OperationPendingError:
     return OperationPendingError(
         "MappingInUse",
-        "Transactions of the mapping that began before it went offline are still open.",
+        "Transactions that began before the mapping went offline are still open.",
         facts={"mapping": mapping_id},
-        hint="The mapping is offline. Call set_offline() on what get() returns: it waits again, or "
-        "terminates them with terminate=True. That needs the same role, or pg_signal_backend.",
+        hint="The mapping is offline. Call set_offline() again on the mapping that get() returns; "
+        "terminate=True needs the role of those sessions or pg_signal_backend.",
     )

@@ -1,7 +1,7 @@
-"""Run a unit of work again, each time through routing: never on a connection that may be wrong.
+"""Repeat a unit of work after a transient failure, each time through routing.
 
-Tried again is what a move, a lost connection or a clash of transactions causes. Rule: a commit
-whose answer was lost is not repeated unless the caller says that repeating is harmless.
+Transient failures are moves, lost connections and conflicts of transactions. Rule: work whose
+commit was not answered is repeated only if the caller declares it idempotent.
 """
 
 import asyncio
@@ -42,21 +42,21 @@ _SQLITE_BUSY, _SQLITE_LOCKED = 5, 6
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """How often, after which pauses and how long in all a unit of work is tried."""
+    """How often, with which pauses and for how long a unit of work is attempted."""
 
     first: float = 0.05
-    """Seconds of the first pause; each following one doubles."""
+    """Seconds of the first pause; it doubles each time, up to `longest`."""
     longest: float = 5.0
     budget: float = 30.0
-    """Seconds from the first failure after which no try is started; the last error is raised."""
+    """Seconds after which no further attempt starts and the last error is raised."""
     tries: int | None = None
     is_jittered: bool = True
     also: Callable[[BaseException], bool] | None = None
-    """Tells which other errors are worth a try."""
+    """Returns whether another error is transient as well."""
 
     @classmethod
     def fixed(cls, tries: int = 10, pause: float = 5.0) -> "Retry":
-        """Return the classic: so many tries with the same pause between them."""
+        """Return a fixed number of attempts with equal pauses."""
         return cls(first=pause, longest=pause, budget=float("inf"), tries=tries, is_jittered=False)
 
     @classmethod
@@ -64,11 +64,11 @@ class Retry(msgspec.Struct, frozen=True):
         return cls(tries=1)
 
     def pauses(self, clock: Clock) -> Iterator[float]:
-        """Give the seconds to wait before each further try, until tries or budget are used up."""
+        """Yield the pause before each further attempt, until tries or budget are used up."""
         end = clock.monotonic() + self.budget
         pause, left = self.first, self.tries
         while left is None or left > 1:
-            # The jitter takes away up to half: clients that failed together come back apart.
+            # The jitter shortens a pause by up to half, so that clients do not retry together.
             share = int.from_bytes(clock.random_bytes(4), "big") / 2**33 if self.is_jittered else 0
             seconds = pause * (1 - share)
             if clock.monotonic() + seconds > end:
@@ -87,17 +87,15 @@ def run(
     idempotent: bool = False,
     **options: Any,
 ) -> T:
-    """Call `fn(session)` in a routed transaction, commit, and return what it returned.
+    """Call `fn(session)` in a routed transaction, commit, and return the result of `fn`.
 
-    Each try has a session of its own. An InDoubtError says that the answer to the commit was lost;
-    with `idempotent=True` the work is repeated instead.
+    Each attempt has a session of its own. InDoubtError means that the answer to the commit was
+    lost; with `idempotent=True` the work is repeated instead.
     """
     make = RoutedSessionmaker(shard_map, **options)
-    policy = retry or Retry()
-    pauses = policy.pauses(shard_map.clock)
-    again: dict[str, bool] = {}
+    attempts = _Attempts(shard_map, retry or Retry(), idempotent=idempotent)
     while True:
-        session = make(key, **again)
+        session = make(key, **attempts.session_options)
         try:
             with session:
                 outcome = fn(session)
@@ -105,13 +103,9 @@ def run(
                 session.commit()
                 return outcome
         except Exception as error:
-            pause = _pause_after(error, session, policy, pauses, idempotent=idempotent)
+            pause = attempts.pause_after(error, session)
             if pause is None:
                 raise
-            shard_map.counters.retries += 1
-            if is_clash_on_sqlite(error) and not again:
-                # It read before it wrote. The next try waits for its turn instead of a pause.
-                again, pause = {"writes": True}, 0.0
         time.sleep(pause)
 
 
@@ -124,13 +118,11 @@ async def arun(
     idempotent: bool = False,
     **options: Any,
 ) -> T:
-    """Await `fn(session)` in a routed transaction: the async twin of `run()`."""
+    """Await `fn(session)` in a routed transaction, as `run()` does."""
     make = AsyncRoutedSessionmaker(shard_map, **options)
-    policy = retry or Retry()
-    pauses = policy.pauses(shard_map.clock)
-    again: dict[str, bool] = {}
+    attempts = _Attempts(shard_map, retry or Retry(), idempotent=idempotent)
     while True:
-        session = make(key, **again)
+        session = make(key, **attempts.session_options)
         try:
             async with session:
                 work = fn(session)
@@ -139,14 +131,40 @@ async def arun(
                 await session.commit()
                 return outcome
         except Exception as error:
-            pause = _pause_after(error, session.sync_session, policy, pauses, idempotent=idempotent)
+            pause = attempts.pause_after(error, session.sync_session)
             if pause is None:
                 raise
-            shard_map.counters.retries += 1
-            if is_clash_on_sqlite(error) and not again:
-                # It read before it wrote. The next try waits for its turn instead of a pause.
-                again, pause = {"writes": True}, 0.0
         await asyncio.sleep(pause)
+
+
+class _Attempts:
+    """Decides after a failed attempt whether, when and how the work is attempted again."""
+
+    def __init__(self, shard_map: RoutedMap, policy: Retry, *, idempotent: bool) -> None:
+        self.session_options: dict[str, bool] = {}
+        """Options of the next session."""
+        self._counters = shard_map.counters
+        self._policy = policy
+        self._pauses = policy.pauses(shard_map.clock)
+        self._idempotent = idempotent
+
+    def pause_after(self, error: Exception, session: Session) -> float | None:
+        """Return the pause in seconds before the next attempt; None if there is none."""
+        if isinstance(session, RoutedSession) and not self._idempotent:
+            if session.is_in_doubt(error):
+                raise _in_doubt(session) from error
+            if session.has_committed:
+                return None  # the part that has committed would be repeated
+        if not is_transient(error) and (self._policy.also is None or not self._policy.also(error)):
+            return None
+        pause = next(self._pauses, None)
+        if pause is None:
+            return None
+        self._counters.retries += 1
+        if is_clash_on_sqlite(error) and not self.session_options:
+            # It read before it wrote. The next attempt queues for the write lock, so no pause.
+            self.session_options, pause = {"writes": True}, 0.0
+        return pause
 
 
 def routed(
@@ -157,9 +175,10 @@ def routed(
     idempotent: bool = False,
     **options: Any,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator: the function gets a routed session first, by the key in `argument`.
+    """Return a decorator that passes a routed session for the key in `argument`.
 
-    Callers leave the session out. A coroutine function gets an async session.
+    The session is the first argument of the function; callers omit it. A coroutine function gets
+    an async session.
     """
     if not isinstance(argument, str):
         raise _argument_missing(argument, argument)
@@ -192,7 +211,7 @@ def routed(
 
 
 def is_transient(error: BaseException) -> bool:
-    """Tell whether the same work may succeed through routing, a little later."""
+    """Return whether the same work may succeed later, through routing."""
     if isinstance(error, _TRANSIENT):
         return True
     if not isinstance(error, DBAPIError):
@@ -206,54 +225,41 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_clash_on_sqlite(error: BaseException) -> bool:
-    """Return whether SQLite refused a lock, or to write from an old snapshot."""
-    # The low byte of SQLite's extended codes is the code: BUSY_SNAPSHOT is a BUSY.
+    """Return whether SQLite refused a lock, or a write on an old snapshot."""
+    # The low byte of an extended code is the code: BUSY_SNAPSHOT is a BUSY.
     code = getattr(getattr(error, "orig", None), "sqlite_errorcode", 0) & 0xFF
     return code in {_SQLITE_BUSY, _SQLITE_LOCKED}
 
 
-def _pause_after(
-    error: Exception,
-    session: Session,
-    policy: Retry,
-    pauses: Iterator[float],
-    *,
-    idempotent: bool,
-) -> float | None:
-    if isinstance(session, RoutedSession) and session.is_in_doubt(error) and not idempotent:
-        raise InDoubtError(
-            "CommitInDoubt",
-            "The connection was lost while the commit was answered: it may have taken place.",
-            facts={"map": session.shard_map.name},
-            hint="Read whether the work is there. If doing it twice is harmless, idempotent=True "
-            "repeats it.",
-        ) from error
-    if isinstance(session, RoutedSession) and session.has_committed and not idempotent:
-        return None  # because the work has committed a part of itself, which would be done twice
-    if is_transient(error) or (policy.also is not None and policy.also(error)):
-        return next(pauses, None)
-    return None
+def _in_doubt(session: RoutedSession) -> InDoubtError:
+    return InDoubtError(
+        "CommitInDoubt",
+        "The connection was lost before the commit was answered: it may have taken place.",
+        facts={"map": session.shard_map.name},
+        hint="Check whether the changes are stored. Pass idempotent=True if the work may be "
+        "repeated.",
+    )
 
 
 def _check_outcome(outcome: object) -> None:
     if isinstance(outcome, CoroutineType | GeneratorType | AsyncGeneratorType):
         if isinstance(outcome, CoroutineType):
             outcome.close()
-        raise _no_unit_of_work(
-            "The function gave a coroutine or a generator, which would run after the commit.",
-            "Use arun() for coroutine functions; return a list instead of yielding.",
+        raise _not_a_unit_of_work(
+            "The function returned a coroutine or a generator, which would run after the commit.",
+            "Use arun() for a coroutine function; return a list instead of yielding.",
         )
 
 
 def _check_awaitable(work: object) -> None:
     if not inspect.isawaitable(work):
-        raise _no_unit_of_work(
-            "The function gave nothing that can be awaited.",
-            "Write it with async def, or use run().",
+        raise _not_a_unit_of_work(
+            "The function did not return an awaitable.",
+            "Define it with async def, or use run().",
         )
 
 
-def _no_unit_of_work(message: str, hint: str) -> UsageError:
+def _not_a_unit_of_work(message: str, hint: str) -> UsageError:
     return UsageError("NotAUnitOfWork", message, hint=hint)
 
 

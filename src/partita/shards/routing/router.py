@@ -1,8 +1,8 @@
-"""Find the shard of a key and hand out a connection to it whose transaction is validated.
+"""Find the shard of a key and return a connection to it in a validated transaction.
 
-The way: cache, engine, BEGIN, validation on that very connection; if the mapping is gone, once
-more with a mapping from the global catalog. Rule: whatever begins a transaction on a routed
-connection validates again, so no statement of a user ever runs on a mapping that was not entered.
+Steps: look up the mapping in the cache, connect, BEGIN, validate on the same connection. If the
+shard does not have the mapping, repeat once with the mapping of the global catalog. Rule: every
+BEGIN on a routed connection calls its `MappingEntry`, so that no statement runs without validation.
 """
 
 import asyncio
@@ -27,8 +27,8 @@ from partita.errors import (
 )
 from partita.shards.catalog import change_plans as operations
 from partita.shards.connections import validation
-from partita.shards.connections.engines import ENTER, Engines
-from partita.shards.connections.validation import Entry
+from partita.shards.connections.engines import ENTRY, Engines
+from partita.shards.connections.validation import Admission
 from partita.shards.keys.mapping import Mapping, MappingStatus
 from partita.shards.routing.row_keys import RowKeys
 from partita.ticks import Clock
@@ -36,25 +36,25 @@ from partita.ticks import Clock
 Validate = Literal["always", "lease", "never"]
 
 DEAD_CONNECTIONS_MAX = 2
-"""How many dead pooled connections are replaced before the shard counts as unreachable."""
+"""How many broken pooled connections are replaced before the shard counts as unreachable."""
 _UNDEFINED = ("42883", "42P01")
-"""SQLSTATEs of a function and of a table that are not there."""
+"""SQLSTATEs of an undefined function and an undefined table."""
 ASK_SECONDS_MIN, ASK_SECONDS_MAX = 5.0, 30.0
-"""A dead shard sends its clients to the global catalog only this often, with doubling pauses."""
+"""The pause between reads of the global catalog for an unreachable shard; it doubles."""
 
 
-class Terms(NamedTuple):
-    """How a transaction is entered, and what it may store."""
+class RoutingOptions(NamedTuple):
+    """The options of a routed connection; see `connect`."""
 
     validate: Validate = "always"
     isolation_level: str | None = None
     check_keys: bool = True
     writes: bool = False
-    """Whether it takes the write lock of an SQLite file when it begins."""
+    """Whether transactions on SQLite begin with the write lock of the file."""
 
 
 class RoutedMap(Protocol):
-    """What the router needs of a shard map."""
+    """The part of a shard map that the router uses."""
 
     @property
     def name(self) -> str: ...
@@ -68,11 +68,15 @@ class RoutedMap(Protocol):
     def row_keys(self) -> RowKeys | None: ...
 
     def get(self, key: Any, *, lookup: Literal["cache", "store"]) -> Mapping:
-        """Return the mapping of the key; with "store", past the cache and then into it."""
+        """Return the mapping of the key; "store" bypasses the cache and updates it."""
+        ...
+
+    def find_cached(self, key: Any) -> Mapping | None:
+        """Return the mapping of the key from the cache only."""
         ...
 
     def forget(self, mapping: Mapping) -> None:
-        """Drop the mapping from the cache."""
+        """Remove the mapping from the cache."""
         ...
 
 
@@ -85,15 +89,16 @@ def connect(
     check_keys: bool = True,
     writes: bool = False,
 ) -> Connection:
-    """Return a connection to the key's shard, in a transaction that is validated.
+    """Return a connection to the key's shard, in a validated transaction.
 
-    Use it as a context manager, as any connection: what was not committed is rolled back at its
-    end. After a commit the next statement validates again; there a mapping that has moved is a
-    StaleMappingError, because the connection cannot follow it. Rows of other mappings are refused
-    (WrongShardKeyError) unless `check_keys` is False. With `writes`, every transaction on SQLite
-    holds the write lock of the file from its beginning.
+    Use it in a `with` block: the end of the block rolls back what was not committed. After a commit
+    the next statement validates again; if the mapping has moved, it raises StaleMappingError,
+    because the connection cannot follow it. Rows of other mappings are refused (WrongShardKeyError)
+    unless `check_keys` is False. With `writes`, transactions on SQLite begin with the write lock of
+    the file.
     """
-    return _route(_Sync(shard_map), key, Terms(validate, isolation_level, check_keys, writes))
+    options = RoutingOptions(validate, isolation_level, check_keys, writes)
+    return _route(_Route(shard_map), key, options)
 
 
 @asynccontextmanager
@@ -106,41 +111,30 @@ async def aconnect(
     check_keys: bool = True,
     writes: bool = False,
 ) -> AsyncIterator[AsyncConnection]:
-    """Give the async twin of `connect()`: `async with map.aconnect(key) as connection`."""
-    road = _Async(shard_map)
-    terms = Terms(validate, isolation_level, check_keys, writes)
-    routed = await greenlet_spawn(_route, road, key, terms)
-    connection = AsyncConnection(road.async_engine(routed), routed)
+    """Return an async connection as `connect()` does: `async with map.aconnect(key) as …`."""
+    path = _AsyncRoute(shard_map)
+    options = RoutingOptions(validate, isolation_level, check_keys, writes)
+    routed = await greenlet_spawn(_route, path, key, options)
+    connection = AsyncConnection(path.async_engine(routed), routed)
     try:
         yield connection
     finally:
         await asyncio.shield(connection.close())
 
 
-def route(shard_map: RoutedMap, key: Any, terms: Terms, *, is_async: bool) -> Connection:
-    """Return a routed connection; of an async engine inside SQLAlchemy's greenlet."""
-    return _route(_Async(shard_map) if is_async else _Sync(shard_map), key, terms)
+def route(shard_map: RoutedMap, key: Any, options: RoutingOptions, *, is_async: bool) -> Connection:
+    """Return a routed connection; with `is_async`, inside the greenlet of an async session."""
+    return _route(_AsyncRoute(shard_map) if is_async else _Route(shard_map), key, options)
 
 
-def mapping_of(connection: Connection) -> Mapping | None:
-    """Return the mapping that the connection was routed by; None if it was not."""
-    enter = _enter_of(connection)
-    return None if enter is None else enter.mapping
+def entry_of(connection: Connection) -> "MappingEntry | None":
+    """Return what admits the transactions of a routed connection; None for other connections."""
+    entry = None if connection.closed else connection.info.get(ENTRY)
+    return entry if isinstance(entry, MappingEntry) else None
 
 
-def key_of(connection: Connection) -> Any:
-    """Return the key that the connection was routed by; None if it was not."""
-    enter = _enter_of(connection)
-    return None if enter is None else enter.key
-
-
-def _enter_of(connection: Connection) -> "_Enter | None":
-    enter = None if connection.closed else connection.info.get(ENTER)
-    return enter if isinstance(enter, _Enter) else None
-
-
-class _Sync:
-    """Look up and connect in the caller's thread."""
+class _Route:
+    """Looks up mappings and finds engines in the caller's thread."""
 
     def __init__(self, shard_map: RoutedMap) -> None:
         self.map = shard_map
@@ -156,8 +150,8 @@ class _Sync:
         return self.map.get(key, lookup="store")
 
 
-class _Async(_Sync):
-    """The same inside a greenlet: what blocks is awaited in a thread."""
+class _AsyncRoute(_Route):
+    """Does the same in a greenlet of SQLAlchemy: blocking calls run in a thread."""
 
     def engine(self, mapping: Mapping) -> Engine:
         location = mapping.shard.location
@@ -169,8 +163,7 @@ class _Async(_Sync):
         return self._engine
 
     def find(self, key: Any) -> Mapping:
-        cached = getattr(self.map, "find_cached", None)
-        found: Mapping | None = cached(key) if cached is not None else None
+        found = self.map.find_cached(key)
         return found or await_only(asyncio.to_thread(self.map.get, key, lookup="cache"))
 
     def look_up(self, key: Any) -> Mapping:
@@ -178,87 +171,86 @@ class _Async(_Sync):
 
 
 def check_validate(validate: str) -> None:
-    """Refuse a way to validate that there is not."""
+    """Refuse an unknown value of `validate=`."""
     if validate not in _CHECKS:
         raise UsageError(
             "UnknownValidation",
-            f"There is no validation {validate!r}.",
-            hint='Choose validate="always", "lease" or "never".',
+            f"validate={validate!r} is not an option.",
+            hint='Use validate="always", "lease" or "never".',
         )
 
 
-def _route(road: _Sync, key: Any, terms: Terms) -> Connection:
-    check_validate(terms.validate)
+def _route(path: _Route, key: Any, options: RoutingOptions) -> Connection:
+    check_validate(options.validate)
     try:
-        return _route_once_more(road, key, terms)
+        return _route_with_retry(path, key, options)
     except MappingOfflineError:
-        road.map.counters.refused += 1
+        path.map.counters.refused += 1
         raise
 
 
-def _route_once_more(road: _Sync, key: Any, terms: Terms) -> Connection:
-    mapping = road.find(key)
+def _route_with_retry(path: _Route, key: Any, options: RoutingOptions) -> Connection:
+    mapping = path.find(key)
     if mapping.status is not MappingStatus.ONLINE:
-        # An offline mapping comes back with another id: only the store knows when.
-        mapping = road.look_up(key)
+        # An offline mapping comes online under a new id, which only the global catalog has.
+        mapping = path.look_up(key)
     try:
-        return _open(road, key, mapping, terms)
+        return _open(path, key, mapping, options)
     except _GoneError:
-        road.map.forget(mapping)
-        fresh = road.look_up(key)
+        path.map.forget(mapping)
+        fresh = path.look_up(key)
     except ShardOfflineError:
-        found = _ask_again(road, key, mapping)
+        found = _look_up_moved(path, key, mapping)
         if found is None:
             raise
         fresh = found
-    road.map.counters.reroutes += 1
-    if fresh.id == mapping.id and fresh.shard.location == mapping.shard.location:
+    path.map.counters.reroutes += 1
+    if _is_same(fresh, mapping):
         raise _refusal("gone", mapping)
     try:
-        return _open(road, key, fresh, terms)
+        return _open(path, key, fresh, options)
     except _GoneError as error:
-        road.map.forget(fresh)
+        path.map.forget(fresh)
         raise _stale(fresh) from error
 
 
-def _open(road: _Sync, key: Any, mapping: Mapping, terms: Terms) -> Connection:
+def _open(path: _Route, key: Any, mapping: Mapping, options: RoutingOptions) -> Connection:
     if mapping.status is not MappingStatus.ONLINE:
         raise _refusal("offline", mapping)
-    engine = road.engine(mapping)
-    row_keys = road.map.row_keys if terms.check_keys else None
-    for dead in range(DEAD_CONNECTIONS_MAX + 1):
+    engine = path.engine(mapping)
+    row_keys = path.map.row_keys if options.check_keys else None
+    for broken in range(DEAD_CONNECTIONS_MAX + 1):
         try:
             connection = engine.connect()
-        except (DBAPIError, OSError) as error:  # asyncpg leaves the system's errors as they are
+        except (DBAPIError, OSError) as error:  # asyncpg raises the errors of the system as well
             raise _unreachable(mapping) from error
         try:
-            if terms.isolation_level is not None:
-                _set_isolation(connection, terms.isolation_level)
-            connection.info[ENTER] = _Enter(key, mapping, terms, row_keys)
+            if options.isolation_level is not None:
+                _set_isolation(connection, options.isolation_level)
+            connection.info[ENTRY] = MappingEntry(key, mapping, options, row_keys)
             connection.begin()
         except DBAPIError as error:
+            connection.close()
             if not error.connection_invalidated:
-                connection.close()
-                if _lacks_the_catalog(error):
+                if _lacks_catalog(error):
                     location = mapping.shard.location.text
                     raise operations.local_catalog_differs(mapping.map_name, location) from error
                 raise
-            # Because nothing of the user's ran on it, a dead connection is replaced in silence.
-            connection.close()
-            if dead:
+            # No statement of the caller ran on it, so a broken connection is simply replaced.
+            if broken:
                 engine.dispose()
         except BaseException:
             connection.close()
             raise
         else:
-            if road.engines.pauses:
-                road.engines.pauses.pop(mapping.shard.id, None)
+            if path.engines.pauses:
+                path.engines.pauses.pop(mapping.shard.id, None)
             return connection
     raise _unreachable(mapping)
 
 
-def _lacks_the_catalog(error: DBAPIError) -> bool:
-    # An empty database in the place of the shard: no function to enter by, no table to look at.
+def _lacks_catalog(error: DBAPIError) -> bool:
+    # An empty database at the location of the shard has neither partita_enter() nor the tables.
     state = getattr(error.orig, "sqlstate", None)
     return state in _UNDEFINED or "no such table: partita_local_mappings" in str(error.orig)
 
@@ -272,38 +264,44 @@ def _set_isolation(connection: Connection, isolation_level: str) -> None:
 def _autocommit_refused() -> TransactionUseError:
     return TransactionUseError(
         "AutocommitRefused",
-        "A routed connection is validated for one transaction, and autocommit has none.",
-        hint="Leave isolation_level out, or connect to the shard unrouted: shard.connect().",
+        "A routed connection cannot use autocommit: validation holds for one transaction.",
+        hint="Omit isolation_level, or connect to the shard without routing: shard.connect().",
     )
 
 
 class _GoneError(Exception):
-    """The local catalog does not know the mapping: the cache is stale."""
+    """The local catalog does not have the mapping: the cache is stale."""
 
 
-class _Enter:
-    """What a routed connection calls when a transaction begins on it."""
+class MappingEntry:
+    """Admits the transactions of one routed connection, by `engines.BeginRouted`.
 
-    __slots__ = ("_check", "_is_first", "_row_keys", "key", "mapping", "writes")
+    The connection keeps it in `connection.info[ENTRY]` until it returns to its pool.
+    """
 
-    def __init__(self, key: Any, mapping: Mapping, terms: Terms, row_keys: RowKeys | None) -> None:
+    __slots__ = ("_is_first", "_row_keys", "_validate", "key", "mapping", "writes")
+
+    def __init__(
+        self, key: Any, mapping: Mapping, options: RoutingOptions, row_keys: RowKeys | None
+    ) -> None:
         self.key = key
         self.mapping = mapping
-        self.writes = terms.writes
+        self.writes = options.writes
         self._row_keys = row_keys
-        self._check = _CHECKS[terms.validate]
+        self._validate = _CHECKS[options.validate]
         self._is_first = True
 
-    def __call__(self, dialect: Dialect, pooled: Pooled) -> None:
-        # Options of an engine or a connection may have asked for it; SQLite has its own BEGIN.
+    def enter(self, dialect: Dialect, pooled: Pooled) -> None:
+        """Validate the mapping in the transaction that has just begun, or raise."""
+        # Options of an engine or a connection may have set it; SQLite has an explicit BEGIN.
         if dialect.name != "sqlite" and pooled.dbapi_connection.autocommit:  # type: ignore[union-attr]
             raise _autocommit_refused()
-        entry = self._check(dialect, pooled, self.mapping.id)
-        if entry == "online":
+        admission = self._validate(dialect, pooled, self.mapping.id)
+        if admission == "online":
             self._is_first = False
             return
-        if entry != "gone":
-            raise _refusal(entry, self.mapping)
+        if admission != "gone":
+            raise _refusal(admission, self.mapping)
         if self._is_first:
             raise _GoneError
         raise _stale(self.mapping)
@@ -314,52 +312,56 @@ class _Enter:
             self._row_keys.check(context, self.key, self.mapping)
 
 
-def _never(dialect: Dialect, pooled: Pooled, _mapping_id: str) -> Entry:
+def _never(dialect: Dialect, pooled: Pooled, _mapping_id: str) -> Admission:
     validation.drop_lease(dialect, pooled)
     return "online"
 
 
-_CHECKS: dict[str, Callable[[Dialect, Pooled, str], Entry]] = {
+_CHECKS: dict[str, Callable[[Dialect, Pooled, str], Admission]] = {
     "always": validation.validate,
     "lease": validation.lease,
     "never": _never,
 }
 
 
-def _ask_again(road: _Sync, key: Any, mapping: Mapping) -> Mapping | None:
-    """Return the key's mapping if it is another one by now; None if not, or if asked just now."""
-    pauses, now = road.engines.pauses, road.map.clock.monotonic()
+def _look_up_moved(path: _Route, key: Any, mapping: Mapping) -> Mapping | None:
+    """Return the mapping of the key if it has changed; None if not, or if read recently."""
+    pauses, now = path.engines.pauses, path.map.clock.monotonic()
     not_before, seconds = pauses.get(mapping.shard.id, (now, ASK_SECONDS_MIN))
     if now < not_before:
         return None
     pauses[mapping.shard.id] = (now + seconds, min(2 * seconds, ASK_SECONDS_MAX))
-    fresh = road.look_up(key)
-    is_same = fresh.id == mapping.id and fresh.shard.location == mapping.shard.location
-    return None if is_same else fresh
+    fresh = path.look_up(key)
+    return None if _is_same(fresh, mapping) else fresh
 
 
-def _refusal(entry: Entry, mapping: Mapping) -> MappingOfflineError:
-    if entry == "gone":
+def _is_same(left: Mapping, right: Mapping) -> bool:
+    return left.id == right.id and left.shard.location == right.shard.location
+
+
+def _refusal(admission: Admission, mapping: Mapping) -> MappingOfflineError:
+    if admission == "gone":
         return MappingOfflineError(
             "MappingChanging",
-            "The global catalog names this mapping, its shard does not: a change is under way.",
+            "The shard does not have this mapping of the global catalog: a change is in progress.",
             facts=_facts(mapping),
-            hint="Try again: map.run() does it. If it stays, compare the catalogs: recovery.",
+            hint="Try again, or use map.run(), which retries. If the error persists, compare the "
+            "catalogs with manager.recovery.",
         )
     return MappingOfflineError(
         "MappingOffline",
-        "The mapping is offline: it is being moved, or somebody took it offline.",
+        "The mapping is offline: it is being moved, or was taken offline.",
         facts=_facts(mapping),
-        hint="Try again later: map.run() does it, through routing.",
+        hint="Try again later, or use map.run(), which retries.",
     )
 
 
 def _stale(mapping: Mapping) -> StaleMappingError:
     return StaleMappingError(
         "StaleMapping",
-        "The mapping was changed since it was looked up.",
+        "The mapping has changed since it was looked up.",
         facts=_facts(mapping),
-        hint="Connect again: the key may be on another shard by now. map.run() does it.",
+        hint="Connect again, or use map.run(), which retries: the key may have moved.",
     )
 
 
@@ -368,7 +370,7 @@ def _unreachable(mapping: Mapping) -> ShardOfflineError:
         "ShardUnreachable",
         "The shard cannot be reached.",
         facts=_facts(mapping),
-        hint="See whether its database runs, and whether the credentials are right.",
+        hint="Check that its database is running and that the credentials are correct.",
     )
 
 

@@ -1,9 +1,8 @@
-"""Refuse rows whose sharding key lies outside the mapping that a routed connection serves.
+"""Refuse rows whose sharding key is outside the mapping of a routed connection.
 
-Such a row would be stored on this shard, and routing would look for it on another one. Checked are
-the values that INSERT statements store and UPDATE statements set, where SQLAlchemy compiled the
-statement and the value is a parameter of it: objects of the ORM, and statements of Core. Text, an
-expression that the database evaluates, and INSERT from SELECT are not.
+Such a row would be stored on this shard, while routing would look for it on another. The check
+covers the parameters of INSERT and UPDATE statements that SQLAlchemy compiles: ORM objects and Core
+statements. It does not cover text, expressions evaluated by the database, and INSERT from SELECT.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,12 +23,12 @@ Names = tuple[str, ...]
 Parameters = Mapping[str, Any]
 
 _NAMES, _CHECKED = "_partita_key_names", "_partita_rows_checked"
-"""Kept with a compiled statement, and with the execution of one."""
+"""Attributes of a compiled statement and of its execution context."""
 _ABSENT = object()
 
 
 class RowKeys:
-    """Where the tables of one shard map hold the sharding key."""
+    """The sharding columns of the tables of one shard map."""
 
     def __init__(self, schema: ShardedSchema, encode: Callable[[Any], bytes]) -> None:
         self._columns = {
@@ -40,18 +39,18 @@ class RowKeys:
     def check(self, context: DefaultExecutionContext, key: Any, mapping: ShardMapping) -> None:
         """Refuse the statement (WrongShardKeyError) if it stores a row of another mapping.
 
-        `key` is the key that the connection was routed by: a row with this key is not looked up.
+        `key` is the key of the connection: rows with the same key need no look-up.
         """
         compiled: Any = context.compiled
         owner, names = getattr(compiled, _NAMES, (None, ()))
-        if owner is not self:  # another map may share the database, and so the statement
+        if owner is not self:  # another map in the same database may share the statement
             names = self._names_in(compiled)
             setattr(compiled, _NAMES, (self, names))
         if not names:
             return
         rows = context.compiled_parameters
         if len(rows) > 1:
-            # Sent in several parts, and each of them comes by here.
+            # The statement may be sent in several parts, each of which calls this.
             if hasattr(context, _CHECKED):
                 return
             setattr(context, _CHECKED, True)
@@ -65,15 +64,15 @@ class RowKeys:
 
     def _belongs(self, row: Sequence[Any], mapping: ShardMapping) -> bool:
         if None in row:
-            return True  # a row of no shardlet, which is the database's to refuse
+            return True  # not a row of any shardlet; the database may refuse it
         try:
             position = self._encode(row[0] if len(row) == 1 else row)
         except InvalidShardKeyError:
-            return True  # the column's type makes a key of it, and only it knows which
+            return True  # only the type of the column can convert it to a key
         return mapping.key_range.contains(position)
 
     def _names_in(self, compiled: "SQLCompiler") -> Names:
-        """Return the names of the parameters that hold the parts of the key; none: no check."""
+        """Return the names of the parameters with the parts of the key; empty: nothing to check."""
         statement: Any = compiled.statement
         table = statement.table
         if not isinstance(table, Table) or getattr(statement, "select", None) is not None:
@@ -85,13 +84,13 @@ class RowKeys:
         names = tuple(keys[name] for name in columns)
         if not compiled.isupdate:
             return names
-        # Of an UPDATE only what it sets counts, and the condition may use the same names.
+        # Of an UPDATE only the SET clause counts; its condition may use the same names.
         are_set = (getattr(compiled.binds.get(name), "_is_crud", False) for name in names)
         return names if any(are_set) else ()
 
 
 def _keys_in(names: Names, parameters: Parameters, own: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """Give the key of each row; parts that the statement leaves out are the connection's own."""
+    """Yield the key of each row; missing parts are taken from the key of the connection."""
     row = tuple(parameters.get(name, _ABSENT) for name in names)
     if any(part is not _ABSENT for part in row):
         yield _completed(row, own)
@@ -113,8 +112,8 @@ def _wrong_key(table: Table, row: Sequence[Any], mapping: ShardMapping) -> Wrong
     key = row[0] if len(row) == 1 else tuple(row)
     return WrongShardKeyError(
         "WrongShardKey",
-        f"A row of {table.name!r} has the sharding key {key!r}, which lies outside the mapping "
-        "that this session or connection was routed by.",
+        f"A row of {table.name!r} has the sharding key {key!r}, which is outside the mapping of "
+        "this session or connection.",
         facts={
             "map": mapping.map_name,
             "table": table.fullname,
@@ -122,6 +121,6 @@ def _wrong_key(table: Table, row: Sequence[Any], mapping: ShardMapping) -> Wrong
             "mapping": mapping.range,
             "shard": mapping.shard.location.text,
         },
-        hint="Write the row in a session of its own key: map.sessionmaker()(key). With "
-        "check_keys=False the session stores it here all the same.",
+        hint="Write the row in a session of its own key: map.sessionmaker()(key). Pass "
+        "check_keys=False to store it on this shard anyway.",
     )

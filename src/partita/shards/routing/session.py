@@ -1,8 +1,8 @@
 """ORM sessions bound to a key: get_bind() returns the routed, validated connection.
 
-A session is lazy: it holds no connection until its first statement, is validated at every
-transaction, and gives the connection back at the transaction's end. Rule: the connection is a
-function of map and key alone, so `bind=` and its relatives are refused.
+A session connects at its first statement, validates in each transaction and releases the connection
+at the end of the transaction. Rule: the map and the key alone determine the connection, so `bind=`
+and similar options are refused.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -17,13 +17,13 @@ from sqlalchemy.orm import scoped_session as sqlalchemy_scoped_session
 
 from partita.errors import TransactionUseError
 from partita.shards.routing import router
-from partita.shards.routing.router import RoutedMap, Terms, Validate
+from partita.shards.routing.router import RoutedMap, RoutingOptions, Validate
 
 _REFUSED = ("bind", "binds", "twophase", "join_transaction_mode", "sync_session_class")
 
 
 class RoutedSession(Session):
-    """A session of one key. `shard_map.sessionmaker()(key)` makes it."""
+    """A session of one sharding key; `shard_map.sessionmaker()(key)` creates it."""
 
     def __init__(  # noqa: PLR0913 - options by name
         self,
@@ -44,18 +44,18 @@ class RoutedSession(Session):
         super().__init__(join_transaction_mode="control_fully", **options)
         self.shard_map = shard_map
         self.key = key
-        self._terms = Terms(validate, isolation_level, check_keys, writes)
+        self._options = RoutingOptions(validate, isolation_level, check_keys, writes)
         self._keyfunc = keyfunc
         self._is_async = is_async
         self._connection: Connection | None = None
-        """The validated connection of the current transaction; get_bind() sets it, the end of
-        the root transaction clears it."""
+        """The validated connection of the current transaction: set by get_bind(), cleared at the
+        end of the outermost transaction."""
         self._adopted: Connection | None = None
         self._closes_adopted = False
         self._is_committing = False
-        """True from the flush of a commit to the answer of the database."""
+        """Whether a COMMIT has been sent and not answered."""
         self.has_committed = False
-        """Whether a transaction of this session took place already; savepoints do not count."""
+        """Whether a transaction of this session has committed; savepoints do not count."""
 
     @classmethod
     def adopt(
@@ -66,9 +66,9 @@ class RoutedSession(Session):
         close_connection: bool = False,
         **options: Any,
     ) -> Self:
-        """Return a session on a connection that `shard_map.connect(key)` made, and no other.
+        """Return a session on a connection that `shard_map.connect(key)` returned.
 
-        The session ends transactions of the connection; it closes it only when asked to.
+        The session ends the transactions of the connection, and closes it if `close_connection`.
         """
         session = cls(shard_map, _routed_key(shard_map, connection), **options)
         session._use(connection, close_connection=close_connection)
@@ -86,7 +86,7 @@ class RoutedSession(Session):
         bind: Any = None,
         **_named: Any,
     ) -> Connection:
-        """Return the validated connection; route first if the transaction has none."""
+        """Return the validated connection; route if the transaction has none yet."""
         if bind is not None:
             raise _bind_refused("bind=")
         connection = self._connection
@@ -111,7 +111,7 @@ class RoutedSession(Session):
             self._adopted.close()
 
     def is_in_doubt(self, error: BaseException) -> bool:
-        """Tell whether `error` left open if the last commit took place."""
+        """Return whether, after `error`, the outcome of the last commit is unknown."""
         if not self._is_committing or not isinstance(error, DBAPIError):
             return False
         return error.connection_invalidated and error.statement is None
@@ -124,12 +124,12 @@ class RoutedSession(Session):
         if self._keyfunc is not None and self._keyfunc() != self.key:
             raise TransactionUseError(
                 "SessionKeyChanged",
-                "The scope has another key than its session was made with.",
+                "The key of the scope is not the key that its session was created with.",
                 facts={"map": self.shard_map.name},
-                hint="End the session's work and call remove() before the scope's key changes.",
+                hint="Call remove() on the scoped session before the key of the scope changes.",
             )
-        terms = self._terms._replace(writes=True) if is_writing else self._terms
-        return router.route(self.shard_map, self.key, terms, is_async=self._is_async)
+        options = self._options._replace(writes=True) if is_writing else self._options
+        return router.route(self.shard_map, self.key, options, is_async=self._is_async)
 
     def _release(self) -> None:
         connection, self._connection = self._connection, None
@@ -138,7 +138,7 @@ class RoutedSession(Session):
 
 
 @event.listens_for(RoutedSession, "after_transaction_end")
-def _release_at_the_end(session: RoutedSession, transaction: SessionTransaction) -> None:
+def _release_at_end(session: RoutedSession, transaction: SessionTransaction) -> None:
     if transaction.parent is None:
         session._release()  # noqa: SLF001 - the session's own listener
 
@@ -149,7 +149,7 @@ def _commit_begins(session: RoutedSession) -> None:
 
 
 @event.listens_for(RoutedSession, "after_commit")
-def _commit_is_answered(session: RoutedSession) -> None:
+def _commit_ends(session: RoutedSession) -> None:
     session._is_committing = False  # noqa: SLF001 - the session's own listener
     session.has_committed = session.has_committed or not session.in_nested_transaction()
 
@@ -157,7 +157,7 @@ def _commit_is_answered(session: RoutedSession) -> None:
 class RoutedSessionmaker:
     """A factory of sessions: `Session = tenants.sessionmaker()`, then `Session(key)`.
 
-    Takes every option of SQLAlchemy's sessionmaker except those that choose a connection.
+    Accepts the options of SQLAlchemy's sessionmaker except those that choose a connection.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class RoutedSessionmaker:
     def adopt(
         self, connection: Connection, *, close_connection: bool = False, **options: Any
     ) -> RoutedSession:
-        """Return a session on a connection that `shard_map.connect(key)` made."""
+        """Return a session on a connection that `shard_map.connect(key)` returned."""
         given = {**self.options, **options}
         return self.class_.adopt(
             self.shard_map, connection, close_connection=close_connection, **given
@@ -228,9 +228,9 @@ class AsyncRoutedSessionmaker:
     def adopt(
         self, connection: AsyncConnection, *, close_connection: bool = False, **options: Any
     ) -> AsyncSession:
-        """Return a session on a connection that `shard_map.aconnect(key)` made, and no other.
+        """Return a session on a connection that `shard_map.aconnect(key)` returned.
 
-        The session ends transactions of the connection; it closes it only when asked to.
+        The session ends the transactions of the connection, and closes it if `close_connection`.
         """
         routed = connection.sync_connection
         if routed is None:
@@ -256,7 +256,7 @@ def scoped_session(
     keyfunc: Callable[[], Any],
     **options: Any,
 ) -> sqlalchemy_scoped_session[RoutedSession]:
-    """Return a registry of one session a scope, whose key `keyfunc()` tells (a ContextVar, say)."""
+    """Return a registry with one session per scope; `keyfunc()` returns the key of the scope."""
     make = RoutedSessionmaker(shard_map, **options)
     return sqlalchemy_scoped_session(
         lambda **given: make(keyfunc(), keyfunc=keyfunc, **given),  # type: ignore[arg-type]
@@ -274,12 +274,12 @@ def _routed_class(class_: type[Session]) -> type[RoutedSession]:
 
 def _routed_key(shard_map: RoutedMap, connection: Connection) -> Any:
     """Return the key of a connection of this map; refuse any other connection."""
-    mapping = router.mapping_of(connection)
-    if mapping is None:
-        raise _bind_refused("a connection that routing did not make")
-    if mapping.map_name != shard_map.name:
+    entry = router.entry_of(connection)
+    if entry is None:
+        raise _bind_refused("a connection that was not routed")
+    if entry.mapping.map_name != shard_map.name:
         raise _bind_refused("a connection of another shard map")
-    return router.key_of(connection)
+    return entry.key
 
 
 def _check_options(options: dict[str, Any]) -> None:
@@ -296,7 +296,7 @@ def _refuse(options: dict[str, Any]) -> None:
 def _bind_refused(what: str) -> TransactionUseError:
     return TransactionUseError(
         "BindRefused",
-        f"A routed session does not take {what}: its connection follows from map and key.",
-        hint="Give the key: map.sessionmaker()(key). For a connection of map.connect(key) use "
-        "adopt(); for work past routing use shard.connect().",
+        f"A routed session does not accept {what}: map and key determine its connection.",
+        hint="Pass the key: map.sessionmaker()(key). Use adopt() for a connection of "
+        "map.connect(key), and shard.connect() to work without routing.",
     )
