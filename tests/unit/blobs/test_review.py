@@ -13,12 +13,14 @@ import pytest
 from partita.blobs.engine.engine import BlobEngine
 from partita.blobs.rules.model import BlobName
 from partita.blobs.store.files import FileSystem, FolderFiles
-from partita.blobs.store.rows import BlobRows, PieceRow
+from partita.blobs.store.contract import PieceRow
+from partita.blobs.store.rows import BlobRows
 from partita.blobs.store.sqlite_store import SqliteBlobStore
 from partita.clock import ManualClock
 from partita.errors import InvalidRequestError, StoreBusyError, StoreStoppedError
 from partita.storage.database import Database, Durability
 from partita.storage.store_clock import StoreClock
+from support.sqlite_blobs import store_of
 
 LONG = b"0123456789abcdef" * 8192
 _DROPPED = "SELECT 1 FROM dropped_content"
@@ -56,7 +58,7 @@ async def opened(
     clock = StoreClock(database, ManualClock())
     files = FolderFiles(folder, system)
     engine = BlobEngine(await SqliteBlobStore.open(database, clock, files=files))
-    await engine.create_container("box")
+    await engine.containers.create_container("box")
     yield engine
     await engine.close()
     await database.close()
@@ -82,13 +84,13 @@ async def test_an_upload_whose_file_cannot_be_removed_still_lets_go_of_its_hash(
         with pytest.raises(StoreStoppedError):
             await engine.put_blob(NAME, LONG)
         system.removing = None
-        assert not engine.store.claims.is_claimed(hashlib.sha256(LONG).digest())
+        assert not store_of(engine).claims.is_claimed(hashlib.sha256(LONG).digest())
 
 
 async def test_a_failed_sync_of_a_content_file_stops_the_account(tmp_path: Path) -> None:
     system = FaultyFileSystem()
     async with opened(tmp_path, system) as engine:
-        database, failures = engine.store.database, list[BaseException]()
+        database, failures = store_of(engine).database, list[BaseException]()
         database.on_failure = failures.append
         system.syncing = errno.EIO
         with pytest.raises(StoreStoppedError):
@@ -118,7 +120,7 @@ async def test_with_fast_durability_a_file_goes_only_when_its_drop_survives_a_po
         await engine.put_blob(NAME, LONG)
         monkeypatch.setattr(os, "fsync", noted_fsync)
         await engine.delete_blob(NAME)
-        await engine.store.collector.collect()
+        await store_of(engine).collector.collect()
         assert seen == ["sync account.sqlite-wal", "remove"]
 
 
@@ -126,7 +128,7 @@ async def test_who_drops_content_does_not_make_the_collector_read_every_staged_b
     tmp_path: Path,
 ) -> None:
     async with opened(tmp_path) as engine:
-        store, looks = engine.store, 0
+        store, looks = store_of(engine), 0
         forget_stale = store.collector.forget_stale
 
         async def noted() -> None:
@@ -137,15 +139,15 @@ async def test_who_drops_content_does_not_make_the_collector_read_every_staged_b
         store.collector.forget_stale = noted  # type: ignore[method-assign]
         for _ in range(5):
             await engine.put_blob(NAME, b"short")
-            while store.rows().connection.execute(_DROPPED).get:  # noqa: ASYNC110 - rare
+            while store.reads().connection.execute(_DROPPED).get:  # noqa: ASYNC110 - rare
                 await asyncio.sleep(0.001)
         assert looks <= 1
 
 
 async def test_a_page_blob_is_listed_from_a_place_that_no_blob_can_reach(tmp_path: Path) -> None:
     async with opened(tmp_path) as engine:
-        await engine.create_page_blob(NAME, 1024)
-        pages = await engine.page_ranges(NAME, first=10**19, last=10**20)
+        await engine.page_blobs.create_page_blob(NAME, 1024)
+        pages = await engine.page_blobs.page_ranges(NAME, first=10**19, last=10**20)
         assert (pages.ranges, pages.next_first) == ([], None)
 
 
@@ -160,9 +162,9 @@ async def test_a_short_range_of_a_page_blob_reads_only_the_rows_of_its_pages(
         return pieces(rows, content, first, end, limit)
 
     async with opened(tmp_path) as engine:
-        await engine.create_page_blob(NAME, 512 * 20)
+        await engine.page_blobs.create_page_blob(NAME, 512 * 20)
         for page in range(0, 20, 2):
-            await engine.put_pages(NAME, 512 * page, b"x" * 512, last=512 * page + 511)
+            await engine.page_blobs.put_pages(NAME, 512 * page, b"x" * 512, last=512 * page + 511)
         monkeypatch.setattr(BlobRows, "pieces", noted)
         got = await engine.open_blob(NAME, first=500, last=1030)
         content = b"".join([part async for part in got.content])
@@ -176,4 +178,4 @@ async def test_a_page_blob_has_a_sequence_number_from_its_beginning_that_fits(
 ) -> None:
     async with opened(tmp_path) as engine:
         with pytest.raises(InvalidRequestError, match="InvalidHeaderValue"):
-            await engine.create_page_blob(NAME, 512, sequence_number=2**63)
+            await engine.page_blobs.create_page_blob(NAME, 512, sequence_number=2**63)
