@@ -32,6 +32,7 @@ from partita.blobs.rules.model import (
     PageRange,
     Properties,
     SequenceConditions,
+    Terms,
     etag_of,
 )
 from partita.clock import ManualClock
@@ -89,18 +90,33 @@ class BlobStoreConformance(ABC):
     @abstractmethod
     async def open_engine(self) -> BlobEngine: ...
 
+    @abstractmethod
+    async def close_engine(self) -> None: ...
+
+    @abstractmethod
+    async def collect(self) -> None:
+        """Reclaim the space of what was deleted."""
+
+    @abstractmethod
+    async def forget_stale(self) -> None:
+        """Remove the blocks that were staged too long ago."""
+
+    @abstractmethod
+    def rows_of(self, table: str) -> int:
+        """Count the rows of a table of the store."""
+
+    @abstractmethod
+    async def contents(self) -> list[bytes]:
+        """List the contents that are kept outside of rows."""
+
     @pytest.fixture(autouse=True)
     async def _opened(self, tmp_path: Path) -> AsyncIterator[None]:
         self.folder = tmp_path / "account"
         self.clock = ManualClock()
         self.engine = await self.open_engine()
-        await self.engine.create_container(HERE)
+        await self.engine.containers.create_container(HERE)
         yield
         await self.close_engine()
-
-    async def close_engine(self) -> None:
-        await self.engine.close()
-        await self.engine.store.database.close()
 
     async def reopen(self) -> None:
         await self.close_engine()
@@ -122,19 +138,14 @@ class BlobStoreConformance(ABC):
             blob(name), LeaseRequest("acquire", proposed_id=lease_id, duration=seconds)
         )
 
-    def rows_of(self, table: str) -> int:
-        count: int = self.engine.store.database.reader.execute(f"SELECT count(*) FROM {table}").get
-        return count
-
-    async def contents(self) -> list[bytes]:
-        return [digest for part in self.engine.store.files.digests() for digest in part]
-
     # Containers
 
     async def test_a_container_is_found_by_its_name(self) -> None:
-        made = await self.engine.create_container("docs", metadata={"Of": "Ken"}, access="blob")
+        made = await self.engine.containers.create_container(
+            "docs", metadata={"Of": "Ken"}, access="blob"
+        )
 
-        found = await self.engine.get_container("docs")
+        found = await self.engine.containers.get_container("docs")
 
         assert found == made
         assert (found.metadata, found.access, found.lease.state) == (
@@ -145,7 +156,9 @@ class BlobStoreConformance(ABC):
         assert found.etag == etag_of(found.changed_at)
 
     async def test_a_name_is_taken_once(self) -> None:
-        assert await code_of(self.engine.create_container(HERE)) == "ContainerAlreadyExists"
+        assert (
+            await code_of(self.engine.containers.create_container(HERE)) == "ContainerAlreadyExists"
+        )
 
     @pytest.mark.parametrize(
         ("name", "code"),
@@ -161,96 +174,109 @@ class BlobStoreConformance(ABC):
         ],
     )
     async def test_a_container_name_has_rules(self, name: str, code: str) -> None:
-        assert await code_of(self.engine.create_container(name)) == code
-        assert await code_of(self.engine.get_container(name)) == code
+        assert await code_of(self.engine.containers.create_container(name)) == code
+        assert await code_of(self.engine.containers.get_container(name)) == code
         assert await code_of(self.engine.put_blob(blob("a", container=name), b"")) == code
 
     async def test_the_special_containers_have_a_dollar(self) -> None:
         for name in ("$root", "$web", "$logs"):
-            await self.engine.create_container(name)
+            await self.engine.containers.create_container(name)
 
     async def test_metadata_policies_and_access_change_the_etag_of_a_container(self) -> None:
-        first = await self.engine.get_container(HERE)
+        first = await self.engine.containers.get_container(HERE)
 
-        second = await self.engine.set_container_metadata(HERE, {"a": "1"})
-        third = await self.engine.set_policies(HERE, [Policy("p", permission="r")], access="blob")
+        second = await self.engine.containers.set_container_metadata(HERE, {"a": "1"})
+        third = await self.engine.containers.set_policies(
+            HERE, [Policy("p", permission="r")], access="blob"
+        )
 
         assert first.changed_at < second.changed_at < third.changed_at
-        found = await self.engine.get_container(HERE)
+        found = await self.engine.containers.get_container(HERE)
         assert found.policies == [Policy("p", None, None, "r")]
         assert (found.access, found.metadata) == ("blob", {"a": "1"})
 
     async def test_setting_policies_without_access_makes_a_container_private(self) -> None:
-        await self.engine.set_policies(HERE, [], access="container")
+        await self.engine.containers.set_policies(HERE, [], access="container")
 
-        await self.engine.set_policies(HERE, [])
+        await self.engine.containers.set_policies(HERE, [])
 
-        assert (await self.engine.get_container(HERE)).access is None
+        assert (await self.engine.containers.get_container(HERE)).access is None
 
     async def test_a_blob_or_a_lease_does_not_change_the_etag_of_its_container(self) -> None:
-        before = await self.engine.get_container(HERE)
+        before = await self.engine.containers.get_container(HERE)
 
         await self.engine.put_blob(blob("a"), b"1")
-        outcome = await self.engine.lease_container(HERE, LeaseRequest("acquire", duration=-1))
+        outcome = await self.engine.containers.lease_container(
+            HERE, LeaseRequest("acquire", duration=-1)
+        )
 
-        assert (await self.engine.get_container(HERE)).changed_at == before.changed_at
+        assert (await self.engine.containers.get_container(HERE)).changed_at == before.changed_at
         assert outcome.etag == before.etag
 
     async def test_a_deleted_container_is_gone_with_its_blobs_and_its_name_is_free(self) -> None:
         await self.engine.put_blob(blob("a"), b"1")
-        await self.engine.put_block(blob("b"), block_id(1), b"2")
+        await self.engine.block_blobs.put_block(blob("b"), block_id(1), b"2")
 
-        await self.engine.delete_container(HERE)
+        await self.engine.containers.delete_container(HERE)
 
-        assert await code_of(self.engine.get_container(HERE)) == "ContainerNotFound"
+        assert await code_of(self.engine.containers.get_container(HERE)) == "ContainerNotFound"
         assert await code_of(self.engine.get_blob(blob("a"))) == "ContainerNotFound"
-        await self.engine.create_container(HERE)
-        assert names_of(await self.engine.list_blobs(HERE)) == []
+        await self.engine.containers.create_container(HERE)
+        assert names_of(await self.engine.containers.list_blobs(HERE)) == []
         assert await code_of(self.engine.get_blob(blob("a"))) == "BlobNotFound"
-        assert await code_of(self.engine.get_block_list(blob("b"))) == "BlobNotFound"
+        assert await code_of(self.engine.block_blobs.get_block_list(blob("b"))) == "BlobNotFound"
 
     async def test_a_leased_container_is_deleted_only_by_who_holds_it(self) -> None:
-        await self.engine.lease_container(
+        await self.engine.containers.lease_container(
             HERE, LeaseRequest("acquire", proposed_id=LEASE_A, duration=15)
         )
 
-        assert await code_of(self.engine.delete_container(HERE)) == "LeaseIdMissing"
+        assert await code_of(self.engine.containers.delete_container(HERE)) == "LeaseIdMissing"
         assert (
-            await code_of(self.engine.delete_container(HERE, lease_id=LEASE_B))
+            await code_of(self.engine.containers.delete_container(HERE, terms=Terms(LEASE_B)))
             == "LeaseIdMismatchWithContainerOperation"
         )
-        await self.engine.set_container_metadata(HERE, {})
+        await self.engine.containers.set_container_metadata(HERE, {})
         await self.engine.put_blob(blob("a"), b"not protected")
         self.clock.advance(16)
-        assert await code_of(self.engine.delete_container(HERE, lease_id=LEASE_A)) == "LeaseLost"
-        await self.engine.delete_container(HERE)
+        assert (
+            await code_of(self.engine.containers.delete_container(HERE, terms=Terms(LEASE_A)))
+            == "LeaseLost"
+        )
+        await self.engine.containers.delete_container(HERE)
 
     async def test_containers_have_conditions_on_time_only(self) -> None:
-        changed = (await self.engine.get_container(HERE)).changed_at
+        changed = (await self.engine.containers.get_container(HERE)).changed_at
 
         assert (
             await code_of(
-                self.engine.set_container_metadata(
-                    HERE, {}, conditions=Conditions(if_modified_since=changed)
+                self.engine.containers.set_container_metadata(
+                    HERE, {}, terms=Terms(conditions=Conditions(if_modified_since=changed))
                 )
             )
             == "ConditionNotMet"
         )
         assert (
             await code_of(
-                self.engine.delete_container(HERE, conditions=Conditions(if_match=("x",)))
+                self.engine.containers.delete_container(
+                    HERE, terms=Terms(conditions=Conditions(if_match=("x",)))
+                )
             )
             == "ConditionHeadersNotSupported"
         )
-        await self.engine.delete_container(HERE, conditions=Conditions(if_unmodified_since=changed))
+        await self.engine.containers.delete_container(
+            HERE, terms=Terms(conditions=Conditions(if_unmodified_since=changed))
+        )
 
     async def test_containers_are_listed_in_order_and_pages(self) -> None:
         for name in ("abc", "b-1", "b-2", "b-3", "zoo"):
-            await self.engine.create_container(name)
+            await self.engine.containers.create_container(name)
 
-        first = await self.engine.list_containers(prefix="b", limit=2)
+        first = await self.engine.containers.list_containers(prefix="b", limit=2)
         assert first.next_marker is not None
-        second = await self.engine.list_containers(prefix="b", marker=first.next_marker, limit=2)
+        second = await self.engine.containers.list_containers(
+            prefix="b", marker=first.next_marker, limit=2
+        )
 
         assert [each.name for each in first.items] == ["b-1", "b-2"]
         assert [each.name for each in second.items] == ["b-3"]
@@ -329,14 +355,14 @@ class BlobStoreConformance(ABC):
         await self.engine.put_blob(blob("a"), b"old", properties=properties)
         kept = await self.engine.snapshot(blob("a"))
         await self.lease("a", -1)
-        await self.engine.put_block(blob("a"), block_id(1), b"staged", lease_id=LEASE_A)
+        await self.engine.block_blobs.put_block(blob("a"), block_id(1), b"staged", lease_id=LEASE_A)
 
-        await self.engine.put_blob(blob("a"), b"new", lease_id=LEASE_A)
+        await self.engine.put_blob(blob("a"), b"new", terms=Terms(LEASE_A))
 
         found = await self.engine.get_blob(blob("a"))
         assert (found.metadata, found.tags, found.tier) == ({}, {}, None)
         assert found.lease.state == "leased"
-        assert (await self.engine.get_block_list(blob("a"))).uncommitted == []
+        assert (await self.engine.block_blobs.get_block_list(blob("a"))).uncommitted == []
         assert await self.read(blob("a", kept.snapshot)) == b"old"
 
     async def test_content_that_is_not_what_its_sender_says_is_refused(self) -> None:
@@ -405,7 +431,7 @@ class BlobStoreConformance(ABC):
         await self.engine.put_blob(blob(name), LONG)
 
         assert await self.read(blob(name)) == LONG
-        assert names_of(await self.engine.list_blobs(HERE)) == [name]
+        assert names_of(await self.engine.containers.list_blobs(HERE)) == [name]
 
     @pytest.mark.parametrize("name", ["", "x" * 1025, "/".join("x" * 255), "\ud800"])
     async def test_a_blob_name_has_limits(self, name: str) -> None:
@@ -423,17 +449,17 @@ class BlobStoreConformance(ABC):
             assert await code_of(self.engine.open_blob(name)) == code
             assert await code_of(self.engine.delete_blob(name)) == code
             assert await code_of(self.engine.set_metadata(name, {})) == code
-            assert await code_of(self.engine.append_block(name, b"1")) == code
+            assert await code_of(self.engine.append_blobs.append_block(name, b"1")) == code
 
     # Conditions
 
     async def test_only_if_none_is_there(self) -> None:
         if_none = Conditions(if_none_match=("*",))
-        await self.engine.put_blob(blob("a"), b"1", conditions=if_none)
+        await self.engine.put_blob(blob("a"), b"1", terms=Terms(conditions=if_none))
 
-        put = self.engine.put_blob(blob("a"), b"2", conditions=if_none)
+        put = self.engine.put_blob(blob("a"), b"2", terms=Terms(conditions=if_none))
         assert await code_of(put) == "BlobAlreadyExists"
-        put = self.engine.put_block_list(blob("a"), [], conditions=if_none)
+        put = self.engine.block_blobs.put_block_list(blob("a"), [], terms=Terms(conditions=if_none))
         assert await code_of(put) == "BlobAlreadyExists"
         assert await self.read(blob("a")) == b"1"
 
@@ -442,9 +468,9 @@ class BlobStoreConformance(ABC):
         await self.engine.put_blob(blob("a"), b"1")
         await self.lease("a")
 
-        await self.engine.put_blob(blob("a"), b"2", conditions=if_none, lease_id=LEASE_A)
+        await self.engine.put_blob(blob("a"), b"2", terms=Terms(LEASE_A, if_none))
         self.clock.advance(16)
-        put = self.engine.put_blob(blob("a"), b"3", conditions=if_none, lease_id=LEASE_A)
+        put = self.engine.put_blob(blob("a"), b"3", terms=Terms(LEASE_A, if_none))
 
         assert await code_of(put) == "LeaseLost"
         assert await self.read(blob("a")) == b"2"
@@ -455,16 +481,18 @@ class BlobStoreConformance(ABC):
         stale = Conditions(if_match=(old,))
 
         for work in (
-            self.engine.put_blob(blob("a"), b"3", conditions=stale),
-            self.engine.delete_blob(blob("a"), conditions=stale),
-            self.engine.set_metadata(blob("a"), {"x": "y"}, conditions=stale),
-            self.engine.snapshot(blob("a"), conditions=stale),
-            self.engine.open_blob(blob("a"), conditions=stale),
+            self.engine.put_blob(blob("a"), b"3", terms=Terms(conditions=stale)),
+            self.engine.delete_blob(blob("a"), terms=Terms(conditions=stale)),
+            self.engine.set_metadata(blob("a"), {"x": "y"}, terms=Terms(conditions=stale)),
+            self.engine.snapshot(blob("a"), terms=Terms(conditions=stale)),
+            self.engine.open_blob(blob("a"), terms=Terms(conditions=stale)),
         ):
             assert await code_of(work) == "ConditionNotMet"
 
         assert await self.read(blob("a")) == b"2"
-        await self.engine.delete_blob(blob("a"), conditions=Conditions(if_match=("0x1", new)))
+        await self.engine.delete_blob(
+            blob("a"), terms=Terms(conditions=Conditions(if_match=("0x1", new)))
+        )
 
     async def test_a_read_that_wants_something_newer_is_told_that_nothing_is(self) -> None:
         written = await self.engine.put_blob(blob("a"), b"1")
@@ -474,15 +502,19 @@ class BlobStoreConformance(ABC):
             Conditions(if_modified_since=written.changed_at),
         ):
             with pytest.raises(PartitaError) as refused:
-                await self.engine.get_blob(blob("a"), conditions=conditions)
+                await self.engine.get_blob(blob("a"), terms=Terms(conditions=conditions))
             assert refused.value.code == "ConditionNotMet"
             assert refused.value.facts == {"unchanged": True}
 
     async def test_tags_are_conditions(self) -> None:
         await self.engine.put_blob(blob("a"), b"1", properties=Properties(tags={"k": "v"}))
 
-        await self.engine.get_blob(blob("a"), conditions=Conditions(if_tags="\"k\" = 'v'"))
-        refused = self.engine.get_blob(blob("a"), conditions=Conditions(if_tags="\"k\" = 'w'"))
+        await self.engine.get_blob(
+            blob("a"), terms=Terms(conditions=Conditions(if_tags="\"k\" = 'v'"))
+        )
+        refused = self.engine.get_blob(
+            blob("a"), terms=Terms(conditions=Conditions(if_tags="\"k\" = 'w'"))
+        )
         assert await code_of(refused) == "ConditionNotMet"
 
     # Leases
@@ -496,22 +528,22 @@ class BlobStoreConformance(ABC):
             (LEASE_B, "LeaseIdMismatchWithBlobOperation"),
         ):
             for work in (
-                self.engine.put_blob(blob("a"), b"2", lease_id=lease_id),
-                self.engine.put_blob(blob("a"), in_parts(LONG), lease_id=lease_id),
-                self.engine.put_block(blob("a"), block_id(1), b"2", lease_id=lease_id),
-                self.engine.put_block_list(blob("a"), [], lease_id=lease_id),
-                self.engine.set_metadata(blob("a"), {}, lease_id=lease_id),
-                self.engine.set_tags(blob("a"), {}, lease_id=lease_id),
-                self.engine.delete_blob(blob("a"), lease_id=lease_id),
+                self.engine.put_blob(blob("a"), b"2", terms=Terms(lease_id)),
+                self.engine.put_blob(blob("a"), in_parts(LONG), terms=Terms(lease_id)),
+                self.engine.block_blobs.put_block(blob("a"), block_id(1), b"2", lease_id=lease_id),
+                self.engine.block_blobs.put_block_list(blob("a"), [], terms=Terms(lease_id)),
+                self.engine.set_metadata(blob("a"), {}, terms=Terms(lease_id)),
+                self.engine.set_tags(blob("a"), {}, terms=Terms(lease_id)),
+                self.engine.delete_blob(blob("a"), terms=Terms(lease_id)),
             ):
                 assert await code_of(work) == code
         assert await self.read(blob("a")) == b"1"
         assert (
-            await code_of(self.engine.get_blob(blob("a"), lease_id=LEASE_B))
+            await code_of(self.engine.get_blob(blob("a"), terms=Terms(LEASE_B)))
             == "LeaseIdMismatchWithBlobOperation"
         )
-        await self.engine.set_metadata(blob("a"), {"k": "v"}, lease_id=LEASE_A)
-        await self.engine.delete_blob(blob("a"), lease_id=LEASE_A)
+        await self.engine.set_metadata(blob("a"), {"k": "v"}, terms=Terms(LEASE_A))
+        await self.engine.delete_blob(blob("a"), terms=Terms(LEASE_A))
 
     async def test_a_lease_ends_by_itself(self) -> None:
         await self.engine.put_blob(blob("a"), b"1")
@@ -526,7 +558,7 @@ class BlobStoreConformance(ABC):
         assert (await self.engine.get_blob(blob("a"))).lease.state == "available"
 
     async def test_a_lease_of_a_missing_blob_cannot_be_proved(self) -> None:
-        put = self.engine.put_blob(blob("a"), b"1", lease_id=LEASE_A)
+        put = self.engine.put_blob(blob("a"), b"1", terms=Terms(LEASE_A))
 
         assert await code_of(put) == "LeaseNotPresentWithBlobOperation"
 
@@ -534,14 +566,16 @@ class BlobStoreConformance(ABC):
 
     async def test_a_block_list_is_the_content(self) -> None:
         for number in (1, 2, 3):
-            await self.engine.put_block(blob("a"), block_id(number), LONG[: number * 40_000])
+            await self.engine.block_blobs.put_block(
+                blob("a"), block_id(number), LONG[: number * 40_000]
+            )
 
-        await self.engine.put_block_list(blob("a"), latest(3, 1, 1))
+        await self.engine.block_blobs.put_block_list(blob("a"), latest(3, 1, 1))
 
         expected = LONG[:120_000] + LONG[:40_000] * 2
         assert await self.read(blob("a")) == expected
         assert await self.read(blob("a"), 119_990, 170_000) == expected[119_990:170_001]
-        found = await self.engine.get_block_list(blob("a"))
+        found = await self.engine.block_blobs.get_block_list(blob("a"))
         assert found.committed == [
             Block(block_id(3), 120_000),
             Block(block_id(1), 40_000),
@@ -551,12 +585,12 @@ class BlobStoreConformance(ABC):
         assert found.blob.headers.content_md5 is None
 
     async def test_a_list_may_take_committed_and_staged_blocks(self) -> None:
-        await self.engine.put_block(blob("a"), block_id(1), b"one,")
-        await self.engine.put_block(blob("a"), block_id(2), b"two,")
-        await self.engine.put_block_list(blob("a"), latest(1, 2))
-        await self.engine.put_block(blob("a"), block_id(1), b"new,")
+        await self.engine.block_blobs.put_block(blob("a"), block_id(1), b"one,")
+        await self.engine.block_blobs.put_block(blob("a"), block_id(2), b"two,")
+        await self.engine.block_blobs.put_block_list(blob("a"), latest(1, 2))
+        await self.engine.block_blobs.put_block(blob("a"), block_id(1), b"new,")
 
-        await self.engine.put_block_list(
+        await self.engine.block_blobs.put_block_list(
             blob("a"),
             [
                 BlockChoice("Committed", block_id(1)),
@@ -569,39 +603,41 @@ class BlobStoreConformance(ABC):
         assert await self.read(blob("a")) == b"one,new,new,two,"
 
     async def test_a_list_with_an_unknown_block_changes_nothing(self) -> None:
-        await self.engine.put_block(blob("a"), block_id(1), b"one")
+        await self.engine.block_blobs.put_block(blob("a"), block_id(1), b"one")
 
-        commit = self.engine.put_block_list(blob("a"), latest(1, 2))
+        commit = self.engine.block_blobs.put_block_list(blob("a"), latest(1, 2))
         assert await code_of(commit) == "InvalidBlockList"
 
-        found = await self.engine.get_block_list(blob("a"))
+        found = await self.engine.block_blobs.get_block_list(blob("a"))
         assert (found.uncommitted, found.blob.is_committed) == ([Block(block_id(1), 3)], False)
 
     async def test_staged_blocks_alone_are_no_blob(self) -> None:
-        await self.engine.put_block(blob("a"), block_id(1), b"one")
+        await self.engine.block_blobs.put_block(blob("a"), block_id(1), b"one")
 
         assert await code_of(self.engine.get_blob(blob("a"))) == "BlobNotFound"
         assert await code_of(self.engine.delete_blob(blob("a"))) == "BlobNotFound"
-        assert names_of(await self.engine.list_blobs(HERE)) == []
-        listing = await self.engine.list_blobs(HERE, include={"uncommittedblobs"})
+        assert names_of(await self.engine.containers.list_blobs(HERE)) == []
+        listing = await self.engine.containers.list_blobs(HERE, include={"uncommittedblobs"})
         assert names_of(listing) == ["a"]
-        await self.engine.put_blob(blob("a"), b"1", conditions=Conditions(if_none_match=("*",)))
+        await self.engine.put_blob(
+            blob("a"), b"1", terms=Terms(conditions=Conditions(if_none_match=("*",)))
+        )
 
     async def test_an_empty_list_is_an_empty_blob(self) -> None:
-        await self.engine.put_block_list(blob("a"), [])
+        await self.engine.block_blobs.put_block_list(blob("a"), [])
 
         assert await self.read(blob("a")) == b""
 
     async def test_a_block_staged_again_counts(self) -> None:
-        await self.engine.put_block(blob("a"), block_id(1), b"first")
-        await self.engine.put_block(blob("a"), block_id(1), LONG)
+        await self.engine.block_blobs.put_block(blob("a"), block_id(1), b"first")
+        await self.engine.block_blobs.put_block(blob("a"), block_id(1), LONG)
 
-        await self.engine.put_block_list(blob("a"), latest(1))
+        await self.engine.block_blobs.put_block_list(blob("a"), latest(1))
 
         assert await self.read(blob("a")) == LONG
 
     async def test_block_ids_have_one_length_and_are_base64(self) -> None:
-        await self.engine.put_block(blob("a"), block_id(1), b"one")
+        await self.engine.block_blobs.put_block(blob("a"), block_id(1), b"one")
 
         for identity, code in (
             ("MQ==", "InvalidBlobOrBlock"),
@@ -609,43 +645,48 @@ class BlobStoreConformance(ABC):
             ("", "InvalidQueryParameterValue"),
             (base64.b64encode(bytes(65)).decode(), "InvalidQueryParameterValue"),
         ):
-            assert await code_of(self.engine.put_block(blob("a"), identity, b"2")) == code
-        await self.engine.put_block_list(blob("a"), latest(1))
-        assert await code_of(self.engine.put_block(blob("a"), "MQ==", b"2")) == "InvalidBlobOrBlock"
+            assert (
+                await code_of(self.engine.block_blobs.put_block(blob("a"), identity, b"2")) == code
+            )
+        await self.engine.block_blobs.put_block_list(blob("a"), latest(1))
+        assert (
+            await code_of(self.engine.block_blobs.put_block(blob("a"), "MQ==", b"2"))
+            == "InvalidBlobOrBlock"
+        )
 
     async def test_only_so_many_blocks_are_staged(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(limits, "BLOCKS_STAGED_MAX", 3)
         for number in (1, 2, 2, 2, 3):
-            await self.engine.put_block(blob("a"), block_id(number), b"x")
+            await self.engine.block_blobs.put_block(blob("a"), block_id(number), b"x")
 
-        more = self.engine.put_block(blob("a"), block_id(4), b"x")
+        more = self.engine.block_blobs.put_block(blob("a"), block_id(4), b"x")
         assert await code_of(more) == "BlockCountExceedsLimit"
-        await self.engine.put_block_list(blob("a"), latest(1))
-        await self.engine.put_block(blob("a"), block_id(4), b"x")
+        await self.engine.block_blobs.put_block_list(blob("a"), latest(1))
+        await self.engine.block_blobs.put_block(blob("a"), block_id(4), b"x")
 
     async def test_blocks_nobody_commits_are_forgotten_after_a_week(self) -> None:
-        await self.engine.put_block(blob("a"), block_id(1), LONG)
+        await self.engine.block_blobs.put_block(blob("a"), block_id(1), LONG)
         await self.engine.put_blob(blob("b"), b"kept")
-        await self.engine.put_block(blob("b"), block_id(1), b"two")
+        await self.engine.block_blobs.put_block(blob("b"), block_id(1), b"two")
         self.clock.advance(6 * 24 * 3600)
-        await self.engine.put_block(blob("c"), block_id(1), b"young")
+        await self.engine.block_blobs.put_block(blob("c"), block_id(1), b"young")
         self.clock.advance(24 * 3600 + 1)
 
-        await self.engine.store.collector.forget_stale()
-        await self.engine.store.collector.collect()
+        await self.forget_stale()
+        await self.collect()
 
-        assert await code_of(self.engine.get_block_list(blob("a"))) == "BlobNotFound"
-        assert (await self.engine.get_block_list(blob("b"))).uncommitted == []
-        assert len((await self.engine.get_block_list(blob("c"))).uncommitted) == 1
+        assert await code_of(self.engine.block_blobs.get_block_list(blob("a"))) == "BlobNotFound"
+        assert (await self.engine.block_blobs.get_block_list(blob("b"))).uncommitted == []
+        assert len((await self.engine.block_blobs.get_block_list(blob("c"))).uncommitted) == 1
         assert await self.contents() == []
 
     # Appends
 
     async def test_appends_return_where_they_begin(self) -> None:
-        await self.engine.create_append_blob(blob("log"))
+        await self.engine.append_blobs.create_append_blob(blob("log"))
         expected = b""
         for number, line in enumerate((b"one\n", LONG, b"two\n", b"x" * 70_000), start=1):
-            appended = await self.engine.append_block(blob("log"), line)
+            appended = await self.engine.append_blobs.append_block(blob("log"), line)
             assert (appended.offset, appended.block_count) == (len(expected), number)
             expected += line
 
@@ -655,10 +696,13 @@ class BlobStoreConformance(ABC):
         assert (await self.engine.get_blob(blob("log"))).block_count == 4
 
     async def test_appends_at_the_same_time_lie_one_behind_another(self) -> None:
-        await self.engine.create_append_blob(blob("log"))
+        await self.engine.append_blobs.create_append_blob(blob("log"))
 
         appended = await asyncio.gather(
-            *(self.engine.append_block(blob("log"), f"{n:03}".encode()) for n in range(50))
+            *(
+                self.engine.append_blobs.append_block(blob("log"), f"{n:03}".encode())
+                for n in range(50)
+            )
         )
 
         content = await self.read(blob("log"))
@@ -667,55 +711,58 @@ class BlobStoreConformance(ABC):
         assert sorted(each.offset for each in appended) == list(range(0, 150, 3))
 
     async def test_an_append_may_ask_for_its_place_and_for_a_limit(self) -> None:
-        await self.engine.create_append_blob(blob("log"))
-        await self.engine.append_block(blob("log"), b"12345", position=0, size_max=5)
+        await self.engine.append_blobs.create_append_blob(blob("log"))
+        await self.engine.append_blobs.append_block(blob("log"), b"12345", position=0, size_max=5)
 
-        late = self.engine.append_block(blob("log"), b"6", position=0)
+        late = self.engine.append_blobs.append_block(blob("log"), b"6", position=0)
         assert await code_of(late) == "AppendPositionConditionNotMet"
-        long = self.engine.append_block(blob("log"), b"6", size_max=5)
+        long = self.engine.append_blobs.append_block(blob("log"), b"6", size_max=5)
         assert await code_of(long) == "MaxBlobSizeConditionNotMet"
         assert await self.read(blob("log")) == b"12345"
 
     async def test_a_sealed_blob_takes_no_more(self) -> None:
-        await self.engine.create_append_blob(blob("log"))
-        await self.engine.append_block(blob("log"), b"12345")
-        early = self.engine.seal(blob("log"), position=4)
+        await self.engine.append_blobs.create_append_blob(blob("log"))
+        await self.engine.append_blobs.append_block(blob("log"), b"12345")
+        early = self.engine.append_blobs.seal(blob("log"), position=4)
         assert await code_of(early) == "AppendPositionConditionNotMet"
 
-        await self.engine.seal(blob("log"), position=5)
+        await self.engine.append_blobs.seal(blob("log"), position=5)
 
-        assert await code_of(self.engine.append_block(blob("log"), b"6")) == "BlobIsSealed"
+        assert (
+            await code_of(self.engine.append_blobs.append_block(blob("log"), b"6"))
+            == "BlobIsSealed"
+        )
         assert (await self.engine.get_blob(blob("log"))).is_sealed
 
     async def test_a_kind_has_its_own_operations(self) -> None:
         await self.engine.put_blob(blob("block"), b"1")
-        await self.engine.create_append_blob(blob("append"))
-        await self.engine.create_page_blob(blob("page"), 512)
+        await self.engine.append_blobs.create_append_blob(blob("append"))
+        await self.engine.page_blobs.create_page_blob(blob("page"), 512)
 
         for work in (
-            self.engine.append_block(blob("block"), b"2"),
-            self.engine.put_block(blob("append"), block_id(1), b"2"),
-            self.engine.put_block_list(blob("page"), []),
-            self.engine.clear_pages(blob("append"), 0, 511),
-            self.engine.get_block_list(blob("append")),
+            self.engine.append_blobs.append_block(blob("block"), b"2"),
+            self.engine.block_blobs.put_block(blob("append"), block_id(1), b"2"),
+            self.engine.block_blobs.put_block_list(blob("page"), []),
+            self.engine.page_blobs.clear_pages(blob("append"), 0, 511),
+            self.engine.block_blobs.get_block_list(blob("append")),
         ):
             assert await code_of(work) == "InvalidBlobType"
         await self.engine.put_blob(blob("append"), b"any kind may be overwritten")
 
     async def test_a_reader_sees_what_was_there_when_it_began(self) -> None:
-        await self.engine.create_append_blob(blob("log"))
+        await self.engine.append_blobs.create_append_blob(blob("log"))
         for _ in range(20):
-            await self.engine.append_block(blob("log"), LONG[:70_000])
+            await self.engine.append_blobs.append_block(blob("log"), LONG[:70_000])
         opened = await self.engine.open_blob(blob("log"))
 
-        await self.engine.append_block(blob("log"), b"later")
+        await self.engine.append_blobs.append_block(blob("log"), b"later")
         await self.engine.delete_blob(blob("log"))
-        await self.engine.store.collector.collect()
+        await self.collect()
 
         parts = [part async for part in opened.content]
         assert b"".join(parts) == LONG[:70_000] * 20
         await opened.content.close()
-        await self.engine.store.collector.collect()
+        await self.collect()
         assert await self.contents() == []
         assert self.rows_of("piece") == self.rows_of("extent") == 0
 
@@ -729,7 +776,7 @@ class BlobStoreConformance(ABC):
 
         first = await self.engine.snapshot(blob("a"))
         second = await self.engine.snapshot(blob("a"), metadata={"other": "1"})
-        await self.engine.put_blob(blob("a"), b"new", lease_id=LEASE_A)
+        await self.engine.put_blob(blob("a"), b"new", terms=Terms(LEASE_A))
 
         assert first.snapshot is not None
         assert second.snapshot is not None
@@ -761,14 +808,14 @@ class BlobStoreConformance(ABC):
         assert await code_of(unknown) == "BlobNotFound"
 
     async def test_snapshots_of_an_appended_blob_end_where_it_ended(self) -> None:
-        await self.engine.create_append_blob(blob("log"))
-        await self.engine.append_block(blob("log"), LONG)
+        await self.engine.append_blobs.create_append_blob(blob("log"))
+        await self.engine.append_blobs.append_block(blob("log"), LONG)
         taken = await self.engine.snapshot(blob("log"))
-        await self.engine.append_block(blob("log"), b"more")
+        await self.engine.append_blobs.append_block(blob("log"), b"more")
 
         assert await self.read(blob("log", taken.snapshot)) == LONG
-        await self.engine.copy_blob(blob("log", taken.snapshot), blob("log"))
-        await self.engine.append_block(blob("log"), b"other")
+        await self.engine.copies.copy_blob(blob("log", taken.snapshot), blob("log"))
+        await self.engine.append_blobs.append_block(blob("log"), b"other")
         assert await self.read(blob("log")) == LONG + b"other"
         assert await self.read(blob("log", taken.snapshot)) == LONG
 
@@ -778,7 +825,9 @@ class BlobStoreConformance(ABC):
         assert await code_of(self.engine.delete_blob(blob("a"))) == "SnapshotsPresent"
 
         await self.engine.delete_blob(blob("a"), snapshots="only")
-        assert names_of(await self.engine.list_blobs(HERE, include={"snapshots"})) == ["a"]
+        assert names_of(await self.engine.containers.list_blobs(HERE, include={"snapshots"})) == [
+            "a"
+        ]
         taken = await self.engine.snapshot(blob("a"))
         both = self.engine.delete_blob(blob("a", taken.snapshot), snapshots="include")
         assert await code_of(both) == "InvalidHeaderValue"
@@ -786,17 +835,19 @@ class BlobStoreConformance(ABC):
         await self.engine.snapshot(blob("a"))
         await self.engine.delete_blob(blob("a"), snapshots="include")
 
-        assert names_of(await self.engine.list_blobs(HERE, include={"snapshots"})) == []
+        assert names_of(await self.engine.containers.list_blobs(HERE, include={"snapshots"})) == []
 
     async def test_a_delete_may_ask_for_the_time_of_the_last_tier(self) -> None:
         await self.engine.put_blob(blob("a"), b"1")
         await self.engine.set_tier(blob("a"), "Cool")
         now = self.clock.ticks()
 
-        late = self.engine.delete_blob(blob("a"), conditions=Conditions(if_tier_modified_since=now))
+        late = self.engine.delete_blob(
+            blob("a"), terms=Terms(conditions=Conditions(if_tier_modified_since=now))
+        )
         assert await code_of(late) == "ConditionNotMet"
         await self.engine.delete_blob(
-            blob("a"), conditions=Conditions(if_tier_unmodified_since=now)
+            blob("a"), terms=Terms(conditions=Conditions(if_tier_unmodified_since=now))
         )
 
     # Copies
@@ -805,7 +856,7 @@ class BlobStoreConformance(ABC):
         properties = Properties(Headers("text/plain"), {"k": "v"}, {"t": "1"}, "Cool")
         await self.engine.put_blob(blob("a"), LONG, properties=properties)
 
-        copied = await self.engine.copy_blob(blob("a"), blob("b"), source_address="http://a")
+        copied = await self.engine.copies.copy_blob(blob("a"), blob("b"), source_address="http://a")
 
         found = await self.engine.get_blob(blob("b"))
         assert await self.read(blob("b")) == LONG
@@ -825,8 +876,8 @@ class BlobStoreConformance(ABC):
         )
 
         given = Properties(metadata={"other": "1"}, tags={"new": "1"})
-        await self.engine.copy_blob(blob("a"), blob("b"), properties=given)
-        await self.engine.copy_blob(blob("a"), blob("c"), copies_tags=True)
+        await self.engine.copies.copy_blob(blob("a"), blob("b"), properties=given)
+        await self.engine.copies.copy_blob(blob("a"), blob("c"), copies_tags=True)
 
         assert metadata_of(await self.engine.get_blob(blob("b"))) == {"other": "1"}
         assert await self.engine.get_tags(blob("b")) == {"new": "1"}
@@ -834,26 +885,26 @@ class BlobStoreConformance(ABC):
 
     async def test_a_copy_lives_on_without_its_source(self) -> None:
         for number in (1, 2):
-            await self.engine.put_block(blob("a"), block_id(number), LONG)
-        await self.engine.put_block_list(blob("a"), latest(1, 2))
-        await self.engine.copy_blob(blob("a"), blob("b"))
+            await self.engine.block_blobs.put_block(blob("a"), block_id(number), LONG)
+        await self.engine.block_blobs.put_block_list(blob("a"), latest(1, 2))
+        await self.engine.copies.copy_blob(blob("a"), blob("b"))
 
         await self.engine.delete_blob(blob("a"))
-        await self.engine.store.collector.collect()
+        await self.collect()
 
         assert await self.read(blob("b")) == LONG * 2
-        assert len((await self.engine.get_block_list(blob("b"))).committed) == 2
+        assert len((await self.engine.block_blobs.get_block_list(blob("b"))).committed) == 2
 
     async def test_a_write_ends_what_is_known_of_a_copy(self) -> None:
         await self.engine.put_blob(blob("a"), b"1")
-        await self.engine.copy_blob(blob("a"), blob("b"))
+        await self.engine.copies.copy_blob(blob("a"), blob("b"))
         copied = (await self.engine.get_blob(blob("b"))).copy
         assert copied is not None
 
-        assert await code_of(self.engine.abort_copy(blob("b"), copied.id)) == (
+        assert await code_of(self.engine.copies.abort_copy(blob("b"), copied.id)) == (
             "NoPendingCopyOperation"
         )
-        assert await code_of(self.engine.abort_copy(blob("b"), "other")) == "CopyIdMismatch"
+        assert await code_of(self.engine.copies.abort_copy(blob("b"), "other")) == "CopyIdMismatch"
         await self.engine.put_blob(blob("b"), b"2")
         assert (await self.engine.get_blob(blob("b"))).copy is None
 
@@ -861,30 +912,30 @@ class BlobStoreConformance(ABC):
         etag = (await self.engine.put_blob(blob("a"), b"1")).etag
         await self.engine.put_blob(blob("b"), b"2")
 
-        stale = self.engine.copy_blob(
-            blob("a"), blob("b"), source_conditions=Conditions(if_none_match=(etag,))
+        stale = self.engine.copies.copy_blob(
+            blob("a"), blob("b"), source_terms=Terms(conditions=Conditions(if_none_match=(etag,)))
         )
         assert await code_of(stale) == "SourceConditionNotMet"
-        taken = self.engine.copy_blob(
-            blob("a"), blob("b"), conditions=Conditions(if_none_match=("*",))
+        taken = self.engine.copies.copy_blob(
+            blob("a"), blob("b"), terms=Terms(conditions=Conditions(if_none_match=("*",)))
         )
         assert await code_of(taken) == "BlobAlreadyExists"
         await self.lease("b")
-        assert await code_of(self.engine.copy_blob(blob("a"), blob("b"))) == "LeaseIdMissing"
-        finite = self.engine.copy_blob(blob("a"), blob("b"), lease_id=LEASE_A)
+        assert await code_of(self.engine.copies.copy_blob(blob("a"), blob("b"))) == "LeaseIdMissing"
+        finite = self.engine.copies.copy_blob(blob("a"), blob("b"), terms=Terms(LEASE_A))
         assert await code_of(finite) == "InfiniteLeaseDurationRequired"
         await self.lease("b", -1)
-        await self.engine.copy_blob(blob("a"), blob("b"), lease_id=LEASE_A)
+        await self.engine.copies.copy_blob(blob("a"), blob("b"), terms=Terms(LEASE_A))
         assert await self.read(blob("b")) == b"1"
         assert (await self.engine.get_blob(blob("b"))).lease.state == "leased"
 
     async def test_a_sealed_source_gives_a_sealed_copy(self) -> None:
-        await self.engine.create_append_blob(blob("log"))
-        await self.engine.append_block(blob("log"), b"1")
-        await self.engine.copy_blob(blob("log"), blob("open"))
-        await self.engine.copy_blob(blob("log"), blob("closed"), seals=True)
-        await self.engine.seal(blob("log"))
-        await self.engine.copy_blob(blob("log"), blob("same"))
+        await self.engine.append_blobs.create_append_blob(blob("log"))
+        await self.engine.append_blobs.append_block(blob("log"), b"1")
+        await self.engine.copies.copy_blob(blob("log"), blob("open"))
+        await self.engine.copies.copy_blob(blob("log"), blob("closed"), seals=True)
+        await self.engine.append_blobs.seal(blob("log"))
+        await self.engine.copies.copy_blob(blob("log"), blob("same"))
 
         sealed = [
             (await self.engine.get_blob(blob(name))).is_sealed
@@ -897,7 +948,9 @@ class BlobStoreConformance(ABC):
         await self.engine.put_blob(blob("a"), LONG, properties=Properties(metadata={"k": "v"}))
         opened = await self.engine.open_blob(blob("a"))
 
-        copied = await self.engine.put_copy(opened, blob("b"), source_address="http://other/a")
+        copied = await self.engine.copies.put_copy(
+            opened, blob("b"), source_address="http://other/a"
+        )
         await opened.content.close()
 
         assert await self.read(blob("b")) == LONG
@@ -907,35 +960,37 @@ class BlobStoreConformance(ABC):
     # Pages
 
     async def test_pages_read_as_zero_until_they_are_written(self) -> None:
-        await self.engine.create_page_blob(blob("p"), 512 * 400, sequence_number=7)
+        await self.engine.page_blobs.create_page_blob(blob("p"), 512 * 400, sequence_number=7)
         expected = bytearray(512 * 400)
 
         async def put(first: int, content: bytes) -> None:
-            await self.engine.put_pages(blob("p"), first, content, last=first + len(content) - 1)
+            await self.engine.page_blobs.put_pages(
+                blob("p"), first, content, last=first + len(content) - 1
+            )
             expected[first : first + len(content)] = content
 
         await put(512, b"a" * 1024)
         await put(1024, b"b" * 1024)
         await put(512 * 100, LONG[: 512 * 200])
         await put(512 * 150, b"c" * 512)
-        await self.engine.clear_pages(blob("p"), 512 * 120, 512 * 130 - 1)
+        await self.engine.page_blobs.clear_pages(blob("p"), 512 * 120, 512 * 130 - 1)
         expected[512 * 120 : 512 * 130] = bytes(5120)
 
         assert await self.read(blob("p")) == bytes(expected)
         assert await self.read(blob("p"), 600, 90_000) == bytes(expected[600:90_001])
-        found = await self.engine.page_ranges(blob("p"))
+        found = await self.engine.page_blobs.page_ranges(blob("p"))
         assert found.ranges == [
             PageRange(512, 2047),
             PageRange(512 * 100, 512 * 120 - 1),
             PageRange(512 * 130, 512 * 300 - 1),
         ]
-        first = await self.engine.page_ranges(blob("p"), first=1024, limit=1)
+        first = await self.engine.page_blobs.page_ranges(blob("p"), first=1024, limit=1)
         assert (first.ranges, first.next_first) == ([PageRange(1024, 2047)], 512 * 100)
 
     async def test_every_range_of_pages_is_that_of_the_whole(self) -> None:
-        await self.engine.create_page_blob(blob("p"), 512 * 8)
+        await self.engine.page_blobs.create_page_blob(blob("p"), 512 * 8)
         for page in (2, 3, 6):
-            await self.engine.put_pages(
+            await self.engine.page_blobs.put_pages(
                 blob("p"), page * 512, bytes([page]) * 512, last=page * 512 + 511
             )
         whole = await self.read(blob("p"))
@@ -945,71 +1000,85 @@ class BlobStoreConformance(ABC):
             assert await self.read(blob("p"), first, last) == whole[first : last + 1]
 
     async def test_a_snapshot_of_pages_stays_as_it_was(self) -> None:
-        await self.engine.create_page_blob(blob("p"), 1024)
-        await self.engine.put_pages(blob("p"), 0, b"a" * 1024, last=1023)
+        await self.engine.page_blobs.create_page_blob(blob("p"), 1024)
+        await self.engine.page_blobs.put_pages(blob("p"), 0, b"a" * 1024, last=1023)
         taken = await self.engine.snapshot(blob("p"))
 
-        await self.engine.put_pages(blob("p"), 0, b"b" * 512, last=511)
-        await self.engine.store.collector.collect()
+        await self.engine.page_blobs.put_pages(blob("p"), 0, b"b" * 512, last=511)
+        await self.collect()
 
         assert await self.read(blob("p", taken.snapshot)) == b"a" * 1024
         assert await self.read(blob("p")) == b"b" * 512 + b"a" * 512
 
     async def test_a_reader_of_pages_sees_one_state(self) -> None:
         size = 512 * 1024
-        await self.engine.create_page_blob(blob("p"), size)
+        await self.engine.page_blobs.create_page_blob(blob("p"), size)
         for number in range(64):
             first = number * 8192
-            await self.engine.put_pages(blob("p"), first, b"a" * 8192, last=first + 8191)
+            await self.engine.page_blobs.put_pages(blob("p"), first, b"a" * 8192, last=first + 8191)
         opened = await self.engine.open_blob(blob("p"))
 
         for number in range(64):
             first = number * 8192
-            await self.engine.put_pages(blob("p"), first, b"b" * 8192, last=first + 8191)
-        await self.engine.store.collector.collect()
+            await self.engine.page_blobs.put_pages(blob("p"), first, b"b" * 8192, last=first + 8191)
+        await self.collect()
 
         parts = [part async for part in opened.content]
         await opened.content.close()
         assert b"".join(parts) == b"a" * size
-        await self.engine.store.collector.collect()
+        await self.collect()
         assert self.rows_of("dropped_content") == 0
         assert await self.read(blob("p")) == b"b" * size
 
     async def test_pages_have_borders_lengths_and_sequence_numbers(self) -> None:
-        await self.engine.create_page_blob(blob("p"), 1024, sequence_number=5)
+        await self.engine.page_blobs.create_page_blob(blob("p"), 1024, sequence_number=5)
 
         for work, code in (
-            (self.engine.put_pages(blob("p"), 1, b"x" * 512, last=512), "InvalidPageRange"),
-            (self.engine.put_pages(blob("p"), 0, b"x" * 512, last=1023), "InvalidPageRange"),
-            (self.engine.clear_pages(blob("p"), 512, 1535), "InvalidPageRange"),
-            (self.engine.create_page_blob(blob("q"), 100), "InvalidHeaderValue"),
             (
-                self.engine.clear_pages(blob("p"), 0, 511, sequence=SequenceConditions(below=5)),
+                self.engine.page_blobs.put_pages(blob("p"), 1, b"x" * 512, last=512),
+                "InvalidPageRange",
+            ),
+            (
+                self.engine.page_blobs.put_pages(blob("p"), 0, b"x" * 512, last=1023),
+                "InvalidPageRange",
+            ),
+            (self.engine.page_blobs.clear_pages(blob("p"), 512, 1535), "InvalidPageRange"),
+            (self.engine.page_blobs.create_page_blob(blob("q"), 100), "InvalidHeaderValue"),
+            (
+                self.engine.page_blobs.clear_pages(
+                    blob("p"), 0, 511, sequence=SequenceConditions(below=5)
+                ),
                 "SequenceNumberConditionNotMet",
             ),
             (
-                self.engine.clear_pages(blob("p"), 0, 511, sequence=SequenceConditions(equal=4)),
+                self.engine.page_blobs.clear_pages(
+                    blob("p"), 0, 511, sequence=SequenceConditions(equal=4)
+                ),
                 "SequenceNumberConditionNotMet",
             ),
         ):
             assert await code_of(work) == code
-        written = await self.engine.clear_pages(
+        written = await self.engine.page_blobs.clear_pages(
             blob("p"), 0, 511, sequence=SequenceConditions(at_most=5)
         )
         assert written.sequence_number == 5
         numbers = [
-            (await self.engine.set_sequence_number(blob("p"), "increment", None)).sequence_number,
-            (await self.engine.set_sequence_number(blob("p"), "max", 3)).sequence_number,
-            (await self.engine.set_sequence_number(blob("p"), "update", 1)).sequence_number,
+            (
+                await self.engine.page_blobs.set_sequence_number(blob("p"), "increment", None)
+            ).sequence_number,
+            (await self.engine.page_blobs.set_sequence_number(blob("p"), "max", 3)).sequence_number,
+            (
+                await self.engine.page_blobs.set_sequence_number(blob("p"), "update", 1)
+            ).sequence_number,
         ]
         assert numbers == [6, 6, 1]
 
     async def test_pages_that_are_cut_off_read_as_zero_when_they_come_back(self) -> None:
-        await self.engine.create_page_blob(blob("p"), 1024)
-        await self.engine.put_pages(blob("p"), 0, b"a" * 1024, last=1023)
+        await self.engine.page_blobs.create_page_blob(blob("p"), 1024)
+        await self.engine.page_blobs.put_pages(blob("p"), 0, b"a" * 1024, last=1023)
 
-        await self.engine.resize(blob("p"), 512)
-        await self.engine.resize(blob("p"), 1024)
+        await self.engine.page_blobs.resize(blob("p"), 512)
+        await self.engine.page_blobs.resize(blob("p"), 1024)
 
         assert await self.read(blob("p")) == b"a" * 512 + bytes(512)
 
@@ -1022,7 +1091,9 @@ class BlobStoreConformance(ABC):
         pages: list[list[str]] = []
         marker = ""
         while True:
-            listing = await self.engine.list_blobs(HERE, limit=limit, marker=marker, **options)
+            listing = await self.engine.containers.list_blobs(
+                HERE, limit=limit, marker=marker, **options
+            )
             pages.append(names_of(listing))
             if listing.next_marker is None:
                 return pages
@@ -1052,14 +1123,14 @@ class BlobStoreConformance(ABC):
 
     async def test_a_marker_stays_right_when_blobs_come_and_go(self) -> None:
         await self.put_all(["a", "b", "c", "d"])
-        first = await self.engine.list_blobs(HERE, limit=2)
+        first = await self.engine.containers.list_blobs(HERE, limit=2)
         assert first.next_marker is not None
 
         await self.engine.delete_blob(blob("c"))
         await self.engine.put_blob(blob("ab"), b"1")
         await self.engine.put_blob(blob("cc"), b"1")
 
-        second = await self.engine.list_blobs(HERE, limit=9, marker=first.next_marker)
+        second = await self.engine.containers.list_blobs(HERE, limit=9, marker=first.next_marker)
         assert names_of(second) == ["cc", "d"]
 
     async def test_snapshots_stand_before_their_blob_oldest_first(self) -> None:
@@ -1067,7 +1138,7 @@ class BlobStoreConformance(ABC):
         first = await self.engine.snapshot(blob("b"))
         second = await self.engine.snapshot(blob("b"))
 
-        listing = await self.engine.list_blobs(HERE, include={"snapshots"})
+        listing = await self.engine.containers.list_blobs(HERE, include={"snapshots"})
 
         shown = [(item.name, item.snapshot) for item in listing.items if isinstance(item, Blob)]
         assert shown == [
@@ -1080,7 +1151,7 @@ class BlobStoreConformance(ABC):
 
     async def test_a_marker_that_is_none_is_refused(self) -> None:
         for marker in ("x", "!!!!", "AAAA"):
-            listing = self.engine.list_blobs(HERE, marker=marker)
+            listing = self.engine.containers.list_blobs(HERE, marker=marker)
             assert await code_of(listing) == "InvalidQueryParameterValue"
 
     # What is left behind
@@ -1089,16 +1160,16 @@ class BlobStoreConformance(ABC):
         await self.engine.put_blob(blob("small"), b"1")
         await self.engine.put_blob(blob("a"), LONG)
         await self.engine.put_blob(blob("b"), LONG)
-        await self.engine.put_block(blob("c"), block_id(1), LONG + b"1")
+        await self.engine.block_blobs.put_block(blob("c"), block_id(1), LONG + b"1")
         assert len(await self.contents()) == 2
 
         await self.engine.delete_blob(blob("a"))
-        await self.engine.store.collector.collect()
+        await self.collect()
         assert len(await self.contents()) == 2
         assert await self.read(blob("b")) == LONG
 
-        await self.engine.delete_container(HERE)
-        await self.engine.store.collector.collect()
+        await self.engine.containers.delete_container(HERE)
+        await self.collect()
         assert await self.contents() == []
         for table in ("blob", "block", "piece", "extent", "dropped_content", "dropped_container"):
             assert self.rows_of(table) == 0, table
@@ -1115,12 +1186,14 @@ class BlobStoreConformance(ABC):
             self.engine.put_blob(blob("a"), LONG, declared=Declared(md5=bytes(16)))
         )
         await self.engine.put_blob(blob("b"), b"1")
-        put = self.engine.put_blob(blob("b"), LONG, conditions=Conditions(if_none_match=("*",)))
+        put = self.engine.put_blob(
+            blob("b"), LONG, terms=Terms(conditions=Conditions(if_none_match=("*",)))
+        )
         assert await code_of(put) == "BlobAlreadyExists"
-        await self.engine.store.collector.collect()
+        await self.collect()
 
         assert await self.contents() == []
-        assert names_of(await self.engine.list_blobs(HERE)) == ["b"]
+        assert names_of(await self.engine.containers.list_blobs(HERE)) == ["b"]
 
     async def test_a_cancelled_upload_leaves_nothing(self) -> None:
         begun = asyncio.Event()
@@ -1137,7 +1210,7 @@ class BlobStoreConformance(ABC):
         upload.cancel()
         with pytest.raises(asyncio.CancelledError):
             await upload
-        await self.engine.store.collector.collect()
+        await self.collect()
 
         assert await self.contents() == []
         assert await code_of(self.engine.get_blob(blob("a"))) == "BlobNotFound"
@@ -1148,17 +1221,21 @@ class BlobStoreConformance(ABC):
         await self.engine.put_blob(blob("a"), LONG, properties=Properties(metadata={"k": "v"}))
         await self.engine.snapshot(blob("a"))
         await self.lease("a", -1)
-        await self.engine.put_block(blob("b"), block_id(1), LONG)
-        await self.engine.create_append_blob(blob("log"))
-        await self.engine.append_block(blob("log"), b"12345")
-        before = await self.engine.list_blobs(HERE, include={"snapshots", "uncommittedblobs"})
+        await self.engine.block_blobs.put_block(blob("b"), block_id(1), LONG)
+        await self.engine.append_blobs.create_append_blob(blob("log"))
+        await self.engine.append_blobs.append_block(blob("log"), b"12345")
+        before = await self.engine.containers.list_blobs(
+            HERE, include={"snapshots", "uncommittedblobs"}
+        )
 
         await self.reopen()
 
-        after = await self.engine.list_blobs(HERE, include={"snapshots", "uncommittedblobs"})
+        after = await self.engine.containers.list_blobs(
+            HERE, include={"snapshots", "uncommittedblobs"}
+        )
         assert after == before
         assert await self.read(blob("a")) == LONG
-        await self.engine.put_block_list(blob("b"), latest(1))
+        await self.engine.block_blobs.put_block_list(blob("b"), latest(1))
         assert await self.read(blob("b")) == LONG
-        appended = await self.engine.append_block(blob("log"), b"6")
+        appended = await self.engine.append_blobs.append_block(blob("log"), b"6")
         assert appended.offset == 5

@@ -8,13 +8,35 @@ from partita.blobs.rules import limits
 from partita.blobs.rules.model import Include
 from partita.blobs.store import download as downloading
 from partita.blobs.store import garbage_collector as collector
-from partita.blobs.store.list_scan import Scan
+from partita.blobs.store.contract import Scan
+from partita.blobs.store.list_scan import listing_statement
 from partita.blobs.store.sqlite_store import SqliteBlobStore
 from partita.storage.database import Database
 from partita.storage.store_clock import StoreClock
+from support.sqlite_blobs import store_of
 
 
-class TestBlobsInAFolder(BlobStoreConformance):
+class SqliteBlobs(BlobStoreConformance):
+    async def close_engine(self) -> None:
+        await self.engine.close()
+        await store_of(self.engine).database.close()
+
+    async def collect(self) -> None:
+        await store_of(self.engine).collector.collect()
+
+    async def forget_stale(self) -> None:
+        await store_of(self.engine).collector.forget_stale()
+
+    def rows_of(self, table: str) -> int:
+        reader = store_of(self.engine).database.reader
+        count: int = reader.execute(f"SELECT count(*) FROM {table}").get
+        return count
+
+    async def contents(self) -> list[bytes]:
+        return [digest for part in store_of(self.engine).files.digests() for digest in part]
+
+
+class TestBlobsInAFolder(SqliteBlobs):
     async def open_engine(self) -> BlobEngine:
         database = await Database.open(self.folder)
         clock = StoreClock(database, self.clock)
@@ -22,7 +44,7 @@ class TestBlobsInAFolder(BlobStoreConformance):
 
     async def test_no_text_of_a_user_reaches_a_path(self) -> None:
         await self.engine.put_blob(blob("../../escaped"), LONG)
-        await self.engine.put_block(blob("../up"), "Li4vLi4=", LONG + b"1")
+        await self.engine.block_blobs.put_block(blob("../up"), "Li4vLi4=", LONG + b"1")
 
         paths = [path for path in self.folder.parent.rglob("*") if path.is_file()]
         inside = [path.relative_to(self.folder) for path in paths]
@@ -48,8 +70,8 @@ class TestBlobsInAFolder(BlobStoreConformance):
         self, prefix: str, include: frozenset[Include]
     ) -> None:
         scan = Scan(1, prefix, "/", (prefix, 0), 10, include, 0)
-        statement, end = scan._statement()
-        connection = self.engine.store.database.reader
+        statement, end = listing_statement(scan)
+        connection = store_of(self.engine).database.reader
 
         plan: list[Any] = connection.execute(
             "EXPLAIN QUERY PLAN " + statement, (1, prefix, 0, end)
@@ -61,7 +83,7 @@ class TestBlobsInAFolder(BlobStoreConformance):
         assert ("name<?" in plan[0][3]) == (end is not None)
 
 
-class TestBlobsInMemory(BlobStoreConformance):
+class TestBlobsInMemory(SqliteBlobs):
     is_durable = False
 
     async def open_engine(self) -> BlobEngine:

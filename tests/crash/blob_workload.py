@@ -21,6 +21,7 @@ from partita.errors import DamageError, PartitaError
 from partita.storage.database import Database
 from partita.storage.store_clock import StoreClock
 from partita.ticks import Clock
+from support.sqlite_blobs import store_of
 
 CONTAINER = "work"
 CLIENTS = 4
@@ -87,7 +88,7 @@ async def open_engine(
 
 async def close_engine(engine: BlobEngine) -> None:
     await engine.close()
-    await engine.store.database.close()
+    await store_of(engine).database.close()
 
 
 class Client:
@@ -105,7 +106,7 @@ class Client:
         self._chance.seed(f"{seed}/{self._number}")
         log = f"log{self._number}"
         self._memory.appended[log] = []
-        await self._engine.create_append_blob(BlobName(CONTAINER, log))
+        await self._engine.append_blobs.create_append_blob(BlobName(CONTAINER, log))
         actions = [self._put] * 4 + [self._commit] * 3 + [self._copy] * 2 + [self._delete]
         actions += [self._append] * 3
         for _ in range(steps):
@@ -125,12 +126,14 @@ class Client:
         ids = [base64.b64encode(f"{n:04}".encode()).decode() for n in range(len(parts))]
         await asyncio.gather(
             *(
-                self._engine.put_block(_blob(name), identity, part)
+                self._engine.block_blobs.put_block(_blob(name), identity, part)
                 for identity, part in zip(ids, parts, strict=True)
             )
         )
         chosen = [BlockChoice("Latest", identity) for identity in ids]
-        await self._remember(name, number, lambda: self._engine.put_block_list(_blob(name), chosen))
+        await self._remember(
+            name, number, lambda: self._engine.block_blobs.put_block_list(_blob(name), chosen)
+        )
 
     async def _copy(self) -> None:
         name, _ = self._next()
@@ -140,7 +143,7 @@ class Client:
         if number is None or (number % 3 and name != source):
             return  # the bytes would tell the other name
         await self._remember(
-            name, number, lambda: self._engine.copy_blob(_blob(source), _blob(name))
+            name, number, lambda: self._engine.copies.copy_blob(_blob(source), _blob(name))
         )
 
     async def _delete(self) -> None:
@@ -154,7 +157,7 @@ class Client:
         versions = self._memory.appended[name]
         version = Version(len(versions), self._position())
         versions.append(version)
-        await self._engine.append_block(_blob(name), line_of(len(versions) - 1))
+        await self._engine.append_blobs.append_block(_blob(name), line_of(len(versions) - 1))
         version.told = self._position()
 
     def _next(self) -> tuple[str, int]:
@@ -182,7 +185,7 @@ async def run_clients(
     """Let all clients work in a new store, and close it."""
     memory = Memory()
     engine = await open_engine(folder, ManualClock(), vfs=vfs, system=system)
-    await engine.create_container(CONTAINER)
+    await engine.containers.create_container(CONTAINER)
     async with asyncio.TaskGroup() as group:
         for number in range(CLIENTS):
             client = Client(number, engine, memory, position)
@@ -196,7 +199,7 @@ async def examine(folder: Path, memory: Memory, position: int) -> list[str]:
     wrong: list[str] = []
     engine = await open_engine(folder, ManualClock(ticks=1_000_000))
     try:
-        await engine.store.collector.sweep()
+        await store_of(engine).collector.sweep()
         for name in memory.histories:
             allowed = memory.allowed(name, position)
             try:
@@ -231,9 +234,11 @@ async def _examine_log(engine: BlobEngine, memory: Memory, name: str, position: 
 
 async def _examine_files(engine: BlobEngine) -> list[str]:
     """Every file that is there is named by a row, and the other way round."""
-    await engine.store.collector.collect()
-    files = {digest for part in engine.store.files.digests() for digest in part}
-    rows = engine.store.database.reader.execute("SELECT hash FROM extent WHERE hash IS NOT NULL")
+    await store_of(engine).collector.collect()
+    files = {digest for part in store_of(engine).files.digests() for digest in part}
+    rows = store_of(engine).database.reader.execute(
+        "SELECT hash FROM extent WHERE hash IS NOT NULL"
+    )
     named = {digest for (digest,) in rows}
     return [] if files == named else [f"{len(files - named)} stray, {len(named - files)} missing"]
 

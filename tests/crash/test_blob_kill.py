@@ -13,6 +13,7 @@ from crash.write_blobs import LONG_TIMES, long_content
 from partita.blobs.engine.engine import BlobEngine
 from partita.clock import SystemClock
 from support.repeats import repeat
+from support.sqlite_blobs import store_of
 
 ROUNDS = repeat(2, 8, 100)
 CLIENTS = 3
@@ -91,8 +92,10 @@ class Ledger:
 
 
 def files_and_names(engine: BlobEngine) -> tuple[set[bytes], set[bytes]]:
-    files = {digest for part in engine.store.files.digests() for digest in part}
-    rows = engine.store.database.reader.execute("SELECT hash FROM extent WHERE hash IS NOT NULL")
+    files = {digest for part in store_of(engine).files.digests() for digest in part}
+    rows = store_of(engine).database.reader.execute(
+        "SELECT hash FROM extent WHERE hash IS NOT NULL"
+    )
     return files, {digest for (digest,) in rows}
 
 
@@ -115,8 +118,8 @@ async def test_a_killed_process_has_kept_every_acknowledged_blob(tmp_path: Path)
         for client in range(CLIENTS):
             lines[client], more = await ledger.count_lines(engine, client)
             wrong += more
-        await engine.store.collector.sweep()
-        await engine.store.collector.collect()
+        await store_of(engine).collector.sweep()
+        await store_of(engine).collector.collect()
         files, named = files_and_names(engine)
         assert list((tmp_path / "account" / "blobs" / "incoming").iterdir()) == []
         await close_engine(engine)
@@ -137,7 +140,7 @@ async def test_a_crash_between_file_and_row_leaves_only_a_file_that_the_next_sta
     assert len([path for path in folder.rglob("*") if path.is_file()]) == 1
 
     engine = await open_engine(tmp_path / "account", SystemClock())
-    await engine.store.collector.sweep()
+    await store_of(engine).collector.sweep()
 
     assert files_and_names(engine) == (set(), set())
     assert await read(engine, "hanging") is None

@@ -20,6 +20,7 @@ from partita.blobs.engine.engine import BlobEngine
 from partita.blobs.rules.model import BlobName, BlockChoice
 from partita.clock import SystemClock
 from partita.errors import ConflictError
+from support.sqlite_blobs import store_of
 
 LONG_TIMES = 30
 """Some versions are repeated so often: they take several slabs."""
@@ -49,22 +50,26 @@ async def write_one(engine: BlobEngine, name: str, number: int, chance: random.R
     parts = [content[at : at + 90_000] for at in range(0, len(content), 90_000)]
     ids = [base64.b64encode(f"{n:04}".encode()).decode() for n in range(len(parts))]
     for identity, part in zip(ids, parts, strict=True):
-        await engine.put_block(blob, identity, part)
-    await engine.put_block_list(blob, [BlockChoice("Latest", identity) for identity in ids])
+        await engine.block_blobs.put_block(blob, identity, part)
+    await engine.block_blobs.put_block_list(
+        blob, [BlockChoice("Latest", identity) for identity in ids]
+    )
 
 
 async def keep_writing(engine: BlobEngine, client: int, first: int, lines: int) -> None:
     chance = random.Random(f"{first}/{client}")
     log = f"log{client}"
     if lines == 0:
-        await engine.create_append_blob(BlobName(CONTAINER, log))
+        await engine.append_blobs.create_append_blob(BlobName(CONTAINER, log))
     number = first
     while True:
         number += 1
         name = f"b{client}-{chance.randrange(3)}"
         if number % 5 == 4:
             say("asked", log, lines)
-            await engine.append_block(BlobName(CONTAINER, log), line_of(lines) * LONG_TIMES)
+            await engine.append_blobs.append_block(
+                BlobName(CONTAINER, log), line_of(lines) * LONG_TIMES
+            )
             say("told", log, lines)
             lines += 1
         elif number % 5 == 0:
@@ -86,11 +91,11 @@ async def hang(place: str) -> None:
 
 async def main(folder: Path, first: str, lines: list[int]) -> None:
     engine = await open_engine(folder, SystemClock())
-    if await engine.find_container(CONTAINER) is None:
-        await engine.create_container(CONTAINER)
+    if await engine.containers.find_container(CONTAINER) is None:
+        await engine.containers.create_container(CONTAINER)
     print("ready", flush=True)
     if first == "hang":
-        engine.store.pause = hang
+        store_of(engine).pause = hang
         await write_one(engine, "hanging", 3, random.Random(1))
     async with asyncio.TaskGroup() as group:
         for client, count in enumerate(lines):

@@ -49,7 +49,7 @@ async def opened(
     clock = StoreClock(database, ManualClock())
     files = FolderFiles(folder, system)
     engine = BlobEngine(await SqliteBlobStore.open(database, clock, files=files))
-    await engine.create_container("box")
+    await engine.containers.create_container("box")
     yield engine
     await engine.close()
     await database.close()

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import pytest
 
-from partita.blobs.rules.model import BlobName
+from partita.blobs.rules.model import BlobName, Terms
 from partita.clock import ManualClock
 from partita.service.accounts.account import DEVELOPMENT_ACCOUNT as ACCOUNT
 from partita.service.accounts.account import DEVELOPMENT_KEY, Account, Accounts
@@ -215,13 +215,15 @@ class World:
     async def build(self) -> None:
         blobs, queues = self._account.blobs, self._account.queues
         for container in ("photos", "fresh", "other"):
-            if await blobs.find_container(container) is not None:
-                await blobs.delete_container(container, lease_id=self._leases.pop(container, None))
+            if await blobs.containers.find_container(container) is not None:
+                await blobs.containers.delete_container(
+                    container, terms=Terms(self._leases.pop(container, None))
+                )
         for page in [await queues.list_queues()]:
             for queue in page.queues:
                 await queues.delete_queue(queue.name)
         for container in ("photos", "other"):
-            await blobs.create_container(container)
+            await blobs.containers.create_container(container)
             for name in ("a/1", "a/2", "b"):
                 await blobs.put_blob(BlobName(container, name), b"old")
         for queue_name in ("work", "other"):
@@ -231,8 +233,8 @@ class World:
     async def everything(self) -> list[object]:
         """Read all that a refused operation could have changed."""
         blobs, queues = self._account.blobs, self._account.queues
-        found: list[object] = [await blobs.list_containers(), await queues.list_queues()]
-        found += [await blobs.list_blobs(name) for name in ("photos", "other")]
+        found: list[object] = [await blobs.containers.list_containers(), await queues.list_queues()]
+        found += [await blobs.containers.list_blobs(name) for name in ("photos", "other")]
         found += [await queues.peek(name, limit=32) for name in ("work", "other")]
         return [*found, *(self._account.properties_of(letter) for letter in "bq")]
 

@@ -24,6 +24,7 @@ from partita.blobs.rules.model import (
     LeaseAction,
     LeaseRequest,
     Properties,
+    Terms,
     Which,
 )
 from partita.blobs.store.sqlite_store import SqliteBlobStore
@@ -32,6 +33,7 @@ from partita.errors import PartitaError
 from partita.storage.database import Database
 from partita.storage.store_clock import StoreClock
 from partita.ticks import TICKS_PER_SECOND
+from support.sqlite_blobs import store_of
 
 EXAMPLES = 400 if os.environ.get("PARTITA_SOAK") else 50
 HERE = "here"
@@ -215,13 +217,13 @@ class BlobModel(RuleBasedStateMachine):
     async def _open(self) -> BlobEngine:
         database = await Database.open(None)
         engine = BlobEngine(await SqliteBlobStore.open(database, StoreClock(database, self.clock)))
-        await engine.create_container(HERE)
+        await engine.containers.create_container(HERE)
         return engine
 
     def teardown(self) -> None:
         async def close() -> None:
             await self.engine.close()
-            await self.engine.store.database.close()
+            await store_of(self.engine).database.close()
 
         self.loop.run_until_complete(close())
         self.loop.close()
@@ -230,7 +232,7 @@ class BlobModel(RuleBasedStateMachine):
 
     @property
     def now(self) -> int:
-        return self.engine.store.clock.now()
+        return store_of(self.engine).clock.now()
 
     def run(self, expect: Callable[[], None], work: Coroutine[Any, Any, Any]) -> Any:
         """Do it; both refuse with the same code, or neither does. Return the outcome or None."""
@@ -269,8 +271,7 @@ class BlobModel(RuleBasedStateMachine):
                 blob(name),
                 content,
                 properties=Properties(metadata={"size": str(len(content))}),
-                lease_id=lease_id,
-                conditions=conditions_of(wish, place.shown),
+                terms=Terms(lease_id, conditions_of(wish, place.shown)),
             ),
         )
         if outcome:
@@ -289,10 +290,9 @@ class BlobModel(RuleBasedStateMachine):
 
         outcome = self.run(
             expect,
-            self.engine.create_append_blob(
+            self.engine.append_blobs.create_append_blob(
                 blob(name),
-                lease_id=lease_id,
-                conditions=conditions_of(wish, place.shown),
+                terms=Terms(lease_id, conditions_of(wish, place.shown)),
             ),
         )
         if outcome:
@@ -339,13 +339,12 @@ class BlobModel(RuleBasedStateMachine):
 
         outcome = self.run(
             expect,
-            self.engine.append_block(
+            self.engine.append_blobs.append_block(
                 blob(name),
                 content,
                 position=wanted,
                 size_max=size_max,
-                lease_id=lease_id,
-                conditions=conditions_of(wish, shown),
+                terms=Terms(lease_id, conditions_of(wish, shown)),
             ),
         )
         if outcome:
@@ -374,7 +373,7 @@ class BlobModel(RuleBasedStateMachine):
                 raise Refused("InvalidBlobType")
             check_lease(place, lease_id, now, writes=True)
 
-        outcome = self.run(expect, self.engine.seal(blob(name), lease_id=lease_id))
+        outcome = self.run(expect, self.engine.append_blobs.seal(blob(name), terms=Terms(lease_id)))
         if outcome:
             assert shown is not None
             self.written(place, replace(shown, is_sealed=True, etag=outcome.etag))
@@ -391,7 +390,7 @@ class BlobModel(RuleBasedStateMachine):
 
         outcome = self.run(
             expect,
-            self.engine.put_block(blob(name), identity, content, lease_id=lease_id),
+            self.engine.block_blobs.put_block(blob(name), identity, content, lease_id=lease_id),
         )
         if outcome:
             place.staged[identity] = content
@@ -437,11 +436,10 @@ class BlobModel(RuleBasedStateMachine):
 
         outcome = self.run(
             expect,
-            self.engine.put_block_list(
+            self.engine.block_blobs.put_block_list(
                 blob(name),
                 [BlockChoice(which, identity) for which, identity in named],
-                lease_id=lease_id,
-                conditions=conditions_of(wish, place.shown),
+                terms=Terms(lease_id, conditions_of(wish, place.shown)),
             ),
         )
         if outcome:
@@ -478,8 +476,7 @@ class BlobModel(RuleBasedStateMachine):
             self.engine.delete_blob(
                 blob(name),
                 snapshots=option,
-                lease_id=lease_id,
-                conditions=conditions,
+                terms=Terms(lease_id, conditions),
             ),
         )
 
@@ -498,8 +495,7 @@ class BlobModel(RuleBasedStateMachine):
             expect,
             self.engine.snapshot(
                 blob(name),
-                lease_id=lease_id,
-                conditions=conditions_of(wish, place.shown),
+                terms=Terms(lease_id, conditions_of(wish, place.shown)),
             ),
         )
         if outcome:
@@ -539,11 +535,10 @@ class BlobModel(RuleBasedStateMachine):
 
         outcome = self.run(
             expect,
-            self.engine.copy_blob(
+            self.engine.copies.copy_blob(
                 BlobName(HERE, source, text),
                 blob(goal),
-                lease_id=lease_id,
-                conditions=conditions_of(wish, place.shown),
+                terms=Terms(lease_id, conditions_of(wish, place.shown)),
             ),
         )
         if outcome:
@@ -568,8 +563,7 @@ class BlobModel(RuleBasedStateMachine):
             self.engine.set_metadata(
                 blob(name),
                 {"k": value},
-                lease_id=lease_id,
-                conditions=conditions_of(wish, shown),
+                terms=Terms(lease_id, conditions_of(wish, shown)),
             ),
         )
         if outcome:
@@ -667,8 +661,7 @@ class BlobModel(RuleBasedStateMachine):
                 blob(name),
                 first=first,
                 last=None if first is None else first + 4,
-                lease_id=lease_id,
-                conditions=conditions_of(wish, shown),
+                terms=Terms(lease_id, conditions_of(wish, shown)),
             )
             content = b"".join([part async for part in opened.content])
             await opened.content.close()
@@ -682,8 +675,8 @@ class BlobModel(RuleBasedStateMachine):
 
     @rule()
     def collect(self) -> None:
-        self.loop.run_until_complete(self.engine.store.collector.collect())
-        self.loop.run_until_complete(self.engine.store.collector.sweep())
+        self.loop.run_until_complete(store_of(self.engine).collector.collect())
+        self.loop.run_until_complete(store_of(self.engine).collector.sweep())
 
     # What must hold at every step
 
@@ -693,7 +686,9 @@ class BlobModel(RuleBasedStateMachine):
 
     async def _compare(self) -> None:
         now = self.now
-        listing = await self.engine.list_blobs(HERE, include={"snapshots", "uncommittedblobs"})
+        listing = await self.engine.containers.list_blobs(
+            HERE, include={"snapshots", "uncommittedblobs"}
+        )
         found = [item for item in listing.items if isinstance(item, Blob)]
         expected: list[tuple[str, str | None, bool]] = []
         for name, place in self.places.items():
@@ -720,7 +715,9 @@ class BlobModel(RuleBasedStateMachine):
                 held = place.held
                 assert item.lease.state == (held.state(now) if held else "available")
             if shown.kind == "BlockBlob":
-                blocks = await self.engine.get_block_list(BlobName(HERE, item.name, item.snapshot))
+                blocks = await self.engine.block_blobs.get_block_list(
+                    BlobName(HERE, item.name, item.snapshot)
+                )
                 assert [(b.id, b.size) for b in blocks.committed] == [
                     (identity, len(content)) for identity, content in shown.blocks
                 ]

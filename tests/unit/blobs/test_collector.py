@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from partita.blobs.engine.engine import BlobEngine
-from partita.blobs.rules.model import BlobName, Conditions
+from partita.blobs.rules.model import BlobName, Conditions, Terms
 from partita.blobs.store.content_claims import Claims
 from partita.blobs.store.files import FileSystem, FolderFiles
 from partita.blobs.store.garbage_collector import Pause, no_pause
@@ -19,6 +19,7 @@ from partita.clock import ManualClock
 from partita.errors import DamageError, PartitaError, StoreFullError, StoreStoppedError
 from partita.storage.database import Database
 from partita.storage.store_clock import StoreClock
+from support.sqlite_blobs import store_of
 
 SEEDS = 400 if os.environ.get("PARTITA_SOAK") else 40
 CONTENT = b"0123456789abcdef" * 8192
@@ -50,8 +51,8 @@ async def opened(folder: Path | None, pause: Pause = no_pause) -> AsyncIterator[
     store = await SqliteBlobStore.open(database, clock, pause=pause)
     engine = BlobEngine(store)
     try:
-        if await engine.find_container("here") is None:
-            await engine.create_container("here")
+        if await engine.containers.find_container("here") is None:
+            await engine.containers.create_container("here")
         yield engine
     finally:
         await engine.close()
@@ -83,7 +84,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 def files_of(engine: BlobEngine) -> list[bytes]:
-    return [digest for part in engine.store.files.digests() for digest in part]
+    return [digest for part in store_of(engine).files.digests() for digest in part]
 
 
 @pytest.mark.parametrize("place", ["claimed", "placed"])
@@ -96,11 +97,11 @@ async def test_an_upload_under_way_keeps_its_file(tmp_path: Path, place: str) ->
         await pauses.arrived.wait()
 
         await engine.delete_blob(blob("old"))
-        await engine.store.collector.collect()
-        await engine.store.collector.sweep()
+        await store_of(engine).collector.collect()
+        await store_of(engine).collector.sweep()
         pauses.go_on()
         await upload
-        await engine.store.collector.collect()
+        await store_of(engine).collector.collect()
 
         assert await read(engine, "new") == CONTENT
         assert len(files_of(engine)) == 1
@@ -116,7 +117,7 @@ async def test_an_upload_waits_for_a_file_of_its_hash_to_go(tmp_path: Path, plac
             await engine.delete_blob(blob("old"))
         else:
             refused = engine.put_blob(
-                blob("old"), OTHER, conditions=Conditions(if_none_match=("*",))
+                blob("old"), OTHER, terms=Terms(conditions=Conditions(if_none_match=("*",)))
             )
             with pytest.raises(PartitaError):
                 await refused
@@ -128,7 +129,7 @@ async def test_an_upload_waits_for_a_file_of_its_hash_to_go(tmp_path: Path, plac
         assert not upload.done()
         pauses.go_on()
         await upload
-        await engine.store.collector.collect()
+        await store_of(engine).collector.collect()
 
         assert await read(engine, "new") == content
 
@@ -142,9 +143,9 @@ async def test_a_refused_upload_of_a_content_that_others_have_takes_nothing_away
         for name in ("a", "a"):
             with pytest.raises(PartitaError):
                 await engine.put_blob(
-                    blob(name), CONTENT, conditions=Conditions(if_none_match=("*",))
+                    blob(name), CONTENT, terms=Terms(conditions=Conditions(if_none_match=("*",)))
                 )
-        await engine.store.collector.collect()
+        await store_of(engine).collector.collect()
 
         assert await read(engine, "a") == CONTENT
 
@@ -155,7 +156,7 @@ async def test_a_reader_keeps_what_was_deleted_until_it_closes(tmp_path: Path) -
         reader = await engine.open_blob(blob("a"))
 
         await engine.delete_blob(blob("a"))
-        await engine.store.collector.collect()
+        await store_of(engine).collector.collect()
 
         assert len(files_of(engine)) == 1
         assert b"".join([part async for part in reader.content]) == CONTENT * 8
@@ -205,7 +206,7 @@ async def work_at_random(engine: BlobEngine, chance: random.Random) -> None:
                 case 2:
                     await engine.delete_blob(blob(name))
                 case 3:
-                    await engine.copy_blob(blob(name), blob(f"b{chance.randrange(3)}"))
+                    await engine.copies.copy_blob(blob(name), blob(f"b{chance.randrange(3)}"))
                 case _:
                     await read(engine, name)
         except DamageError:
@@ -230,9 +231,9 @@ async def run_at_random(seed: int, folder: Path | None = None) -> None:
                 group.create_task(work_at_random(engine, chance))
             for _ in range(10):
                 await asyncio.sleep(0)
-                await engine.store.collector.sweep()
-        await engine.store.collector.collect()
-        listing = await engine.list_blobs("here")
+                await store_of(engine).collector.sweep()
+        await store_of(engine).collector.collect()
+        listing = await engine.containers.list_blobs("here")
         contents = {await read(engine, item.name) for item in listing.items}
         assert contents <= {CONTENT, OTHER}
         assert len(files_of(engine)) == len(contents)
@@ -277,7 +278,7 @@ async def test_an_upload_whose_claim_does_not_hold_loses_its_file(
         await pauses.arrived.wait()
 
         await engine.delete_blob(blob("old"))
-        await engine.store.collector.collect()
+        await store_of(engine).collector.collect()
         pauses.go_on()
         await upload
 
@@ -298,7 +299,7 @@ async def test_an_upload_that_does_not_wait_loses_its_file(
 
         await engine.put_blob(blob("new"), CONTENT)
         pauses.go_on()
-        await engine.store.collector.collect()
+        await store_of(engine).collector.collect()
 
         with pytest.raises(DamageError):
             await read(engine, "new")
@@ -316,13 +317,13 @@ async def test_a_reader_whose_pin_does_not_hold_loses_its_content(
 ) -> None:
     monkeypatch.setattr("partita.blobs.store.sqlite_store.Claims", PinlessClaims)
     async with opened(tmp_path) as engine:
-        await engine.create_append_blob(blob("log"))
+        await engine.append_blobs.create_append_blob(blob("log"))
         for _ in range(12):
-            await engine.append_block(blob("log"), CONTENT)
+            await engine.append_blobs.append_block(blob("log"), CONTENT)
         reader = await engine.open_blob(blob("log"))
 
         await engine.delete_blob(blob("log"))
-        await engine.store.collector.collect()
+        await store_of(engine).collector.collect()
 
         with pytest.raises(DamageError):
             _ = [part async for part in reader.content]
@@ -330,7 +331,9 @@ async def test_a_reader_whose_pin_does_not_hold_loses_its_content(
 
 
 def named_in(engine: BlobEngine) -> list[bytes]:
-    rows = engine.store.database.reader.execute("SELECT hash FROM extent WHERE hash IS NOT NULL")
+    rows = store_of(engine).database.reader.execute(
+        "SELECT hash FROM extent WHERE hash IS NOT NULL"
+    )
     return [digest for (digest,) in rows]
 
 
@@ -351,9 +354,9 @@ async def test_an_upload_cancelled_at_any_moment_leaves_no_claim_and_no_stray(
                 pass
             else:
                 assert await read(engine, name.name) == content
-        claims = engine.store.claims
+        claims = store_of(engine).claims
         await until(lambda: not claims._claimed)
-        await engine.store.collector.collect()
+        await store_of(engine).collector.collect()
 
         await until(lambda: not claims._leaving)
         assert sorted(files_of(engine)) == sorted(named_in(engine))
@@ -368,10 +371,10 @@ async def test_a_download_cancelled_at_any_moment_leaves_no_pin(tmp_path: Path) 
             await asyncio.sleep(chance.random() / 200)
             download.cancel()
             await asyncio.wait([download])
-        await until(lambda: not engine.store.claims._pinned)
+        await until(lambda: not store_of(engine).claims._pinned)
 
         await engine.delete_blob(blob("a"))
-        await engine.store.collector.collect()
+        await store_of(engine).collector.collect()
         assert files_of(engine) == []
 
 
@@ -380,11 +383,11 @@ async def test_a_dropped_container_is_purged_in_steps(tmp_path: Path) -> None:
         for number in range(30):
             await engine.put_blob(blob(f"b{number}"), CONTENT if number % 2 else b"small")
 
-        await engine.delete_container("here")
-        await engine.store.collector.collect()
+        await engine.containers.delete_container("here")
+        await store_of(engine).collector.collect()
 
         assert files_of(engine) == []
-        assert engine.store.database.reader.execute("SELECT count(*) FROM extent").get == 0
+        assert store_of(engine).database.reader.execute("SELECT count(*) FROM extent").get == 0
 
 
 def test_a_file_that_cannot_be_synced_ends_uploads(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from partita.blobs.store.files import FileSystem
 from partita.errors import StoreBusyError, StoreStoppedError
 from partita.storage.database import Durability
 from support.blob_engines import LONG, NAME, FaultyFileSystem, opened
+from support.sqlite_blobs import store_of
 
 _DROPPED = "SELECT 1 FROM dropped_content"
 
@@ -36,13 +37,13 @@ async def test_an_upload_whose_file_cannot_be_removed_still_lets_go_of_its_hash(
         with pytest.raises(StoreStoppedError):
             await engine.put_blob(NAME, LONG)
         system.removing = None
-        assert not engine.store.claims.is_claimed(hashlib.sha256(LONG).digest())
+        assert not store_of(engine).claims.is_claimed(hashlib.sha256(LONG).digest())
 
 
 async def test_a_failed_sync_of_a_content_file_stops_the_account(tmp_path: Path) -> None:
     system = FaultyFileSystem()
     async with opened(tmp_path, system) as engine:
-        database, failures = engine.store.database, list[BaseException]()
+        database, failures = store_of(engine).database, list[BaseException]()
         database.on_failure = failures.append
         system.syncing = errno.EIO
         with pytest.raises(StoreStoppedError):
@@ -72,7 +73,7 @@ async def test_with_fast_durability_a_file_goes_only_when_its_drop_survives_a_po
         await engine.put_blob(NAME, LONG)
         monkeypatch.setattr(os, "fsync", noted_fsync)
         await engine.delete_blob(NAME)
-        await engine.store.collector.collect()
+        await store_of(engine).collector.collect()
         assert seen == ["sync account.sqlite-wal", "remove"]
 
 
@@ -80,7 +81,7 @@ async def test_who_drops_content_does_not_make_the_collector_read_every_staged_b
     tmp_path: Path,
 ) -> None:
     async with opened(tmp_path) as engine:
-        store, looks = engine.store, 0
+        store, looks = store_of(engine), 0
         forget_stale = store.collector.forget_stale
 
         async def noted() -> None:
@@ -91,6 +92,6 @@ async def test_who_drops_content_does_not_make_the_collector_read_every_staged_b
         store.collector.forget_stale = noted  # type: ignore[method-assign]
         for _ in range(5):
             await engine.put_blob(NAME, b"short")
-            while store.rows().connection.execute(_DROPPED).get:  # noqa: ASYNC110 - rare
+            while store.reads().connection.execute(_DROPPED).get:  # noqa: ASYNC110 - rare
                 await asyncio.sleep(0.001)
         assert looks <= 1

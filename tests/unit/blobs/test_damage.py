@@ -14,6 +14,7 @@ from partita.clock import ManualClock
 from partita.errors import ChecksumError
 from partita.storage.database import DATABASE_FILE, Database
 from partita.storage.store_clock import StoreClock
+from support.sqlite_blobs import store_of
 
 CHUNK = 64 * 1024
 LONG = b"".join(number.to_bytes(2) * (CHUNK // 2) for number in range(20))
@@ -27,13 +28,13 @@ async def open_engine(folder: Path) -> BlobEngine:
 
 async def close_engine(engine: BlobEngine) -> None:
     await engine.close()
-    await engine.store.database.close()
+    await store_of(engine).database.close()
 
 
 @pytest.fixture
 async def folder(tmp_path: Path) -> Path:
     engine = await open_engine(tmp_path)
-    await engine.create_container("here")
+    await engine.containers.create_container("here")
     await engine.put_blob(A, LONG)
     await engine.put_blob(BlobName("here", "small"), b"in a row")
     await close_engine(engine)
@@ -168,9 +169,9 @@ async def test_checks_of_a_long_content_are_verified_too(folder: Path) -> None:
 async def test_an_append_blob_that_has_lost_a_piece_is_not_served(folder: Path) -> None:
     engine = await open_engine(folder)
     log = BlobName("here", "log")
-    await engine.create_append_blob(log)
+    await engine.append_blobs.create_append_blob(log)
     for _ in range(5):
-        await engine.append_block(log, b"line\n")
+        await engine.append_blobs.append_block(log, b"line\n")
     await close_engine(engine)
     connection = apsw.Connection(str(folder / DATABASE_FILE))
     connection.execute("DELETE FROM piece WHERE place = 10")
@@ -186,7 +187,7 @@ async def test_a_damaged_row_does_not_stop_the_collector(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = await open_engine(folder)
-    await engine.put_block(BlobName("here", "staged"), "MQ==", b"1")
+    await engine.block_blobs.put_block(BlobName("here", "staged"), "MQ==", b"1")
     await close_engine(engine)
     connection = apsw.Connection(str(folder / DATABASE_FILE))
     connection.execute("UPDATE blob SET facts = x'0000' WHERE name = 'staged'")
@@ -195,7 +196,7 @@ async def test_a_damaged_row_does_not_stop_the_collector(
 
     engine = await open_engine(folder)
     await engine.delete_blob(A)
-    while any(engine.store.files.digests()):  # noqa: ASYNC110 - the collector tells nobody
+    while any(store_of(engine).files.digests()):  # noqa: ASYNC110 - the collector tells nobody
         await asyncio.sleep(0.01)
 
     assert not [path for path in (folder / "blobs").rglob("*") if path.is_file()]

@@ -29,7 +29,7 @@ async def parts(length: int) -> AsyncIterator[bytes]:
 async def test_a_long_upload_and_download_hold_a_few_mebibytes(tmp_path: Path) -> None:
     database = await Database.open(tmp_path)
     engine = BlobEngine(await SqliteBlobStore.open(database, StoreClock(database, SystemClock())))
-    await engine.create_container("here")
+    await engine.containers.create_container("here")
     tracemalloc.start()
     try:
         await engine.put_blob(BlobName("here", "long"), parts(LENGTH))

@@ -4,15 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from partita.blobs.store.rows import BlobRows, PieceRow
+from partita.blobs.store.contract import PieceRow
+from partita.blobs.store.rows import BlobRows
 from partita.errors import InvalidRequestError
 from support.blob_engines import NAME, opened
 
 
 async def test_a_page_blob_is_listed_from_a_place_that_no_blob_can_reach(tmp_path: Path) -> None:
     async with opened(tmp_path) as engine:
-        await engine.create_page_blob(NAME, 1024)
-        pages = await engine.page_ranges(NAME, first=10**19, last=10**20)
+        await engine.page_blobs.create_page_blob(NAME, 1024)
+        pages = await engine.page_blobs.page_ranges(NAME, first=10**19, last=10**20)
         assert (pages.ranges, pages.next_first) == ([], None)
 
 
@@ -27,9 +28,9 @@ async def test_a_short_range_of_a_page_blob_reads_only_the_rows_of_its_pages(
         return pieces(rows, content, first, end, limit)
 
     async with opened(tmp_path) as engine:
-        await engine.create_page_blob(NAME, 512 * 20)
+        await engine.page_blobs.create_page_blob(NAME, 512 * 20)
         for page in range(0, 20, 2):
-            await engine.put_pages(NAME, 512 * page, b"x" * 512, last=512 * page + 511)
+            await engine.page_blobs.put_pages(NAME, 512 * page, b"x" * 512, last=512 * page + 511)
         monkeypatch.setattr(BlobRows, "pieces", noted)
         got = await engine.open_blob(NAME, first=500, last=1030)
         content = b"".join([part async for part in got.content])
@@ -43,4 +44,4 @@ async def test_a_page_blob_has_a_sequence_number_from_its_beginning_that_fits(
 ) -> None:
     async with opened(tmp_path) as engine:
         with pytest.raises(InvalidRequestError, match="InvalidHeaderValue"):
-            await engine.create_page_blob(NAME, 512, sequence_number=2**63)
+            await engine.page_blobs.create_page_blob(NAME, 512, sequence_number=2**63)

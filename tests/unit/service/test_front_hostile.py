@@ -55,8 +55,8 @@ class Doors:
         """Make what requests may hit, where an earlier one took it away."""
         blobs, queues, tables = self.account.blobs, self.account.queues, self.account.tables
         for container in ("photos", "$root"):
-            if await blobs.find_container(container) is None:
-                await blobs.create_container(container)
+            if await blobs.containers.find_container(container) is None:
+                await blobs.containers.create_container(container)
             with contextlib.suppress(PartitaError):  # somebody may hold a lease
                 await blobs.put_blob(BlobName(container, "work"), b"hello")
         await queues.create_queue("messages", {})

@@ -1,27 +1,18 @@
-"""Page blobs: ranges of pages written, cleared and listed; what was never written reads as zero."""
+"""Page blobs: ranges of pages are written, cleared and listed; unwritten pages read as zeros."""
 
 import itertools
 from collections.abc import Iterator
-from functools import partial
 
-from partita.blobs.engine import preconditions as judging
-from partita.blobs.engine.operations import (
-    Operations,
-    bad_header,
-    check_properties,
-    put_new,
-    replace,
-)
-from partita.blobs.engine.preconditions import Terms
+from partita.blobs.engine import preconditions
+from partita.blobs.engine.operations import check_properties, new_facts, put_new, replace, touch
 from partita.blobs.rules import checksums, limits
 from partita.blobs.rules import conditions as condition_rules
 from partita.blobs.rules.model import (
-    ANY,
     ANY_SEQUENCE,
+    NO_TERMS,
     PLAIN,
     UNDECLARED,
     BlobName,
-    Conditions,
     Content,
     Declared,
     PageRange,
@@ -29,17 +20,23 @@ from partita.blobs.rules.model import (
     Properties,
     SequenceAction,
     SequenceConditions,
+    Terms,
     Written,
 )
+from partita.blobs.rules.names import snapshot_ticks
 from partita.blobs.rules.stored_format import blob_of
-from partita.blobs.store.rows import BlobRow, BlobRows, BlobTransaction, PieceRow
+from partita.blobs.store.contract import BlobChange, BlobRow, BlobStore, PieceRow
 from partita.errors import ConflictError
+from partita.refusals import invalid_header
 
 SEQUENCE_NUMBER_MAX = 2**63 - 1
 
 
-class PageEngine(Operations):
+class PageBlobs:
     """The operations of page blobs."""
+
+    def __init__(self, store: BlobStore) -> None:
+        self._store = store
 
     async def create_page_blob(
         self,
@@ -48,17 +45,16 @@ class PageEngine(Operations):
         *,
         sequence_number: int = 0,
         properties: Properties = PLAIN,
-        lease_id: str | None = None,
-        conditions: Conditions = ANY,
+        terms: Terms = NO_TERMS,
     ) -> Written:
         check_properties(properties)
         _check_length(length)
         _check_sequence_number(sequence_number)
-        async with self.store.change() as tx:
-            place = judging.judge_new(tx, name, self.terms(lease_id, conditions))
-            facts = self.new_facts("PageBlob", tx.stamp(), properties, place[1])
+        async with self._store.change() as tx:
+            found = await preconditions.check_new(tx, name, terms, self._store.now())
+            facts = new_facts("PageBlob", tx.stamp(), properties, found[1])
             facts = replace(facts, length=length, sequence_number=sequence_number)
-            put_new(tx, place, name, tx.stamp(), facts)
+            await put_new(tx, found, name, tx.stamp(), facts)
         return Written(facts.changed_at, sequence_number=sequence_number)
 
     async def put_pages(  # noqa: PLR0913 - pages have conditions of their own
@@ -69,15 +65,16 @@ class PageEngine(Operations):
         *,
         last: int,
         sequence: SequenceConditions = ANY_SEQUENCE,
-        lease_id: str | None = None,
-        conditions: Conditions = ANY,
+        terms: Terms = NO_TERMS,
         declared: Declared = UNDECLARED,
     ) -> Written:
-        """Write whole pages, from byte `first` to byte `last`."""
-        terms = self.terms(lease_id, conditions)
-        row = judging.judge_write(self.store.rows(), name, terms, kind="PageBlob")
+        """Write complete pages, from byte `first` to byte `last`."""
+        store = self._store
+        row = await preconditions.find_for_write(
+            store.reads(), name, terms, store.now(), kind="PageBlob"
+        )
         _check_range(first, last, row.facts.length)
-        async with self.store.receive(
+        async with store.receive(
             content, bytes_max=limits.PUT_PAGES_BYTES_MAX, wants_md5=declared.md5 is not None
         ) as receipt:
             received = receipt.received
@@ -85,14 +82,12 @@ class PageEngine(Operations):
                 raise _bad_range("The range and the content have different lengths.")
             checksums.verify(declared, received.sums)
             await receipt.settle()
-            async with self.store.change() as tx:
-                terms = self.terms(lease_id, conditions)
-                row = self._judge_pages(tx, name, terms, sequence)
+            async with store.change() as tx:
+                now = store.now()
+                row = await _find_pages(tx, name, terms, now, sequence)
                 _check_range(first, last, row.facts.length)
-                tx.cut(row.content, first, last + 1)
-                extent = tx.add_extent(received)
-                tx.add_piece(row.content, PieceRow(first, received.size, 0, extent))
-                written = self.touch(tx, row, terms, copy=None)
+                await tx.write_content(row.content, first, received)
+                written = await touch(tx, row, now, copy=None)
         return replace(written, md5=received.sums.md5, crc64=received.sums.crc64)
 
     async def clear_pages(
@@ -102,16 +97,15 @@ class PageEngine(Operations):
         last: int,
         *,
         sequence: SequenceConditions = ANY_SEQUENCE,
-        lease_id: str | None = None,
-        conditions: Conditions = ANY,
+        terms: Terms = NO_TERMS,
     ) -> Written:
-        """Make pages read as zero again, and give their room back."""
-        async with self.store.change() as tx:
-            terms = self.terms(lease_id, conditions)
-            row = self._judge_pages(tx, name, terms, sequence)
+        """Make pages read as zeros again, and free their space."""
+        async with self._store.change() as tx:
+            now = self._store.now()
+            row = await _find_pages(tx, name, terms, now, sequence)
             _check_range(first, last, row.facts.length)
-            tx.cut(row.content, first, last + 1)
-            return self.touch(tx, row, terms, copy=None)
+            await tx.cut(row.content, first, last + 1)
+            return await touch(tx, row, now, copy=None)
 
     async def page_ranges(
         self,
@@ -120,41 +114,39 @@ class PageEngine(Operations):
         first: int = 0,
         last: int | None = None,
         limit: int | None = None,
-        lease_id: str | None = None,
-        conditions: Conditions = ANY,
+        terms: Terms = NO_TERMS,
     ) -> PageRanges:
-        """List what was written, in order."""
-        terms = self.terms(lease_id, conditions)
+        """List the ranges that were written, in order."""
+        now = self._store.now()
 
-        def read(rows: BlobRows) -> PageRanges:
-            row = judging.require_blob(rows, name)
-            if row.facts.kind != "PageBlob":
-                raise judging.wrong_kind()
-            judging.judge_read_of(row, terms)
-            start, end = _within(row, first, last)
-            ranges = _ranges(rows.pieces(row.content, start, end), start, end)
-            shown = list(itertools.islice(ranges, limit))
-            following = next(ranges, None)
-            blob = blob_of(row.name, row.snapshot, row.facts, terms.now)
-            return PageRanges(blob, shown, None if following is None else following.first)
+        def within(row: BlobRow) -> tuple[int, int]:
+            length = row.facts.length
+            return min(first, length), length if last is None else min(last + 1, length)
 
-        return await self.store.in_reader(read)
+        def choose(container: int | None, row: BlobRow | None) -> tuple[int, int]:
+            found = preconditions.require_found(name, container, row)
+            if found.facts.kind != "PageBlob":
+                raise preconditions.wrong_kind()
+            preconditions.check_read(found, terms, now)
+            return within(found)
 
-    async def resize(
-        self,
-        name: BlobName,
-        length: int,
-        *,
-        lease_id: str | None = None,
-        conditions: Conditions = ANY,
-    ) -> Written:
+        row, pieces = await self._store.read_pages(
+            name.container, name.name, snapshot_ticks(name.snapshot), choose
+        )
+        ranges = _ranges(pieces, *within(row))
+        shown = list(itertools.islice(ranges, limit))
+        following = next(ranges, None)
+        blob = blob_of(row.name, row.snapshot, row.facts, now)
+        return PageRanges(blob, shown, None if following is None else following.first)
+
+    async def resize(self, name: BlobName, length: int, *, terms: Terms = NO_TERMS) -> Written:
         _check_length(length)
-        async with self.store.change() as tx:
-            terms = self.terms(lease_id, conditions)
-            row = judging.judge_write(tx, name, terms, kind="PageBlob")
+        async with self._store.change() as tx:
+            now = self._store.now()
+            row = await preconditions.find_for_write(tx, name, terms, now, kind="PageBlob")
             if length < row.facts.length:
-                tx.cut(row.content, length, row.facts.length)
-            return self.touch(tx, row, terms, length=length)
+                await tx.cut(row.content, length, row.facts.length)
+            return await touch(tx, row, now, length=length)
 
     async def set_sequence_number(
         self,
@@ -162,68 +154,32 @@ class PageEngine(Operations):
         action: SequenceAction,
         number: int | None,
         *,
-        lease_id: str | None = None,
-        conditions: Conditions = ANY,
+        terms: Terms = NO_TERMS,
     ) -> Written:
         if (number is None) != (action == "increment"):
-            raise bad_header("x-ms-blob-sequence-number", "" if number is None else str(number))
-        async with self.store.change() as tx:
-            terms = self.terms(lease_id, conditions)
-            row = judging.judge_write(tx, name, terms, kind="PageBlob")
+            raise invalid_header("x-ms-blob-sequence-number", "" if number is None else str(number))
+        async with self._store.change() as tx:
+            now = self._store.now()
+            row = await preconditions.find_for_write(tx, name, terms, now, kind="PageBlob")
             current = row.facts.sequence_number
             if number is None:
                 number = current + 1
             elif action == "max":
                 number = max(number, current)
             _check_sequence_number(number)
-            return self.touch(tx, row, terms, sequence_number=number)
-
-    def _judge_pages(
-        self, tx: BlobTransaction, name: BlobName, terms: Terms, sequence: SequenceConditions
-    ) -> BlobRow:
-        row = judging.judge_write(tx, name, terms, kind="PageBlob")
-        condition_rules.check_sequence(sequence, row.facts.sequence_number)
-        return row
-
-    async def _read_pages(
-        self, row: BlobRow, first: int, last: int | None
-    ) -> tuple[BlobRow, list[PieceRow]]:
-        """Read a page blob's row and the pieces of a range in one state, its content pinned.
-
-        Pages change in place: what the row said before may belong to other pages by now.
-        """
-        while True:
-            content = row.content
-            self.store.claims.pin(content)
-            try:
-                read = partial(_read_row, row=row, first=first, last=last)
-                found, pieces = await self.store.in_reader(read)
-            except BaseException:
-                self.store.claims.unpin(content)
-                raise
-            if found.content == content:
-                return found, pieces
-            self.store.claims.unpin(content)
-            row = found
+            return await touch(tx, row, now, sequence_number=number)
 
 
-def _read_row(
-    rows: BlobRows, *, row: BlobRow, first: int, last: int | None
-) -> tuple[BlobRow, list[PieceRow]]:
-    found = rows.get_blob(row.container, row.name, row.snapshot)
-    if found is None:
-        raise judging.missing_blob(BlobName("", row.name))
-    return found, rows.pieces(found.content, *_within(found, first, last))
-
-
-def _within(row: BlobRow, first: int, last: int | None) -> tuple[int, int]:
-    """Return the range as far as the blob reaches: the database cannot count any further."""
-    length = row.facts.length
-    return min(first, length), length if last is None else min(last + 1, length)
+async def _find_pages(
+    tx: BlobChange, name: BlobName, terms: Terms, now: int, sequence: SequenceConditions
+) -> BlobRow:
+    row = await preconditions.find_for_write(tx, name, terms, now, kind="PageBlob")
+    condition_rules.check_sequence(sequence, row.facts.sequence_number)
+    return row
 
 
 def _ranges(pieces: list[PieceRow], first: int, end: int) -> Iterator[PageRange]:
-    """Join pieces that touch, within a range."""
+    """Join adjacent pieces, within a range."""
     start = stop = -1
     for piece in pieces:
         if piece.place != stop:
@@ -237,19 +193,19 @@ def _ranges(pieces: list[PieceRow], first: int, end: int) -> Iterator[PageRange]
 
 def _check_length(length: int) -> None:
     if length % limits.PAGE_BYTES or not 0 <= length <= limits.PAGE_BLOB_BYTES_MAX:
-        raise bad_header("x-ms-blob-content-length", str(length))
+        raise invalid_header("x-ms-blob-content-length", str(length))
 
 
 def _check_range(first: int, last: int, length: int) -> None:
     if first % limits.PAGE_BYTES or (last + 1) % limits.PAGE_BYTES or not 0 <= first <= last:
-        raise _bad_range("Pages begin and end at multiples of 512.")
+        raise _bad_range("Start and end pages at multiples of 512 bytes.")
     if last >= length:
-        raise _bad_range("The range ends behind the blob.")
+        raise _bad_range("The range ends after the end of the blob.")
 
 
 def _check_sequence_number(number: int) -> None:
     if not 0 <= number <= SEQUENCE_NUMBER_MAX:
-        raise bad_header("x-ms-blob-sequence-number", str(number))
+        raise invalid_header("x-ms-blob-sequence-number", str(number))
 
 
 def _bad_range(hint: str) -> ConflictError:

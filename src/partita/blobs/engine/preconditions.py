@@ -1,15 +1,13 @@
 """Whether a request may touch what it names: found, of the right kind, not leased, conditions met.
 
-Pure decisions over rows; the order is the service's: container, blob, kind, lease, conditions.
-Called once before content that is still arriving is taken in, so that a hopeless upload ends
-early, and in the transaction, where it counts.
+The order of the checks is the service's: container, blob, kind, lease, conditions. They run
+once before the content of an upload is received, so that a hopeless upload ends early, and
+again in the transaction, where they count.
 """
-
-import msgspec
 
 from partita.blobs.rules import conditions as condition_rules
 from partita.blobs.rules import leases
-from partita.blobs.rules.model import ANY, BlobName, Conditions, Kind
+from partita.blobs.rules.model import BlobName, Kind, Terms
 from partita.blobs.rules.names import (
     LIVE,
     check_blob_name,
@@ -17,57 +15,48 @@ from partita.blobs.rules.names import (
     snapshot_ticks,
 )
 from partita.blobs.rules.stored_format import ARCHIVE
-from partita.blobs.store.rows import BlobRow, BlobRows, ContainerRow
-from partita.errors import ConflictError, InvalidRequestError
+from partita.blobs.store.contract import BlobReads, BlobRow, ContainerRow
+from partita.errors import ConflictError
+from partita.refusals import invalid_parameter
 
 
-class Terms(msgspec.Struct, frozen=True, gc=False):
-    """On which terms a request comes: the lease it proves, its conditions, its time."""
-
-    now: int
-    lease_id: str | None = None
-    conditions: Conditions = ANY
-
-
-def require_container(rows: BlobRows, name: str) -> ContainerRow:
-    row = rows.find_container(name)
+async def require_container(reads: BlobReads, name: str) -> ContainerRow:
+    row = await reads.find_container(name)
     if row is None:
         raise missing_container(name)
     return row
 
 
-def judge_container(row: ContainerRow, terms: Terms, *, writes: bool) -> None:
-    """Check lease and conditions of a change to a container.
+def check_container(row: ContainerRow, terms: Terms, now: int, *, is_delete: bool) -> None:
+    """Check lease and conditions of a request to a container.
 
-    `writes` marks a delete: only that one is blocked by a lease whose id is not given.
+    A lease whose id is not given blocks only a delete.
     """
-    leases.check_use(
-        row.facts.lease, terms.lease_id, now=terms.now, writes=writes, thing="Container"
-    )
+    leases.check_use(row.facts.lease, terms.lease_id, now=now, writes=is_delete, thing="Container")
     condition_rules.check_container(terms.conditions, row.facts.changed_at)
 
 
-def judge_new(
-    rows: BlobRows, name: BlobName, terms: Terms, *, kind: Kind | None = None
+async def check_new(
+    reads: BlobReads, name: BlobName, terms: Terms, now: int, *, kind: Kind | None = None
 ) -> tuple[int, BlobRow | None]:
-    """Return the container's id and what is there, for a request that writes a whole blob.
+    """Return the container's id and the blob to replace, for a request that writes a whole blob.
 
-    `kind`: what is there must be of it (only block lists and copies ask that).
+    With `kind`, a blob to replace must be of that kind (only block lists and copies ask that).
     """
     require_live(name)
     check_blob_name(name.name)
-    container, before = rows.find_blob(name.container, name.name)
+    container, before = await reads.find_blob(name.container, name.name)
     if container is None:
         raise missing_container(name.container)
     if before is not None and kind is not None and before.facts.kind != kind:
         raise wrong_kind()
     leases.check_use(
-        None if before is None else before.facts.lease, terms.lease_id, now=terms.now, writes=True
+        None if before is None else before.facts.lease, terms.lease_id, now=now, writes=True
     )
-    is_there = before is not None and before.facts.is_committed
+    is_committed = before is not None and before.facts.is_committed
     condition_rules.check_write(
         terms.conditions,
-        before.facts.changed_at if before is not None and is_there else None,
+        before.facts.changed_at if before is not None and is_committed else None,
         before.facts.tags if before is not None else {},
         creates=True,
         holds_lease=terms.lease_id is not None,
@@ -75,14 +64,14 @@ def judge_new(
     return container, before
 
 
-def require_blob(rows: BlobRows, name: BlobName) -> BlobRow:
+async def require_blob(reads: BlobReads, name: BlobName) -> BlobRow:
     """Find a blob that can be read."""
-    container, row = rows.find_blob(name.container, name.name, snapshot_ticks(name.snapshot))
-    return require_found(name, container, row)
+    snapshot = snapshot_ticks(name.snapshot)
+    return require_found(name, *await reads.find_blob(name.container, name.name, snapshot))
 
 
 def require_found(name: BlobName, container: int | None, row: BlobRow | None) -> BlobRow:
-    """Return a row that was looked for, if it is there and can be read."""
+    """Return the row that was looked up, if it exists and can be read."""
     if container is None:
         raise missing_container(name.container)
     if row is None or not row.facts.is_committed:
@@ -90,67 +79,58 @@ def require_found(name: BlobName, container: int | None, row: BlobRow | None) ->
     return row
 
 
-def judge_read(rows: BlobRows, name: BlobName, terms: Terms) -> BlobRow:
-    row = require_blob(rows, name)
-    judge_read_of(row, terms)
+async def find_for_read(reads: BlobReads, name: BlobName, terms: Terms, now: int) -> BlobRow:
+    """Return the blob that a request reads."""
+    row = await require_blob(reads, name)
+    check_read(row, terms, now)
     return row
 
 
-def judge_read_of(row: BlobRow, terms: Terms) -> None:
+def check_read(row: BlobRow, terms: Terms, now: int) -> None:
     """Check lease and conditions of a read; snapshots have no lease."""
     if row.snapshot == LIVE:
-        leases.check_use(row.facts.lease, terms.lease_id, now=terms.now, writes=False)
+        leases.check_use(row.facts.lease, terms.lease_id, now=now, writes=False)
     condition_rules.check_read(terms.conditions, row.facts.changed_at, row.facts.tags)
 
 
-def judge_write(
-    rows: BlobRows, name: BlobName, terms: Terms, *, kind: Kind | None = None
+async def find_for_write(
+    reads: BlobReads, name: BlobName, terms: Terms, now: int, *, kind: Kind | None = None
 ) -> BlobRow:
-    """Return what is there, for a request that changes it."""
+    """Return the blob that a request changes."""
     require_live(name)
-    row = require_blob(rows, name)
+    row = await require_blob(reads, name)
     if kind is not None and row.facts.kind != kind:
         raise wrong_kind()
-    judge_write_of(row, terms, needs_lease=True)
+    check_write(row, terms, now)
     return row
 
 
-def judge_write_of(row: BlobRow, terms: Terms, *, needs_lease: bool) -> None:
+def check_write(row: BlobRow, terms: Terms, now: int, *, needs_lease: bool = True) -> None:
     if row.snapshot == LIVE:
-        leases.check_use(row.facts.lease, terms.lease_id, now=terms.now, writes=needs_lease)
+        leases.check_use(row.facts.lease, terms.lease_id, now=now, writes=needs_lease)
     condition_rules.check_write(terms.conditions, row.facts.changed_at, row.facts.tags)
 
 
 def require_live(name: BlobName) -> None:
     """Refuse to write a snapshot."""
     if name.snapshot is not None:
-        raise InvalidRequestError(
-            "InvalidQueryParameterValue",
-            "Value for one of the query parameters specified in the request URI is invalid.",
-            facts={
-                "elements": [
-                    ("QueryParameterName", "snapshot"),
-                    ("QueryParameterValue", name.snapshot),
-                    ("Reason", "A snapshot cannot be changed."),
-                ]
-            },
-        )
+        raise invalid_parameter("snapshot", name.snapshot, "A snapshot cannot be changed.")
 
 
 def refuse_archived(row: BlobRow, now: int) -> None:
-    """Refuse what needs the content of an archived blob."""
+    """Refuse an operation that needs the content of an archived blob."""
     facts = row.facts
-    is_on_its_way = facts.rehydrated_at is not None and now < facts.rehydrated_at
-    if facts.tier == ARCHIVE or is_on_its_way:
+    is_rehydrating = facts.rehydrated_at is not None and now < facts.rehydrated_at
+    if facts.tier == ARCHIVE or is_rehydrating:
         raise ConflictError(
             "BlobArchived",
             "This operation is not permitted on an archived blob.",
-            hint="Set its tier to Hot, Cool or Cold, and wait until it is there.",
+            hint="Set its tier to Hot, Cool or Cold, and wait until it is rehydrated.",
         )
 
 
 def missing_container(name: str) -> Exception:
-    """Return what is wrong with a container that was not found: its name, or just that."""
+    """Return the error of a container that was not found: its name may be invalid."""
     check_container_name(name)
     return ConflictError(
         "ContainerNotFound", "The specified container does not exist.", facts={"container": name}
@@ -168,5 +148,5 @@ def wrong_kind() -> ConflictError:
     return ConflictError(
         "InvalidBlobType",
         "The blob type is invalid for this operation.",
-        hint="Each kind has its own operations: blocks, appends, pages.",
+        hint="Use the operations of its type: blocks, appends or pages.",
     )

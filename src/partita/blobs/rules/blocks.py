@@ -1,4 +1,4 @@
-"""Block lists: the ids of blocks, and what a list to commit stands for. Pure."""
+"""Block lists: the ids of blocks, and the blocks that a list to commit names. Pure."""
 
 import binascii
 from base64 import b64decode
@@ -7,7 +7,8 @@ from typing import TypeVar
 
 from partita.blobs.rules import limits
 from partita.blobs.rules.model import BlockChoice
-from partita.errors import InvalidRequestError, LimitExceededError
+from partita.errors import ConflictError, InvalidRequestError
+from partita.refusals import invalid_header, invalid_parameter, too_many_blocks_in_list
 
 T = TypeVar("T")
 
@@ -17,14 +18,14 @@ def check_block_id(block_id: str, others: str | None) -> str:
     try:
         decoded = b64decode(block_id, validate=True)
     except (binascii.Error, ValueError):
-        raise _bad_id("A block id is base64.") from None
+        raise _bad_id("A block id must be base64.") from None
     if not 1 <= len(decoded) <= limits.BLOCK_ID_BYTES_MAX:
-        raise _bad_id("A block id has 1 to 64 bytes behind its base64.")
+        raise _bad_id("A block id must be the base64 of 1 to 64 bytes.")
     if others is not None and len(others) != len(block_id):
         raise InvalidRequestError(
             "InvalidBlobOrBlock",
             "The specified blob or block content is invalid.",
-            hint="All block ids of a blob have the same length.",
+            hint="Use block ids of the same length for all blocks of a blob.",
         )
     return block_id
 
@@ -34,11 +35,7 @@ def resolve(
 ) -> list[T]:
     """Return the blocks that a list names, in its order."""
     if len(choices) > limits.BLOCKS_COMMITTED_MAX:
-        raise LimitExceededError(
-            "BlockListTooLong",
-            "The block list may not contain more than 50,000 blocks.",
-            facts={"blocks": len(choices)},
-        )
+        raise too_many_blocks_in_list()
     return [_resolve_one(choice, committed, staged) for choice in choices]
 
 
@@ -52,14 +49,22 @@ def _resolve_one(choice: BlockChoice, committed: Mapping[str, T], staged: Mappin
         raise InvalidRequestError(
             "InvalidBlockList",
             "The specified block list is invalid.",
-            hint="It names a block that is neither staged nor committed where it was looked for.",
+            hint="Stage each block before the list that commits it.",
         )
     return found
 
 
-def _bad_id(reason: str) -> InvalidRequestError:
-    return InvalidRequestError(
-        "InvalidQueryParameterValue",
-        "Value for one of the query parameters specified in the request URI is invalid.",
-        facts={"elements": [("QueryParameterName", "blockid"), ("Reason", reason)]},
+def refuse_empty(size: int) -> None:
+    if size == 0:
+        raise invalid_header("Content-Length", "0")
+
+
+def too_many_blocks(what: str, most: int) -> ConflictError:
+    return ConflictError(
+        "BlockCountExceedsLimit",
+        f"The {what} cannot exceed the maximum limit of {most:,} blocks.",
     )
+
+
+def _bad_id(reason: str) -> InvalidRequestError:
+    return invalid_parameter("blockid", reason=reason)

@@ -12,7 +12,8 @@ from crc32c import crc32c
 
 from partita.blobs.rules import limits
 from partita.blobs.rules.model import Declared
-from partita.errors import ChecksumError, InvalidRequestError
+from partita.errors import ChecksumError, InvalidRequestError, LimitExceededError
+from partita.refusals import out_of_range
 
 CHECK_BYTES = 4
 
@@ -93,4 +94,11 @@ def damaged(what: str) -> ChecksumError:
         "BlobDamaged",
         f"The stored content of a blob is damaged: {what}.",
         hint="Restore a backup; no other blob is concerned unless it has the same content.",
+    )
+
+
+def too_long_for_checksum() -> LimitExceededError:
+    return out_of_range(
+        LimitExceededError,
+        f"Ask for the checksum of at most {limits.RANGE_MD5_BYTES_MAX} bytes.",
     )

@@ -11,7 +11,8 @@ import msgspec
 
 from partita.blobs.rules import limits
 from partita.blobs.rules.model import LeaseFacts, LeaseRequest, LeaseState
-from partita.errors import ConflictError, InvalidRequestError
+from partita.errors import ConflictError
+from partita.refusals import invalid_header, missing_header
 from partita.ticks import TICKS_PER_SECOND
 
 Thing = Literal["Blob", "Container"]
@@ -51,7 +52,7 @@ def lease_id_of(text: str, header: str = "x-ms-lease-id") -> str:
     try:
         return str(UUID(text))
     except ValueError:
-        raise _bad_header(header, text) from None
+        raise invalid_header(header, text) from None
 
 
 def apply(
@@ -107,14 +108,10 @@ def after_write(lease: Lease | None, now: int) -> Lease | None:
 def _acquire(lease: Lease | None, request: LeaseRequest, now: int, new_id: str) -> Lease:
     duration = request.duration
     if duration is None:
-        raise InvalidRequestError(
-            "MissingRequiredHeader",
-            "An HTTP header that's mandatory for this request is not specified.",
-            facts={"elements": [("HeaderName", "x-ms-lease-duration")]},
-        )
+        raise missing_header("x-ms-lease-duration")
     is_fixed = limits.LEASE_SECONDS_MIN <= duration <= limits.LEASE_SECONDS_MAX
     if not is_fixed and duration != limits.LEASE_INFINITE:
-        raise _bad_header("x-ms-lease-duration", str(duration))
+        raise invalid_header("x-ms-lease-duration", str(duration))
     proposed = request.proposed_id
     wanted = lease_id_of(proposed, "x-ms-proposed-lease-id") if proposed is not None else new_id
     state = state_at(lease, now)
@@ -142,7 +139,7 @@ def _renew(lease: Lease, lease_id: str, now: int) -> Lease:
 
 def _change(lease: Lease, request: LeaseRequest, now: int) -> Lease:
     if request.proposed_id is None:
-        raise _bad_header("x-ms-proposed-lease-id", "")
+        raise invalid_header("x-ms-proposed-lease-id", "")
     given = _id_of(request)
     wanted = lease_id_of(request.proposed_id, "x-ms-proposed-lease-id")
     state = state_at(lease, now)
@@ -161,7 +158,7 @@ def _change(lease: Lease, request: LeaseRequest, now: int) -> Lease:
 
 def _break(lease: Lease, period: int | None, now: int) -> Lease:
     if period is not None and not 0 <= period <= limits.LEASE_BREAK_SECONDS_MAX:
-        raise _bad_header("x-ms-lease-break-period", str(period))
+        raise invalid_header("x-ms-lease-break-period", str(period))
     if state_at(lease, now) in ("expired", "broken"):
         return msgspec.structs.replace(lease, breaks_at=now)
     ends = [at for at in (lease.breaks_at, lease.ends_at) if at is not None]
@@ -178,7 +175,7 @@ def _held(lease: Lease | None) -> Lease:
 
 def _id_of(request: LeaseRequest) -> str:
     if request.lease_id is None:
-        raise _bad_header("x-ms-lease-id", "")
+        raise invalid_header("x-ms-lease-id", "")
     return lease_id_of(request.lease_id)
 
 
@@ -221,11 +218,3 @@ def _refused(code: str, message: str) -> ConflictError:
 
 def _conflict(code: str, message: str) -> ConflictError:
     return ConflictError(code, message, hint="Read the properties: they show the lease's state.")
-
-
-def _bad_header(header: str, value: str) -> InvalidRequestError:
-    return InvalidRequestError(
-        "InvalidHeaderValue",
-        "The value for one of the HTTP headers is not in the correct format.",
-        facts={"elements": [("HeaderName", header), ("HeaderValue", value)]},
-    )

@@ -12,6 +12,7 @@ import msgspec
 from partita.blobs.rules.names import LIVE
 from partita.errors import InvalidRequestError
 from partita.keys import prefix_range
+from partita.refusals import invalid_parameter
 
 Place = tuple[str, int]
 """A name and the time of a snapshot: where a page begins."""
@@ -37,17 +38,7 @@ def place_of(marker: str) -> Place:
 
 
 def _bad_marker(marker: str) -> InvalidRequestError:
-    return InvalidRequestError(
-        "InvalidQueryParameterValue",
-        "Value for one of the query parameters specified in the request URI is invalid.",
-        facts={
-            "elements": [
-                ("QueryParameterName", "marker"),
-                ("QueryParameterValue", marker[:256]),
-                ("Reason", "Give the marker as the page before has it, or none."),
-            ]
-        },
-    )
+    return invalid_parameter("marker", marker, "Send the NextMarker of the previous page, or none.")
 
 
 def shared_prefix(name: str, prefix: str, delimiter: str) -> str | None:

@@ -60,6 +60,16 @@ class Conditions(msgspec.Struct, frozen=True, gc=False):
 ANY = Conditions()
 
 
+class Terms(msgspec.Struct, frozen=True, gc=False):
+    """The lease that a request proves, and the conditions that it sets."""
+
+    lease_id: str | None = None
+    conditions: Conditions = ANY
+
+
+NO_TERMS = Terms()
+
+
 class SequenceConditions(msgspec.Struct, frozen=True, gc=False):
     """What the sequence number of a page blob must be for its pages to be written."""
 
@@ -287,6 +297,20 @@ class Download(Protocol):
     async def close(self) -> None:
         """Let go of the content; call it once, also when nothing was read."""
         ...
+
+
+class BytesDownload:
+    """A download whose content is in memory."""
+
+    def __init__(self, content: bytes) -> None:
+        self.length = len(content)
+        self.content = content
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self.content:
+            yield self.content
+
+    async def close(self) -> None: ...
 
 
 class Opened(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from partita.blobs.rules import limits
 from partita.errors import InvalidRequestError, LimitExceededError
+from partita.refusals import invalid_name, invalid_name_length, invalid_parameter
 from partita.ticks import TICKS_PER_SECOND
 
 SPECIAL_CONTAINERS = frozenset({"$root", "$web", "$logs"})
@@ -27,16 +28,12 @@ def check_container_name(name: str) -> str:
         return name
     shortest, longest = limits.CONTAINER_NAME_CHARACTERS_MIN, limits.CONTAINER_NAME_CHARACTERS_MAX
     if not shortest <= len(name) <= longest:
-        raise LimitExceededError(
-            "OutOfRangeInput",
-            "The specified resource name length is not within the permissible limits.",
-            hint=f"A container's name has {shortest} to {longest} characters.",
+        raise invalid_name_length(
+            LimitExceededError, f"Use {shortest} to {longest} characters in a container name."
         )
     if not _CONTAINER.fullmatch(name):
-        raise InvalidRequestError(
-            "InvalidResourceName",
-            "The specifed resource name contains invalid characters.",
-            hint="Lower-case letters, digits and single dashes between them.",
+        raise invalid_name(
+            InvalidRequestError, "Use lower-case letters, digits and single dashes between them."
         )
     return name
 
@@ -45,10 +42,9 @@ def check_blob_name(name: str) -> str:
     """Return the name, or raise what is wrong with it."""
     longest, segments = limits.BLOB_NAME_CHARACTERS_MAX, limits.BLOB_NAME_SEGMENTS_MAX
     if not 1 <= len(name) <= longest or name.count("/") >= segments:
-        raise LimitExceededError(
-            "OutOfRangeInput",
-            "The specified resource name length is not within the permissible limits.",
-            hint=f"A blob's name has 1 to {longest} characters in at most {segments} segments.",
+        raise invalid_name_length(
+            LimitExceededError,
+            f"Use 1 to {longest} characters in at most {segments} segments in a blob name.",
         )
     try:
         name.encode()
@@ -87,14 +83,4 @@ def snapshot_ticks(text: str | None) -> int:
 
 
 def _bad_snapshot(text: str) -> InvalidRequestError:
-    return InvalidRequestError(
-        "InvalidQueryParameterValue",
-        "Value for one of the query parameters specified in the request URI is invalid.",
-        facts={
-            "elements": [
-                ("QueryParameterName", "snapshot"),
-                ("QueryParameterValue", text),
-                ("Reason", "This is not the time of a snapshot."),
-            ]
-        },
-    )
+    return invalid_parameter("snapshot", text, "Not the time of a snapshot.")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 
 from partita.blobs.rules import limits
 from partita.errors import InvalidRequestError, LimitExceededError
+from partita.refusals import invalid_header
 
 EXPRESSION_CHARACTERS_MAX = 8 * 1024
 EXPRESSION_DEPTH_MAX = 32
@@ -38,11 +39,7 @@ _OPERATORS: dict[str, Callable[[str, str], bool]] = {
 def check_tags(tags: Mapping[str, str]) -> Mapping[str, str]:
     """Return the tags, or raise what is wrong with them."""
     if len(tags) > limits.TAGS_MAX:
-        raise LimitExceededError(
-            "TagsTooLarge",
-            "The tags specified exceed the maximum size permitted.",
-            hint=f"A blob has at most {limits.TAGS_MAX} tags.",
-        )
+        raise too_many_tags()
     for key, value in tags.items():
         if not key:
             raise InvalidRequestError(
@@ -160,9 +157,20 @@ def _tokens(expression: str) -> list[tuple[str, str]]:
 
 
 def _invalid(expression: str) -> InvalidRequestError:
-    return InvalidRequestError(
-        "InvalidHeaderValue",
-        "The value for one of the HTTP headers is not in the correct format.",
-        facts={"elements": [("HeaderName", "x-ms-if-tags"), ("HeaderValue", expression[:256])]},
-        hint="Comparisons such as \"key\" = 'value', joined with AND, OR and NOT.",
+    return invalid_header(
+        "x-ms-if-tags",
+        expression[:256],
+        "Use comparisons such as \"key\" = 'value', joined with AND, OR and NOT.",
     )
+
+
+def too_many_tags() -> LimitExceededError:
+    return LimitExceededError(
+        "TagsTooLarge",
+        "The tags specified exceed the maximum size permitted.",
+        hint=f"Use at most {limits.TAGS_MAX} tags for a blob.",
+    )
+
+
+def duplicate_tag() -> InvalidRequestError:
+    return InvalidRequestError("DuplicateTagNames", "Tag keys must be unique.")

@@ -13,8 +13,9 @@ import apsw
 from partita.blobs.rules import limits
 from partita.blobs.rules.checksums import CHECK_BYTES, check_chunks, damaged
 from partita.blobs.store.content_claims import Claims
+from partita.blobs.store.contract import PieceRow
 from partita.blobs.store.files import ContentFile, ContentFiles
-from partita.blobs.store.rows import BlobRows, InlineRow, PieceRow
+from partita.blobs.store.rows import BlobRows, InlineRow
 from partita.blobs.store.threads import ContentThreads
 from partita.storage.database import Database
 
@@ -40,20 +41,6 @@ class Segment(NamedTuple):
     digest: bytes | None
     inline: bytes | None
     checks: bytes
-
-
-class BytesDownload:
-    """Content that is at hand."""
-
-    def __init__(self, content: bytes) -> None:
-        self.length = len(content)
-        self.content = content
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        if self.content:
-            yield self.content
-
-    async def close(self) -> None: ...
 
 
 class StoredDownload:

@@ -117,10 +117,10 @@ class Collector:
                 tx = BlobTransaction(connection, self._clock)
                 if tx.staged_since(container, name) >= deadline:
                     continue  # another one was staged meanwhile
-                tx.discard_blocks(container, name)
+                await tx.discard_blocks(container, name)
                 row = tx.get_blob(container, name, LIVE)
                 if row is not None and not row.facts.is_committed:
-                    tx.remove_blob(row)
+                    await tx.remove_blob(row)
 
     async def _run(self) -> None:
         is_swept = await self._try(self.sweep)
@@ -156,7 +156,8 @@ class Collector:
         container = reader.execute("SELECT id FROM dropped_container LIMIT 1").get
         if container is not None:
             async with self._database.change(frees_space=True) as connection:
-                BlobTransaction(connection, self._clock).purge_container(container, PURGE_PIECES)
+                tx = BlobTransaction(connection, self._clock)
+                await tx.purge_container(container, PURGE_PIECES)
             return True
         contents = self._unpinned(reader.execute(_DROPPED))
         if contents:

@@ -19,13 +19,20 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import apsw
-import msgspec
 
 from partita.blobs.rules import limits
 from partita.blobs.rules import stored_format as stored
 from partita.blobs.rules.names import LIVE
-from partita.blobs.rules.stored_format import StoredBlob, StoredContainer
-from partita.blobs.store.upload import Received
+from partita.blobs.rules.stored_format import StoredContainer
+from partita.blobs.store.contract import (
+    EMPTY,
+    BlobRow,
+    BlockRow,
+    ContainerRow,
+    PieceRow,
+    Received,
+)
+from partita.blobs.store.upload import StoredContent
 from partita.storage.store_clock import StoreClock
 
 FORMAT_VERSION = 1
@@ -57,9 +64,6 @@ CREATE INDEX extent_hash ON extent (hash) WHERE hash IS NOT NULL;
 CREATE TABLE dropped_content (content INTEGER PRIMARY KEY, origin INTEGER NOT NULL);
 """
 
-EMPTY = 0
-"""The content of blobs without bytes."""
-
 _FIND = (
     "SELECT c.id, b.content, b.facts FROM container c LEFT JOIN blob b"
     " ON b.container = c.id AND b.name = ? AND b.snapshot = ? WHERE c.name = ?"
@@ -89,42 +93,6 @@ _OVERLAPPING_WITH_BYTES = (
 )
 
 
-class BlobRow(msgspec.Struct, frozen=True):
-    """A blob or snapshot as it lies in its row."""
-
-    container: int
-    name: str
-    snapshot: int
-    content: int
-    facts: StoredBlob
-
-
-class ContainerRow(msgspec.Struct, frozen=True):
-    """A container as it lies in its row."""
-
-    id: int
-    name: str
-    facts: StoredContainer
-
-
-class BlockRow(NamedTuple):
-    """A staged or a committed block, and where its bytes are."""
-
-    id: str
-    size: int
-    start: int
-    extent: int
-
-
-class PieceRow(NamedTuple):
-    """Some bytes of a content, and where they are."""
-
-    place: int
-    size: int
-    start: int
-    extent: int
-
-
 class InlineRow(NamedTuple):
     """An extent whose bytes lie in its row."""
 
@@ -134,12 +102,16 @@ class InlineRow(NamedTuple):
 
 
 class BlobRows:
-    """What a connection sees."""
+    """The state that a connection sees.
+
+    The coroutines are those of the contract and never suspend; the other methods are for any
+    thread.
+    """
 
     def __init__(self, connection: apsw.Connection) -> None:
         self.connection = connection
 
-    def find_container(self, name: str) -> ContainerRow | None:
+    async def find_container(self, name: str) -> ContainerRow | None:
         rows = self._rows("SELECT id, facts FROM container WHERE name = ?", name)
         if not rows:
             return None
@@ -159,10 +131,15 @@ class BlobRows:
             for identity, name, facts in rows
         ]
 
-    def find_blob(
+    async def find_blob(
         self, container: str, name: str, snapshot: int = LIVE
     ) -> tuple[int | None, BlobRow | None]:
-        """Return the container's id, if there is one, and the blob's row, if there is one."""
+        return self.read_blob(container, name, snapshot)
+
+    def read_blob(
+        self, container: str, name: str, snapshot: int
+    ) -> tuple[int | None, BlobRow | None]:
+        """Find a blob as `find_blob` does, in any thread."""
         rows = self._rows(_FIND, name, snapshot, container)
         if not rows:
             return None, None
@@ -197,7 +174,7 @@ class BlobRows:
         content, facts = rows[0]
         return BlobRow(container, name, snapshot, content, stored.decode_blob(facts))
 
-    def snapshots(self, container: int, name: str) -> list[BlobRow]:
+    async def snapshots(self, container: int, name: str) -> list[BlobRow]:
         rows = self._rows(
             "SELECT snapshot, content, facts FROM blob"
             " WHERE container = ? AND name = ? AND snapshot < ? ORDER BY snapshot",
@@ -210,17 +187,7 @@ class BlobRows:
             for snapshot, content, facts in rows
         ]
 
-    def has_snapshots(self, container: int, name: str) -> bool:
-        return bool(
-            self._rows(
-                "SELECT 1 FROM blob WHERE container = ? AND name = ? AND snapshot < ? LIMIT 1",
-                container,
-                name,
-                LIVE,
-            )
-        )
-
-    def staged_blocks(self, container: int, name: str) -> list[BlockRow]:
+    async def staged_blocks(self, container: int, name: str) -> list[BlockRow]:
         rows = self._rows(
             "SELECT id, size, 0, extent FROM block WHERE container = ? AND name = ? ORDER BY id",
             container,
@@ -228,7 +195,7 @@ class BlobRows:
         )
         return [BlockRow(*row) for row in rows]
 
-    def committed_blocks(self, content: int) -> list[BlockRow]:
+    async def committed_blocks(self, content: int) -> list[BlockRow]:
         rows = self._rows(
             "SELECT block, size, start, extent FROM piece"
             " WHERE content = ? AND block IS NOT NULL ORDER BY place",
@@ -236,7 +203,7 @@ class BlobRows:
         )
         return [BlockRow(*row) for row in rows]
 
-    def some_block_id(self, row: BlobRow) -> str | None:
+    async def some_block_id(self, row: BlobRow) -> str | None:
         """Find an id that the blob has, staged or committed: all have one length."""
         rows = self._rows(
             "SELECT id FROM (SELECT id FROM block WHERE container = ? AND name = ? LIMIT 1)"
@@ -301,7 +268,7 @@ class BlobTransaction(BlobRows):
 
     # Containers
 
-    def put_container(self, name: str, facts: StoredContainer) -> None:
+    async def put_container(self, name: str, facts: StoredContainer) -> None:
         self._run(
             "INSERT INTO container (name, facts) VALUES (?, ?)"
             " ON CONFLICT (name) DO UPDATE SET facts = excluded.facts",
@@ -309,14 +276,14 @@ class BlobTransaction(BlobRows):
             stored.encode(facts),
         )
 
-    def drop_container(self, row: ContainerRow) -> None:
+    async def drop_container(self, row: ContainerRow) -> None:
         self._run("DELETE FROM container WHERE id = ?", row.id)
         self._run("INSERT INTO dropped_container VALUES (?)", row.id)
         self.has_dropped = True
 
     # Blobs
 
-    def put_blob(self, row: BlobRow, before: BlobRow | None = None) -> None:
+    async def put_blob(self, row: BlobRow, before: BlobRow | None = None) -> None:
         """Write a row; `before` is the one it takes the place of."""
         self._run(
             _PUT,
@@ -330,7 +297,7 @@ class BlobTransaction(BlobRows):
         if before is not None and before.content != row.content:
             self._let_go(before.content)
 
-    def remove_blob(self, row: BlobRow) -> None:
+    async def remove_blob(self, row: BlobRow) -> None:
         self._run(
             "DELETE FROM blob WHERE container = ? AND name = ? AND snapshot = ?",
             row.container,
@@ -341,15 +308,23 @@ class BlobTransaction(BlobRows):
 
     # Content
 
-    def add_content(self, received: Received) -> int:
+    async def add_content(self, received: Received) -> int:
         """Make a content of one piece."""
         if received.size == 0:
             return EMPTY
         content = self.stamp()
-        self.add_piece(content, PieceRow(0, received.size, 0, self.add_extent(received)))
+        self._add_received(content, 0, received)
         return content
 
-    def add_extent(self, received: Received) -> int:
+    async def write_content(self, content: int, place: int, received: Received) -> None:
+        await self.cut(content, place, place + received.size)
+        self._add_received(content, place, received)
+
+    def _add_received(self, content: int, place: int, received: Received) -> None:
+        self._add_piece(content, PieceRow(place, received.size, 0, self._add_extent(received)))
+
+    def _add_extent(self, received: Received) -> int:
+        assert isinstance(received, StoredContent)
         self._run(
             "INSERT INTO extent (size, hash, checks, bytes) VALUES (?, ?, ?, ?)",
             received.size,
@@ -359,10 +334,10 @@ class BlobTransaction(BlobRows):
         )
         return self.connection.last_insert_rowid()
 
-    def add_piece(self, content: int, piece: PieceRow) -> None:
+    def _add_piece(self, content: int, piece: PieceRow) -> None:
         self._run("INSERT INTO piece VALUES (?, ?, ?, ?, ?, NULL)", content, *piece)
 
-    def add_blocks(self, blocks: Iterable[BlockRow]) -> tuple[int, int]:
+    async def add_blocks(self, blocks: Iterable[BlockRow]) -> tuple[int, int]:
         """Make a content of blocks, in order; return it and its length."""
         content, place = self.stamp(), 0
         rows: list[tuple[int, int, int, int, int, str]] = []
@@ -374,7 +349,7 @@ class BlobTransaction(BlobRows):
         self.connection.executemany("INSERT INTO piece VALUES (?, ?, ?, ?, ?, ?)", rows)
         return content, place
 
-    def fork(self, row: BlobRow) -> int:
+    async def fork(self, row: BlobRow) -> int:
         """Make a content of the same pieces: for one of two that go on differently."""
         if row.content == EMPTY:
             return EMPTY
@@ -388,7 +363,7 @@ class BlobTransaction(BlobRows):
         )
         return forked
 
-    def cut(self, content: int, first: int, end: int) -> None:
+    async def cut(self, content: int, first: int, end: int) -> None:
         """Take the bytes of a range out of a content: a hole stays."""
         gone = self.pieces(content, first, end)
         if not gone:
@@ -396,18 +371,18 @@ class BlobTransaction(BlobRows):
         dropped = self.stamp()
         for piece in gone:
             self._run("DELETE FROM piece WHERE content = ? AND place = ?", content, piece.place)
-            self.add_piece(dropped, piece)
+            self._add_piece(dropped, piece)
             before, behind = first - piece.place, piece.place + piece.size - end
             if before > 0:
-                self.add_piece(content, piece._replace(size=before))
+                self._add_piece(content, piece._replace(size=before))
             if behind > 0:
                 start = piece.start + piece.size - behind
-                self.add_piece(content, PieceRow(end, behind, start, piece.extent))
+                self._add_piece(content, PieceRow(end, behind, start, piece.extent))
         self._drop(dropped, content)
 
     # Blocks
 
-    def has_room_for_block(self, row: BlobRow) -> bool:
+    async def has_room_for_block(self, row: BlobRow) -> bool:
         """Say whether one more block may be staged."""
         key = row.container, row.name
         if self._staged.get(key, limits.BLOCKS_STAGED_MAX) >= limits.BLOCKS_STAGED_MAX:
@@ -416,7 +391,7 @@ class BlobTransaction(BlobRows):
             )[0][0]
         return self._staged[key] < limits.BLOCKS_STAGED_MAX
 
-    def put_block(self, row: BlobRow, block_id: str, received: Received) -> None:
+    async def put_block(self, row: BlobRow, block_id: str, received: Received) -> None:
         """Stage a block, in the place of one with the same id."""
         self._discard_blocks(
             "container = ? AND name = ? AND id = ?", row.container, row.name, block_id
@@ -426,7 +401,7 @@ class BlobTransaction(BlobRows):
             row.container,
             row.name,
             block_id,
-            self.add_extent(received),
+            self._add_extent(received),
             received.size,
             self._clock.now(),
         )
@@ -434,7 +409,7 @@ class BlobTransaction(BlobRows):
         if key in self._staged:
             self._staged[key] += 1
 
-    def discard_blocks(self, container: int, name: str) -> None:
+    async def discard_blocks(self, container: int, name: str) -> None:
         """Forget what is staged for a blob."""
         self._staged.pop((container, name), None)
         self._discard_blocks("container = ? AND name = ?", container, name)
@@ -455,7 +430,7 @@ class BlobTransaction(BlobRows):
 
     # What the collector does
 
-    def purge_container(self, container: int, limit: int) -> None:
+    async def purge_container(self, container: int, limit: int) -> None:
         """Remove some blobs or blocks of a dropped container, or forget that it was there."""
         contents = self._rows(
             "DELETE FROM blob WHERE container = ?1 AND (name, snapshot) IN"
@@ -471,7 +446,7 @@ class BlobTransaction(BlobRows):
             "SELECT DISTINCT name FROM block WHERE container = ? LIMIT ?", container, limit
         )
         for (name,) in names:
-            self.discard_blocks(container, name)
+            await self.discard_blocks(container, name)
         if not names:
             self._run("DELETE FROM dropped_container WHERE id = ?", container)
 

@@ -1,31 +1,41 @@
 """The embedded blob store: rows in the account's database, long content in files beside it.
 
-In memory (a database without a folder) the files are in memory, too.
+For a database in memory, the files are in memory, too.
 """
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import TypeVar
 
 import apsw
 
-from partita.blobs.rules.model import Content, Download
+from partita.blobs.rules.checksums import sums_of
+from partita.blobs.rules.listing import Place
+from partita.blobs.rules.model import (
+    Blob,
+    BlobPrefix,
+    BytesDownload,
+    Content,
+    Declared,
+    Download,
+)
 from partita.blobs.store.content_claims import Claims
-from partita.blobs.store.download import BytesDownload, Source, StoredDownload
+from partita.blobs.store.contract import BlobRow, Choose, ContainerRow, PieceRow, Scan
+from partita.blobs.store.download import Source, StoredDownload, verified
 from partita.blobs.store.files import ContentFiles, FolderFiles, MemoryFiles
 from partita.blobs.store.garbage_collector import Collector, Pause, no_pause
+from partita.blobs.store.list_scan import read_listing
 from partita.blobs.store.rows import (
     FORMAT_VERSION,
     SCHEMA,
-    BlobRow,
     BlobRows,
     BlobTransaction,
-    PieceRow,
     StagedCounts,
 )
 from partita.blobs.store.threads import READING_THREADS, WRITING_THREADS, ContentThreads
-from partita.blobs.store.upload import Received, Receiver
+from partita.blobs.store.upload import Receiver, StoredContent
 from partita.storage.database import Database
 from partita.storage.store_clock import StoreClock
 
@@ -80,14 +90,37 @@ class SqliteBlobStore:
         """Stop the account: a disk that failed to sync a file has failed the database, too."""
         self._loop.call_soon_threadsafe(self.database.failed, error)
 
+    def now(self) -> int:
+        return self.clock.now()
+
+    def new_id(self) -> str:
+        return self.clock.clock.new_id()
+
     # Rows
 
-    def rows(self) -> BlobRows:
-        """Return what is committed; a short read of this turn of the loop."""
+    def reads(self) -> BlobRows:
+        """Return the committed state, for this turn of the event loop."""
         return BlobRows(self.database.reader_of_this_turn())
 
-    async def in_reader(self, read: Callable[[BlobRows], T]) -> T:
-        """Run a long read in a thread, all of it on one state of the database."""
+    async def list_containers(self, start: str, end: str | None, limit: int) -> list[ContainerRow]:
+        return await self._in_reader(lambda rows: rows.list_containers(start, end, limit))
+
+    async def list_blobs(self, scan: Scan) -> tuple[list[Blob | BlobPrefix], Place | None]:
+        return await self._in_reader(partial(read_listing, scan))
+
+    async def read_pages(
+        self, container: str, name: str, snapshot: int, choose: Choose
+    ) -> tuple[BlobRow, list[PieceRow]]:
+        def read(rows: BlobRows) -> tuple[BlobRow, list[PieceRow]]:
+            identity, row = rows.read_blob(container, name, snapshot)
+            first, end = choose(identity, row)
+            assert row is not None
+            return row, rows.pieces(row.content, first, end)
+
+        return await self._in_reader(read)
+
+    async def _in_reader(self, read: Callable[[BlobRows], T]) -> T:
+        """Run a long read in a thread, on one state of the database."""
 
         def read_one_state(connection: apsw.Connection) -> T:
             if connection.in_transaction:
@@ -102,7 +135,6 @@ class SqliteBlobStore:
 
     @contextlib.asynccontextmanager
     async def change(self, *, frees_space: bool = False) -> AsyncIterator[BlobTransaction]:
-        """Open a transaction; leaving it returns when it is durable. Do not await inside."""
         async with self.database.change(frees_space=frees_space) as connection:
             tx = BlobTransaction(connection, self.clock, self._staged)
             yield tx
@@ -114,13 +146,11 @@ class SqliteBlobStore:
     @contextlib.asynccontextmanager
     async def receive(
         self, content: Content, *, bytes_max: int, wants_md5: bool
-    ) -> AsyncIterator["Receipt"]:
-        """Take an upload in; what the block does not settle and name is forgotten."""
-        new_id = self.clock.clock.new_id
+    ) -> AsyncIterator["StoredReceipt"]:
         receiver = Receiver(
-            self.files, new_id, self.threads, bytes_max=bytes_max, wants_md5=wants_md5
+            self.files, self.new_id, self.threads, bytes_max=bytes_max, wants_md5=wants_md5
         )
-        receipt = Receipt(self, await receiver.receive(content))
+        receipt = StoredReceipt(self, await receiver.receive(content))
         try:
             yield receipt
         except BaseException:
@@ -128,10 +158,46 @@ class SqliteBlobStore:
             raise
         finally:
             if receipt.received.incoming is not None:
-                # In a task of its own: a cancelled caller must not leave a claim behind.
+                # In its own task: a cancelled caller must not leave a claim.
                 await asyncio.shield(asyncio.ensure_future(receipt.end()))
 
-    async def open_content(
+    async def open_blob(
+        self, container: str, name: str, snapshot: int, choose: Choose
+    ) -> tuple[BlobRow, Download]:
+        identity, row, inline = self.reads().find_blob_with_bytes(container, name, snapshot)
+        if row is not None and row.facts.kind == "PageBlob":
+            return await self._open_pages(container, row, choose)
+        first, end = choose(identity, row)
+        assert row is not None
+        if inline is not None:
+            return row, BytesDownload(verified(inline)[first:end])
+        return row, await self._open_content(row, first, end)
+
+    async def _open_pages(
+        self, container: str, row: BlobRow, choose: Choose
+    ) -> tuple[BlobRow, Download]:
+        """Open a page blob, its content pinned from before its row and pieces are read.
+
+        Pages change in place: the pieces of an earlier row may be of another version.
+        """
+        first = end = 0
+
+        def chosen(identity: int | None, found: BlobRow | None) -> tuple[int, int]:
+            nonlocal first, end
+            first, end = choose(identity, found)
+            return first, end
+
+        while True:
+            content = row.content
+            self.claims.pin(content)
+            try:
+                row, pieces = await self.read_pages(container, row.name, row.snapshot, chosen)
+                if row.content == content:
+                    return row, await self._open_content(row, first, end, pieces)
+            finally:
+                self.claims.unpin(content)
+
+    async def _open_content(
         self, row: BlobRow, first: int, end: int, pieces: list[PieceRow] | None = None
     ) -> Download:
         """Open bytes of a content in the turn of the loop in which its row was read.
@@ -144,8 +210,11 @@ class SqliteBlobStore:
         await download.start()
         return download
 
+    async def sums_of(self, content: bytes, *, wants_md5: bool) -> Declared:
+        return await self.threads.run(partial(sums_of, wants_md5=wants_md5), content)
 
-class Receipt:
+
+class StoredReceipt:
     """Content that has arrived, and the claim on the file it is in."""
 
     was_refused = False
@@ -153,7 +222,7 @@ class Receipt:
     _is_claimed = False
     _placing: "asyncio.Future[None] | None" = None
 
-    def __init__(self, store: SqliteBlobStore, received: Received) -> None:
+    def __init__(self, store: SqliteBlobStore, received: StoredContent) -> None:
         self.received = received
         self._store = store
 

@@ -12,10 +12,10 @@ from partita.blobs.rules.checksums import Sums, checks_of
 from partita.blobs.rules.model import Content, Declared
 from partita.blobs.store.files import ContentFiles, IncomingFile
 from partita.blobs.store.threads import ContentThreads
-from partita.errors import LimitExceededError
+from partita.refusals import body_too_large
 
 
-class Received:
+class StoredContent:
     """Content that has arrived whole.
 
     `inline` holds it when it is small; else it is in `incoming`, which has no name yet, and
@@ -64,7 +64,7 @@ class Receiver:
         self._buffer = bytearray()
         self._writing: asyncio.Future[None] | None = None
 
-    async def receive(self, content: Content) -> Received:
+    async def receive(self, content: Content) -> StoredContent:
         """Return when everything has arrived; what fails leaves no file."""
         if isinstance(content, bytes):
             self._refuse_if_long(len(content))
@@ -89,7 +89,7 @@ class Receiver:
             # In a task of its own: a second cancellation must not leave the file behind.
             await asyncio.shield(asyncio.ensure_future(self._abandon()))
             raise
-        return Received(
+        return StoredContent(
             size,
             self._sums.digest(),
             b"".join(self._checks),
@@ -97,9 +97,9 @@ class Receiver:
             digest=self._hash.digest(),
         )
 
-    def _in_hand(self, content: bytes) -> Received:
+    def _in_hand(self, content: bytes) -> StoredContent:
         self._sums.update(content)
-        return Received(len(content), self._sums.digest(), checks_of(content), inline=content)
+        return StoredContent(len(content), self._sums.digest(), checks_of(content), inline=content)
 
     def _start_writing(self, chunks: int | None = None) -> None:
         end = len(self._buffer) if chunks is None else chunks * limits.CHUNK_BYTES
@@ -129,12 +129,7 @@ class Receiver:
 
     def _refuse_if_long(self, size: int) -> None:
         if size > self._bytes_max:
-            raise LimitExceededError(
-                "RequestBodyTooLarge",
-                "The request body is too large and exceeds the maximum permissible limit.",
-                facts={"elements": [("MaxLimit", str(self._bytes_max))]},
-                hint="Send the content in blocks.",
-            )
+            raise body_too_large(self._bytes_max, "Send the content in blocks.")
 
 
 async def _parts(content: Content) -> AsyncIterator[bytes]:

@@ -56,8 +56,8 @@ _API_VERSION = re.compile(r"(?:^|&)api-version=(\d{4}-\d\d-\d\d)(?:&|$)", re.ASC
 _CLIENT_REQUEST_ID = re.compile(r"[\x20-\x7e]{1,1024}")
 
 
-class Asked(msgspec.Struct, frozen=True, gc=False):
-    """A request that passed the front: what is asked, of whom, and what the asker may do."""
+class AuthorizedRequest(msgspec.Struct, frozen=True, gc=False):
+    """A request that passed the front: what is authorized, of whom, and what the asker may do."""
 
     request: Request
     target: Target
@@ -86,7 +86,7 @@ class Service(Protocol):
         """Return the stored policies of what a service SAS is for; none if it is not there."""
         ...
 
-    async def answer(self, asked: Asked) -> Response:
+    async def answer(self, authorized: AuthorizedRequest) -> Response:
         """Answer a request of somebody who is known: decode, authorise, perform, encode."""
         ...
 
@@ -154,7 +154,9 @@ class Front:
                 else:
                     grant = await self._evaluate(sas, request, account, now)
                 response = await service.answer(
-                    Asked(request, target, account, pairs, grant, request_id, version, now)
+                    AuthorizedRequest(
+                        request, target, account, pairs, grant, request_id, version, now
+                    )
                 )
         except PartitaError as error:
             response = self._refuse(error, request, request_id, unserved)

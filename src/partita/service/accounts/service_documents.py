@@ -1,30 +1,26 @@
-"""Service properties and statistics: the calls that every service answers alike."""
+"""Service properties and statistics: calls that all three services answer the same way."""
 
-from partita.errors import InvalidRequestError
+from partita.refusals import invalid_parameter
 from partita.service.accounts import service_properties_xml as xml_wire
-from partita.service.accounts.respond import Asked
+from partita.service.accounts.respond import AuthorizedRequest
 from partita.service.http.request import Response
 
 _XML = ("Content-Type", "application/xml")
 
 
-def get_properties(asked: Asked, letter: str) -> Response:
-    properties = asked.account.properties_of(letter)
-    return Response(200, [_XML], xml_wire.print_properties(properties, asked.version, letter))
+def get_properties(authorized: AuthorizedRequest, letter: str) -> Response:
+    properties = authorized.account.properties_of(letter)
+    return Response(200, [_XML], xml_wire.print_properties(properties, authorized.version, letter))
 
 
-async def set_properties(asked: Asked, letter: str) -> Response:
-    current = asked.account.properties_of(letter)
-    wanted = xml_wire.parse_properties(asked.request.body, current, asked.version, letter)
-    await asked.account.set_properties(letter, wanted)
+async def set_properties(authorized: AuthorizedRequest, letter: str, body: bytes) -> Response:
+    current = authorized.account.properties_of(letter)
+    wanted = xml_wire.parse_properties(body, current, authorized.version, letter)
+    await authorized.account.set_properties(letter, wanted)
     return Response(202)
 
 
-def get_statistics(asked: Asked) -> Response:
-    if not asked.target.is_secondary:
-        raise InvalidRequestError(
-            "InvalidQueryParameterValue",
-            "Value for one of the query parameters specified in the request URI is invalid.",
-            hint="Statistics are served by the secondary endpoint.",
-        )
-    return Response(200, [_XML], xml_wire.print_stats("live", asked.now))
+def get_statistics(authorized: AuthorizedRequest) -> Response:
+    if not authorized.target.is_secondary:
+        raise invalid_parameter(hint="Ask the secondary endpoint for statistics.")
+    return Response(200, [_XML], xml_wire.print_stats("live", authorized.now))

@@ -15,7 +15,8 @@ from datetime import date
 from functools import lru_cache
 from urllib.parse import unquote
 
-from partita.errors import ConfigurationError, InvalidRequestError, NotAuthorizedError
+from partita.errors import ConfigurationError, NotAuthorizedError
+from partita.refusals import invalid_header, invalid_parameter
 from partita.service.http.request import Request
 from partita.ticks import TICKS_PER_DAY, TICKS_PER_SECOND
 
@@ -125,11 +126,7 @@ def authenticate(
     """
     headers = request.headers
     if request.repeated and not _SIGNED_HEADERS.isdisjoint(request.repeated):
-        raise InvalidRequestError(
-            "InvalidHeaderValue",
-            "The value for one of the HTTP headers is not in the correct format.",
-            hint="A header that is signed was sent more than once.",
-        )
+        raise invalid_header(hint="Send each signed header only once.")
     authorization = headers.get("authorization")
     if authorization is None:
         raise authentication_failed(hint="The request carries no Authorization header and no SAS.")
@@ -239,16 +236,12 @@ def _signed_query(query: str) -> str:
         if part:
             values.setdefault(unquote(name).lower(), []).append(unquote(value))
     if "%0A" in query.upper():
-        raise InvalidRequestError(
-            "InvalidQueryParameterValue",
-            "Value for one of the query parameters specified in the request URI is invalid.",
-            hint="A line feed would let one signed text be read as other parameters.",
-        )
+        raise invalid_parameter(hint="Send query parameters without line feeds.")
     return "".join(f"\n{name}:{','.join(sorted(values[name]))}" for name in sorted(values))
 
 
 def authentication_failed(*, hint: str, setting: str = "") -> NotAuthorizedError:
-    """Return the refusal of whoever did not prove to be the account: one text for all reasons."""
+    """Return the refusal of a wrong credential: one text for all reasons."""
     return NotAuthorizedError(
         "AuthenticationFailed",
         "Server failed to authenticate the request. Make sure the value of Authorization header"
@@ -258,8 +251,15 @@ def authentication_failed(*, hint: str, setting: str = "") -> NotAuthorizedError
     )
 
 
+def no_delegation_keys() -> NotAuthorizedError:
+    return authentication_failed(
+        hint="User delegation keys are not supported: make the SAS with an account key.",
+        setting="credential",
+    )
+
+
 def malformed(*, hint: str) -> NotAuthorizedError:
-    """Return the refusal of credentials that are not in any form we know."""
+    """Return the refusal of credentials of an unknown form."""
     return NotAuthorizedError(
         "InvalidAuthenticationInfo",
         "The authentication information was not provided in the correct format. Verify the value"
@@ -308,11 +308,7 @@ def _signed_comp(query: str) -> str:
         if name == "comp" or unquote(name).lower() == "comp":
             values.append(unquote(value))
     if len(values) > 1:
-        raise InvalidRequestError(
-            "InvalidQueryParameterValue",
-            "Value for one of the query parameters specified in the request URI is invalid.",
-            hint="comp is given more than once.",
-        )
+        raise invalid_parameter(hint="Send comp only once.")
     return f"?comp={values[0]}" if values else ""
 
 

@@ -1,7 +1,7 @@
-"""Which container or blob a request names. Pure.
+"""Which container or blob a path names. Pure.
 
-A path is percent-decoded once, after its first slash has parted container and blob: everything
-behind it is the blob's name, further slashes included. Names are checked by `partita.blobs`.
+A path is split at its first slash into container and blob, then percent-decoded once; the name
+of a blob may contain further slashes. Names are checked by `partita.blobs`.
 """
 
 from urllib.parse import urlsplit
@@ -9,10 +9,11 @@ from urllib.parse import urlsplit
 import msgspec
 
 from partita.errors import InvalidRequestError
+from partita.refusals import invalid_header
 from partita.service.formats.address import invalid_uri, split_container
 
 ROOT_CONTAINER = "$root"
-"""Where a blob lies whose path has one segment only."""
+"""The container of a blob whose path has only one segment."""
 
 
 class OneContainer(msgspec.Struct, frozen=True, gc=False):
@@ -36,23 +37,23 @@ BlobResource = BlobServiceRoot | OneContainer | OneBlob
 
 
 def parse_blob_resource(path: str, *, is_container: bool) -> BlobResource:
-    """Read the path behind the account, as it was sent."""
+    """Parse the path after the account, as it was sent."""
     container, blob = split_container(path)
     if is_container:
         if blob:
-            raise invalid_uri("A container has one segment of the path.")
+            raise invalid_uri("Use one path segment for a container.")
         return OneContainer(container)
     if not container:
         return BlobServiceRoot()
     if blob:
         return OneBlob(container, blob)
     if path.endswith("/"):
-        raise invalid_uri("The path names no blob; a container is asked for with restype.")
+        raise invalid_uri("Name a blob, or add restype=container.")
     return OneBlob(ROOT_CONTAINER, container)
 
 
 def parse_copy_source(source: str) -> tuple[str, str, str]:
-    """Cut the address of a copy's source into host, path and query, all as sent."""
+    """Split the address of a copy's source into host, path and query, all as sent."""
     try:
         parts = urlsplit(source)
     except ValueError:
@@ -63,9 +64,6 @@ def parse_copy_source(source: str) -> tuple[str, str, str]:
 
 
 def _bad_source() -> InvalidRequestError:
-    return InvalidRequestError(
-        "InvalidHeaderValue",
-        "The value for one of the HTTP headers is not in the correct format.",
-        facts={"elements": [("HeaderName", "x-ms-copy-source")]},
-        hint="x-ms-copy-source is the whole, percent-encoded address of a blob.",
+    return invalid_header(
+        "x-ms-copy-source", hint="Use the complete, percent-encoded address of a blob."
     )

@@ -1,12 +1,23 @@
-"""Blob, Container → headers of an answer. Pure; names and order are those of the service."""
+"""Outcome → Response for the blob protocol. Pure; names and order are those of the service."""
+
+from collections.abc import Mapping
 
 from partita.blobs.rules.model import (
+    Appended,
     Blob,
+    BlockList,
+    BytesDownload,
     Container,
+    ContainerListing,
+    Copied,
     CopyFacts,
+    Declared,
     Headers,
     LeaseFacts,
+    LeaseOutcome,
+    Listing,
     Opened,
+    PageRanges,
     Written,
 )
 from partita.service.blobs.headers import base64
@@ -15,13 +26,19 @@ from partita.service.blobs.xml import (
     INFERRED_TIER,
     SMART_TIER,
     archive_status,
+    print_blobs,
+    print_block_list,
+    print_containers,
+    print_page_list,
+    print_tags,
 )
 from partita.service.formats.metadata_wire import metadata_headers
 from partita.service.http.message_bytes import http_date
+from partita.service.http.request import Response
 
 Lines = list[tuple[str, str]]
 Overrides = tuple[tuple[str, str], ...]
-"""Content headers that a SAS puts in the place of the blob's own."""
+"""Content headers that a SAS sets in place of the blob's."""
 
 _CONTENT_NAMES = (
     "Content-Type",
@@ -30,48 +47,159 @@ _CONTENT_NAMES = (
     "Content-Disposition",
     "Cache-Control",
 )
+XML = ("Content-Type", "application/xml")
 ENCRYPTED = ("x-ms-request-server-encrypted", "true")
 
 
-def version_lines(etag: str, changed_at: int) -> Lines:
-    return [("ETag", f'"{etag}"'), ("Last-Modified", http_date(changed_at))]
+_ACCOUNT = [
+    ("x-ms-sku-name", "Standard_LRS"),
+    ("x-ms-account-kind", "StorageV2"),
+    ("x-ms-is-hns-enabled", "false"),
+]
+_LEASE_STATUS = {"acquire": 201, "renew": 200, "change": 200, "release": 200, "break": 202}
 
 
-def container_lines(container: Container) -> Lines:
-    """Return everything about a container that its properties show."""
+class NoContent:
+    """The body of an answer to HEAD: it has a length, and its bytes are never read."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __aiter__(self) -> "NoContent":
+        return self
+
+    async def __anext__(self) -> bytes:
+        raise StopAsyncIteration
+
+    async def close(self) -> None: ...
+
+
+# Answers
+
+
+def account_answer() -> Response:
+    return Response(200, list(_ACCOUNT))
+
+
+def containers_answer(
+    listing: ContainerListing, root: str, options: Mapping[str, str], account: str
+) -> Response:
+    marker = container_marker(account, listing.next_marker) if listing.next_marker else ""
+    return Response(200, [XML], print_containers(listing, root, options, marker))
+
+
+def container_marker(account: str, name: str) -> str:
+    return f"/{account}/{name}"
+
+
+def container_answer(container: Container) -> Response:
+    """Answer with everything about a container that its properties show."""
     lines = version_lines(container.etag, container.changed_at)
     lines += metadata_headers(container.metadata)
     lines += _lease_lines(container.lease)
     lines += access_lines(container)
-    return [
-        *lines,
+    lines += (
         ("x-ms-has-immutability-policy", "false"),
         ("x-ms-has-legal-hold", "false"),
         ("x-ms-immutable-storage-with-versioning-enabled", "false"),
         ("x-ms-default-encryption-scope", ENCRYPTION_SCOPE),
         ("x-ms-deny-encryption-scope-override", "false"),
-    ]
+    )
+    return Response(200, lines)
 
 
-def access_lines(container: Container) -> Lines:
-    return [] if container.access is None else [("x-ms-blob-public-access", container.access)]
+def policies_answer(container: Container, document: bytes) -> Response:
+    lines = version_lines(container.etag, container.changed_at) + access_lines(container)
+    return Response(200, [XML, *lines], document)
 
 
-def written_lines(written: Written, *, is_encrypted: bool = True) -> Lines:
-    """Return what the answer to a write says."""
-    lines = version_lines(written.etag, written.changed_at)
-    return [*lines, ENCRYPTED] if is_encrypted else lines
+def metadata_answer(found: Container | Blob) -> Response:
+    lines = version_lines(found.etag, found.changed_at)
+    return Response(200, lines + metadata_headers(found.metadata))
 
 
-def checksum_lines(md5: bytes | None, crc64: bytes | None) -> Lines:
-    """Return the checksums that were computed: of a body, or of the range that was asked for."""
-    lines = [] if md5 is None else [("Content-MD5", base64(md5))]
-    return lines if crc64 is None else [*lines, ("x-ms-content-crc64", base64(crc64))]
+def version_answer(status: int, changed: Container | Written, *more: tuple[str, str]) -> Response:
+    return Response(status, [*version_lines(changed.etag, changed.changed_at), *more])
 
 
-def download_lines(opened: Opened, overrides: Overrides, *, is_range: bool) -> Lines:
-    """Return the headers in front of a blob's bytes."""
-    blob = opened.blob
+def lease_answer(outcome: LeaseOutcome, action: str) -> Response:
+    """Answer a change of a lease, of a container or of a blob."""
+    lines = version_lines(outcome.etag, outcome.changed_at)
+    if outcome.lease_id is not None and action in ("acquire", "renew", "change"):
+        lines.append(("x-ms-lease-id", outcome.lease_id))
+    if action == "break":
+        lines.append(("x-ms-lease-time", str(outcome.seconds_left or 0)))
+    return Response(_LEASE_STATUS[action], lines)
+
+
+def listing_answer(
+    listing: Listing, root: str, container: str, options: Mapping[str, str]
+) -> Response:
+    return Response(200, [XML], print_blobs(listing, root, container, options))
+
+
+def written_answer(
+    written: Written, sums: Declared | Written | None = None, *more: tuple[str, str]
+) -> Response:
+    """Answer a write of content; `sums` are the checksums to show."""
+    lines = [*version_lines(written.etag, written.changed_at), ENCRYPTED]
+    if sums is not None:
+        lines += checksum_lines(sums.md5, sums.crc64)
+    return Response(201, [*lines, *more])
+
+
+def block_answer(sums: Declared) -> Response:
+    return Response(201, [*checksum_lines(sums.md5, sums.crc64), ENCRYPTED])
+
+
+def appended_answer(appended: Appended) -> Response:
+    return written_answer(
+        appended.written,
+        appended.written,
+        ("x-ms-blob-append-offset", str(appended.offset)),
+        ("x-ms-blob-committed-block-count", str(appended.block_count)),
+    )
+
+
+def pages_answer(written: Written) -> Response:
+    number = ("x-ms-blob-sequence-number", str(written.sequence_number))
+    return written_answer(written, written, number)
+
+
+def copied_answer(copied: Copied, sums: Declared | None = None) -> Response:
+    """Answer a copy; `sums` are those of a synchronous one."""
+    lines = version_lines(copied.written.etag, copied.written.changed_at)
+    lines += (("x-ms-copy-id", copied.copy.id), ("x-ms-copy-status", copied.copy.status))
+    if sums is not None:
+        lines += [*checksum_lines(sums.md5, sums.crc64), ENCRYPTED]
+    return Response(202, lines)
+
+
+def snapshot_answer(snapshot: Blob) -> Response:
+    lines = version_lines(snapshot.etag, snapshot.changed_at)
+    return Response(201, [("x-ms-snapshot", snapshot.snapshot or ""), *lines, ENCRYPTED])
+
+
+def tags_answer(tags: Mapping[str, str]) -> Response:
+    return Response(200, [XML], print_tags(tags))
+
+
+def block_list_answer(blocks: BlockList, which: str) -> Response:
+    lines: Lines = [XML]
+    if blocks.blob.is_committed:
+        lines += version_lines(blocks.blob.etag, blocks.blob.changed_at)
+        lines.append(("x-ms-blob-content-length", str(blocks.blob.length)))
+    return Response(200, lines, print_block_list(blocks, which))
+
+
+def page_ranges_answer(pages: PageRanges) -> Response:
+    lines: Lines = [XML, *version_lines(pages.blob.etag, pages.blob.changed_at)]
+    lines.append(("x-ms-blob-content-length", str(pages.blob.length)))
+    return Response(200, lines, print_page_list(pages))
+
+
+def download_answer(opened: Opened, overrides: Overrides, *, is_range: bool) -> Response:
+    blob, content = opened.blob, opened.content
     lines = blob_lines(blob, overrides)
     stored_md5 = blob.headers.content_md5
     if is_range:
@@ -81,11 +209,14 @@ def download_lines(opened: Opened, overrides: Overrides, *, is_range: bool) -> L
         lines += checksum_lines(opened.md5, opened.crc64)
     elif stored_md5 is not None:
         lines.append(("Content-MD5", base64(stored_md5)))
-    return lines
+    status = 206 if is_range else 200
+    if isinstance(content, BytesDownload):
+        return Response(status, lines, content.content)
+    return Response(status, lines, download=content)
 
 
-def property_lines(blob: Blob, overrides: Overrides) -> Lines:
-    """Return everything that is known about a blob, as the answer to HEAD."""
+def properties_answer(blob: Blob, overrides: Overrides) -> Response:
+    """Answer HEAD with everything that is known about a blob."""
     lines = blob_lines(blob, overrides)
     if blob.headers.content_md5 is not None:
         lines.append(("Content-MD5", base64(blob.headers.content_md5)))
@@ -93,11 +224,28 @@ def property_lines(blob: Blob, overrides: Overrides) -> Lines:
         lines.append(("x-ms-access-tier", INFERRED_TIER))
         if blob.snapshot is None:
             lines.append(("x-ms-access-tier-inferred", "true"))
-    return lines
+    return Response(200, lines, download=NoContent(blob.length))
+
+
+# Lines
+
+
+def version_lines(etag: str, changed_at: int) -> Lines:
+    return [("ETag", f'"{etag}"'), ("Last-Modified", http_date(changed_at))]
+
+
+def access_lines(container: Container) -> Lines:
+    return [] if container.access is None else [("x-ms-blob-public-access", container.access)]
+
+
+def checksum_lines(md5: bytes | None, crc64: bytes | None) -> Lines:
+    """Return the checksums that were computed, of a body or of the requested range."""
+    lines = [] if md5 is None else [("Content-MD5", base64(md5))]
+    return lines if crc64 is None else [*lines, ("x-ms-content-crc64", base64(crc64))]
 
 
 def blob_lines(blob: Blob, overrides: Overrides) -> Lines:
-    """Return what GET and HEAD share."""
+    """Return the lines that GET and HEAD have in common."""
     lines = version_lines(blob.etag, blob.changed_at)
     lines += _content_lines(blob.headers, overrides)
     lines += [

@@ -1,7 +1,6 @@
 """Batches of the blob service: many deletes, or many changes of tier, in one request.
 
-Each part is a whole request with its own signature and is answered as if it had come alone;
-nothing ties the parts together.
+Each part is a complete request with its own signature and is answered independently.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -9,25 +8,27 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from partita.errors import InvalidRequestError
-from partita.service.blobs.asked import BlobAsked, whole_body
+from partita.refusals import invalid_input
+from partita.service.accounts.respond import AuthorizedRequest
 from partita.service.formats.multipart import REASONS, read_parts
 from partita.service.http.request import Request, Response
 from partita.ticks import Clock
 
 PARTS_MAX = 256
-BATCH_BYTES_MAX = 4 * 1024 * 1024
 
 
-async def answer_batch(
-    asked: BlobAsked, respond: Callable[[Request], Awaitable[Response]], clock: Clock
+async def run_batch(
+    authorized: AuthorizedRequest,
+    body: bytes,
+    respond: Callable[[Request], Awaitable[Response]],
+    clock: Clock,
 ) -> Response:
-    """Answer each part in its turn."""
-    body = await whole_body(asked.request, BATCH_BYTES_MAX)
-    content_type = asked.request.headers.get("content-type", "")
-    root = f"/{asked.front.target.account}" if _is_path_style(asked) else ""
-    parts = read_parts(body, content_type, root, PARTS_MAX)
+    """Answer the parts of a batch, one after another."""
+    request, target = authorized.request, authorized.target
+    root = f"/{target.account}" if target.root.endswith(f"/{target.account}") else ""
+    parts = read_parts(body, request.headers.get("content-type", ""), root, PARTS_MAX)
     _check_alike([part for _, part in parts])
-    answers = [(number, await respond(_as_sent(part, asked.request))) for number, part in parts]
+    answers = [(number, await respond(_as_sent(part, request))) for number, part in parts]
     boundary = f"batchresponse_{clock.new_id()}"
     printed = b"".join(_print(boundary, number, answer) for number, answer in answers)
     return Response(
@@ -38,13 +39,9 @@ async def answer_batch(
     )
 
 
-def _is_path_style(asked: BlobAsked) -> bool:
-    return asked.front.target.root.endswith(f"/{asked.front.target.account}")
-
-
 def _as_sent(part: Request, outer: Request) -> Request:
-    """Return the part as the request it would have been on this connection."""
-    # No further header: a part is signed as it stands.
+    """Return the part as a request of its own on this connection."""
+    # Add only the host: a part is signed with the headers that it has.
     headers = {"host": outer.headers.get("host", ""), **part.headers}
     return msgspec.structs.replace(part, headers=headers, peer=outer.peer, scheme=outer.scheme)
 
@@ -58,10 +55,8 @@ def _check_alike(parts: Sequence[Request]) -> None:
     ]
     is_of_blobs = not any("restype" in query for query in queries)
     if not parts or not is_of_blobs or not (all(deletes) or all(tiers)):
-        raise InvalidRequestError(
-            "InvalidInput",
-            "One of the request inputs is not valid.",
-            hint=f"A batch holds 1 to {PARTS_MAX} deletes of blobs, or as many changes of tier.",
+        raise invalid_input(
+            InvalidRequestError, f"Send 1 to {PARTS_MAX} deletes of blobs, or changes of tier."
         )
 
 

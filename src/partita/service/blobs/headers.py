@@ -1,6 +1,6 @@
-"""What the headers of a blob request say, as values of `partita.blobs`. Pure.
+"""The headers of a blob request, as values of `partita.blobs`. Pure.
 
-Nothing is guessed: a header that is there and cannot be read is refused by its name.
+A header that cannot be read is refused by its name, never ignored.
 """
 
 import binascii
@@ -16,8 +16,11 @@ from partita.blobs.rules.model import (
     LeaseRequest,
     Properties,
     SequenceConditions,
+    Terms,
 )
-from partita.errors import InvalidRequestError, LimitExceededError
+from partita.blobs.rules.tags import duplicate_tag, too_many_tags
+from partita.errors import InvalidRequestError
+from partita.refusals import body_too_large, invalid_header, missing_header
 from partita.service.auth.shared_key import parse_http_date
 from partita.service.formats.metadata_wire import metadata_of
 from partita.service.http.request import Request
@@ -27,9 +30,9 @@ STORED_MD5_BYTES_MAX = 64
 CRC64_BYTES = 8
 NUMBER_DIGITS_MAX = 19
 SOURCE = "x-ms-source-"
-"""Begins the names of the conditions on a copy's source."""
+"""The prefix of conditions on the source of a copy."""
 OF_TAGS = "x-ms-blob-"
-"""Begins those on the blob whose tags are asked for."""
+"""The prefix of conditions on the blob in requests for its tags."""
 REHYDRATE_PRIORITIES = ("High", "Standard")
 
 _NUMBER = re.compile(rf"\d{{1,{NUMBER_DIGITS_MAX}}}", re.ASCII)
@@ -52,25 +55,6 @@ _CONDITION_NAMES = frozenset(
 )
 
 
-def invalid_header(name: str, value: str, hint: str) -> InvalidRequestError:
-    """Return the refusal of a header's value."""
-    return InvalidRequestError(
-        "InvalidHeaderValue",
-        "The value for one of the HTTP headers is not in the correct format.",
-        facts={"elements": [("HeaderName", name), ("HeaderValue", value)]},
-        hint=hint,
-    )
-
-
-def missing_header(name: str) -> InvalidRequestError:
-    """Return the refusal of a request that lacks a header."""
-    return InvalidRequestError(
-        "MissingRequiredHeader",
-        "An HTTP header that's mandatory for this request is not specified.",
-        facts={"elements": [("HeaderName", name)]},
-    )
-
-
 def required(request: Request, name: str) -> str:
     value = request.headers.get(name)
     if not value:
@@ -84,17 +68,17 @@ def number_of(request: Request, name: str) -> int | None:
     if text is None:
         return None
     if not _NUMBER.fullmatch(text):
-        raise invalid_header(name, text, "It is a whole number.")
+        raise invalid_header(name, text, "Use a whole number.")
     return int(text)
 
 
 def flag_of(request: Request, name: str) -> bool | None:
-    """Return what a header says that is true or false; None if it is absent or empty."""
+    """Return the value of a true or false header; None if it is absent or empty."""
     text = request.given(name)
     if text is None:
         return None
     if text.lower() not in ("true", "false"):
-        raise invalid_header(name, text, "It is true or false.")
+        raise invalid_header(name, text, "Use true or false.")
     return text.lower() == "true"
 
 
@@ -107,15 +91,20 @@ def _guid(request: Request, name: str) -> str | None:
     if text is None:
         return None
     if not _GUID.fullmatch(text):
-        raise invalid_header(name, text, "It is a GUID, such as a lease was given.")
+        raise invalid_header(name, text, "Use the GUID of a lease.")
     return text.lower()
 
 
 # Conditions
 
 
+def terms_of(request: Request, front: str = "") -> Terms:
+    """Return the lease and the conditions of a request; `front` as in `conditions_of`."""
+    return Terms(lease_id_of(request), conditions_of(request, front))
+
+
 def conditions_of(request: Request, front: str = "") -> Conditions:
-    """Return the conditional headers; those that are sent empty set no condition.
+    """Return the conditional headers; an empty one sets no condition.
 
     `front` is `x-ms-source-` for those of a copy's source, and `x-ms-blob-` for those of tags.
     """
@@ -144,7 +133,7 @@ def _date(request: Request, name: str) -> int | None:
         return None
     ticks = parse_http_date(text)
     if ticks is None:
-        raise invalid_header(name, text, "It is a date in RFC 1123 form.")
+        raise invalid_header(name, text, "Use a date in RFC 1123 format.")
     return ticks
 
 
@@ -160,7 +149,7 @@ def sequence_conditions_of(request: Request) -> SequenceConditions:
 
 
 def content_headers_of(request: Request) -> Headers:
-    """Return what a whole write says about its content: its own headers, else those of HTTP."""
+    """Return the content headers of a whole write: x-ms-blob-*, or else those of HTTP."""
     given = {
         field: request.headers.get(name) or request.headers.get(_CONTENT_HEADERS.get(field, ""))
         for field, name in _BLOB_HEADERS.items()
@@ -169,7 +158,7 @@ def content_headers_of(request: Request) -> Headers:
 
 
 def blob_headers_of(request: Request) -> Headers | None:
-    """Return the headers that a request sets; None when it names none of them."""
+    """Return the x-ms-blob-* headers that a request sets; None if it sets none."""
     names = (*_BLOB_HEADERS.values(), "x-ms-blob-content-md5")
     if not any(name in request.headers for name in names):
         return None
@@ -178,7 +167,7 @@ def blob_headers_of(request: Request) -> Headers | None:
 
 
 def _stored_md5(request: Request) -> bytes | None:
-    """Return the MD5 to keep; nobody checks it, so that it need not even be as long as one."""
+    """Return the MD5 to store; it is not verified and may have another length."""
     text = request.headers.get("x-ms-blob-content-md5")
     if not text:
         return None
@@ -192,7 +181,7 @@ def _stored_md5(request: Request) -> bytes | None:
 
 
 def properties_of(request: Request, headers: Headers) -> Properties:
-    """Return what a request that writes a whole blob says beside its content."""
+    """Return headers, metadata, tags and tier of a request that writes a whole blob."""
     return Properties(
         headers=headers,
         metadata=metadata_of(request),
@@ -202,20 +191,16 @@ def properties_of(request: Request, headers: Headers) -> Properties:
 
 
 def tags_of(request: Request) -> dict[str, str]:
-    """Return the tags of the `x-ms-tags` header, which is written as a query string."""
+    """Return the tags of the `x-ms-tags` header, which is a query string."""
     text = request.headers.get("x-ms-tags")
     if not text:
         return {}
     if text.count("&") >= limits.TAGS_MAX:
-        raise LimitExceededError(
-            "TagsTooLarge",
-            "The tags specified exceed the maximum size permitted.",
-            hint=f"A blob has at most {limits.TAGS_MAX} tags.",
-        )
+        raise too_many_tags()
     pairs = parse_qsl(text, keep_blank_values=True)
     tags = dict(pairs)
     if len(tags) < len(pairs):
-        raise InvalidRequestError("DuplicateTagNames", "Tag keys must be unique.")
+        raise duplicate_tag()
     return tags
 
 
@@ -223,7 +208,7 @@ def tags_of(request: Request) -> dict[str, str]:
 
 
 def declared_of(request: Request) -> Declared:
-    """Return the checksums that the sender of a body claims for it."""
+    """Return the checksums that the sender declares for a body."""
     declared = Declared(
         md5=_digest(request, "content-md5", MD5_BYTES),
         crc64=_digest(request, "x-ms-content-crc64", CRC64_BYTES),
@@ -232,13 +217,13 @@ def declared_of(request: Request) -> Declared:
         raise invalid_header(
             "x-ms-content-crc64",
             request.headers["x-ms-content-crc64"],
-            "A body has one checksum: MD5 or CRC64.",
+            "Send one checksum: MD5 or CRC64.",
         )
     return declared
 
 
 def source_declared_of(request: Request) -> Declared:
-    """Return the checksums that the source of a copy should have."""
+    """Return the checksums that the sender declares for the source of a copy."""
     return Declared(
         md5=_digest(request, "x-ms-source-content-md5", MD5_BYTES),
         crc64=_digest(request, "x-ms-source-content-crc64", CRC64_BYTES),
@@ -257,7 +242,7 @@ def _digest(request: Request, name: str, size: int) -> bytes | None:
         return digest
     if size == MD5_BYTES:
         raise _invalid_md5(name)
-    raise invalid_header(name, text, f"It is base64 of {size} bytes.")
+    raise invalid_header(name, text, f"Use the base64 of {size} bytes.")
 
 
 def _invalid_md5(name: str) -> InvalidRequestError:
@@ -274,7 +259,7 @@ def base64(digest: bytes) -> str:
 
 
 def rehydrate_priority_of(request: Request) -> str | None:
-    """Return how soon an archived blob should be back."""
+    """Return the priority of rehydrating an archived blob."""
     text = request.given("x-ms-rehydrate-priority")
     if text is None:
         return None
@@ -282,7 +267,7 @@ def rehydrate_priority_of(request: Request) -> str | None:
         if text.lower() == priority.lower():
             return priority
     raise invalid_header(
-        "x-ms-rehydrate-priority", text, f"One of {', '.join(REHYDRATE_PRIORITIES)}."
+        "x-ms-rehydrate-priority", text, f"Use one of {', '.join(REHYDRATE_PRIORITIES)}."
     )
 
 
@@ -290,10 +275,12 @@ def rehydrate_priority_of(request: Request) -> str | None:
 
 
 def lease_request_of(request: Request) -> LeaseRequest:
-    """Return what is asked of a lease."""
+    """Return the lease action of a request."""
     action = required(request, "x-ms-lease-action").lower()
     if action not in _LEASE_ACTIONS:
-        raise invalid_header("x-ms-lease-action", action, f"One of {', '.join(_LEASE_ACTIONS)}.")
+        raise invalid_header(
+            "x-ms-lease-action", action, f"Use one of {', '.join(_LEASE_ACTIONS)}."
+        )
     lease_id = lease_id_of(request)
     proposed_id = _guid(request, "x-ms-proposed-lease-id")
     if action in ("renew", "change", "release") and lease_id is None:
@@ -316,7 +303,7 @@ def _duration(request: Request) -> int:
         return limits.LEASE_INFINITE
     if _NUMBER.fullmatch(text) and low <= int(text) <= high:
         return int(text)
-    raise invalid_header("x-ms-lease-duration", text, f"It is {low} to {high} seconds, or -1.")
+    raise invalid_header("x-ms-lease-duration", text, f"Use {low} to {high} seconds, or -1.")
 
 
 def _break_period(request: Request) -> int | None:
@@ -325,7 +312,7 @@ def _break_period(request: Request) -> int | None:
         raise invalid_header(
             "x-ms-lease-break-period",
             str(period),
-            f"It is 0 to {limits.LEASE_BREAK_SECONDS_MAX} seconds.",
+            f"Use 0 to {limits.LEASE_BREAK_SECONDS_MAX} seconds.",
         )
     return period
 
@@ -334,16 +321,12 @@ def _break_period(request: Request) -> int | None:
 
 
 def check_body_size(request: Request, bytes_max: int) -> None:
-    """Raise when a body says that it is longer than the operation takes."""
+    """Refuse a body whose declared length exceeds the limit."""
     length = body_length(request)
     if length is not None and length > bytes_max:
-        raise LimitExceededError(
-            "RequestBodyTooLarge",
-            "The request body is too large and exceeds the maximum permissible limit.",
-            facts={"elements": [("MaxLimit", str(bytes_max))]},
-        )
+        raise body_too_large(bytes_max)
 
 
 def body_length(request: Request) -> int | None:
-    """Return the length of a body; None for a stream that does not say."""
+    """Return the length of a body; None for a stream without a declared length."""
     return len(request.body) if request.upload is None else request.upload.length

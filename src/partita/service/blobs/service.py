@@ -1,72 +1,50 @@
-"""The blob service behind the front: one table from what is asked to the call that does it.
+"""The blob service: locate → authorize → decode → perform → answer."""
 
-A row says what the asker must be allowed, then the call reads its headers, runs on the account's
-blobs and answers. What is not built has its rows too, and answers 501.
-"""
-
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import assert_never
 
 import msgspec
 
 from partita.blobs.engine.preconditions import missing_blob
-from partita.errors import ConflictError, InvalidRequestError, NotAuthorizedError, PartitaError
+from partita.blobs.rules.checksums import Sums, verify
+from partita.blobs.rules.conditions import source_error
+from partita.blobs.rules.model import (
+    UNDECLARED,
+    Conditions,
+    Content,
+    Copied,
+    Declared,
+    Headers,
+    Opened,
+    Terms,
+    Written,
+)
+from partita.errors import ConflictError, NotAuthorizedError, PartitaError
 from partita.policies import Policy
+from partita.refusals import body_too_large, invalid_parameter
 from partita.service.accounts import service_documents
+from partita.service.accounts import service_properties_xml as xml_wire
 from partita.service.accounts.account import Account, Accounts
-from partita.service.accounts.respond import Asked, Front, read_only
+from partita.service.accounts.respond import AuthorizedRequest, Front, read_only
+from partita.service.auth import sas as permissions
 from partita.service.auth import shared_key
 from partita.service.auth.browser_guard import EVERY_HOST
-from partita.service.auth.sas import (
-    APPEND,
-    BREAK_LEASE,
-    CONTAINER,
-    CREATE,
-    DELETE,
-    LIST,
-    OBJECT,
-    READ,
-    SERVICE,
-    TAGS,
-    WRITE,
-    Need,
-    Sas,
-)
-from partita.service.blobs import blob_calls, container_calls, copy_calls
-from partita.service.blobs.address import OneBlob, OneContainer, parse_blob_resource
-from partita.service.blobs.asked import (
-    BlobAsked,
-    not_implemented,
-    whole_body,
-)
-from partita.service.blobs.batch import answer_batch
+from partita.service.auth.sas import Need, Sas, no_credentials
+from partita.service.blobs import answers, copy_source, wire
+from partita.service.blobs.batch import run_batch
+from partita.service.blobs.wire import BlobCall, BlobOperation, BlobRequest, CopySource
 from partita.service.formats.error_wire import encode_error
-from partita.service.formats.query_options import invalid_parameter, options_of, unsupported_verb
-from partita.service.formats.xml_text import XML_BYTES_MAX
 from partita.service.http.request import Request, Response
 from partita.ticks import Clock
 
 DEFAULT_VERSION = "2021-08-06"
-"""The API version of requests that name none, as anonymous readers do."""
+"""The API version of requests that name none, such as anonymous ones."""
 
 _TAG_HEADERS = ("x-ms-tags", "x-ms-if-tags")
-"""They write tags or tell of them, whatever the operation."""
+"""They write or reveal tags, in any operation."""
 
-Perform = Callable[[BlobAsked], Awaitable[Response]]
-
-
-class Operation(msgspec.Struct, frozen=True):
-    """One row: what it needs and who does it."""
-
-    resource: str
-    permissions: tuple[str, ...]
-    perform: Perform
-    by_key_only: bool = False
-    no_service_sas: bool = False
-    """A service SAS never does, whatever its letters: what changes a container itself."""
-
-
-async def _not_built(asked: BlobAsked) -> Response:
-    raise not_implemented("Not supported: comp=" + asked.comp)
+replace = msgspec.structs.replace
 
 
 class BlobService:
@@ -86,27 +64,13 @@ class BlobService:
     ) -> None:
         self._accounts = accounts
         self._clock = clock
-        # The parts of a batch come in by the same door as everybody.
+        # The parts of a batch are authenticated like requests.
         self._parts = Front(
             self, accounts, clock, allowed_hosts=EVERY_HOST, skew_seconds=skew_seconds
         )
-        self._rows = {**_ROWS, **self._own_rows()}
-
-    def _own_rows(self) -> dict[tuple[str, str, str], Operation]:
-        """Return the rows of calls that look beyond their own account, or at this service."""
-        return {
-            ("service", "GET", "properties"): Operation(SERVICE, READ, self._get_properties),
-            ("service", "PUT", "properties"): Operation(SERVICE, WRITE, self._set_properties),
-            ("root", "POST", "batch"): Operation(OBJECT, ("",), self._answer_batch),
-            ("container", "POST", "batch"): Operation(OBJECT, ("",), self._answer_batch),
-            ("blob", "PUT", ""): Operation(OBJECT, CREATE, self._put_blob),
-            ("blob", "PUT", "block"): Operation(OBJECT, WRITE, self._put_block),
-            ("blob", "PUT", "appendblock"): Operation(OBJECT, APPEND, self._append_block),
-            ("blob", "PUT", "page"): Operation(OBJECT, WRITE, self._put_pages),
-        }
 
     async def policies(self, account: Account, sas: Sas) -> Sequence[Policy]:
-        container = await account.blobs.find_container(sas.container)
+        container = await account.blobs.containers.find_container(sas.container)
         return () if container is None else container.policies
 
     def is_cacheable(self, request: Request) -> bool:
@@ -122,226 +86,411 @@ class BlobService:
             extra.append(("x-ms-copy-source-error-code", str(error.facts["source"])))
         return encode_error(error, message, request, extra)
 
-    async def answer(self, asked: Asked) -> Response:
-        kind, found = _locate(asked)
-        method = (
-            "GET" if asked.request.method == "HEAD" and kind != "blob" else asked.request.method
-        )
-        operation = self._rows.get((kind, method, found.comp))
-        if operation is None:
-            raise self._unknown(kind, found)
-        if asked.target.is_secondary and method not in ("GET", "HEAD"):
+    async def answer(self, authorized: AuthorizedRequest) -> Response:
+        request, target = authorized.request, authorized.target
+        asked = wire.locate(request, target.path, authorized.pairs, authorized.version)
+        operation = wire.operation_of(asked)
+        if target.is_secondary and asked.method not in ("GET", "HEAD"):
             raise read_only()
-        await self._authorise(operation, found)
-        if found.blob and found.options.get("versionid"):
-            # Never taken for the blob itself: a delete of an old version must not hit the new.
-            raise missing_blob(found.name)
-        if method == "PUT" and found.blob and found.name.snapshot and found.comp != "tier":
-            raise invalid_parameter("snapshot", found.name.snapshot)
-        return await operation.perform(found)
+        if not authorized.grant.everything:
+            await _authorize(operation, asked, authorized)
+        if asked.blob and asked.options.get("versionid"):
+            # A version is never replaced by the blob itself: deleting an old version must not
+            # delete the blob.
+            raise missing_blob(asked.name)
+        if asked.method == "PUT" and asked.blob and asked.name.snapshot and asked.comp != "tier":
+            raise invalid_parameter("snapshot", asked.name.snapshot)
+        if operation.body_bytes_max:
+            body = await _whole_body(request, operation.body_bytes_max)
+            asked = replace(asked, request=replace(request, body=body, upload=None))
+        call = operation.decode(asked)
+        grant = authorized.grant
+        if isinstance(call, wire.BlobWrite) and not (grant.everything or "w" in grant.permissions):
+            return await self._create_only(call, asked, authorized)
+        return await self._perform(call, asked, authorized)
 
-    def _unknown(self, kind: str, asked: BlobAsked) -> InvalidRequestError:
-        if any(row[0] == kind and row[2] == asked.comp for row in self._rows):
-            return unsupported_verb()
-        return invalid_parameter("comp", asked.comp)
-
-    async def _authorise(self, operation: Operation, asked: BlobAsked) -> None:
-        grant = asked.front.grant
-        if grant.everything:
-            return
-        if operation.permissions == ("",):
-            return  # each part of a batch shows its own credentials
-        if operation.perform is container_calls.account_information and not grant.is_anonymous:
-            # Every SAS that reads something may know what kind of account it reads from.
-            grant.check(Need(grant.resource_types[:1] or OBJECT, READ, grant.scope))
-            return
-        if grant.is_anonymous and asked.container:
-            container = await asked.front.account.blobs.find_container(asked.container)
-            grant = grant.opened(None if container is None else container.access)
-        scope = asked.scope
-        if operation.permissions == LIST:
-            scope = container_calls.listing_scope(asked)
-        is_closed = operation.no_service_sas and grant.scope is not None
-        permissions = operation.permissions
-        if asked.comp == "lease" and _is_break(asked.request):
-            permissions = BREAK_LEASE
-        grant.check(
-            Need(
-                operation.resource,
-                permissions,
-                None if is_closed else scope,
-                by_key_only=operation.by_key_only,
-            )
-        )
-        if asked.blob and any(map(asked.request.given, _TAG_HEADERS)):
-            grant.check(Need(OBJECT, TAGS, scope))
-
-    # Calls that look further
-
-    async def _get_properties(self, asked: BlobAsked) -> Response:
-        return service_documents.get_properties(asked.front, self.letter)
-
-    async def _set_properties(self, asked: BlobAsked) -> Response:
-        body = await whole_body(asked.request, XML_BYTES_MAX)
-        whole = msgspec.structs.replace(asked.request, body=body, upload=None)
-        return await service_documents.set_properties(
-            msgspec.structs.replace(asked.front, request=whole), self.letter
-        )
-
-    async def _answer_batch(self, asked: BlobAsked) -> Response:
-        return await answer_batch(asked, self._parts.respond, self._clock)
-
-    async def _put_blob(self, asked: BlobAsked) -> Response:
-        grant = asked.front.grant
-        if grant.everything or "w" in grant.permissions:
-            return await self._write_blob(asked)
+    async def _create_only(
+        self, call: wire.BlobWrite, asked: BlobRequest, authorized: AuthorizedRequest
+    ) -> Response:
+        """Write a blob with a SAS that only creates: nothing is overwritten."""
+        conditions = Conditions(if_none_match=("*",), if_tags=call.terms.conditions.if_tags)
         try:
-            return await self._write_blob(_only_if_new(asked))
+            call = replace(call, terms=Terms(conditions=conditions))
+            return await self._perform(call, asked, authorized)
         except ConflictError as error:
             if error.code != "BlobAlreadyExists":
                 raise
             raise NotAuthorizedError(
                 "UnauthorizedBlobOverwrite",
                 "This request is not authorized to perform blob overwrites.",
-                hint="The SAS has c, which creates; writing over a blob needs w.",
+                hint="Use a SAS with w: c only creates new blobs.",
             ) from error
 
-    async def _write_blob(self, asked: BlobAsked) -> Response:
-        if copy_calls.is_copy(asked.request):
-            return await copy_calls.copy_blob(asked, self._accounts)
-        blob_calls.refuse_unbuilt(asked.request)
-        return await blob_calls.put_blob(asked)
+    async def _perform(  # noqa: PLR0911, PLR0912, PLR0915 - one flat switch over the calls
+        self, call: BlobCall, asked: BlobRequest, authorized: AuthorizedRequest
+    ) -> Response:
+        blobs, grant, root = authorized.account.blobs, authorized.grant, authorized.target.root
+        containers = blobs.containers
+        match call:
+            case wire.GetBlob():
+                opened = await blobs.open_blob(
+                    call.name,
+                    first=None if call.range is None else call.range.first,
+                    last=None if call.range is None else call.range.last,
+                    wants_md5=call.wants_md5,
+                    wants_crc64=call.wants_crc64,
+                    terms=call.terms,
+                )
+                is_range = call.range is not None
+                return answers.download_answer(opened, grant.overrides, is_range=is_range)
+            case wire.GetBlobProperties():
+                blob = await blobs.get_blob(call.name, terms=call.terms)
+                return answers.properties_answer(blob, grant.overrides)
+            case wire.PutBlob():
+                written = await blobs.put_blob(
+                    call.name,
+                    call.content,
+                    properties=call.properties,
+                    terms=call.terms,
+                    declared=call.declared,
+                )
+                return answers.written_answer(written, written)
+            case wire.CreateAppendBlob():
+                written = await blobs.append_blobs.create_append_blob(
+                    call.name, properties=call.properties, terms=call.terms
+                )
+                return answers.written_answer(written)
+            case wire.CreatePageBlob():
+                written = await blobs.page_blobs.create_page_blob(
+                    call.name,
+                    call.length,
+                    sequence_number=call.sequence_number,
+                    properties=call.properties,
+                    terms=call.terms,
+                )
+                return answers.written_answer(written)
+            case wire.PutBlobFromUrl():
+                return await self._put_blob_from_url(call, authorized)
+            case wire.CopyBlob():
+                return await self._copy_blob(call, authorized)
+            case wire.GetBlobMetadata():
+                return answers.metadata_answer(await blobs.get_blob(call.name, terms=call.terms))
+            case wire.SetBlobMetadata():
+                written = await blobs.set_metadata(call.name, call.metadata, terms=call.terms)
+                return answers.version_answer(200, written, answers.ENCRYPTED)
+            case wire.SetBlobHeaders():
+                return await _set_blob_headers(call, authorized.account)
+            case wire.DeleteBlob():
+                await blobs.delete_blob(call.name, snapshots=call.snapshots, terms=call.terms)
+                return Response(202, [("x-ms-delete-type-permanent", "true")])
+            case wire.SetTier():
+                rehydrates = await blobs.set_tier(
+                    call.name, call.tier, priority=call.priority, terms=call.terms
+                )
+                return Response(202 if rehydrates else 200)
+            case wire.GetTags():
+                try:
+                    tags = await blobs.get_tags(call.name, terms=call.terms)
+                except ConflictError as error:
+                    # An unchanged blob may have changed tags: this is not a 304.
+                    raise ConflictError(error.code, error.message, hint=error.hint) from error
+                return answers.tags_answer(tags)
+            case wire.SetTags():
+                await blobs.set_tags(call.name, call.tags, terms=call.terms)
+                return Response(204)
+            case wire.LeaseBlob():
+                outcome = await blobs.lease_blob(call.name, call.lease, conditions=call.conditions)
+                return answers.lease_answer(outcome, call.lease.action)
+            case wire.SnapshotBlob():
+                snapshot = await blobs.snapshot(call.name, metadata=call.metadata, terms=call.terms)
+                return answers.snapshot_answer(snapshot)
+            case wire.AbortCopy():
+                await blobs.copies.abort_copy(call.name, call.copy_id, lease_id=call.lease_id)
+                return Response(204)
+            case wire.PutBlock():
+                async with self._content(call.content, authorized) as content:
+                    sums = await blobs.block_blobs.put_block(
+                        call.name,
+                        call.block_id,
+                        content,
+                        lease_id=call.lease_id,
+                        declared=call.declared,
+                    )
+                return answers.block_answer(sums)
+            case wire.PutBlockList():
+                written = await blobs.block_blobs.put_block_list(
+                    call.name, call.blocks, properties=call.properties, terms=call.terms
+                )
+                return answers.written_answer(written, call.sums)
+            case wire.GetBlockList():
+                if call.which != "committed" and grant.is_anonymous:
+                    raise no_credentials()  # because staged blocks are not public
+                blocks = await blobs.block_blobs.get_block_list(call.name, terms=call.terms)
+                return answers.block_list_answer(blocks, call.which)
+            case wire.AppendBlock():
+                async with self._content(call.content, authorized) as content:
+                    appended = await blobs.append_blobs.append_block(
+                        call.name,
+                        content,
+                        position=call.position,
+                        size_max=call.size_max,
+                        terms=call.terms,
+                        declared=call.declared,
+                    )
+                return answers.appended_answer(appended)
+            case wire.SealBlob():
+                written = await blobs.append_blobs.seal(
+                    call.name, position=call.position, terms=call.terms
+                )
+                return answers.version_answer(200, written, ("x-ms-blob-sealed", "true"))
+            case wire.PutPages():
+                async with self._content(call.content, authorized) as content:
+                    written = await blobs.page_blobs.put_pages(
+                        call.name,
+                        call.first,
+                        content,
+                        last=call.last,
+                        sequence=call.sequence,
+                        terms=call.terms,
+                        declared=call.declared,
+                    )
+                return answers.pages_answer(written)
+            case wire.ClearPages():
+                written = await blobs.page_blobs.clear_pages(
+                    call.name, call.first, call.last, sequence=call.sequence, terms=call.terms
+                )
+                return answers.pages_answer(written)
+            case wire.GetPageRanges():
+                pages = await blobs.page_blobs.page_ranges(
+                    call.name,
+                    first=call.first,
+                    last=call.last,
+                    limit=call.limit,
+                    terms=call.terms,
+                )
+                return answers.page_ranges_answer(pages)
+            case wire.ListBlobs():
+                listing = await containers.list_blobs(
+                    call.container,
+                    prefix=call.prefix,
+                    delimiter=call.delimiter,
+                    marker=call.marker,
+                    start_from=call.start_from,
+                    limit=call.limit,
+                    include=call.include,
+                )
+                return answers.listing_answer(listing, root, call.container, asked.options)
+            case wire.ListContainers():
+                account = authorized.account.name
+                marker = call.marker.removeprefix(answers.container_marker(account, ""))
+                found = await containers.list_containers(
+                    prefix=call.prefix, marker=marker, limit=call.limit
+                )
+                return answers.containers_answer(found, root, asked.options, account)
+            case wire.CreateContainer():
+                container = await containers.create_container(
+                    call.container, metadata=call.metadata, access=call.access
+                )
+                return answers.version_answer(201, container)
+            case wire.GetContainer():
+                container = await containers.get_container(call.container, lease_id=call.lease_id)
+                if call.part == "acl":
+                    return answers.policies_answer(
+                        container, xml_wire.print_policies(container.policies)
+                    )
+                if call.part == "metadata":
+                    return answers.metadata_answer(container)
+                return answers.container_answer(container)
+            case wire.SetContainerMetadata():
+                container = await containers.set_container_metadata(
+                    call.container, call.metadata, terms=call.terms
+                )
+                return answers.version_answer(200, container)
+            case wire.SetContainerPolicies():
+                policies = xml_wire.parse_policies(call.body, self.letter)
+                container = await containers.set_policies(
+                    call.container, policies, access=call.access, terms=call.terms
+                )
+                return answers.version_answer(200, container)
+            case wire.DeleteContainer():
+                await containers.delete_container(call.container, terms=call.terms)
+                return Response(202)
+            case wire.LeaseContainer():
+                outcome = await containers.lease_container(
+                    call.container, call.lease, conditions=call.conditions
+                )
+                return answers.lease_answer(outcome, call.lease.action)
+            case wire.GetAccountInformation():
+                return answers.account_answer()
+            case wire.GetProperties():
+                return service_documents.get_properties(authorized, self.letter)
+            case wire.SetProperties():
+                return await service_documents.set_properties(authorized, self.letter, call.body)
+            case wire.GetStatistics():
+                return service_documents.get_statistics(authorized)
+            case wire.RunBatch():
+                return await run_batch(authorized, call.body, self._parts.respond, self._clock)
+            case _:
+                assert_never(call)
 
-    async def _put_block(self, asked: BlobAsked) -> Response:
-        if copy_calls.is_copy(asked.request):
-            return await copy_calls.put_block_from_url(asked, self._accounts)
-        blob_calls.refuse_unbuilt(asked.request)
-        return await blob_calls.put_block(asked)
+    # Writes whose content is another blob
 
-    async def _append_block(self, asked: BlobAsked) -> Response:
-        if copy_calls.is_copy(asked.request):
-            return await copy_calls.append_block_from_url(asked, self._accounts)
-        blob_calls.refuse_unbuilt(asked.request)
-        return await blob_calls.append_block(asked)
+    @asynccontextmanager
+    async def _content(
+        self, content: wire.Uploaded, authorized: AuthorizedRequest
+    ) -> AsyncIterator[Content]:
+        """Open the content of a write: the body, or the bytes of another blob."""
+        if not isinstance(content, CopySource):
+            yield content
+            return
+        source = await copy_source.find_source(authorized, self._accounts, content)
+        async with copy_source.opened(source, content) as opened:
+            yield opened.content
 
-    async def _put_pages(self, asked: BlobAsked) -> Response:
-        if copy_calls.is_copy(asked.request):
-            return await copy_calls.put_pages_from_url(asked, self._accounts)
-        blob_calls.refuse_unbuilt(asked.request)
-        return await blob_calls.put_pages(asked)
+    async def _put_blob_from_url(
+        self, call: wire.PutBlobFromUrl, authorized: AuthorizedRequest
+    ) -> Response:
+        source = await copy_source.find_source(authorized, self._accounts, call.source)
+        async with copy_source.opened(source, call.source) as opened:
+            properties = call.properties
+            if call.headers is None and call.keeps_headers:
+                properties = replace(properties, headers=opened.blob.headers)
+            if call.copies_tags:
+                properties = replace(properties, tags=opened.blob.tags)
+            written = await authorized.account.blobs.put_blob(
+                call.name,
+                opened.content,
+                properties=properties,
+                terms=call.terms,
+                declared=call.declared,
+            )
+        return answers.written_answer(written, Declared(call.declared.md5, written.crc64))
 
-
-def _locate(asked: Asked) -> tuple[str, BlobAsked]:
-    """Return what kind of resource is asked for, and the request with its names."""
-    options = options_of(asked.pairs)
-    comp, restype = options.get("comp", "").lower(), options.get("restype", "").lower()
-    if restype == "account" and comp == "properties":
-        return "account", BlobAsked(asked, options, comp)
-    if restype == "service":
-        return "service", BlobAsked(asked, options, comp)
-    resource = parse_blob_resource(asked.target.path, is_container=restype == "container")
-    if isinstance(resource, OneBlob):
-        return "blob", BlobAsked(asked, options, comp, resource.container, resource.name)
-    if isinstance(resource, OneContainer):
-        return "container", BlobAsked(asked, options, comp, resource.name)
-    return "root", BlobAsked(asked, options, comp)
-
-
-def _is_break(request: Request) -> bool:
-    return request.headers.get("x-ms-lease-action", "").lower() == "break"
-
-
-def _only_if_new(asked: BlobAsked) -> BlobAsked:
-    """Return the request with the condition that nothing is overwritten, whatever it said."""
-    headers = {
-        name: value
-        for name, value in asked.request.headers.items()
-        if not name.startswith("if-") and name != "x-ms-lease-id"
-    }
-    request = msgspec.structs.replace(asked.request, headers={**headers, "if-none-match": "*"})
-    return msgspec.structs.replace(
-        asked, front=msgspec.structs.replace(asked.front, request=request)
-    )
-
-
-async def _get_statistics(asked: BlobAsked) -> Response:
-    return service_documents.get_statistics(asked.front)
-
-
-async def _refuse_delegation(_asked: BlobAsked) -> Response:
-    raise NotAuthorizedError(
-        "AuthenticationFailed",
-        "Server failed to authenticate the request. Make sure the value of Authorization header"
-        " is formed correctly including the signature.",
-        hint="User delegation keys are not supported: make the SAS with an account key.",
-        setting="credential",
-    )
-
-
-_calls, _containers = blob_calls, container_calls
-_ROWS: dict[tuple[str, str, str], Operation] = {
-    ("account", "GET", "properties"): Operation(OBJECT, READ, _containers.account_information),
-    ("service", "GET", "stats"): Operation(SERVICE, READ, _get_statistics),
-    ("service", "POST", "userdelegationkey"): Operation(SERVICE, READ, _refuse_delegation),
-    ("root", "GET", "list"): Operation(SERVICE, LIST, _containers.list_containers),
-    ("root", "GET", "blobs"): Operation(SERVICE, ("f",), _not_built),
-    # Containers
-    ("container", "PUT", ""): Operation(
-        CONTAINER, CREATE, _containers.create_container, no_service_sas=True
-    ),
-    ("container", "GET", ""): Operation(
-        CONTAINER, READ, _containers.get_container, no_service_sas=True
-    ),
-    ("container", "GET", "metadata"): Operation(
-        CONTAINER, READ, _containers.get_container_metadata, no_service_sas=True
-    ),
-    ("container", "PUT", "metadata"): Operation(
-        CONTAINER, WRITE, _containers.set_container_metadata, no_service_sas=True
-    ),
-    ("container", "GET", "acl"): Operation(
-        CONTAINER, READ, _containers.get_container_policies, by_key_only=True
-    ),
-    ("container", "PUT", "acl"): Operation(
-        CONTAINER, WRITE, _containers.set_container_policies, by_key_only=True
-    ),
-    ("container", "DELETE", ""): Operation(
-        CONTAINER, DELETE, _containers.delete_container, no_service_sas=True
-    ),
-    ("container", "PUT", "lease"): Operation(
-        CONTAINER, WRITE, _containers.lease_container, no_service_sas=True
-    ),
-    ("container", "GET", "list"): Operation(CONTAINER, LIST, _containers.list_blobs),
-    ("container", "GET", "blobs"): Operation(CONTAINER, ("f",), _not_built),
-    ("container", "PUT", "undelete"): Operation(CONTAINER, WRITE, _not_built),
-    ("container", "PUT", "rename"): Operation(CONTAINER, WRITE, _not_built),
-    # Blobs
-    ("blob", "GET", ""): Operation(OBJECT, READ, _calls.get_blob),
-    ("blob", "HEAD", ""): Operation(OBJECT, READ, _calls.get_blob_properties),
-    ("blob", "DELETE", ""): Operation(OBJECT, DELETE, _calls.delete_blob),
-    ("blob", "GET", "metadata"): Operation(OBJECT, READ, _calls.get_blob_metadata),
-    ("blob", "HEAD", "metadata"): Operation(OBJECT, READ, _calls.get_blob_metadata),
-    ("blob", "PUT", "metadata"): Operation(OBJECT, WRITE, _calls.set_blob_metadata),
-    ("blob", "PUT", "properties"): Operation(OBJECT, WRITE, _calls.set_blob_properties),
-    ("blob", "PUT", "tier"): Operation(OBJECT, WRITE, _calls.set_tier),
-    ("blob", "GET", "tags"): Operation(OBJECT, TAGS, _calls.get_tags),
-    ("blob", "PUT", "tags"): Operation(OBJECT, TAGS, _calls.set_tags),
-    ("blob", "PUT", "lease"): Operation(OBJECT, WRITE, _calls.lease_blob),
-    ("blob", "PUT", "snapshot"): Operation(OBJECT, CREATE, _calls.snapshot_blob),
-    ("blob", "PUT", "copy"): Operation(OBJECT, WRITE, _calls.abort_copy),
-    ("blob", "PUT", "blocklist"): Operation(OBJECT, WRITE, _calls.put_block_list),
-    ("blob", "GET", "blocklist"): Operation(OBJECT, READ, _calls.get_block_list),
-    ("blob", "PUT", "seal"): Operation(OBJECT, APPEND, _calls.seal_blob),
-    ("blob", "GET", "pagelist"): Operation(OBJECT, READ, _calls.get_page_ranges),
-    **{
-        ("blob", method, comp): Operation(OBJECT, WRITE, _not_built)
-        for method, comp in (
-            ("PUT", "undelete"),
-            ("PUT", "expiry"),
-            ("PUT", "incrementalcopy"),
-            ("PUT", "immutabilitypolicies"),
-            ("DELETE", "immutabilitypolicies"),
-            ("PUT", "legalhold"),
-            ("POST", "query"),
+    async def _copy_blob(self, call: wire.CopyBlob, authorized: AuthorizedRequest) -> Response:
+        source = await copy_source.find_source(
+            authorized, self._accounts, call.source, is_trusted=not call.is_sync
         )
-    },
-}
+        if not call.is_sync:
+            return answers.copied_answer(await _copy(call, source, authorized.account))
+        async with copy_source.opened(source, call.source) as opened:
+            conditions = await _verified(opened, call)
+        try:
+            terms = Terms(call.source.terms.lease_id, conditions)
+            call = replace(call, source=replace(call.source, terms=terms))
+            copied = await _copy(call, source, authorized.account)
+        except PartitaError as error:
+            raise copy_source.unverified(error) from error
+        return answers.copied_answer(copied, Declared(call.declared.md5, copied.written.crc64))
+
+
+async def _authorize(
+    operation: BlobOperation, asked: BlobRequest, authorized: AuthorizedRequest
+) -> None:
+    """Check the grant of a request that is not signed with the account key."""
+    grant, account = authorized.grant, authorized.account
+    if operation.permissions == ("",):
+        return  # each part of a batch has its own credentials
+    if asked.kind == "account" and not grant.is_anonymous:
+        # Every SAS that reads something may read the kind of its account.
+        types = grant.resource_types[:1] or permissions.OBJECT
+        grant.check(Need(types, permissions.READ, grant.scope))
+        return
+    if grant.is_anonymous and asked.container:
+        container = await account.blobs.containers.find_container(asked.container)
+        grant = grant.opened(None if container is None else container.access)
+    is_closed = operation.no_service_sas and grant.scope is not None
+    is_break = asked.request.headers.get("x-ms-lease-action", "").lower() == "break"
+    grant.check(
+        Need(
+            operation.resource,
+            permissions.BREAK_LEASE
+            if asked.comp == "lease" and is_break
+            else operation.permissions,
+            None if is_closed else asked.scope,
+            by_key_only=operation.by_key_only,
+        )
+    )
+    if asked.blob and any(map(asked.request.given, _TAG_HEADERS)):
+        grant.check(Need(permissions.OBJECT, permissions.TAGS, asked.scope))
+
+
+async def _whole_body(request: Request, bytes_max: int) -> bytes:
+    """Return a body that must be short, also when it streams."""
+    if request.upload is None:
+        if len(request.body) > bytes_max:
+            raise body_too_large(bytes_max)
+        return request.body
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in request.upload:
+        size += len(piece)
+        if size > bytes_max:
+            raise body_too_large(bytes_max)
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+async def _set_blob_headers(call: wire.SetBlobHeaders, account: Account) -> Response:
+    """Replace the headers if one is given; resize or number a page blob if asked to."""
+    blobs, terms = account.blobs, call.terms
+    unconditional = Terms(terms.lease_id)
+    written: Written | None = None
+    if call.length is not None:
+        written = await blobs.page_blobs.resize(call.name, call.length, terms=terms)
+        terms = unconditional
+    if call.action is not None:
+        written = await blobs.page_blobs.set_sequence_number(
+            call.name, call.action, call.number, terms=terms
+        )
+        terms = unconditional
+    if call.headers is not None or written is None:
+        written = await blobs.set_headers(call.name, call.headers or Headers(), terms=terms)
+    if call.length is None and call.action is None:
+        return answers.version_answer(200, written)
+    number = ("x-ms-blob-sequence-number", str(written.sequence_number))
+    return answers.version_answer(200, written, number)
+
+
+async def _verified(opened: Opened, call: wire.CopyBlob) -> Conditions:
+    """Verify a declared checksum of the source; return conditions that pin its version."""
+    conditions = call.source.terms.conditions
+    if call.declared == UNDECLARED:
+        return conditions
+    sums = Sums(wants_md5=call.declared.md5 is not None)
+    async for part in opened.content:
+        sums.update(part)
+    verify(call.declared, sums.digest())
+    return replace(conditions, if_match=(opened.blob.etag,))
+
+
+async def _copy(call: wire.CopyBlob, source: copy_source.Source, account: Account) -> Copied:
+    copies = account.blobs.copies
+    if source.account is account:
+        return await copies.copy_blob(
+            source.name,
+            call.name,
+            source_address=source.address,
+            properties=call.properties,
+            copies_tags=call.copies_tags,
+            seals=call.seals,
+            source_terms=call.source.terms,
+            terms=call.terms,
+        )
+    try:
+        opened = await source.account.blobs.open_blob(
+            source.name, terms=Terms(conditions=call.source.terms.conditions)
+        )
+    except ConflictError as error:
+        if error.code != "ConditionNotMet":
+            raise
+        raise source_error(error) from error
+    try:
+        return await copies.put_copy(
+            opened,
+            call.name,
+            source_address=source.address,
+            properties=call.properties,
+            terms=call.terms,
+        )
+    finally:
+        await opened.content.close()

@@ -18,7 +18,8 @@ from partita.blobs.rules.model import (
     Listing,
     PageRanges,
 )
-from partita.errors import InvalidRequestError
+from partita.blobs.rules.tags import duplicate_tag
+from partita.refusals import too_many_blocks_in_list
 from partita.service.blobs.headers import base64
 from partita.service.formats.xml_text import (
     document,
@@ -59,10 +60,7 @@ def parse_block_list(body: bytes) -> list[BlockChoice]:
         elements_max=2 * limits.BLOCKS_COMMITTED_MAX,
     )
     if len(root) > limits.BLOCKS_COMMITTED_MAX:
-        raise InvalidRequestError(
-            "BlockListTooLong",
-            "The block list may not contain more than 50,000 blocks.",
-        )
+        raise too_many_blocks_in_list()
     return [_choice(child) for child in root]
 
 
@@ -85,7 +83,7 @@ def parse_tags(body: bytes) -> dict[str, str]:
         if name_of(child) != "Tag" or members.keys() != {"Key", "Value"}:
             raise not_valid(hint="A TagSet holds Tags of one Key and one Value.")
         if members["Key"] in tags:
-            raise InvalidRequestError("DuplicateTagNames", "Tag keys must be unique.")
+            raise duplicate_tag()
         tags[members["Key"]] = members["Value"]
     return tags
 

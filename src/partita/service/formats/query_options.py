@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 
 from partita.errors import InvalidRequestError
-
-VALUE_CHARACTERS_SHOWN = 256
-"""How much of a refused value an answer repeats."""
+from partita.refusals import VALUE_CHARACTERS_SHOWN, invalid_parameter
 
 
 def options_of(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
@@ -14,20 +12,9 @@ def options_of(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
     for name, value in pairs:
         lower = name.lower()
         if lower in options:
-            raise invalid_parameter(lower, value, "It is given twice.")
+            raise invalid_parameter(lower, value, "Give it only once.")
         options[lower] = value
     return options
-
-
-def invalid_parameter(name: str, value: str, reason: str = "") -> InvalidRequestError:
-    """Return the refusal of a parameter's value."""
-    elements = _named(name, value)
-    return InvalidRequestError(
-        "InvalidQueryParameterValue",
-        "Value for one of the query parameters specified in the request URI is invalid.",
-        facts={"elements": [*elements, ("Reason", reason)] if reason else elements},
-        hint=f"{name[:VALUE_CHARACTERS_SHOWN]}: {reason}" if reason else "",
-    )
 
 
 def out_of_range(name: str, value: str, low: int, high: int) -> InvalidRequestError:

@@ -9,7 +9,7 @@ from partita.queues.engine import QueueEngine
 from partita.service.accounts import service_documents
 from partita.service.accounts import service_properties_xml as xml_wire
 from partita.service.accounts.account import Account
-from partita.service.accounts.respond import Asked, read_only
+from partita.service.accounts.respond import AuthorizedRequest, read_only
 from partita.service.auth.sas import Sas
 from partita.service.formats.error_wire import encode_error
 from partita.service.http.request import Request, Response
@@ -34,17 +34,19 @@ class QueueService:
         except (InvalidKeyError, QueueNotFoundError):
             return []
 
-    async def answer(self, asked: Asked) -> Response:
-        call = wire.decode(asked.request, asked.target.path, asked.pairs, asked.version)
-        if asked.target.is_secondary and not isinstance(call, wire.READS):
+    async def answer(self, authorized: AuthorizedRequest) -> Response:
+        call = wire.decode(
+            authorized.request, authorized.target.path, authorized.pairs, authorized.version
+        )
+        if authorized.target.is_secondary and not isinstance(call, wire.READS):
             raise read_only()
-        asked.grant.check(call.need())
-        return await self._perform(call, asked)
+        authorized.grant.check(call.need())
+        return await self._perform(call, authorized)
 
     async def _perform(  # noqa: PLR0911, PLR0912 - one honest switch over the calls
-        self, call: wire.QueueCall, asked: Asked
+        self, call: wire.QueueCall, authorized: AuthorizedRequest
     ) -> Response:
-        queues = asked.account.queues
+        queues = authorized.account.queues
         match call:
             case wire.PutMessage():
                 message = await queues.put(
@@ -53,7 +55,7 @@ class QueueService:
                     hidden_seconds=call.hidden_seconds,
                     lifetime_seconds=call.lifetime_seconds,
                 )
-                if asked.version < wire.ANSWERED_PUT_VERSION:
+                if authorized.version < wire.ANSWERED_PUT_VERSION:
                     return Response(201)
                 return answers.put_answer(message)
             case wire.GetMessages():
@@ -97,19 +99,21 @@ class QueueService:
                 await queues.set_policies(call.queue, wanted)
                 return Response(204)
             case wire.ListQueues():
-                account = asked.target.account
+                account = authorized.target.account
                 page = await queues.list_queues(
                     prefix=call.prefix,
                     start=answers.parse_marker(call.marker, account),
                     limit=call.limit,
                 )
-                return answers.page_answer(page, call, asked.target.root, account)
+                return answers.page_answer(page, call, authorized.target.root, account)
             case wire.GetProperties():
-                return service_documents.get_properties(asked, self.letter)
+                return service_documents.get_properties(authorized, self.letter)
             case wire.SetProperties():
-                return await service_documents.set_properties(asked, self.letter)
+                return await service_documents.set_properties(
+                    authorized, self.letter, authorized.request.body
+                )
             case wire.GetStatistics():
-                return service_documents.get_statistics(asked)
+                return service_documents.get_statistics(authorized)
             case _:
                 assert_never(call)
 

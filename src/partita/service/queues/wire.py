@@ -10,14 +10,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from partita.errors import InvalidRequestError, LimitExceededError, NotAuthorizedError
+from partita.errors import InvalidRequestError, LimitExceededError
 from partita.queues import limits
+from partita.refusals import invalid_parameter
 from partita.service.auth import sas
 from partita.service.auth.sas import Need
+from partita.service.auth.shared_key import no_delegation_keys
 from partita.service.formats.address import decode_name, invalid_uri
 from partita.service.formats.metadata_wire import metadata_of
 from partita.service.formats.query_options import (
-    invalid_parameter,
     missing_parameter,
     options_of,
     out_of_range,
@@ -249,13 +250,7 @@ def _decode_service(method: str, options: Mapping[str, str]) -> QueueCall:
         case "stats", "GET" | "HEAD":
             return GetStatistics()
         case "userdelegationkey", "POST":
-            raise NotAuthorizedError(
-                "AuthenticationFailed",
-                "Server failed to authenticate the request. Make sure the value of Authorization"
-                " header is formed correctly including the signature.",
-                hint="User delegation keys are not supported: make the SAS with an account key.",
-                setting="credential",
-            )
+            raise no_delegation_keys()
         case (("properties" | "stats" | "userdelegationkey"), _):
             raise unsupported_verb()
         case _:

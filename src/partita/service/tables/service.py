@@ -22,7 +22,7 @@ from partita.policies import Policy
 from partita.service.accounts import service_documents
 from partita.service.accounts import service_properties_xml as xml_wire
 from partita.service.accounts.account import Account, Accounts
-from partita.service.accounts.respond import Asked, read_only
+from partita.service.accounts.respond import AuthorizedRequest, read_only
 from partita.service.auth.sas import READ, Grant, Sas
 from partita.service.formats.address import (
     Batch,
@@ -88,8 +88,8 @@ class TableService:
         table = await account.tables.store.find_table(sas.table)
         return [] if table is None else await account.tables.store.get_policies(table)
 
-    async def answer(self, asked: Asked) -> Response:
-        request, target, grant = asked.request, asked.target, asked.grant
+    async def answer(self, authorized: AuthorizedRequest) -> Response:
+        request, target, grant = authorized.request, authorized.target, authorized.grant
         if len(request.body) > limits.GROUP_BYTES_MAX:
             raise LimitExceededError(
                 "RequestBodyTooLarge",
@@ -99,14 +99,14 @@ class TableService:
         try:
             resource = parse_resource(target.path, target.account)
             if isinstance(resource, Batch) and request.method == "POST":
-                return await self._answer_batch(asked)
-            options = options_of(asked.pairs) if asked.pairs else {}
+                return await self._answer_batch(authorized)
+            options = options_of(authorized.pairs) if authorized.pairs else {}
             call = decode(request, resource, options)
         except UsageError as error:
             # The service misses a table before it finds fault with the keys of its entities.
             table = error.facts.get("table")
             if isinstance(table, str) and grant.everything:
-                await asked.account.tables.require_table(table)
+                await authorized.account.tables.require_table(table)
             raise
         if target.is_secondary and isinstance(call, WRITES):
             raise read_only()
@@ -114,13 +114,17 @@ class TableService:
             check_needs(call, grant)
             if isinstance(call, Change):
                 call = _as_granted(call, grant)
-        return await self._perform(call, asked)
+        return await self._perform(call, authorized)
 
     async def _perform(  # noqa: PLR0911, PLR0912 - one honest switch over the calls
-        self, call: Call, asked: Asked
+        self, call: Call, authorized: AuthorizedRequest
     ) -> Response:
-        tables, root, name = asked.account.tables, asked.target.root, asked.account.name
-        grant = asked.grant
+        tables, root, name = (
+            authorized.account.tables,
+            authorized.target.root,
+            authorized.account.name,
+        )
+        grant = authorized.grant
         match call:
             case GetEntity():
                 if not (grant.everything or grant.span.contains(call.key)):
@@ -134,7 +138,7 @@ class TableService:
                     call.table, call.filter, within=grant.span, start=call.start, limit=call.top
                 )
                 response = answers.page_answer(page, call, root, name)
-                if asked.request.headers.get("x-partita-explain") == "true":
+                if authorized.request.headers.get("x-partita-explain") == "true":
                     response.headers.append(("x-partita-plan", plan.describe(chosen)))
                 return response
             case Change():
@@ -158,30 +162,32 @@ class TableService:
                 await tables.set_policies(call.table, xml_wire.parse_policies(call.body))
                 return Response(204)
             case GetProperties():
-                return service_documents.get_properties(asked, self.letter)
+                return service_documents.get_properties(authorized, self.letter)
             case SetProperties():
-                return await service_documents.set_properties(asked, self.letter)
+                return await service_documents.set_properties(
+                    authorized, self.letter, authorized.request.body
+                )
             case GetStatistics():
-                return service_documents.get_statistics(asked)
+                return service_documents.get_statistics(authorized)
             case _:
                 assert_never(call)
 
     # Batches
 
-    async def _answer_batch(self, asked: Asked) -> Response:
-        request, target, account = asked.request, asked.target, asked.account
+    async def _answer_batch(self, authorized: AuthorizedRequest) -> Response:
+        request, target, account = authorized.request, authorized.target, authorized.account
         if target.is_secondary:
             raise read_only()
         content_type = request.headers.get("content-type", "")
         root_path = f"/{target.account}" if target.root.endswith(f"/{target.account}") else ""
         batch = read_batch(request.body, content_type, root_path)
         if batch.is_query:
-            part = await self._answer_query(batch.parts[0], asked)
+            part = await self._answer_query(batch.parts[0], authorized)
             return self._multipart([part], None)
         if not batch.parts:
             return self._multipart([], self._clock.new_id())
         try:
-            calls = self._decode_changes(batch.parts, target, asked.grant)
+            calls = self._decode_changes(batch.parts, target, authorized.grant)
             outcome = await account.tables.run(
                 calls[0].table, EntityGroup([call.operation for call in calls])
             )
@@ -193,7 +199,7 @@ class TableService:
             part = answers.part_of_error(
                 error,
                 preference_of(failing),
-                asked.request_id,
+                authorized.request_id,
                 self._clock.ticks(),
                 is_prefixed=len(batch.parts) > 1,
             )
@@ -235,18 +241,18 @@ class TableService:
         options = options_of(parse_query(part.query)) if part.query else {}
         return decode(part, resource, options)
 
-    async def _answer_query(self, part: Request, asked: Asked) -> Response:
+    async def _answer_query(self, part: Request, authorized: AuthorizedRequest) -> Response:
         try:
-            call = self._decode_part(part, asked.target, {})
+            call = self._decode_part(part, authorized.target, {})
             if not isinstance(call, GetEntity | QueryEntities):
                 raise _bad_batch("The query of a batch reads entities.")
-            check_needs(call, asked.grant)
-            answer = await self._perform(call, msgspec.structs.replace(asked, request=part))
+            check_needs(call, authorized.grant)
+            answer = await self._perform(call, msgspec.structs.replace(authorized, request=part))
         except UnavailableError:
             raise  # clients retry what they see as the answer itself
         except PartitaError as error:
             return answers.part_of_error(
-                error, None, asked.request_id, self._clock.ticks(), is_prefixed=True
+                error, None, authorized.request_id, self._clock.ticks(), is_prefixed=True
             )
         return answers.part_of_query(answer)
 
@@ -282,7 +288,7 @@ def _wants_xml(request: Request) -> bool:
 
 def _error_content_type(error: PartitaError, request: Request) -> str:
     if status_of(error) in (401, 403):
-        return "application/json"  # who is not let in is not asked for a level
+        return "application/json"  # an unauthorized request does not choose the metadata level
     try:
         return level_of(request, dict(parse_query(request.query))).content_type
     except PartitaError:

@@ -1,0 +1,223 @@
+"""The contract of a blob store: containers, blobs, their content; durable when a call returns.
+
+Every store runs the same suite, tests/conformance/blob_store.py. All calls that read or write
+are coroutines: a networked store suspends, the embedded one does not on point reads. A store
+keeps the clock of its writes: stamps rise with every change and never repeat, also after a
+restart. Names, leases and conditions are checked by the engine.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import AbstractAsyncContextManager
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from partita.blobs.rules.listing import Place
+from partita.blobs.rules.model import Blob, BlobPrefix, Content, Declared, Download, Include
+from partita.blobs.rules.names import LIVE
+from partita.blobs.rules.stored_format import StoredBlob, StoredContainer
+
+EMPTY = 0
+"""The content of blobs without bytes."""
+
+
+class ContainerRow(msgspec.Struct, frozen=True):
+    """A container as it is stored. `id` is never used again after the container is dropped."""
+
+    id: int
+    name: str
+    facts: StoredContainer
+
+
+class BlobRow(msgspec.Struct, frozen=True):
+    """A blob or a blob snapshot as it is stored. `content` numbers its bytes."""
+
+    container: int
+    name: str
+    snapshot: int
+    content: int
+    facts: StoredBlob
+
+
+class BlockRow(NamedTuple):
+    """A staged or a committed block; `start` and `extent` are the store's own."""
+
+    id: str
+    size: int
+    start: int
+    extent: int
+
+
+class PieceRow(NamedTuple):
+    """Some bytes of a content by their place in it; `start` and `extent` are the store's own."""
+
+    place: int
+    size: int
+    start: int
+    extent: int
+
+
+class Scan(msgspec.Struct, frozen=True):
+    """A listing: at most `limit` items of a container from `start` on."""
+
+    container: int
+    prefix: str
+    delimiter: str
+    start: Place
+    limit: int
+    include: AbstractSet[Include]
+    now: int
+
+
+Choose = Callable[[int | None, BlobRow | None], tuple[int, int]]
+"""Checks the container id and the blob that were found; returns the byte range to read."""
+
+
+class Received(Protocol):
+    """Content that has arrived complete."""
+
+    size: int
+    sums: Declared
+
+
+class Receipt(Protocol):
+    """An upload that was received."""
+
+    @property
+    def received(self) -> Received: ...
+
+    async def settle(self) -> None:
+        """Make the content durable; from then on a change can use it."""
+        ...
+
+
+class BlobReads(Protocol):
+    """Short reads: of the committed state, or of a transaction."""
+
+    async def find_container(self, name: str) -> ContainerRow | None: ...
+
+    async def find_blob(
+        self, container: str, name: str, snapshot: int = LIVE
+    ) -> tuple[int | None, BlobRow | None]:
+        """Return the container's id and the blob's row, each None if it does not exist."""
+        ...
+
+    async def committed_blocks(self, content: int) -> list[BlockRow]: ...
+
+    async def staged_blocks(self, container: int, name: str) -> list[BlockRow]: ...
+
+
+class BlobChange(BlobReads, Protocol):
+    """A transaction on the blobs of an account."""
+
+    def stamp(self) -> int:
+        """Return a new stamp: it numbers versions and contents."""
+        ...
+
+    async def put_container(self, name: str, facts: StoredContainer) -> None: ...
+
+    async def drop_container(self, row: ContainerRow) -> None:
+        """Drop a container with its blobs; their space is reclaimed afterwards."""
+        ...
+
+    async def put_blob(self, row: BlobRow, before: BlobRow | None = None) -> None:
+        """Write a row; `before` is the row that it replaces."""
+        ...
+
+    async def remove_blob(self, row: BlobRow) -> None: ...
+
+    async def snapshots(self, container: int, name: str) -> list[BlobRow]: ...
+
+    async def add_content(self, received: Received) -> int: ...
+
+    async def write_content(self, content: int, place: int, received: Received) -> None:
+        """Write received bytes at a place of a content, over what is there."""
+        ...
+
+    async def cut(self, content: int, first: int, end: int) -> None:
+        """Remove a range of bytes from a content: it reads as zeros afterwards."""
+        ...
+
+    async def fork(self, row: BlobRow) -> int:
+        """Return a new content with the same bytes, to be changed independently."""
+        ...
+
+    async def add_blocks(self, blocks: Iterable[BlockRow]) -> tuple[int, int]:
+        """Make a content of blocks, in order; return it and its length."""
+        ...
+
+    async def some_block_id(self, row: BlobRow) -> str | None:
+        """Return an id of any block of the blob, staged or committed."""
+        ...
+
+    async def has_room_for_block(self, row: BlobRow) -> bool:
+        """Return whether one more block may be staged."""
+        ...
+
+    async def put_block(self, row: BlobRow, block_id: str, received: Received) -> None:
+        """Stage a block; replace a staged block with the same id."""
+        ...
+
+    async def discard_blocks(self, container: int, name: str) -> None:
+        """Remove the staged blocks of a blob."""
+        ...
+
+
+class BlobStore(Protocol):
+    """Where containers, blobs and their content are kept."""
+
+    def now(self) -> int:
+        """Return the time by which leases are judged; it does not go back."""
+        ...
+
+    def new_id(self) -> str: ...
+
+    def reads(self) -> BlobReads:
+        """Return the committed state."""
+        ...
+
+    async def list_containers(
+        self, start: str, end: str | None, limit: int
+    ) -> Sequence[ContainerRow]:
+        """List containers by name from `start` (inclusive) to `end` (exclusive)."""
+        ...
+
+    async def list_blobs(self, scan: Scan) -> tuple[list[Blob | BlobPrefix], Place | None]:
+        """Return the items of a listing, and where the next page starts."""
+        ...
+
+    async def read_pages(
+        self, container: str, name: str, snapshot: int, choose: Choose
+    ) -> tuple[BlobRow, list[PieceRow]]:
+        """Return a page blob's row and its pieces in the chosen range, from one state."""
+        ...
+
+    async def open_blob(
+        self, container: str, name: str, snapshot: int, choose: Choose
+    ) -> tuple[BlobRow, Download]:
+        """Open the chosen range of a blob; row and bytes are of the same version."""
+        ...
+
+    def change(self, *, frees_space: bool = False) -> AbstractAsyncContextManager[BlobChange]:
+        """Open a transaction; leaving the block commits and returns when it is durable.
+
+        The block awaits nothing but the transaction's own calls: an embedded store shares one
+        transaction among all blocks. `frees_space` marks a block that only deletes: it may use
+        the reserve of a full disk.
+        """
+        ...
+
+    def receive(
+        self, content: Content, *, bytes_max: int, wants_md5: bool
+    ) -> AbstractAsyncContextManager[Receipt]:
+        """Receive an upload; content that no change in the block used is discarded."""
+        ...
+
+    async def sums_of(self, content: bytes, *, wants_md5: bool) -> Declared:
+        """Compute checksums without blocking the event loop."""
+        ...
+
+    async def close(self) -> None:
+        """Finish the work in the background. The database belongs to the account."""
+        ...

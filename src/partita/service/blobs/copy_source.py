@@ -1,0 +1,158 @@
+"""The source of a copy: another blob of this server, of the same account or of another.
+
+A request that is signed with the key of the source's account may read it; any other request
+needs a SAS in the address, or a public container.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from partita.blobs.engine.preconditions import missing_blob
+from partita.blobs.rules.model import BlobName, Opened
+from partita.errors import NotAuthorizedError, PartitaError
+from partita.refusals import invalid_header, not_implemented
+from partita.service.accounts.account import Account, Accounts
+from partita.service.accounts.respond import AuthorizedRequest
+from partita.service.auth.sas import (
+    ANONYMOUS,
+    OBJECT,
+    READ,
+    BlobScope,
+    Need,
+    Sas,
+    evaluate,
+    parse_sas,
+)
+from partita.service.blobs.address import OneBlob, parse_blob_resource, parse_copy_source
+from partita.service.blobs.wire import COPY_SOURCE, CopySource
+from partita.service.formats.address import locate, parse_query
+from partita.service.formats.query_options import options_of
+
+
+class Source(msgspec.Struct, frozen=True):
+    """A blob of this server, and the address that named it."""
+
+    account: Account
+    name: BlobName
+    address: str
+
+
+async def find_source(
+    authorized: AuthorizedRequest,
+    accounts: Accounts,
+    wanted: CopySource,
+    *,
+    is_trusted: bool = False,
+) -> Source:
+    """Find the blob that a request copies from, and check that it may read it.
+
+    `is_trusted`: the key of the account is enough for a blob of the same account.
+    """
+    request, address = authorized.request, wanted.address
+    host, path, query = parse_copy_source(address)
+    if not _is_here(host, request.headers.get("host", ""), accounts):
+        raise not_implemented("Copy from a blob of this server.")
+    target = locate(request.scheme, host, path, accounts, "blob")
+    pairs = parse_query(query)
+    options = options_of(pairs)
+    resource = parse_blob_resource(target.path, is_container=False)
+    if not isinstance(resource, OneBlob):
+        raise invalid_header(COPY_SOURCE, address, "Use the address of a blob.")
+    account = accounts.find(target.account)
+    name = BlobName(resource.container, resource.name, options.get("snapshot") or None)
+    is_own = account is authorized.account and authorized.grant.everything
+    if not (is_trusted and is_own):
+        await _check_source(authorized, account, target.path, pairs, name)
+    if options.get("versionid"):
+        # A version is never replaced by the blob itself: the copy would be of another content.
+        raise missing_blob(name)
+    return Source(account, name, address.partition("?")[0])
+
+
+def _is_here(host: str, asked_host: str, accounts: Accounts) -> bool:
+    account, _, rest = host.lower().partition(".")
+    if host.lower() == asked_host.lower() or (rest.startswith("blob.") and account in accounts):
+        return True
+    # The same port: another name of this server, such as localhost or a host of the account.
+    return host.rpartition(":")[2] == asked_host.rpartition(":")[2] and ":" in host
+
+
+async def _check_source(
+    authorized: AuthorizedRequest,
+    account: Account,
+    path: str,
+    pairs: list[tuple[str, str]],
+    name: BlobName,
+) -> None:
+    need = Need(OBJECT, READ, BlobScope(name.container, name.name, name.snapshot))
+    sas: Sas | None = None
+    try:
+        sas = parse_sas(pairs, "b", path)
+        container = (
+            await account.blobs.containers.find_container(name.container) if account.name else None
+        )
+        if sas is None:
+            ANONYMOUS.opened(None if container is None else container.access).check(need)
+            return
+        grant = evaluate(
+            sas,
+            service="b",
+            account=account.name,
+            keys=account.keys,
+            policies=() if container is None else container.policies,
+            now=authorized.now,
+            peer=authorized.request.peer,
+            scheme=authorized.request.scheme,
+        )
+        grant.check(need)
+    except NotAuthorizedError as error:
+        raise NotAuthorizedError(
+            "CannotVerifyCopySource",
+            "Server failed to authenticate the request. Please refer to the information in the"
+            " www-authenticate header.",
+            facts={"status": 401 if sas is None else 403, "source": _source_code(sas, error)},
+            hint="Add a SAS of the source to x-ms-copy-source, or make its container public.",
+            setting="public access",
+        ) from error
+
+
+def _source_code(sas: Sas | None, error: PartitaError) -> str:
+    return "NoAuthenticationInformation" if sas is None else error.code
+
+
+@asynccontextmanager
+async def opened(source: Source, wanted: CopySource) -> AsyncIterator[Opened]:
+    """Open the source for reading; its errors have their own code."""
+    try:
+        found = await source.account.blobs.open_blob(
+            source.name,
+            first=None if wanted.range is None else wanted.range.first,
+            last=None if wanted.range is None else wanted.range.last,
+            terms=wanted.terms,
+        )
+    except PartitaError as error:
+        raise unverified(error) from error
+    try:
+        yield found
+    finally:
+        await found.content.close()
+
+
+def unverified(error: PartitaError) -> PartitaError:
+    """Return the error of a source that is missing or does not meet its conditions."""
+    statuses = {"BlobNotFound": 404, "ContainerNotFound": 404, "ResourceNotFound": 404}
+    status = statuses.get(error.code)
+    if error.code in ("ConditionNotMet", "SourceConditionNotMet"):
+        status = 304 if error.facts.get("unchanged") else 412
+    if status is None:
+        return error
+    return type(error)(
+        "CannotVerifyCopySource",
+        "Could not verify the copy source within the specified time."
+        if status == 404
+        else "The source condition specified using HTTP conditional header(s) is not met.",
+        facts={**error.facts, "status": status},
+        hint=error.hint,
+    )
