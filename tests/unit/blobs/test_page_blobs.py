@@ -1,13 +1,16 @@
 """Page blobs: listing, short ranges, sequence numbers."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from partita.blobs.store.contract import PieceRow
 from partita.blobs.store.rows import BlobRows
 from partita.errors import InvalidRequestError
 from support.blob_engines import NAME, opened
+
+if TYPE_CHECKING:
+    from partita.blobs.store.contract import PieceRow
 
 
 async def test_a_page_blob_is_listed_from_a_place_that_no_blob_can_reach(tmp_path: Path) -> None:
