@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,13 +18,14 @@ _NOT_OURS = {".git", ".venv", "node_modules", "partita-data", "__pycache__", "ou
 
 def own_files() -> Iterator[Path]:
     """Every file that belongs in the repository, caches and data left out."""
-    for path in sorted(PROJECT.rglob("*")):
-        parts = path.relative_to(PROJECT).parts
-        is_hidden = any(
-            part.startswith(".") and part not in {".ci", ".gitignore"} for part in parts
-        )
-        if path.is_file() and not is_hidden and _NOT_OURS.isdisjoint(parts):
-            yield path
+    for folder, folders, names in os.walk(PROJECT):
+        folders[:] = sorted(name for name in folders if _is_ours(name))
+        yield from (Path(folder, name) for name in sorted(names) if _is_ours(name))
+
+
+def _is_ours(name: str) -> bool:
+    is_hidden = name.startswith(".") and name not in {".ci", ".gitignore"}
+    return not is_hidden and name not in _NOT_OURS
 
 
 @functools.cache

@@ -27,7 +27,7 @@ from partita.tables import limits
 
 # In pieces, so that this file does not name them either.
 MACHINE_FOLDERS = ("work/", "opt/", "root/", "home/", "tmp/", "Users/")
-MACHINE_PATHS = re.compile("|".join(rf"(?<![\w.\])])/{folder}" for folder in MACHINE_FOLDERS))
+MACHINE_PATHS = re.compile(rf"(?<![\w.\])])/(?:{'|'.join(MACHINE_FOLDERS)})")
 
 LOCK_LINE = re.compile(
     r"|#.*| +# .*"

@@ -197,6 +197,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(600)
 def test_the_work_goes_on_at_another_replica_with_nothing_lost(tmp_path: Path) -> None:
     save("tutorial.md", tmp_path)
@@ -230,6 +231,7 @@ def test_the_cluster_of_the_testing_document_starts_and_ends(tmp_path: Path) -> 
     assert said.startswith("nats://127.0.0.1:")
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(600)
 def test_a_backup_becomes_a_new_partition_and_a_service_counts(tmp_path: Path) -> None:
     save("nats.md", tmp_path)

@@ -7,7 +7,6 @@ answers that are lost, and of requests that the client library sends twice.
 """
 
 import contextlib
-import os
 from collections.abc import Callable
 from dataclasses import field
 from functools import cache
@@ -47,10 +46,10 @@ from patterns.simulated import (
     people,
     recover,
 )
+from support.repeats import IS_SOAK, repeat
 from unit.patterns.fake_world import Crashed, FakeWorld, Fault
 
-IS_SOAK = bool(os.environ.get("PARTITA_SOAK"))
-SECOND_CRASHES = range(1, 200) if IS_SOAK else range(1, 200, 17)
+SECOND_CRASHES = repeat(range(1, 200, 67), range(1, 200, 17), range(1, 200))
 pytestmark = pytest.mark.timeout(1200 if IS_SOAK else 300)
 
 
@@ -201,6 +200,7 @@ def test_a_crash_after_any_call_leaves_all_of_it_or_nothing(name: str) -> None:
     assert outcomes == {True, False}
 
 
+@pytest.mark.repeated
 @named
 def test_a_crash_of_the_recovery_too_changes_nothing_of_that(name: str) -> None:
     operation, change = OPERATIONS[name]

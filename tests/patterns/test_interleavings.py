@@ -8,7 +8,6 @@ Each rule of the protocol has a sibling here that breaks it, which some seed mus
 
 import asyncio
 import contextlib
-import os
 import random
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -65,12 +64,12 @@ from patterns.simulated import (
     recover,
     rows_of,
 )
+from support.repeats import IS_SOAK, repeat
 from unit.patterns.fake_world import FakeWorld
 
-IS_SOAK = bool(os.environ.get("PARTITA_SOAK"))
-SEEDS = 4000 if IS_SOAK else 100
-DUELS = 20_000 if IS_SOAK else 300
-DEATHS = 600 if IS_SOAK else 40
+SEEDS = repeat(20, 100, 4000)
+DUELS = repeat(40, 300, 20_000)
+DEATHS = repeat(8, 40, 600)
 pytestmark = pytest.mark.timeout(1200 if IS_SOAK else 300)
 QUEUE = "partita-outbox"
 DEPTS, NUMBERS = ("Sales", "Legal"), (1, 2)
@@ -183,6 +182,7 @@ def live(seed: int, *, writes: int = 6, owners: int = 4, rounds: int = 8) -> Wat
     return world
 
 
+@pytest.mark.repeated
 @pytest.mark.parametrize("some", range(10))
 def test_everything_agrees_when_all_is_quiet(some: int) -> None:
     for seed in range(some, SEEDS, 10):
@@ -227,6 +227,7 @@ def check_with_moves_and_a_death(seed: int) -> None:
     check_blobs(world, context, f"seed {seed}")
 
 
+@pytest.mark.repeated
 @pytest.mark.parametrize("some", range(4))
 def test_everything_agrees_though_people_move_and_a_process_dies(some: int) -> None:
     for seed in range(some, DEATHS, 4):
@@ -370,6 +371,7 @@ def one_pin(seed: int) -> None:
     check_boards(world, seed)
 
 
+@pytest.mark.repeated
 @pytest.mark.parametrize("some", range(10))
 def test_one_entity_that_everybody_changes_and_follows_is_followed_to_its_end(some: int) -> None:
     for seed in range(some, DUELS, 10):
@@ -465,6 +467,7 @@ def test_owners_that_are_not_derived_once_more_are_caught(monkeypatch: pytest.Mo
     assert is_caught(first_board)
 
 
+@pytest.mark.proof
 def test_counters_without_guard_rows_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_guard(*_: object) -> Steps[None]:
         yield from ()
@@ -474,6 +477,7 @@ def test_counters_without_guard_rows_are_caught(monkeypatch: pytest.MonkeyPatch)
     assert is_caught(check)
 
 
+@pytest.mark.proof
 def test_a_list_in_a_blob_that_is_written_over_any_version_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -504,6 +508,7 @@ def test_an_entry_that_is_removed_before_its_work_is_caught(
     assert is_caught(duel_with_a_death)
 
 
+@pytest.mark.repeated
 @pytest.mark.parametrize("some", range(5))
 def test_a_worker_that_dies_anywhere_leaves_its_work_to_others(some: int) -> None:
     for seed in range(some, DUELS, 5):

@@ -7,7 +7,6 @@ however the rebuild is stopped and whoever writes meanwhile. What no protocol ca
 
 import json
 import math
-import os
 import random
 from collections.abc import Callable
 from dataclasses import field
@@ -65,10 +64,10 @@ from patterns.simulated import (
     recover,
     rows_of,
 )
+from support.repeats import IS_SOAK, repeat
 from unit.patterns.fake_world import Crashed, FakeWorld
 
-IS_SOAK = bool(os.environ.get("PARTITA_SOAK"))
-SEEDS = 2000 if IS_SOAK else 25
+SEEDS = repeat(5, 25, 2000)
 pytestmark = pytest.mark.timeout(1200 if IS_SOAK else 300)
 INDEXES = {
     each.name: each
@@ -256,6 +255,7 @@ def rebuild_under_writers(made: AnyIndex, seed: int) -> None:
     check_settled(world, context, f"seed {seed}")
 
 
+@pytest.mark.repeated
 @every_index
 def test_a_rebuild_under_writers_misses_nothing(name: str) -> None:
     for seed in range(SEEDS):

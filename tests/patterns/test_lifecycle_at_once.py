@@ -45,6 +45,7 @@ from patterns.simulated import (
     recover,
     rows_of,
 )
+from support.repeats import repeat
 from unit.patterns.fake_world import Crashed, FakeWorld, Fault
 
 pytestmark = pytest.mark.timeout(300)
@@ -91,12 +92,13 @@ def before(made: AnyIndex, seed: int | None = None) -> StallingWorld:
 # Rebuilding
 
 
+@pytest.mark.repeated
 @every_index
 @pytest.mark.parametrize("parallel", [1, 3, 64])
 def test_entities_of_a_page_that_share_a_follower_are_all_brought_in(
     name: str, parallel: int
 ) -> None:
-    for seed in range(8):
+    for seed in range(repeat(2, 8, 8)):
         world = before(INDEXES[name], seed)
         context = begin(world, parallel=parallel)
         done: list[int] = []
@@ -107,6 +109,7 @@ def test_entities_of_a_page_that_share_a_follower_are_all_brought_in(
         check_settled(world, context, f"seed {seed}")
 
 
+@pytest.mark.repeated
 @every_index
 def test_a_rebuild_at_once_that_is_stopped_anywhere_goes_on_and_misses_nobody(name: str) -> None:
     made = INDEXES[name]
@@ -114,7 +117,7 @@ def test_a_rebuild_at_once_that_is_stopped_anywhere_goes_on_and_misses_nobody(na
     context, calls = begin(whole), whole.attempts
     whole.run(lifecycle.rebuild(context, made, ignore))
 
-    for number in range(1, whole.attempts - calls + 1, 2):
+    for number in range(1, whole.attempts - calls + 1, repeat(11, 2, 2)):
         world = before(made, number)
         context = begin(world)
         world.fail(number, Fault.CRASH_AFTER)
@@ -312,9 +315,10 @@ def test_verify_asks_as_much_at_once_as_one_by_one() -> None:
     assert asked[0] == asked[1]
 
 
+@pytest.mark.repeated
 @pytest.mark.parametrize("parallel", [1, 8, 64])
 def test_everything_that_is_wrong_is_put_right_in_one_repair(parallel: int) -> None:
-    for seed in range(6):
+    for seed in range(repeat(2, 6, 6)):
         world = StallingWorld(crowd(), seed)
         spoil(world)
         context = begin(world, parallel=parallel)
@@ -329,6 +333,7 @@ def test_everything_that_is_wrong_is_put_right_in_one_repair(parallel: int) -> N
         check_settled(world, context, f"seed {seed}")
 
 
+@pytest.mark.repeated
 def test_a_repair_of_everything_that_is_stopped_anywhere_does_no_harm() -> None:
     first = fork(crowd())
     spoil(first)
@@ -338,7 +343,9 @@ def test_a_repair_of_everything_that_is_stopped_anywhere_does_no_harm() -> None:
     repair_all(first, context, found)
     chance = random.Random(7)
 
-    for seed, number in enumerate(chance.sample(range(1, first.attempts - before_it), 40)):
+    for seed, number in enumerate(
+        chance.sample(range(1, first.attempts - before_it), repeat(8, 40, 40))
+    ):
         world = StallingWorld(crowd(), seed)
         spoil(world)
         context = begin(world)

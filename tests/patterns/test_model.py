@@ -5,7 +5,6 @@ say is what a filter over all employees says, and after a drain that holds elsew
 """
 
 import asyncio
-import os
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
@@ -33,11 +32,11 @@ from patterns.staff import (
     by_last,
     person,
 )
+from support.repeats import repeat
 
 T = TypeVar("T")
 K = TypeVar("K", str, tuple[str, int])
 Key = tuple[str, int]
-IS_SOAK = bool(os.environ.get("PARTITA_SOAK"))
 
 DEPARTMENTS = ("Sales", "Marketing")
 NUMBERS = (0, 1, 2, 3)
@@ -345,9 +344,9 @@ class Staff(RuleBasedStateMachine):
 
 
 pytestmark = pytest.mark.timeout(1800)
-TestStaff = Staff.TestCase
+TestStaff = pytest.mark.repeated(Staff.TestCase)
 TestStaff.settings = settings(
-    max_examples=400 if IS_SOAK else 25,
-    stateful_step_count=40 if IS_SOAK else 20,
+    max_examples=repeat(8, 25, 400),
+    stateful_step_count=repeat(20, 20, 40),
     deadline=None,
 )

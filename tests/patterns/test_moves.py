@@ -5,7 +5,6 @@ whoever comes by: the mover, a worker, two workers at once.
 """
 
 import json
-import os
 import random
 from collections.abc import Callable
 from functools import cache
@@ -49,10 +48,10 @@ from patterns.simulated import (
     recover,
     rows_of,
 )
+from support.repeats import IS_SOAK, repeat
 from unit.patterns.fake_world import Crashed, FakeWorld, Fault
 
-IS_SOAK = bool(os.environ.get("PARTITA_SOAK"))
-SEEDS = 1000 if IS_SOAK else 30
+SEEDS = repeat(10, 30, 1000)
 pytestmark = pytest.mark.timeout(1200 if IS_SOAK else 300)
 SOURCE, TARGET = ("Sales", 1), ("Legal", 7)
 MOVE = Move("Person", ("Sales", "p_0001"), ("Legal", "p_0007"))
@@ -165,6 +164,7 @@ def started(seed: int | None = None) -> tuple[FakeWorld, Context]:
     return seeded, begin(seeded)
 
 
+@pytest.mark.repeated
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_three_workers_at_once_move_it_once(seed: int) -> None:
     world, context = started(seed)
@@ -212,6 +212,7 @@ def fails(test: Callable[[int], None], seed: int) -> bool:
     return False
 
 
+@pytest.mark.repeated
 @pytest.mark.parametrize("seed", range(SEEDS // 2))
 def test_a_change_of_the_source_by_a_stranger_comes_along(seed: int) -> None:
     world, context = started(seed)
@@ -225,6 +226,7 @@ def test_a_change_of_the_source_by_a_stranger_comes_along(seed: int) -> None:
     assert people(world)["Legal", 7]["city"] == ("Lima" if is_changed else "Rome")
 
 
+@pytest.mark.repeated
 @pytest.mark.parametrize("seed", range(SEEDS // 2))
 def test_who_would_change_what_is_being_moved_moves_it_first(seed: int) -> None:
     world, context = started(seed)
@@ -394,6 +396,7 @@ def test_an_entry_of_a_move_that_was_given_up_does_not_start_another_one() -> No
 # Back and forth
 
 
+@pytest.mark.repeated
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_moves_back_and_forth_and_changes_at_once_lose_nothing(seed: int) -> None:
     world = FakeWorld(seed=seed)

@@ -19,6 +19,7 @@ from partita.patterns.protocol.capabilities import COSMOS
 from partita.patterns.types.decorators import entity_type
 from partita.patterns.writing.context import Context
 from patterns.simulated import begin, drain, ignore
+from support.repeats import repeat
 from unit.patterns.fake_world import FakeWorld
 
 NOTHING = lambda _partition, _row, _name: False  # noqa: E731
@@ -109,8 +110,9 @@ def test_pages_leave_nothing_out_repeat_nothing_and_are_full(
     assert all(len(page) == size for page in found[:-1])
 
 
+@pytest.mark.repeated
 @pytest.mark.parametrize("way", QUERIES)
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(repeat(3, 10, 10)))
 def test_pages_of_a_service_that_gives_short_and_empty_ones_are_whole(way: str, seed: int) -> None:
     world, context = quarry(seed)
     query = QUERIES[way](20)

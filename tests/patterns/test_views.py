@@ -4,7 +4,6 @@ A view that is fed as things change holds in the end what one holds that is fed 
 is stored: after crashes, with messages twice and out of order, with workers that stall.
 """
 
-import os
 import random
 from collections.abc import Iterator
 from dataclasses import field
@@ -38,10 +37,10 @@ from patterns.simulated import (
     outbox_rows,
     rows_of,
 )
+from support.repeats import IS_SOAK, repeat
 from unit.patterns.fake_world import FakeWorld
 
-IS_SOAK = bool(os.environ.get("PARTITA_SOAK"))
-SEEDS = 3000 if IS_SOAK else 120
+SEEDS = repeat(40, 120, 3000)
 pytestmark = pytest.mark.timeout(1200 if IS_SOAK else 300)
 
 

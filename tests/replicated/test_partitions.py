@@ -147,6 +147,7 @@ async def test_a_state_is_given_where_its_primary_is_and_elsewhere_its_address(
     await eventually(lambda: address_elsewhere() == "process-0")
 
 
+@pytest.mark.proof
 async def test_nothing_is_lost_or_doubled_while_members_die_join_and_leave(world: World) -> None:
     for _ in range(3):
         await world.join()
@@ -181,6 +182,7 @@ async def test_nothing_is_lost_or_doubled_while_members_die_join_and_leave(world
     assert acknowledged.total() > 100
 
 
+@pytest.mark.proof
 async def test_a_killed_process_is_replaced_and_the_work_goes_on(
     cluster: Cluster, tmp_path: Path
 ) -> None:

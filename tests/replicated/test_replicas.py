@@ -9,7 +9,6 @@ import contextlib
 import functools
 import itertools
 import logging
-import os
 import signal
 import sys
 import uuid
@@ -44,21 +43,21 @@ from partita.reliable.replication.quorum_log import QuorumLog
 from partita.reliable.values.schema import Schema
 from replicated.cluster import Cluster, running_cluster
 from replicated.replica_process import Asked, Ledger, Told, key_of
+from support.repeats import IS_SOAK
 
-SOAK = bool(os.environ.get("PARTITA_SOAK"))
-KILLS = 20 if SOAK else 3
-LEASE_KILLS = 5 if SOAK else 1
-PAUSES = 10 if SOAK else 1
-QUORUM_LOSSES = 5 if SOAK else 1
-FULL_RESTARTS = 5 if SOAK else 1
-PROCESS_KILLS = 10 if SOAK else 2
-PROCESS_PAUSES = 10 if SOAK else 1
+KILLS = 20 if IS_SOAK else 3
+LEASE_KILLS = 5 if IS_SOAK else 1
+PAUSES = 10 if IS_SOAK else 1
+QUORUM_LOSSES = 5 if IS_SOAK else 1
+FULL_RESTARTS = 5 if IS_SOAK else 1
+PROCESS_KILLS = 10 if IS_SOAK else 2
+PROCESS_PAUSES = 10 if IS_SOAK else 1
 
 CLIENTS = 6
 LIVENESS_SECONDS = 60.0
 """Far beyond what anything here takes: NATS elects within 4 to 9 seconds."""
 
-pytestmark = pytest.mark.timeout(1800 if SOAK else 300)
+pytestmark = pytest.mark.timeout(1800 if IS_SOAK else 300)
 logger = logging.getLogger("partita.tests")
 
 
@@ -328,6 +327,7 @@ async def world(cluster: Cluster, tmp_path: Path) -> AsyncIterator[World]:
         yield world
 
 
+@pytest.mark.proof
 async def test_nothing_is_lost_or_doubled_when_leading_nodes_are_killed(
     world: World, record_property: Callable[[str, object], None]
 ) -> None:
@@ -342,6 +342,7 @@ async def test_nothing_is_lost_or_doubled_when_leading_nodes_are_killed(
     await world.settled()
 
 
+@pytest.mark.proof
 async def test_nothing_is_lost_or_doubled_when_the_lease_is_lost_with_its_node(
     world: World, record_property: Callable[[str, object], None]
 ) -> None:
@@ -356,6 +357,7 @@ async def test_nothing_is_lost_or_doubled_when_the_lease_is_lost_with_its_node(
     await world.settled()
 
 
+@pytest.mark.proof
 async def test_nothing_is_lost_or_doubled_when_nodes_freeze_or_all_restart(
     world: World, record_property: Callable[[str, object], None]
 ) -> None:
@@ -374,6 +376,7 @@ async def test_nothing_is_lost_or_doubled_when_nodes_freeze_or_all_restart(
     await world.settled()
 
 
+@pytest.mark.proof
 async def test_without_a_quorum_commits_stop_and_their_outcomes_are_told_later(
     world: World, record_property: Callable[[str, object], None]
 ) -> None:
@@ -881,6 +884,7 @@ class Processes:
         return told.sequence
 
 
+@pytest.mark.proof
 async def test_the_work_goes_on_elsewhere_when_the_process_of_the_primary_dies(
     cluster: Cluster, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
@@ -898,6 +902,7 @@ async def test_the_work_goes_on_elsewhere_when_the_process_of_the_primary_dies(
         await processes.settled()
 
 
+@pytest.mark.proof
 async def test_a_primary_that_wakes_from_a_freeze_never_acknowledges(
     cluster: Cluster, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

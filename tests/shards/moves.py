@@ -1,6 +1,5 @@
 """Builders for tests of moves: two shards with tables of every shape, and what lies where."""
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -33,8 +32,8 @@ from partita.shards.keys.ranges import Range
 from partita.shards.keys.schema import ShardedSchema
 from partita.shards.maps.manager import AnyShardMap, ShardMapManager
 from shards import postgres
+from support.repeats import IS_SOAK
 
-IS_SOAK = bool(os.environ.get("PARTITA_SOAK"))
 NewDatabase = Callable[[str], str]
 
 metadata = MetaData()

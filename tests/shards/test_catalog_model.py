@@ -5,7 +5,6 @@ After every step each key has no shard or one, ranges are disjoint, lookups answ
 and both catalogs agree, or the record of the one unfinished change explains why they do not.
 """
 
-import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -38,8 +37,8 @@ from partita.shards.keys.ranges import Range
 from partita.shards.maps.manager import ShardMapManager
 from partita.shards.maps.shard_map import RangeShardMap
 from shards.catalogs import OFFLINE, ONLINE, an_empty_database, assert_catalogs_agree, pending
+from support.repeats import repeat
 
-SOAK = bool(os.environ.get("PARTITA_SOAK"))
 END = 24
 LOW = st.one_of(st.none(), st.integers(0, END - 1))
 HIGH = st.one_of(st.none(), st.integers(1, END))
@@ -332,16 +331,18 @@ class PostgresCatalogMachine(CatalogMachine):
         return an_empty_database(name)
 
 
+@pytest.mark.repeated
 def test_a_map_on_sqlite_is_like_its_model() -> None:
     run_state_machine_as_test(
         CatalogMachine,
-        settings=settings(max_examples=400 if SOAK else 10, stateful_step_count=30, deadline=None),
+        settings=settings(max_examples=repeat(3, 10, 400), stateful_step_count=30, deadline=None),
     )
 
 
+@pytest.mark.repeated
 @pytest.mark.timeout(600)
 def test_a_map_on_postgresql_is_like_its_model() -> None:
     run_state_machine_as_test(
         PostgresCatalogMachine,
-        settings=settings(max_examples=60 if SOAK else 3, stateful_step_count=30, deadline=None),
+        settings=settings(max_examples=repeat(1, 3, 60), stateful_step_count=30, deadline=None),
     )

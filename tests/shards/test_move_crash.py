@@ -19,7 +19,6 @@ from shards import mover_process
 from shards.catalogs import assert_catalogs_agree, local_rows
 from shards.mover_process import forked
 from shards.moves import (
-    IS_SOAK,
     Content,
     Kept,
     Moving,
@@ -33,6 +32,7 @@ from shards.moves import (
     on_both,
     together,
 )
+from support.repeats import IS_SOAK, repeat, sample, sample_pairs
 
 __all__ = ["kept", "kept_postgres", "kept_sqlite"]
 
@@ -67,7 +67,7 @@ POINTS = [
 ]
 MOST_POINTS = [point for point in POINTS if IS_SOAK or not point.endswith(("done", "ing"))]
 """The end of one step and the beginning of the next differ by nothing but the record."""
-MOMENTS = 40 if IS_SOAK else 3
+MOMENTS = repeat(1, 3, 40)
 TAKEN_BACK = [point for point in POINTS if not point.startswith("clean_up")]
 CANCEL_POINTS = (
     "cancel begins",
@@ -117,7 +117,7 @@ def test_the_points_of_these_tests_are_those_that_a_move_passes(kept_sqlite: Kep
 
 
 @pytest.mark.parametrize("times", TIMES)
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", sample(POINTS, 9))
 def test_a_mover_killed_at_any_point_is_followed_by_one_that_finishes(
     kept_sqlite: Kept, point: str, times: int
 ) -> None:
@@ -125,7 +125,7 @@ def test_a_mover_killed_at_any_point_is_followed_by_one_that_finishes(
 
 
 @pytest.mark.parametrize("times", TIMES)
-@pytest.mark.parametrize("point", MOST_POINTS)
+@pytest.mark.parametrize("point", sample(MOST_POINTS, 11))
 def test_a_mover_killed_at_any_point_on_postgresql_is_followed_by_one_that_finishes(
     kept_postgres: Kept, point: str, times: int
 ) -> None:
@@ -149,6 +149,7 @@ def check_kill_and_resume(kept: Kept, point: str, times: int) -> None:
         assert {state for _, state in jobs(moving.manager)} == {"done"}
 
 
+@pytest.mark.repeated
 def test_movers_killed_at_any_moment_are_followed_by_one_that_finishes(kept: Kept) -> None:
     chance = random.Random(4)
     for _ in range(MOMENTS):
@@ -171,12 +172,12 @@ def test_movers_killed_at_any_moment_are_followed_by_one_that_finishes(kept: Kep
             before.check(written, left=ends[0], owner=ends[1], unknown=3)
 
 
-@pytest.mark.parametrize("point", TAKEN_BACK if IS_SOAK else TAKEN_BACK[::3])
+@pytest.mark.parametrize("point", sample(TAKEN_BACK if IS_SOAK else TAKEN_BACK[::3], 7))
 def test_a_mover_killed_before_the_switch_can_be_taken_back(kept_sqlite: Kept, point: str) -> None:
     check_kill_and_cancel(kept_sqlite, point)
 
 
-@pytest.mark.parametrize("point", TAKEN_BACK if IS_SOAK else TAKEN_BACK[::8])
+@pytest.mark.parametrize("point", sample(TAKEN_BACK if IS_SOAK else TAKEN_BACK[::8], 4))
 def test_a_mover_killed_before_the_switch_on_postgresql_can_be_taken_back(
     kept_postgres: Kept, point: str
 ) -> None:
@@ -203,7 +204,9 @@ def check_kill_and_cancel(kept: Kept, point: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kept", "point"), on_both(CANCEL_POINTS, CANCEL_POINTS[1::2]), indirect=["kept"]
+    ("kept", "point"),
+    sample_pairs(on_both(CANCEL_POINTS, CANCEL_POINTS[1::2]), 3),
+    indirect=["kept"],
 )
 def test_a_cancellation_that_is_killed_is_finished_by_the_next_run(kept: Kept, point: str) -> None:
     with kept.whole() as moving:

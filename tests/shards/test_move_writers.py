@@ -35,7 +35,6 @@ from partita.shards.routing.session import RoutedSession
 from shards.catalogs import assert_catalogs_agree
 from shards.mover_process import Killer, forked
 from shards.moves import (
-    IS_SOAK,
     Kept,
     Moving,
     assert_nothing_is_left,
@@ -46,12 +45,13 @@ from shards.moves import (
     kept_sqlite,
     mapping_of,
 )
+from support.repeats import repeat
 
 __all__ = ["kept", "kept_postgres", "kept_sqlite"]
 
 WRITERS = 8
 READERS = 2
-SECONDS = 60.0 if IS_SOAK else 7.0
+SECONDS = repeat(1.5, 7.0, 60.0)
 TENANTS = (5, 42, 150)
 """The first two are in the range that bounces, the third is a neighbour."""
 IDS_PER_WRITER = 1_000_000
@@ -304,6 +304,7 @@ DISTURBANCES: tuple[tuple[Callable[[Moving, Any], None], str], ...] = (
 DISTURBANCES_MIN = 3
 
 
+@pytest.mark.repeated
 @pytest.mark.timeout(600)
 def test_writers_lose_nothing_while_ranges_bounce(
     kept: Kept, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -1,7 +1,6 @@
 """Changes of the catalogs that are cut off at every step, fail, meet each other or are killed."""
 
 import contextlib
-import os
 import random
 import signal
 import subprocess
@@ -39,11 +38,12 @@ from shards.catalogs import (
     assert_catalogs_agree,
     pending,
 )
+from support.repeats import repeat
 
 both_urls, catalog_urls = catalogs.both_urls, catalogs.catalog_urls
 soak = pytest.mark.soak
-KILL_ROUNDS = 60 if os.environ.get("PARTITA_SOAK") else 2
-CHANGES = 2_000 if os.environ.get("PARTITA_SOAK") else 40
+KILL_ROUNDS = repeat(1, 2, 60)
+CHANGES = repeat(8, 40, 2_000)
 
 
 class CrashError(BaseException):
@@ -684,6 +684,7 @@ def _records(manager: ShardMapManager) -> int:
 # --- killed processes -----------------------------------------------------------------------------
 
 
+@pytest.mark.repeated
 def test_writers_that_are_killed_leave_catalogs_that_agree_after_repair(
     both_urls: NewDatabase,
 ) -> None:
@@ -733,6 +734,7 @@ def test_a_writer_that_is_killed_at_a_step_leaves_the_old_or_the_new_state(
         _assert_every_key_has_one_shard(catalog)
 
 
+@pytest.mark.repeated
 def test_changes_whose_sessions_are_ended_leave_catalogs_that_agree_after_repair(
     new_postgres: NewDatabase,
 ) -> None:

@@ -37,8 +37,8 @@ from shards.routed import (
     another_client,
     count_notes,
 )
+from support.repeats import IS_SOAK
 
-IS_SOAK = bool(os.environ.get("PARTITA_SOAK"))
 WRITERS = 8 if IS_SOAK else 4
 MOVES = 200 if IS_SOAK else 8
 HELD_TENANTS = (5, 150, 250)
@@ -172,6 +172,7 @@ def _read_all(process: "subprocess.Popen[str]", ledger: Ledger) -> None:
         ledger.read(line)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("validate", [pytest.param("always", marks=pytest.mark.soak), "lease"])
 @pytest.mark.timeout(1800 if IS_SOAK else 240)
 def test_processes_that_write_while_a_mapping_bounces_lose_nothing(

@@ -171,6 +171,7 @@ VARIANTS: list[Break] = [
 ]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.__name__)
 def test_a_broken_replica_is_caught(variant: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     variant(monkeypatch)

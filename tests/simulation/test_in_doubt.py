@@ -5,7 +5,6 @@ the replica that it asked. Whoever does not know tries again, at any replica, un
 """
 
 import asyncio
-import os
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -21,13 +20,13 @@ from partita.reliable.opening import open_replicated
 from partita.simulation.disk import SimDisk
 from partita.simulation.loop import SimClock, run, running_loop
 from partita.simulation.stream import NO_FAULTS, Cut, SimCluster
+from support.repeats import IS_SOAK, repeat
 
 if TYPE_CHECKING:
     from partita.reliable.collections.dictionary import ReliableDictionary
 
-SOAK = bool(os.environ.get("PARTITA_SOAK"))
-TRIALS = 10_000 if SOAK else 2_000
-TRIALS_BROKEN = 500
+TRIALS = repeat(200, 2_000, 10_000)
+TRIALS_BROKEN = repeat(200, 500, 500)
 SEED = 1
 CLIENTS = 20
 SHARES = 64
@@ -150,7 +149,8 @@ def simulate(trials: int, *, has_key: bool, lost_chance: float = LOST_CHANCE) ->
     return run(main(), seed=SEED).value
 
 
-@pytest.mark.timeout(1200 if SOAK else 300)
+@pytest.mark.repeated
+@pytest.mark.timeout(1200 if IS_SOAK else 300)
 def test_work_under_a_key_is_done_exactly_once_however_many_answers_are_lost() -> None:
     seen = simulate(TRIALS, has_key=True)
 
@@ -161,6 +161,7 @@ def test_work_under_a_key_is_done_exactly_once_however_many_answers_are_lost() -
     assert seen.errors.total() > 0
 
 
+@pytest.mark.repeated
 @pytest.mark.parametrize("lost_chance", [LOST_CHANCE, 0.0])
 def test_without_a_key_some_of_the_same_work_is_done_twice(lost_chance: float) -> None:
     """Where the clients lose nothing, it is the commits in doubt alone that are doubled."""

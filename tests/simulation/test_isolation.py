@@ -9,7 +9,6 @@ no moment of the log. Each broken variant must be caught.
 
 import asyncio
 import itertools
-import os
 import random
 from collections.abc import Callable
 from typing import NoReturn
@@ -27,10 +26,10 @@ from partita.reliable.state.records import decode_record
 from partita.reliable.state.state import Collection, Rows, State
 from partita.simulation.disk import SimDisk
 from partita.simulation.loop import SimClock, run, running_loop
+from support.repeats import repeat
 
-SOAK = os.environ.get("PARTITA_SOAK") == "1"
-HISTORIES = 200 if SOAK else 100
-TRANSACTIONS = 1_000 if SOAK else 300
+HISTORIES = repeat(12, 100, 200)
+TRANSACTIONS = repeat(300, 300, 1_000)
 CLIENTS = 8
 KEYS = 3
 VARIANT_SEEDS = 10
@@ -286,6 +285,7 @@ def play(
     return run(main(), seed=seed).value
 
 
+@pytest.mark.repeated
 @pytest.mark.parametrize("batch", range(4))
 def test_no_history_shows_an_anomaly(batch: int) -> None:
     for seed in range(batch * HISTORIES // 4, (batch + 1) * HISTORIES // 4):

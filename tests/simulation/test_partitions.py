@@ -1,10 +1,10 @@
 """A service of four processes and four partitions under random trouble: one seed, one history."""
 
 import asyncio
-import os
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import cache
 
 import msgspec
 import pytest
@@ -21,8 +21,9 @@ from partita.simulation.disk import SimDisk
 from partita.simulation.loop import Ran, SimClock, SimLoop, running_loop
 from partita.simulation.stream import NO_FAULTS, Faults, SimCluster
 from replicated.serve_counts import count, open_counts
+from support.repeats import repeat
 
-SEEDS = 60 if os.environ.get("PARTITA_SOAK") else 6
+SEEDS = repeat(1, 6, 60)
 PARTITIONS = 4
 REPLICAS = 3
 OPERATIONS = 150
@@ -300,14 +301,19 @@ def simulate(seed: int) -> Ran[tuple[World, dict[str, int]]]:
     return Ran(value, loop.trace_hash, loop.steps, loop.time())
 
 
+run_of = cache(simulate)
+
+
+@pytest.mark.repeated
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_every_request_counts_once_and_shares_become_even(seed: int) -> None:
-    _, counted = simulate(seed).value
+    _, counted = run_of(seed).value
 
     assert counted == Counter(map(key_of, range(OPERATIONS)))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.repeated
+@pytest.mark.parametrize("seed", range(repeat(1, 4, 4)))
 def test_who_should_have_a_partition_gets_it_at_the_first_hand_over(seed: int) -> None:
     async def main() -> Counter[int]:
         return await World(running_loop(), CALM).run_calmly()

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import random
 
 import msgspec
@@ -31,9 +30,9 @@ from partita.reliable.state.records import (
 )
 from partita.simulation.loop import Ran, SimClock, SimLoop, run, running_loop
 from partita.simulation.stream import NO_FAULTS, Cut, Faults, SimCluster, SimStream
+from support.repeats import repeat
 
-SOAK = os.environ.get("PARTITA_SOAK") == "1"
-SEEDS = 1_000 if SOAK else 60
+SEEDS = repeat(12, 60, 1_000)
 OPERATIONS = 300
 WORK_SECONDS_MAX = 3_600.0
 HEALED_SECONDS_MAX = 60.0
@@ -264,6 +263,7 @@ def is_caught(setting: Setting) -> bool:
     return False
 
 
+@pytest.mark.repeated
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_nothing_acknowledged_is_lost_doubled_or_taken_back(seed: int) -> None:
     ran = simulate(seed, Setting(writers=2 + seed % 2))

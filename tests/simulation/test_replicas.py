@@ -1,21 +1,27 @@
 """Whole replicas under random trouble: what was acknowledged stays, once, on all of them."""
 
-import os
+from functools import cache
 
 import pytest
 
 from partita.simulation.stream import NO_FAULTS
-from simulation.replicas import Plan, simulate
+from simulation.replicas import Plan, World, simulate
+from support.repeats import repeat
 
-SOAK = bool(os.environ.get("PARTITA_SOAK"))
-SEEDS = 1_000 if SOAK else 60
-BLOCK = 5
+SEEDS = repeat(4, 60, 1_000)
+BLOCK = repeat(2, 5, 5)
 
 
+@cache
+def run_of(seed: int) -> World:
+    return simulate(seed, Plan()).value
+
+
+@pytest.mark.repeated
 @pytest.mark.parametrize("block", range(SEEDS // BLOCK))
 def test_nothing_acknowledged_is_lost_or_doubled(block: int) -> None:
     for seed in range(block * BLOCK, (block + 1) * BLOCK):
-        world = simulate(seed, Plan()).value
+        world = run_of(seed)
 
         assert world.acknowledged
 
@@ -31,7 +37,7 @@ def test_the_same_seed_gives_the_same_history() -> None:
 
 def test_the_runs_meet_what_they_are_for() -> None:
     """Epochs change, logs are cut, and replicas come back by a full copy."""
-    worlds = [simulate(seed, Plan()).value for seed in range(3)]
+    worlds = [run_of(seed) for seed in range(3)]
 
     assert all(world.cluster.messages[-1] for world in worlds)
     assert sum(world.epochs for world in worlds) > 20

@@ -28,10 +28,11 @@ from partita.service.backup.manifest import Manifest, decode, encode
 from partita.service.backup.restoring import check_backup, restore
 from partita.service.backup.taking import back_up
 from partita.service.hosting.in_process import LocalAccount
+from support.repeats import repeat
 from wire.live import LiveServer
 
 ACCOUNT = "devstoreaccount1"
-BACKUPS = 20 if os.environ.get("PARTITA_SOAK") else 4
+BACKUPS = repeat(1, 4, 20)
 LONG = 200_000
 """Bytes of a blob that lies in a file of its own."""
 

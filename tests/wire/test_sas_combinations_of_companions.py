@@ -7,7 +7,6 @@ its tokens itself: it knows nothing of the code that decides.
 import base64
 import hashlib
 import hmac
-import os
 from collections.abc import AsyncIterator, Iterator
 from itertools import combinations, product
 from typing import NamedTuple
@@ -22,10 +21,10 @@ from partita.service.accounts.account import DEVELOPMENT_KEY, Account, Accounts
 from partita.service.accounts.respond import Front
 from partita.service.hosting.services import BLOBS, QUEUES
 from partita.service.http.request import Request
+from support.repeats import IS_SOAK
 
 VERSION = "2026-10-06"
 EXPIRY = "2030-01-01T00:00:00Z"
-IS_SOAK = bool(os.environ.get("PARTITA_SOAK"))
 ALL_LETTERS = "racwdlupt"
 
 FORBIDDEN = (403, "AuthorizationFailure")

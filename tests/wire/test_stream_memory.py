@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import hashlib
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,10 +18,11 @@ from partita.service.http.connections import Connections
 from partita.service.http.message_bytes import HttpLimits
 from partita.service.http.protocol import HttpProtocol
 from partita.service.http.request import Request, Response
+from support.repeats import repeat
 from wire.live_http import Client
 
 MEBIBYTE = 1024 * 1024
-BODY_BYTES = (2048 if os.environ.get("PARTITA_SOAK") else 256) * MEBIBYTE
+BODY_BYTES = repeat(96, 256, 2048) * MEBIBYTE
 GROWTH_BYTES_MAX = 16 * MEBIBYTE
 
 SERVER = """
@@ -201,7 +201,7 @@ def exchanges(draw: st.DrawFn) -> tuple[bytes, list[bytes]]:
     return stream, answers
 
 
-@settings(max_examples=2000 if os.environ.get("PARTITA_SOAK") else 200, deadline=None)
+@settings(max_examples=repeat(40, 200, 2000), deadline=None)
 @given(exchanges(), st.lists(st.tuples(st.integers(1, 200), st.booleans()), max_size=60))
 def test_any_splitting_of_the_stream_gives_the_same_bodies(
     exchange: tuple[bytes, list[bytes]], cuts: list[tuple[int, bool]]

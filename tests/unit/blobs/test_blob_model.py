@@ -4,11 +4,11 @@ snapshots, copies, deletes. The model is written from the rules, not from the en
 
 import asyncio
 import base64
-import os
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -33,9 +33,10 @@ from partita.errors import PartitaError
 from partita.storage.database import Database
 from partita.storage.store_clock import StoreClock
 from partita.ticks import TICKS_PER_SECOND
+from support.repeats import repeat
 from support.sqlite_blobs import store_of
 
-EXAMPLES = 400 if os.environ.get("PARTITA_SOAK") else 50
+EXAMPLES = repeat(10, 50, 400)
 HERE = "here"
 NAMES = st.sampled_from(["a", "b", "log"])
 BLOCK_NAMES = st.sampled_from(["a", "b", "a", "b", "a", "b", "log"])
@@ -755,7 +756,7 @@ _settings = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-TestBlobModel = BlobModel.TestCase
+TestBlobModel = pytest.mark.repeated(BlobModel.TestCase)
 TestBlobModel.settings = _settings
-TestSmallPieces = SmallPieces.TestCase
+TestSmallPieces = pytest.mark.repeated(SmallPieces.TestCase)
 TestSmallPieces.settings = _settings

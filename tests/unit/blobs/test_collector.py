@@ -1,7 +1,6 @@
 """The collector against uploads and readers, in orders that the test decides."""
 
 import asyncio
-import os
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -19,9 +18,10 @@ from partita.clock import ManualClock
 from partita.errors import DamageError, PartitaError, StoreFullError, StoreStoppedError
 from partita.storage.database import Database
 from partita.storage.store_clock import StoreClock
+from support.repeats import repeat
 from support.sqlite_blobs import store_of
 
-SEEDS = 400 if os.environ.get("PARTITA_SOAK") else 40
+SEEDS = repeat(16, 40, 400)
 CONTENT = b"0123456789abcdef" * 8192
 OTHER = b"fedcba9876543210" * 8192
 

@@ -1,6 +1,5 @@
 """A long upload or download never holds more than a few MiB."""
 
-import os
 import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,9 +12,10 @@ from partita.blobs.store.sqlite_store import SqliteBlobStore
 from partita.clock import SystemClock
 from partita.storage.database import Database
 from partita.storage.store_clock import StoreClock
+from support.repeats import repeat
 
 MIB = 1024 * 1024
-LENGTH = (2048 if os.environ.get("PARTITA_SOAK") else 128) * MIB
+LENGTH = repeat(64, 128, 2048) * MIB
 HELD_MAX = 8 * MIB
 PART = bytes(range(256)) * 1024
 

@@ -5,7 +5,6 @@ expired. It knows nothing of how the engine keeps them. Sweeps are small, and a 
 """
 
 import asyncio
-import os
 import shutil
 import tempfile
 from collections.abc import Coroutine
@@ -33,9 +32,9 @@ from partita.queues.sqlite_store import SqliteQueueStore
 from partita.storage.database import Database
 from partita.storage.store_clock import StoreClock
 from partita.ticks import TICKS_PER_SECOND
+from support.repeats import repeat
 
 T = TypeVar("T")
-IS_SOAK = bool(os.environ.get("PARTITA_SOAK"))
 
 QUEUES = st.sampled_from(["work", "work", "work", "more"])
 TEXTS = st.sampled_from(["", " ", "a", "<&>\r\n", "\U0001f600", "x" * 3000])
@@ -357,7 +356,7 @@ def small_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
 def run_machine(machine: type[QueueMachine], examples: int) -> None:
     test_case = machine.TestCase
     test_case.settings = settings(
-        max_examples=examples * (50 if IS_SOAK else 1),
+        max_examples=repeat(examples // 4, examples, examples * 50),
         stateful_step_count=60,
         deadline=None,
         suppress_health_check=list(HealthCheck),
@@ -366,11 +365,13 @@ def run_machine(machine: type[QueueMachine], examples: int) -> None:
     test.runTest()
 
 
+@pytest.mark.repeated
 @pytest.mark.timeout(1800)
 def test_the_engine_in_memory_does_what_the_model_does() -> None:
     run_machine(QueueMachine, 20)
 
 
+@pytest.mark.repeated
 @pytest.mark.timeout(1800)
 def test_the_engine_on_disk_does_what_the_model_does_also_after_restarts() -> None:
     run_machine(DurableQueueMachine, 4)

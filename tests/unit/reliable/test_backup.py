@@ -1,6 +1,5 @@
 import asyncio
 import json
-import os
 import random
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
@@ -36,10 +35,11 @@ from partita.reliable.storage.backup_chain import Backup, read_chain
 from partita.reliable.storage.log import Log
 from partita.reliable.storage.os_disk import OsDisk
 from partita.simulation.disk import SimDisk
+from support.repeats import repeat
 from unit.reliable.histories import History, digest_in_epoch
 from unit.reliable.states import Machine, User
 
-SEEDS = range(100 if os.environ.get("PARTITA_SOAK") else 10)
+SEEDS = range(repeat(3, 10, 100))
 CLOCK = ManualClock()
 
 
@@ -74,6 +74,7 @@ async def refusal(work: Awaitable[object]) -> str:
     return caught.value.code
 
 
+@pytest.mark.repeated
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_every_backup_of_a_random_chain_restores_its_own_sequence(seed: int) -> None:
     chance = random.Random(seed)

@@ -1,5 +1,4 @@
 import asyncio
-import os
 
 import pytest
 
@@ -36,9 +35,10 @@ from partita.reliable.storage.checkpoint import (
     verify_file,
 )
 from partita.simulation.disk import SimDisk
+from support.repeats import repeat
 from unit.reliable.histories import History
 
-SEEDS = range(200 if os.environ.get("PARTITA_SOAK") else 12)
+SEEDS = range(repeat(3, 12, 200))
 
 
 def a_disk(seed: int = 0) -> SimDisk:
@@ -70,6 +70,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint_module, "CUT_BYTES", 900)
 
 
+@pytest.mark.repeated
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_a_loaded_state_is_the_one_that_was_written(seed: int) -> None:
     disk = a_disk(seed)
@@ -92,6 +93,7 @@ async def test_a_loaded_state_is_the_one_that_was_written(seed: int) -> None:
     assert (written.sequence, written.epoch, written.hash) == (state.sequence, 3, state.hash)
 
 
+@pytest.mark.repeated
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_a_checkpoint_and_the_log_behind_it_are_the_whole_log(seed: int) -> None:
     disk = a_disk(seed)
@@ -107,6 +109,7 @@ async def test_a_checkpoint_and_the_log_behind_it_are_the_whole_log(seed: int) -
     assert state.sequence == history.state.sequence == 110
 
 
+@pytest.mark.repeated
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.usefixtures("small_steps")
 async def test_a_checkpoint_holds_the_moment_it_began_at(seed: int) -> None:
@@ -353,6 +356,7 @@ async def test_a_heading_can_be_read_alone() -> None:
     assert describe_file(disk, newest.name) == await verify_file(disk, newest.name) == newest
 
 
+@pytest.mark.repeated
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_a_copy_of_another_replica_is_its_state(seed: int) -> None:
     history = await a_history(a_disk(seed), seed=seed)

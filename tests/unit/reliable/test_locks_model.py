@@ -4,7 +4,6 @@ The model keeps every grant and reads the rules off the matrix; circles are foun
 paths. Where one request closes several circles, the model accepts any shortest one.
 """
 
-import os
 import random
 from collections.abc import Callable, Iterator
 
@@ -15,9 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from partita.reliable.state.locks import LockMode, LockTable, Resource, Waiter
+from support.repeats import IS_SOAK, repeat
 
-IS_SOAK = bool(os.environ.get("PARTITA_SOAK"))
-HISTORIES = 200_000 if IS_SOAK else 20_000
+HISTORIES = repeat(2_000, 20_000, 200_000)
 BLOCKS = 10
 STEPS = 30
 
@@ -324,9 +323,9 @@ class LockMachine(RuleBasedStateMachine):
 
 
 LockMachine.TestCase.settings = settings(
-    max_examples=3_000 if IS_SOAK else 300, stateful_step_count=40, deadline=None
+    max_examples=repeat(60, 300, 3_000), stateful_step_count=40, deadline=None
 )
-TestLockMachine = LockMachine.TestCase
+TestLockMachine = pytest.mark.repeated(LockMachine.TestCase)
 
 
 def run_history(table: LockTable, seed: int) -> int:
@@ -363,6 +362,7 @@ def run_histories(make_table: Callable[[], LockTable], seeds: range) -> int:
     return deadlocks
 
 
+@pytest.mark.repeated
 @pytest.mark.timeout(1200 if IS_SOAK else 300)
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_random_histories_follow_the_rules_and_leave_nothing(block: int) -> None:

@@ -6,7 +6,6 @@ saw. A lock that is not free is no failure here: the operation then changes noth
 
 import asyncio
 import copy
-import os
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
@@ -24,11 +23,11 @@ from partita.reliable.manager.state_manager import StateManager
 from partita.reliable.opening import open_local
 from partita.simulation.disk import SimDisk
 from partita.ticks import TICKS_PER_SECOND
+from support.repeats import repeat
 from unit.reliable.states import User
 
 T = TypeVar("T")
 
-SOAK = os.environ.get("PARTITA_SOAK") == "1"
 TTL_SECONDS = 60
 
 keys = st.sampled_from("abcdef")
@@ -584,9 +583,9 @@ def _expected(
     )
 
 
-TestModel = StateMachine.TestCase
+TestModel = pytest.mark.repeated(StateMachine.TestCase)
 TestModel.settings = settings(
-    max_examples=2_000 if SOAK else 150,
+    max_examples=repeat(30, 150, 2_000),
     stateful_step_count=60,
     deadline=None,
     suppress_health_check=list(HealthCheck),

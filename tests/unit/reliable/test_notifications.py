@@ -1,6 +1,5 @@
 import asyncio
 import contextlib
-import os
 import random
 from collections.abc import AsyncIterator
 from typing import Any
@@ -28,8 +27,9 @@ from partita.reliable.storage.checkpoint import Checkpoints
 from partita.reliable.storage.local_log import LocalLog
 from partita.reliable.values.serialization import ValueCodec
 from partita.simulation.disk import SimDisk
+from support.repeats import repeat
 
-SEEDS = range(30 if os.environ.get("PARTITA_SOAK") == "1" else 4)
+SEEDS = range(repeat(2, 4, 30))
 Users = ReliableDictionary[str, int]
 Told = tuple[str, str | None, int | None, int | None, int]
 

@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import contextlib
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -20,10 +19,11 @@ from partita.service.auth.shared_key import SigningKey, string_to_sign
 from partita.service.hosting.services import KINDS
 from partita.service.http.message_bytes import http_date
 from partita.service.http.request import Request, Response
+from support.repeats import repeat
 
 KEY = SigningKey.from_base64(DEVELOPMENT_KEY)
 LETTERS = {"blobs": "b", "queues": "q", "tables": "t"}
-EXAMPLES = 4_000 if os.environ.get("PARTITA_SOAK") else 400
+EXAMPLES = repeat(80, 400, 4_000)
 
 
 class Doors:

@@ -1,4 +1,3 @@
-import os
 import pickle
 from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
@@ -20,8 +19,9 @@ from partita.shards.keys.shard_key import (
     key_type,
     key_type_named,
 )
+from support.repeats import repeat
 
-PAIRS = 20_000 if os.environ.get("PARTITA_SOAK") else 1_000
+PAIRS = repeat(1_000, 1_000, 20_000)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.text(
     "a\x00\x01\xffé", max_size=4
 )

@@ -6,7 +6,6 @@ into small steps, so that pages, steps and look-ahead meet in every way.
 
 import asyncio
 import contextlib
-import os
 import shutil
 import tempfile
 from collections.abc import Coroutine
@@ -39,9 +38,9 @@ from partita.tables.operations import (
 from partita.tables.paging import KeyRange, after
 from partita.tables.pushdown import SHORT_CHARACTERS_MAX
 from partita.tables.sqlite_store import SqliteTableStore
+from support.repeats import IS_SOAK, repeat
 
 T = TypeVar("T")
-IS_SOAK = bool(os.environ.get("PARTITA_SOAK"))
 
 Typed = dict[str, tuple[str | None, edm.Scalar]]
 """Properties by name: annotation (None where JSON says the type) and stored value."""
@@ -606,16 +605,16 @@ class FolderMachine(EngineMachine):
 
 def runs(examples: int) -> settings:
     return settings(
-        max_examples=examples * (30 if IS_SOAK else 1),
+        max_examples=repeat(examples // 5, examples, examples * 30),
         stateful_step_count=40,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
 
 
-TestEngineInMemory = MemoryMachine.TestCase
+TestEngineInMemory = pytest.mark.repeated(MemoryMachine.TestCase)
 TestEngineInMemory.settings = runs(120)
-TestEngineInAFolder = FolderMachine.TestCase
+TestEngineInAFolder = pytest.mark.repeated(FolderMachine.TestCase)
 TestEngineInAFolder.settings = runs(40)
 if IS_SOAK:
     TestEngineInMemory = pytest.mark.timeout(3600)(TestEngineInMemory)
