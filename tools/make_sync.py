@@ -143,6 +143,26 @@ GENERATED: tuple[Twin | Wrapping, ...] = (
             },
         ),
     ),
+    Twin(
+        "service/hosting/azure_transport.py",
+        "service/hosting/azure_transport_sync.py",
+        "The transport of azure-core's synchronous clients to services in this process.",
+        Renames(
+            names={
+                "AsyncAsks": "Asks",
+                "AsyncHttpTransport": "HttpTransport",
+                "AsyncInProcessTransport": "InProcessTransport",
+                "AsyncResponse": "HttpResponseImpl",
+                "aiohttp_request_of": "request_of",
+                "async_parts_of": "parts_of",
+            },
+            modules={
+                "partita.service.hosting.in_process_exchange.AsyncResponse": (
+                    "azure.core.rest._http_response_impl"
+                ),
+            },
+        ),
+    ),
     Wrapping(
         "reliable/sync.py",
         "Reliable state without asyncio: for scripts, Django, Flask, and threads.",

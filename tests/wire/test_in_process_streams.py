@@ -19,7 +19,8 @@ from azure.storage.blob.aio import BlobClient as AsyncBlobClient
 from partita.errors import PartitaError, UsageError
 from partita.loop_thread import LoopThread
 from partita.service.accounts.account import DEVELOPMENT_KEY
-from partita.service.hosting.azure_transport import AsyncInProcessTransport, InProcessTransport
+from partita.service.hosting.azure_transport import AsyncInProcessTransport
+from partita.service.hosting.azure_transport_sync import InProcessTransport
 from partita.service.hosting.in_process import account_closed
 from partita.service.http.request import PIECE_BYTES_MAX, Request, Response
 

@@ -159,10 +159,8 @@ class LocalAccount:
         """Return the arguments of a client of this service: in-process transport, account key."""
         from azure.core.credentials import AzureNamedKeyCredential  # noqa: PLC0415 - an extra
 
-        from partita.service.hosting.azure_transport import (  # noqa: PLC0415
-            AsyncInProcessTransport,
-            InProcessTransport,
-        )
+        from partita.service.hosting.azure_transport import AsyncInProcessTransport  # noqa: PLC0415
+        from partita.service.hosting.azure_transport_sync import InProcessTransport  # noqa: PLC0415
 
         transport = AsyncInProcessTransport if is_async else InProcessTransport
         front = self._fronts[kind.name]
