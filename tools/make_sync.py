@@ -117,7 +117,7 @@ GENERATED: tuple[Twin | Wrapping, ...] = (
         Renames(
             names={
                 "AsyncPort": "SyncPort",
-                "AsyncTurns": "Turns",
+                "AsyncKeyLocks": "KeyLocks",
                 "open_async": "open_sync",
             },
             modules={

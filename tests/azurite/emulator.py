@@ -6,11 +6,9 @@ signed. So whatever stands between clients and services (faults, a test's `aroun
 still.
 """
 
-import asyncio
 import io
 import itertools
 import os
-import threading
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -23,10 +21,17 @@ from bench.tables.servers import Server, azurite_in_memory, free_port
 from yarl import URL
 
 from partita.clock import SystemClock
+from partita.loop_thread import LoopThread
 from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, Account
 from partita.service.formats.address import print_continuation
-from partita.service.hosting.azure_transport import AsyncInProcessTransport, InProcessTransport
-from partita.service.hosting.in_process import ENDPOINTS, AsyncClients, LocalAccount
+from partita.service.hosting.azure_transport import AsyncInProcessTransport
+from partita.service.hosting.azure_transport_sync import InProcessTransport
+from partita.service.hosting.in_process import (
+    ENDPOINTS,
+    AsyncClients,
+    LocalAccount,
+    account_closed,
+)
 from partita.service.hosting.services import BLOBS, QUEUES, TABLES, ServiceKind
 from partita.service.http.request import Request, Response
 
@@ -110,10 +115,8 @@ class EmulatedAccount(LocalAccount):
         self._ports = ports
         self._name = name
         self._clock = SystemClock()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self._session: aiohttp.ClientSession = self._run(_new_session())
+        self._thread = LoopThread("azurite-account", account_closed)
+        self._session: aiohttp.ClientSession = self._thread.submit(_new_session()).result()
         self._blobs = None
         self._queues = None
         self._tables = None
@@ -141,7 +144,7 @@ class EmulatedAccount(LocalAccount):
             ("endpoint" if kind is TABLES else "account_url"): endpoint,
             "credential": AzureNamedKeyCredential(self._name, key),
             "transport": transport(
-                respond, self._loop, stream_above_bytes=kind.limits.stream_above_bytes
+                respond, self._thread, stream_above_bytes=kind.limits.stream_above_bytes
             ),
             **self.client_options,
         }
@@ -176,10 +179,10 @@ class EmulatedAccount(LocalAccount):
             raise ServiceRequestError(str(error), error=error) from error
 
     def close(self) -> None:
-        if self._loop.is_closed():
+        if self._thread.is_stopping:
             return
-        self._run(self._session.close())
-        self._stop_loop()
+        self._thread.submit(self._session.close()).result()
+        self._thread.stop()
 
 
 def _from_the_start(query: str) -> str:

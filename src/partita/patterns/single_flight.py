@@ -1,8 +1,7 @@
-"""Turns: those that want the same key at once go one after the other, and the rest do not wait.
+"""Locks by key: callers that want the same key run one after another, others do not wait.
 
-So what the first one finds out is known to the others, and a hundred tasks that miss the same
-entry of a cache ask for it once. Several keys are taken in their order: nobody waits for whom
-waits for it.
+The first caller fills the cache and the others find its result: a hundred tasks that miss the same
+entry read it once. Several keys are locked in sorted order, so that callers cannot deadlock.
 """
 
 import asyncio
@@ -16,57 +15,57 @@ from partita.patterns.protocol.values import RowKey
 L = TypeVar("L")
 
 
-class _Turn(Generic[L]):
+class _Entry(Generic[L]):
     def __init__(self, lock: L) -> None:
         self.lock = lock
-        self.wanted = 0
-        """How many hold it or wait for it; who is the last to leave removes it."""
+        self.users = 0
+        """How many callers hold the lock or wait for it; the last one removes the entry."""
 
 
-class AsyncTurns:
-    """Turns of tasks in one loop."""
+class AsyncKeyLocks:
+    """Locks by key, for the tasks of one event loop."""
 
     def __init__(self) -> None:
-        self._turns: dict[RowKey, _Turn[asyncio.Lock]] = {}
+        self._entries: dict[RowKey, _Entry[asyncio.Lock]] = {}
 
     @asynccontextmanager
-    async def of(self, keys: Iterable[RowKey]) -> AsyncIterator[None]:
-        """Have the turn of all these keys inside the context."""
+    async def hold(self, keys: Iterable[RowKey]) -> AsyncIterator[None]:
+        """Hold the locks of these keys inside the context."""
         async with AsyncExitStack() as stack:
             for key in sorted(set(keys)):
-                turn = self._turns.setdefault(key, _Turn(asyncio.Lock()))
-                turn.wanted += 1
-                stack.callback(self._leave, key, turn)
-                await stack.enter_async_context(turn.lock)
+                entry = self._entries.setdefault(key, _Entry(asyncio.Lock()))
+                entry.users += 1
+                stack.callback(self._leave, key, entry)
+                await stack.enter_async_context(entry.lock)
             yield
 
-    def _leave(self, key: RowKey, turn: _Turn[asyncio.Lock]) -> None:
-        turn.wanted -= 1
-        if not turn.wanted:
-            del self._turns[key]
+    def _leave(self, key: RowKey, entry: _Entry[asyncio.Lock]) -> None:
+        entry.users -= 1
+        if not entry.users:
+            del self._entries[key]
 
 
-class Turns:
-    """Turns of threads."""
+class KeyLocks:
+    """Locks by key, for threads."""
 
     def __init__(self) -> None:
-        self._turns: dict[RowKey, _Turn[threading.Lock]] = {}
+        self._entries: dict[RowKey, _Entry[threading.Lock]] = {}
         self._counting = threading.Lock()
 
     @contextmanager
-    def of(self, keys: Iterable[RowKey]) -> Iterator[None]:
-        """Have the turn of all these keys inside the context."""
+    def hold(self, keys: Iterable[RowKey]) -> Iterator[None]:
+        """Hold the locks of these keys inside the context."""
         with ExitStack() as stack:
             for key in sorted(set(keys)):
                 with self._counting:
-                    turn = self._turns.setdefault(key, _Turn(threading.Lock()))
-                    turn.wanted += 1
-                stack.callback(self._leave, key, turn)
-                stack.enter_context(turn.lock)
+                    entry = self._entries.setdefault(key, _Entry(threading.Lock()))
+                    entry.users += 1
+                stack.callback(self._leave, key, entry)
+                stack.enter_context(entry.lock)
             yield
 
-    def _leave(self, key: RowKey, turn: _Turn[threading.Lock]) -> None:
+    def _leave(self, key: RowKey, entry: _Entry[threading.Lock]) -> None:
         with self._counting:
-            turn.wanted -= 1
-            if not turn.wanted:
-                del self._turns[key]
+            entry.users -= 1
+            if not entry.users:
+                del self._entries[key]

@@ -54,7 +54,7 @@ from partita.patterns.scan_warnings import warn_of_scan
 from partita.patterns.series.log_blobs import LogBuffering, LogLine, LogReader, LogWriter
 from partita.patterns.series.log_names import LogPlace
 from partita.patterns.series.periods import Periods
-from partita.patterns.single_flight import Turns
+from partita.patterns.single_flight import KeyLocks
 from partita.patterns.types import projections
 from partita.patterns.types.decorators import EntityType, entity_type
 from partita.patterns.types.indexes import AnyIndex, Index, ListIndex
@@ -81,11 +81,12 @@ def connect(
     clock: Clock | None = None,
     **options: Any,
 ) -> "Database":
-    """Return a database to be used as a context: a folder, memory, a server, or the cloud.
+    """Return a database, to be used as a context manager.
 
-    `where` is "partita:./folder", "partita::memory:", an account of `partita.open_account`,
-    "UseDevelopmentStorage=true", or any connection string of Azure or Cosmos. `direct=True`
-    skips the official SDK for accounts in this process. Further options are those of `Options`.
+    `where` is a folder ("partita:./folder"), memory ("partita::memory:"), an account from
+    `partita.open_account`, the local emulator ("UseDevelopmentStorage=true"), or any connection
+    string of Azure Storage or Azure Cosmos DB. `direct=True` bypasses the official SDK for accounts
+    in this process. Further options are the fields of `Options`.
 
     >>> from partita.patterns import entity
     >>> from partita.patterns.sync import connect
@@ -108,7 +109,7 @@ def connect(
         raise UsageError(
             "UnknownOption",
             f"connect() has no option {unknown[0]!r}.",
-            hint=f"It has {', '.join(Options.__struct_fields__)}.",
+            hint=f"Use one of: {', '.join(Options.__struct_fields__)}.",
         )
     return Database(
         where,
@@ -120,7 +121,7 @@ def connect(
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True):
-    """Some entities of an answer; `continuation` (None: no more) can be stored."""
+    """One page of entities; `continuation` can be stored, and is None on the last page."""
 
     entities: list[T]
     continuation: str | None
@@ -128,7 +129,7 @@ class Page(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Database:
-    """Tables, queues and blobs of one account, with the types that are used in them."""
+    """The tables, queues and blobs of one account, and the entity types that are stored there."""
 
     def __init__(
         self,
@@ -148,12 +149,12 @@ class Database:
         self._context: Context | None = None
         self._tables: dict[type[Any], Table[Any]] = {}
         self.cost = Cost()
-        """Everything that was asked of the services so far."""
+        """The cost of all requests so far."""
 
     # -- opening and closing
 
     def open(self) -> "Database":
-        """Open what the context manager opens."""
+        """Open the database and return it, as entering the context manager does."""
         if self._port is None:
             self._port = open_sync(self._where, direct=self._is_direct)
             before = self._context
@@ -164,7 +165,7 @@ class Database:
                 options=self._options,
             )
             self._context.database = self
-            if before is not None:  # it was open before: what it knew it still knows
+            if before is not None:  # reopened: keep the registered types
                 self._context.transactions.update(before.transactions)
                 self._context.series.update(before.series)
                 for model in before.models.values():
@@ -189,23 +190,23 @@ class Database:
 
     @property
     def context(self) -> Context:
-        """What the steps need to know; for those who write steps of their own."""
+        """What steps need: clock, capabilities, keys, types. For code that writes its own steps."""
         if self._context is None:
             raise UsageError(
                 "DatabaseNotOpen",
                 "The database is not open.",
-                hint="Use it as a context: with connect(...) as db.",
+                hint="Use it as a context manager: with connect(...) as db.",
             )
         return self._context
 
     def run(self, steps: Steps[S], cost: Cost | None = None) -> S:
-        """Drive steps, and count what they cost."""
+        """Run steps and return their result; add their cost to `cost` and to the database's."""
         if self._port is None:
             steps.close()
             raise UsageError(
                 "DatabaseNotOpen",
-                "The database is not open, or was closed.",
-                hint="Use it as a context: with connect(...) as db.",
+                "The database is not open, or it was closed.",
+                hint="Use it as a context manager: with connect(...) as db.",
             )
         spent = Cost()
         try:
@@ -216,7 +217,7 @@ class Database:
 
     @contextmanager
     def measuring(self) -> Generator[Cost, None, None]:
-        """Count what is asked of the services inside the context.
+        """Count the requests that are made inside the context.
 
         >>> def show(db) -> None:
         ...     with db.measuring() as cost:
@@ -233,7 +234,7 @@ class Database:
     # -- types
 
     def table(self, cls: type[T]) -> "Table[T]":
-        """Return the table of an entity class: the same at every call."""
+        """Return the table of an entity class; always the same object."""
         found = self._tables.get(cls)
         if found is None:
             model = entity_type(cls)
@@ -248,10 +249,10 @@ class Database:
         keep_unknown: bool = False,
         resolve: raw.Resolve | None = None,
     ) -> "Mixed":
-        """Return several types of one table to be read together.
+        """Return several types of one table, to be read together.
 
-        `keep_unknown` returns what is of none of them, or of a newer version, as raw entities.
-        `resolve` is given the raw entities that do not say their type, and returns a class.
+        With `keep_unknown`, entities of other types or of newer versions are returned as raw
+        entities. `resolve` is called for raw entities without a type name, and returns a class.
         """
         models = [entity_type(cls) for cls in classes]
         raw.check_together(models, resolve)
@@ -260,60 +261,62 @@ class Database:
         return Mixed(self, models, keeps_unknown=keep_unknown, resolve=resolve)
 
     def raw(self, table: str) -> "RawTable":
-        """Return a table whose entities have no type here."""
+        """Return a table for entities without a declared type."""
         return RawTable(self, table)
 
     def periods(self, cls: type[T], series: TableSeries, *, at: str) -> "PeriodTables[T]":
-        """Return a type that is kept in a table for each period, by its field `at`."""
+        """Return a type that is stored in one table per period, chosen by its field `at`."""
         periods = Periods(entity_type(cls), series, at)
         self.context.series.setdefault(periods.model.name, {})[series] = at
         return PeriodTables(self, periods)
 
     def create_tables(self) -> list[str]:
-        """Create what is missing of all tables in use; return the names of those made now."""
+        """Create the missing tables of all known types; return the names of the created ones."""
         return self.run(lifecycle.create_tables(self.context))
 
-    # -- what follows
+    # -- workers and indexes
 
     def know(self, transaction: EventualTransaction) -> None:
-        """Let workers of this database run an eventually consistent transaction."""
+        """Register an eventually consistent transaction, so that workers can run it."""
         self.context.transactions[transaction.name] = transaction
 
     def start(self, transaction: EventualTransaction, /, **arguments: Any) -> None:
-        """Start an eventually consistent transaction by a message on the queue."""
+        """Start an eventually consistent transaction by putting a message on the queue."""
         self.know(transaction)
         self.context.capabilities.require_queues("Starting a transaction")
         self.run(_start(self.context, transaction, arguments))
 
     def drain(self, *, sweep: bool = True) -> Report:
-        """Do everything that waits to be done: outbox entries and messages.
+        """Process all pending work: outbox entries and queue messages.
 
-        The sweep reads all tables for entries whose hints were lost. What fails does not prevent
-        the rest from being done; the first error is raised at the end.
+        The sweep scans all tables for outbox entries whose messages were lost. If an entry fails,
+        the rest is still processed; the first error is raised at the end.
         """
         report = Report()
         self.run(worker.drain(self.context, report, with_sweep=sweep))
         return report
 
     def sweep(self, *, age: float = 60.0) -> Report:
-        """Do outbox entries older than `age` seconds; it scans the tables."""
+        """Process outbox entries that are older than `age` seconds; this scans the tables."""
         report = Report()
         self.run(worker.sweep(self.context, report, age=age))
         return report
 
     def forget(self, *names: str) -> int:
-        """Take what is declared no more out of waiting entries; return how many entries had it.
+        """Remove work that is no longer declared from pending entries; return how many changed.
 
-        The names are those that `EntryUnknown` and `partita patterns status` tell, such as
-        `view:Order@totals`. What this program knows is not forgotten. It scans the tables.
+        The names are those that the error `EntryUnknown` and `partita patterns status` report,
+        such as `view:Order@totals`. Names that this program declares are kept. This scans the
+        tables.
         """
         return self.run(worker.forget(self.context, names))
 
     def work_once(self, queue: str | None = None) -> Report:
-        """Take waiting messages once, of one queue or of all, and do them.
+        """Receive messages once, from one queue or from all, and process them.
 
-        A message that fails does not prevent the others from being done: it is in the report, and
-        is tried again when its claim ends. An error of your own functions is raised at the end.
+        If a message fails, the others are still processed: the failure is in the report, and the
+        message is retried when it becomes visible again. An error that one of your own functions
+        raised is raised at the end.
         """
         report = Report()
         queues = self.context.options.queues if queue is None else (queue,)
@@ -321,20 +324,20 @@ class Database:
         return report
 
     def rebuild(self, index: AnyIndex, *, progress: Callable[[int], object] = _ignore) -> int:
-        """Bring every stored entity into an index, and let it be read."""
+        """Add every stored entity to an index, then allow queries to use it."""
         self.context.know(index.owner)
         return self.run(lifecycle.rebuild(self.context, index, progress))
 
     def replay(
         self, cls: type[Any], view: str, *, progress: Callable[[int], object] = _ignore
     ) -> int:
-        """Show every stored entity of a type to a view; empty first what the view wrote."""
+        """Delete the rows that a view wrote, then apply the view to every entity of a type."""
         model = entity_type(cls)
         self.context.know(model)
         return self.run(lifecycle.replay(self.context, model, view, progress))
 
     def disable(self, index: AnyIndex, *, progress: Callable[[int], object] = _ignore) -> int:
-        """Stop an index and remove its rows."""
+        """Stop maintaining an index and delete its rows."""
         self.context.know(index.owner)
         return self.run(lifecycle.disable(self.context, index, progress))
 
@@ -351,18 +354,18 @@ class Database:
         *,
         progress: Callable[[int], object] = _ignore,
     ) -> int:
-        """Put right what `verify` found."""
+        """Repair the differences that `verify` found; return how many."""
         model = entity_type(cls)
         return self.run(lifecycle.repair(self.context, model, drifts, progress))
 
     def balance(self, cls: type[Any], *, progress: Callable[[int], object] = _ignore) -> Balance:
-        """Count the entities of a type by partition, and judge; it reads all keys of its table."""
+        """Count the entities of a type per partition and rate the balance; reads all its keys."""
         return self.run(count_partitions(entity_type(cls), progress))
 
     # -- references
 
     def load(self, reference: Reference[S, T], entities: Iterable[S]) -> list[T | None]:
-        """Return what each entity refers to, or None; each distinct one is read once."""
+        """Return the target of each entity's reference, or None; each target is read once."""
         return self.run(references.load_targets(self.context, reference, entities))
 
     def dangling(
@@ -372,9 +375,9 @@ class Database:
         targets: "Database | None" = None,
         progress: Callable[[int], object] = _ignore,
     ) -> list[Drift]:
-        """Return the entities that refer to what is not there; it scans their table.
+        """Return the entities whose reference has no target; this scans their table.
 
-        `targets` is the database of the entities referred to, if they lie in another.
+        `targets` is the database of the targets, if they are stored in another one.
         """
         aim = self if targets is None else targets
         query: Query[Any] = self.table(reference.owner.cls).all().allow_scan()
@@ -398,13 +401,14 @@ class Database:
     def collect_blobs(
         self, container: str = "partita-large", *, progress: Callable[[int], object] = _ignore
     ) -> int:
-        """Remove blobs of large properties that no entity names."""
+        """Delete blobs of large properties that no entity refers to; return how many."""
         return self.run(lifecycle.collect_blobs(self.context, container, progress))
 
     def rotate(self, cls: type[Any], *, progress: Callable[[int], object] = _ignore) -> int:
         """Wrap the content keys of a type's entities with the keyring's current key.
 
-        Those in tables of periods are reached once `periods` was called, or by its `rotate`.
+        Tables per period are included if `periods` was called for the type; otherwise use `rotate`
+        of what it returns.
         """
         model = entity_type(cls)
         return self.run(rotating.rotate(self.context, model, progress))
@@ -422,10 +426,11 @@ class Database:
         force: bool = False,
         **given: Any,
     ) -> Grant:
-        """Return a signature that gives access to the entities with these key fields, no others.
+        """Return a SAS that gives access to the entities with these key fields only.
 
-        For reading and for an hour, if nothing else is said. A policy stored with the table may
-        say both instead. Keys that are not one range need several signatures: see `grants`.
+        By default it permits reading, for one hour. `policy_id` names a stored access policy of
+        the table that sets both instead. Keys that are not one range need several signatures: see
+        `grants`.
         """
         terms = terms_of(permissions, ttl, policy_id)
         return self._issuer().grant(entity_type(cls), given, terms, force=force)
@@ -441,7 +446,7 @@ class Database:
         force: bool = False,
         **given: Any,
     ) -> list[Grant]:
-        """Return a signature for each range of keys that these key fields stand for."""
+        """Return one SAS for each range of keys that these key fields cover."""
         terms = terms_of(permissions, ttl, policy_id)
         return self._issuer().grants(entity_type(cls), given, terms, force=force)
 
@@ -450,7 +455,7 @@ class Database:
         return Issuer(account, key, self._clock, endpoint=endpoint)
 
     def log_writer(self, place: LogPlace, buffering: LogBuffering | None = None) -> "Log":
-        """Return a writer of log lines into blobs."""
+        """Return a writer that appends log lines to blobs."""
         return Log(self, LogWriter(place, self._clock, buffering))
 
     def log_lines(self, place: LogPlace, start: datetime, end: datetime) -> Iterator[LogLine]:
@@ -470,7 +475,7 @@ def _start(
 
 
 class Table(Generic[T]):
-    """The entities of one type. `c` gives its columns for conditions."""
+    """The entities of one type. `c` has its columns, for conditions."""
 
     def __init__(self, db: Database, model: EntityType[T]) -> None:
         self._db = db
@@ -489,54 +494,54 @@ class Table(Generic[T]):
         return self._db.run(steps)
 
     def get_many(self, keys: Iterable[Mapping[str, Any]]) -> list[T | None]:
-        """Return entities by their key fields, each distinct one read once, several at once."""
+        """Return entities by their key fields; each distinct one is read once, in parallel."""
         wanted = [key_of(self._model, key) for key in keys]
         found = self._db.run(load_many(self._db.context, self._model, wanted))
         return [found[key] for key in wanted]
 
     def save(self, entity: T, *, force: bool = False) -> T:
-        """Insert a new entity, or replace one that is still as it was loaded.
+        """Insert a new entity, or replace a loaded one that has not changed since.
 
         Raises EntityExistsError, ETagMismatchError, EntityNotFoundError or
-        UniqueViolationError. `force=True` writes whatever is stored.
+        UniqueViolationError. `force=True` overwrites whatever is stored.
         """
         return self._db.run(verbs.save(self._db.context, self._model, entity, force=force))
 
     def upsert(self, entity: T, *, merge: bool | Collection[str] = False) -> T:
-        """Write an entity whatever is stored; with `merge` write some fields and keep the rest.
+        """Insert or overwrite an entity; with `merge`, write some fields and keep the others.
 
-        `merge=True` writes the fields that you set: of an object that was loaded, those that
-        changed; of a new one, those that are neither None nor at their default (a pydantic model
-        tells which were given). `merge=["text", "stars"]` writes these fields whatever they hold.
-        Slots of a series that the object does not have are kept.
+        `merge=True` writes the fields that were set: for a loaded object, those that changed; for
+        a new object, those that are neither None nor equal to their default (for a pydantic model,
+        those that were given). `merge=["text", "stars"]` writes exactly these fields. Slots of a
+        series that the object does not have are kept.
         """
         return self._db.run(verbs.upsert(self._db.context, self._model, entity, merge=merge))
 
     def patch(self, entity: T, /, *, force: bool = False, **changes: Any) -> T:
-        """Change some fields of a loaded entity, sending no others."""
+        """Change some fields of a loaded entity; only these are sent."""
         return self._db.run(
             verbs.patch(self._db.context, self._model, entity, changes, force=force)
         )
 
     def update(self, function: Callable[[T], T], /, **key: Any) -> T:
-        """Let a pure function change an entity; it is asked again if somebody was faster."""
+        """Change an entity by a pure function, which is called again after a conflicting write."""
         steps = verbs.update_by(self._db.context, self._model, key, function)
         return self._db.run(steps)
 
     def delete(self, entity: T, *, force: bool = False) -> None:
-        """Delete an entity that is still as it was loaded."""
+        """Delete a loaded entity that has not changed since; `force=True` deletes it anyway."""
         self._db.run(verbs.delete(self._db.context, self._model, entity, force=force))
 
     def delete_if_exists(self, **key: Any) -> bool:
-        """Delete whatever has these key fields; False if nothing has."""
+        """Delete the entity with these key fields; return False if there is none."""
         return self._db.run(verbs.delete_by(self._db.context, self._model, key))
 
     def increment(self, entity: T, field: str, slot: int | None = None, *, by: Any = 1) -> Any:
-        """Add to a number, or to a slot of a series, and return what it became."""
+        """Add `by` to a number, or to a slot of a series, and return the new value."""
         return self._db.run(verbs.increment(self._db.context, self._model, entity, field, slot, by))
 
     def move(self, entity: T, /, **key: Any) -> T:
-        """Give a loaded entity other key fields; crash-safe also between partitions."""
+        """Change the key fields of a loaded entity; crash-safe, also across partitions."""
         return self._db.run(verbs.move(self._db.context, self._model, entity, key))
 
     # -- many entities
@@ -549,7 +554,7 @@ class Table(Generic[T]):
         concurrency: int = 8,
         progress: Callable[[int], object] = _ignore,
     ) -> bulk.BulkOutcome:
-        """Save many entities in groups; `max_rate` smooths the traffic to so many a second."""
+        """Save many entities in groups; `max_rate` limits the entities per second."""
         return self._write_all(entities, "save", max_rate, concurrency, progress)
 
     def upsert_all(
@@ -560,7 +565,7 @@ class Table(Generic[T]):
         concurrency: int = 8,
         progress: Callable[[int], object] = _ignore,
     ) -> bulk.BulkOutcome:
-        """Write many entities whatever is stored."""
+        """Insert or overwrite many entities in groups."""
         return self._write_all(entities, "upsert", max_rate, concurrency, progress)
 
     def delete_all(
@@ -599,36 +604,36 @@ class Table(Generic[T]):
     # -- queries
 
     def partition(self, **given: Any) -> "Partition[T]":
-        """Return one partition, by the fields of the partition key."""
+        """Return one partition, given the fields of the partition key."""
         return Partition(self._db, self._model, given)
 
     def where(self, condition: Condition) -> "Query[T]":
-        """Return the query for a condition; `explain()` tells how it would be read."""
+        """Return the query for a condition; its `explain()` describes how it is read."""
         return Query(self._db, self._model, {}, checked_condition(condition))
 
     def all(self) -> "Query[T]":
-        """Return the query for every entity: a table scan, which must be allowed."""
+        """Return the query for all entities: a table scan, which `allow_scan()` must permit."""
         return Query(self._db, self._model, {}, None)
 
     def via(self, index: Index[T] | ListIndex[T], *, verify: bool = False) -> "Via[T]":
-        """Return the entities as an index sees them; `verify=True` reads each itself as well."""
+        """Return the entities as stored in an index; `verify=True` also reads each entity."""
         known = self._model.all_indexes()
         if index not in known:
             raise UsageError(
                 "IndexOfAnother",
-                f"{index!r} is no index of {self._model.name}.",
+                f"{index!r} is not an index of {self._model.name}.",
                 facts={"type": self._model.name, "indexes": [each.name for each in known]},
-                hint="Give what index() or list_index() returned, to the table of the type that "
-                "it was declared for.",
+                hint="Pass the result of index() or list_index() to the table of the type that it "
+                "was declared for.",
             )
         return Via(self._db, self._model, index, verify=verify)
 
     def partitions(self, givens: Iterable[Mapping[str, Any]], *, limit: int = 8) -> "Partitions[T]":
-        """Return several partitions to be read at once, at most `limit` at a time."""
+        """Return several partitions, to be read in parallel, at most `limit` at a time."""
         return Partitions([self.partition(**given) for given in givens], limit)
 
     def cached(self, ttl: float, *, entries_max: int = 10_000) -> "CachedTable[T]":
-        """Return a view of the table that remembers what it read for `ttl` seconds."""
+        """Return a view of the table that caches entities for `ttl` seconds."""
         return CachedTable(self._db, self._model, ttl, entries_max)
 
 
@@ -641,7 +646,7 @@ class Partition(Generic[T]):
             raise UsageError(
                 "KeyFields",
                 f"{unknown[0]!r} is not in the partition key of {model.name}.",
-                hint=f"It is made of {', '.join(model.partition.fields) or 'no fields'}.",
+                hint=f"Give these fields: {', '.join(model.partition.fields) or 'none'}.",
             )
         self.db = self._db = db
         self._model = model
@@ -651,18 +656,18 @@ class Partition(Generic[T]):
         return Query(self._db, self._model, {**self._given, **given}, condition)
 
     def range(self, **given: Any) -> "Query[T]":
-        """Return the entities whose row key fields are these values, or lie between them.
+        """Return the query for entities with these row key fields.
 
-        The fields are given from the first on; the last may be `between(...)`,
-        `at_least(...)`, `starting_with(...)` or another interval.
+        Give the fields in the order of the row key, starting with the first; the last one may be
+        an interval, such as `between(...)`, `at_least(...)` or `starting_with(...)`.
         """
         return self._query(given)
 
     def prefix(self, **given: str) -> "Query[T]":
-        """Return the entities whose last given field begins with a text."""
+        """Return the query for entities whose last given field starts with a text."""
         *_, last = given or [None]
         if last is None:
-            raise UsageError("KeyFields", "prefix() needs a field.", hint='prefix(last="Ca")')
+            raise UsageError("KeyFields", "prefix() needs a field.", hint='Try prefix(last="Ca").')
         return self._query({**given, last: starting_with(given[last])})
 
     def where(self, condition: Condition) -> "Query[T]":
@@ -672,9 +677,10 @@ class Partition(Generic[T]):
         return self._query({})
 
     def latest(self, count: int) -> "Query[T]":
-        """Return the newest `count` entities: the row key begins with `:desc`.
+        """Return the query for the newest `count` entities.
 
-        Where it does not, the first ones are `all().limit(count)`.
+        The row key must start with a field that is declared with `:desc`. For other types,
+        `all().limit(count)` returns the first entities.
         """
         self._db.context.capabilities.require_ordered("latest()")
         verbs.check_newest_first(self._model)
@@ -685,7 +691,7 @@ class Partition(Generic[T]):
         return self._query({}).page(size=size, continuation=continuation)
 
     def atomic(self) -> "Group":
-        """Return a group for this partition: everything in it happens, or nothing."""
+        """Return a group of changes in this partition: all of them are applied, or none."""
         partition = self._model.partition.format(self._given)
         return Group(self._db, self._model, self._given, partition)
 
@@ -694,7 +700,7 @@ class Partition(Generic[T]):
 
 
 class Query(Generic[T]):
-    """A question that was not sent yet. Each method returns another one."""
+    """A query that is sent when it is iterated or listed. Its methods return new queries."""
 
     def __init__(  # noqa: PLR0913 - what a query is made of
         self,
@@ -725,7 +731,7 @@ class Query(Generic[T]):
         self._misfits = misfits
         self._is_latest = is_latest
         self.cost = Cost()
-        """What this query has cost so far."""
+        """The cost of this query so far."""
 
     def _with(self, **changes: Any) -> Any:
         kept: dict[str, Any] = {
@@ -747,7 +753,7 @@ class Query(Generic[T]):
         return plan_query(self._model, self._given, self._condition, via=self._via)
 
     def explain(self) -> str:
-        """Say how the query is read, and what would be better."""
+        """Return a description of how the query is read, with advice to improve it."""
         return explain(
             self.plan,
             is_allowed=self._may_scan,
@@ -766,14 +772,16 @@ class Query(Generic[T]):
         return query
 
     def limit(self, count: int) -> "Query[T]":
-        """Stop after so many entities."""
+        """Return at most `count` entities."""
         if count < 0:
-            raise UsageError("InvalidLimit", "A limit is not negative.", facts={"limit": count})
+            raise UsageError(
+                "InvalidLimit", "A limit must not be negative.", facts={"limit": count}
+            )
         query: Query[T] = self._with(count_max=count)
         return query
 
     def allow_scan(self) -> "Query[T]":
-        """Say that reading a whole table is meant."""
+        """Permit the query to read a whole table."""
         query: Query[T] = self._with(is_scan_allowed=True)
         return query
 
@@ -782,16 +790,16 @@ class Query(Generic[T]):
     @overload
     def misfits(self, policy: Literal["raw"], /) -> "Query[T | RawEntity]": ...
     def misfits(self, policy: Misfits, /) -> Any:
-        """Choose what becomes of stored entities whose keys do not fit the type's templates.
+        """Choose how to handle stored entities whose keys do not match the type's templates.
 
-        "raise" is the default: InvalidKeyError, code KeyNotOfTemplate. "skip" leaves them out;
-        "raw" returns each as a RawEntity, in its place in the order of keys.
+        "raise", the default, raises InvalidKeyError with the code KeyNotOfTemplate. "skip" omits
+        such entities; "raw" returns each as a RawEntity, in the order of keys.
         """
         if policy not in get_args(Misfits):
             raise UsageError(
                 "UnknownOption",
                 f"misfits() does not take {policy!r}.",
-                hint='Say misfits("raise"), misfits("skip") or misfits("raw").',
+                hint='Use misfits("raise"), misfits("skip") or misfits("raw").',
             )
         return self._with(misfits=policy)
 
@@ -800,7 +808,7 @@ class Query(Generic[T]):
     @overload
     def select(self, fields: str, /, *more: str) -> "Query[projections.Partial[T]]": ...
     def select(self, fields: Any, /, *more: str) -> Any:
-        """Read only some fields: by name, or those of a smaller class."""
+        """Read only some fields: given by name, or as a class that declares them."""
         if isinstance(fields, str):
             return self._with(selected=self._checked((fields, *more)), make=None)
         names = projections.fields_of(fields)
@@ -810,8 +818,8 @@ class Query(Generic[T]):
         if not names:
             raise UsageError(
                 "NotSelectable",
-                "The class that was given to select() declares no fields.",
-                hint="Annotate those that it has, as those of the entity are called.",
+                "The class that was passed to select() declares no fields.",
+                hint="Annotate its fields, with the names of the entity's fields.",
             )
         for name in names:
             field = self._model.fields.get(name)
@@ -819,12 +827,13 @@ class Query(Generic[T]):
                 raise UsageError(
                     "NotSelectable",
                     f"{self._model.name} has no field {name!r} that can be selected.",
-                    hint=f"It has {', '.join(self._model.fields)}; large values are read whole.",
+                    hint=f"Select from {', '.join(self._model.fields)}; large values cannot be "
+                    "selected.",
                 )
         return names
 
     def request(self) -> Ask:
-        """Return the query as it is performed, for steps of one's own."""
+        """Return the query in the form that steps take, for code that writes its own steps."""
         plan = self.plan
         is_warned = plan.is_refused and self._db.context.options.scans == "warn"
         if is_warned and not self._is_scan_allowed:
@@ -832,9 +841,9 @@ class Query(Generic[T]):
         return Ask(plan, self._may_scan, self._selected, self._verify, self._make, self._misfits)
 
     def page(self, *, size: int = 100, continuation: str | None = None) -> Page[T]:
-        """Return up to `size` entities, and where the next page starts."""
+        """Return up to `size` entities, with the continuation of the next page."""
         if size < 1:
-            raise UsageError("InvalidPageSize", "A page has at least one entity.")
+            raise UsageError("InvalidPageSize", "The size of a page must be at least 1.")
         query = self.request()
         cost = Cost()
         steps = read_page(self._db.context, query, continuation, size, self._count_max)
@@ -847,7 +856,7 @@ class Query(Generic[T]):
         check_allowed(query)
         position: Position | None = Position()
         left = self._count_max
-        # What is decided here is rare in small pages: then as many are read as a page holds.
+        # If a filter is applied here, a small page may hold no match: read full pages then.
         is_counted = query.plan.client is None
         while position is not None and (left is None or left > 0):
             steps = read_slice(self._db.context, query, position, left if is_counted else None)
@@ -857,7 +866,7 @@ class Query(Generic[T]):
             left = None if left is None else left - len(found.entities)
 
     def list(self) -> list[T]:
-        """Return all entities of the answer."""
+        """Return all entities as a list."""
         return list(self)
 
     def first(self) -> T | None:
@@ -866,9 +875,9 @@ class Query(Generic[T]):
         return found[0] if found else None
 
     def count(self) -> int:
-        """Count the entities by reading their keys: those of the index, where one is asked.
+        """Count the entities by reading their keys, or those of the index that the query uses.
 
-        An index is believed unless it is asked with `verify=True`.
+        The rows of an index are counted as they are, unless `via` was given `verify=True`.
         """
         query: Query[Any] = self._with(selected=self._model.key_fields[:1], make=None)
         return len([None for _ in query])
@@ -876,7 +885,7 @@ class Query(Generic[T]):
     def delete(
         self, *, max_rate: float | None = None, progress: Callable[[int], object] = _ignore
     ) -> bulk.BulkOutcome:
-        """Delete what the query finds, in groups, page by page."""
+        """Delete the entities of the query in groups, page by page."""
         outcome = bulk.BulkOutcome()
         cost = outcome.cost
         position: Position | None = Position()
@@ -909,7 +918,7 @@ class Query(Generic[T]):
 
 
 class Via(Generic[T]):
-    """Entities as an index sees them."""
+    """The entities of one type as stored in an index."""
 
     def __init__(
         self, db: Database, model: EntityType[T], index: AnyIndex, *, verify: bool
@@ -920,14 +929,14 @@ class Via(Generic[T]):
         self._verify = verify
 
     def range(self, **given: Any) -> Query[T]:
-        """Return the entities with these fields of the index's keys, or between them."""
+        """Return the query for these fields of the index's keys; the last may be an interval."""
         return Query(self._db, self._model, given, None, via=self._index, verify=self._verify)
 
     def prefix(self, **given: str) -> Query[T]:
-        """Return the entities whose last given field begins with a text."""
+        """Return the query for entities whose last given field starts with a text."""
         *_, last = given or [None]
         if last is None:
-            raise UsageError("KeyFields", "prefix() needs a field.", hint='prefix(last="Ca")')
+            raise UsageError("KeyFields", "prefix() needs a field.", hint='Try prefix(last="Ca").')
         return self.range(**{**given, last: starting_with(given[last])})
 
     def where(self, condition: Condition) -> Query[T]:
@@ -937,14 +946,14 @@ class Via(Generic[T]):
         return self.range()
 
     def get_or_none(self, **given: Any) -> T | None:
-        """Return the entity that a point of the index stands for."""
+        """Return the entity with these fields of the index's keys, or None."""
         query = self.range(**given)
         if query.plan.kind is not QueryKind.POINT or isinstance(self._index, ListIndex):
             raise UsageError(
                 "KeyFields",
                 f"get() needs every field of the index's keys: "
                 f"{', '.join(self._index.key_fields)}.",
-                hint="Use range(...) for more than one entity.",
+                hint="Give every field, or use range(...) for more than one entity.",
             )
         return query.first()
 
@@ -957,18 +966,18 @@ class Via(Generic[T]):
 
 
 class Partitions(Generic[T]):
-    """Several partitions, read at once."""
+    """Several partitions of one type, read in parallel."""
 
     def __init__(self, members: Sequence[Partition[T]], limit: int) -> None:
         self._members = members
         self._limit = limit
         self.cost = Cost()
-        """What reading them has cost so far."""
+        """The cost of reading them so far."""
 
     def list(self) -> list[list[T]]:
-        """Return the entities of each partition, in the order in which they were given.
+        """Return a list of entities for each partition, in the given order.
 
-        The first error stops the others.
+        The first error stops the remaining reads.
         """
         if not self._members:
             return []
@@ -978,7 +987,7 @@ class Partitions(Generic[T]):
 
 
 class Group:
-    """Changes that are sent together when the context ends; nothing is sent if it raises."""
+    """Changes that are sent together at the end of the block; none is sent if it raises."""
 
     def __init__(
         self,
@@ -993,14 +1002,14 @@ class Group:
         self._collected = Collected(db.context, model, partition)
         self._is_over = False
         self.entities: list[Any] = []
-        """The saved entities, after the group was committed."""
+        """The saved entities, once the group was committed."""
         self.cost = Cost()
-        """What it took to commit the group."""
+        """The cost of committing the group."""
 
     def save(self, entity: Any, *, force: bool = False) -> None:
-        """Insert a new entity, or replace one that is still as it was loaded.
+        """Insert a new entity, or replace a loaded one that has not changed since.
 
-        `force` writes it whatever is stored, as `upsert` does.
+        `force=True` overwrites whatever is stored, as `upsert` does.
         """
         if force:
             self._open().upsert(entity, merge=False)
@@ -1008,22 +1017,22 @@ class Group:
             self._open().save(entity)
 
     def upsert(self, entity: Any, *, merge: bool | Collection[str] = False) -> None:
-        """Write an entity whatever is stored; `merge` as `upsert` of the table has it."""
+        """Insert or overwrite an entity; `merge` works as in `Table.upsert`."""
         self._open().upsert(entity, merge=merge)
 
     def patch(self, entity: Any, /, **changes: Any) -> None:
-        """Change some fields of an entity that is still as it was loaded, sending no others.
+        """Change some fields of a loaded entity that has not changed since; only these are sent.
 
-        The changed object is in `entities` when the group was committed.
+        The changed object is in `entities` once the group was committed.
         """
         self._open().patch(entity, changes)
 
     def delete(self, entity: Any) -> None:
-        """Delete an entity that is still as it was loaded."""
+        """Delete a loaded entity that has not changed since."""
         self._open().delete(entity)
 
     def delete_if_exists(self, cls: type[Any] | None = None, /, **key: Any) -> None:
-        """Delete by key; the fields of the partition are known. `cls` names another type."""
+        """Delete by key, without the fields of the partition; `cls` names another type."""
         model = self._model if cls is None else entity_type(cls)
         known = self._given if model is self._model else {}
         self._open().remove(model, key_of(model, {**known, **key}))
@@ -1037,8 +1046,8 @@ class Group:
         if self._is_over:
             raise UsageError(
                 "GroupEnded",
-                "The group has ended: what is put into it now would never be sent.",
-                hint="Put everything into it before the block ends, or make another group.",
+                "The group has ended; further changes would never be sent.",
+                hint="Add all changes before the block ends, or use another group.",
             )
         return self._collected
 
@@ -1057,13 +1066,13 @@ class Group:
 
 
 class CachedTable(Generic[T]):
-    """Entities that are remembered for a while, for joins in the client."""
+    """Entities that are cached for a time, for joins in the client."""
 
     def __init__(self, db: Database, model: EntityType[T], ttl: float, entries_max: int) -> None:
         self._db = db
         self._model = model
         self._cache = Cache(db.context.clock, ttl, entries_max)
-        self._turns = Turns()
+        self._locks = KeyLocks()
 
     def get(self, **key: Any) -> T:
         """Return the entity with these key fields; raises EntityNotFoundError."""
@@ -1073,19 +1082,19 @@ class CachedTable(Generic[T]):
         return entity
 
     def get_or_none(self, **key: Any) -> T | None:
-        """Return the entity with these key fields, or None; that is remembered as well."""
+        """Return the entity with these key fields, or None; absence is cached as well."""
         wanted = key_of(self._model, key)
         entity: T | None
         if (known := self._cache.find(wanted)) is not None:
             entity = known.entity
         else:
-            with self._turns.of([wanted]):
+            with self._locks.hold([wanted]):
                 steps = load_many(self._db.context, self._model, [wanted], self._cache)
                 entity = self._db.run(steps)[wanted]
         return entity
 
     def save(self, entity: T) -> T:
-        """Save an entity, and remember it instead of what was known."""
+        """Save an entity and replace it in the cache."""
         asked_at = self._cache.now()
         verbs.check_entity(self._model, entity)
         with self._cache.doubting(self._model.key(self._model.values(entity))):
@@ -1095,7 +1104,7 @@ class CachedTable(Generic[T]):
         return result
 
     def delete(self, entity: T) -> None:
-        """Delete an entity, and remember that it is gone."""
+        """Delete an entity and cache its absence."""
         asked_at = self._cache.now()
         verbs.check_entity(self._model, entity)
         key = self._model.key(self._model.values(entity))
@@ -1109,7 +1118,7 @@ class CachedTable(Generic[T]):
         """Pair each of `left` with the entity whose key fields `on` returns."""
         aimed = aim(left, self._model, on)
         keys = [key for _, key in aimed if key is not None]
-        with self._turns.of(self._cache.missing(keys)):
+        with self._locks.hold(self._cache.missing(keys)):
             return self._db.run(join(self._db.context, aimed, self._model, self._cache))
 
 
@@ -1130,9 +1139,9 @@ class Mixed:
         self._resolve = resolve
 
     def partition(self, partition_key: str | None = None, /, **given: Any) -> Iterator[Any]:
-        """Yield the entities of a partition, each as its own type, in the order of row keys.
+        """Yield the entities of a partition in the order of row keys, each as its own type.
 
-        It is named by the fields of the partition key of one of the types, or by its text.
+        The partition is given by the key fields of one of the types, or by its key as text.
         """
         partition = raw.partition_of(self._models, partition_key, given)
         continuation: Continuation | None = None
@@ -1154,7 +1163,7 @@ class Mixed:
 
 
 class RawTable:
-    """A table whose entities are property bags."""
+    """A table whose entities are plain properties, without a declared type."""
 
     def __init__(self, db: Database, name: str) -> None:
         self._db = db
@@ -1164,11 +1173,11 @@ class RawTable:
         return self._db.run(raw.get_raw(self._name, RowKey(partition_key, row_key)))
 
     def save(self, entity: RawEntity) -> RawEntity:
-        """Insert an entity without etag, or replace the one with that etag."""
+        """Insert an entity that has no etag, or replace the stored one that has the same etag."""
         return self._db.run(raw.save_raw(self._name, entity))
 
     def patch(self, entity: RawEntity, changes: Mapping[str, Value]) -> RawEntity:
-        """Merge properties that the entity has already."""
+        """Change properties that the entity already has."""
         return self._db.run(raw.patch_raw(self._name, entity, changes))
 
     def delete(self, entity: RawEntity) -> None:
@@ -1186,7 +1195,7 @@ class RawTable:
 
 
 class PeriodTables(Generic[T]):
-    """Entities in a table for each period: old ones go by dropping tables."""
+    """Entities in one table per period; old entities are removed by dropping tables."""
 
     def __init__(self, db: Database, periods: Periods[T]) -> None:
         self._db = db
@@ -1195,27 +1204,27 @@ class PeriodTables(Generic[T]):
     # -- tables
 
     def ensure(self) -> tuple[str, ...]:
-        """Make the table of the present period, and the next; return those made now."""
+        """Create the tables of the current and the next period; return the created ones."""
         return self._db.run(self._periods.series.ensure(utc_now(self._db.context.clock)))
 
     def sweep(self) -> tuple[str, ...]:
-        """Drop the tables of periods that are not kept any more; return their names."""
+        """Drop the tables of periods that are past retention; return their names."""
         return self._db.run(self._periods.series.sweep(utc_now(self._db.context.clock)))
 
     def rotate(self, *, progress: Callable[[int], object] = _ignore) -> int:
-        """Wrap the content keys in the tables of all periods with the keyring's current key."""
+        """Wrap the content keys in all tables with the keyring's current key."""
         steps = rotating.rotate_series(self._db.context, self._periods.series, progress)
         return self._db.run(steps)
 
     def table(self, at: datetime | date, /) -> Table[T]:
-        """Return the table of one period, by a moment in it, for every verb and query."""
+        """Return the table of the period that contains a time, with all verbs and queries."""
         model = self._periods.model.in_table(self._periods.series.table_for(at))
         return Table(self._db, model)
 
     # -- entities
 
     def save(self, entity: T) -> T:
-        """Save an entity into the table of its moment, which is made if it is missing."""
+        """Save an entity in the table of its period, which is created if it is missing."""
         return self._db.run(self._periods.save(self._db.context, entity))
 
     def save_all(
@@ -1226,7 +1235,7 @@ class PeriodTables(Generic[T]):
         concurrency: int = 8,
         progress: Callable[[int], object] = _ignore,
     ) -> bulk.BulkOutcome:
-        """Save many entities in groups, period after period."""
+        """Save many entities in groups, one period after another."""
         steps = self._periods.save_all(
             self._db.context,
             entities,
@@ -1242,7 +1251,7 @@ class PeriodTables(Generic[T]):
     def get(self, at: datetime | date | None = None, /, **key: Any) -> T:
         """Return the entity with these key fields; raises EntityNotFoundError.
 
-        Its moment is given first where it is not in the keys.
+        Give its time as the first argument if the keys do not contain it.
         """
         entity = self.get_or_none(at, **key)
         if entity is None:
@@ -1256,7 +1265,8 @@ class PeriodTables(Generic[T]):
     def latest(self, count: int, **given: Any) -> list[T]:
         """Return the newest `count` entities of a partition, over all periods.
 
-        One request a period, until there are enough; the row key begins with `:desc`.
+        This takes one request per period until there are enough. The row key must start with a
+        field that is declared with `:desc`.
         """
         self._db.context.capabilities.require_ordered("latest()")
         return list(self._db.run(self._periods.latest(self._db.context, given, count)))
@@ -1269,10 +1279,11 @@ class PeriodTables(Generic[T]):
         allow_scan: bool = False,
         **given: Any,
     ) -> Iterator[T]:
-        """Yield the entities from `start` to `end`, both inside, that have these key fields.
+        """Yield the entities from `start` to `end`, inclusive, that have these key fields.
 
-        One request a period, at least, and in the order of periods that the row keys have: the
-        newest first with `:desc`. Without the whole partition key it must be allowed to scan.
+        This takes at least one request per period. Periods are read in the order of the row keys:
+        the newest first with `:desc`. Without all fields of the partition key, `allow_scan` is
+        required.
         """
         scan = self._periods.scan(self._db.context, start, end, given, is_scan_allowed=allow_scan)
         while (entities := self._db.run(scan.read())) is not None:
@@ -1280,18 +1291,18 @@ class PeriodTables(Generic[T]):
 
 
 class Log:
-    """Log lines on their way into blobs. Close it, or use it as a context."""
+    """A buffered writer of log lines to blobs. Close it, or use it as a context manager."""
 
     def __init__(self, db: Database, writer: LogWriter) -> None:
         self._db = db
         self._writer = writer
 
     def append(self, text: str | bytes, at: datetime | None = None) -> int:
-        """Append a line and return its ticket; it is durable once `acknowledged` reaches it."""
+        """Append a line and return its number; it is durable once `acknowledged` reaches it."""
         return self._db.run(self._writer.append(text, at))
 
     def flush(self) -> int:
-        """Make everything durable that was appended."""
+        """Make all appended lines durable; return `acknowledged`."""
         return self._db.run(self._writer.flush())
 
     @property

@@ -1,7 +1,7 @@
-"""What each call asks of an official client, and what its answer means: shared by both faces.
+"""How each call is performed by an official client; shared by both SDK ports.
 
-A port asks `plan_of(call)` which method to call on which client, and `answer_of` or `refusal_of`
-what came of it. Waiting is the ports' only own business.
+`plan_of` returns the client and the method to call; `answer_of` and `refusal_of` turn the result
+or the error into the answer of the call. The ports only wait.
 """
 
 import math
@@ -29,21 +29,21 @@ Result = Literal["value", "page", "stream"]
 
 ALL_METHODS = frozenset({"DELETE", "GET", "HEAD", "MERGE", "PATCH", "POST", "PUT"})
 TABLE_OPTIONS = {"retry_on_methods": ALL_METHODS}
-"""The table SDK repeats no POST whose answer was lost. The core compares what it finds, so that a
-lost answer is asked for again like any other."""
+"""By default the table SDK does not retry a POST whose answer was lost. Steps check what is stored,
+so that every method can be retried."""
 ROW_OPTIONS = {"stream": True, **TABLE_OPTIONS}
-"""The pipeline must not decode what is read here; see MeteredTransport."""
+"""Keeps the pipeline from decoding the body; see AsyncMeteredTransport."""
 
 CLIENTS = {
     "tables": "get_table_client",
     "queues": "get_queue_client",
     "blobs": "get_container_client",
 }
-"""How a service client is asked for the client of one name."""
+"""The method of a service client that returns the client of one name."""
 
 
 class NotThereError(AzureError):
-    """Stands for a 404 that the SDK would swallow."""
+    """A 404 that the SDK would otherwise ignore."""
 
     def __init__(self, response: Any = None, **_: Any) -> None:
         super().__init__("404")
@@ -54,11 +54,11 @@ _SAY_NOT_THERE = {"error_map": {404: NotThereError}}
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """A method of a client, and how its result is read."""
+    """A method of a client to call, and how to read its result."""
 
     service: Service
     name: str
-    """Of the table, queue or container; empty: the client of the whole service."""
+    """The table, queue or container; empty for the client of the service."""
     method: str
     arguments: tuple[Any, ...] = ()
     options: dict[str, Any] = {}
@@ -68,7 +68,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 Answer = Callable[[Any, Any, Meter, Cost], Any]
-"""(call, what the client returned, meter, cost) → the answer of the call."""
+"""Turns (call, result of the client, meter, cost) into the answer of the call."""
 
 _RAISE = object()
 _REFUSED = 400
@@ -76,20 +76,20 @@ _NOT_FOUND = 404
 
 
 def plan_of(call: Call[Any]) -> Plan:
-    """Return what to ask of which client."""
+    """Return the client and the method that perform a call."""
     found = _CALLS.get(type(call))
     if found is None:
-        raise UsageError("UnknownCall", f"{type(call).__name__} is no call of a port.")
+        raise UsageError("UnknownCall", f"{type(call).__name__} is not a call of a port.")
     return found[0](call)
 
 
 def answer_of(call: Call[Any], result: Any, meter: Meter, cost: Cost) -> Any:
-    """Return the answer that a client's result means, and count what it carried."""
+    """Return the answer for a client's result, and add the transferred entities to the cost."""
     return _CALLS[type(call)][1](call, result, meter, cost)
 
 
 def refusal_of(call: Call[Any], error: Exception, meter: Meter, endpoint: str) -> Any:
-    """Return the answer that a refusal means, or raise it as an error of Partita."""
+    """Return the answer for an error of the service, or raise it as a PartitaError."""
     translated = translate(_told(error), endpoint=endpoint)
     answer = _CALLS[type(call)][2].get(translated.code, _RAISE)
     if answer is _RAISE:
@@ -98,7 +98,7 @@ def refusal_of(call: Call[Any], error: Exception, meter: Meter, endpoint: str) -
 
 
 def _told(error: Exception) -> AzureError:
-    """Return what the service said, where the SDK has put words of its own in the place."""
+    """Return the error of the service, which the SDK may have replaced by its own."""
     if isinstance(error, NotThereError):
         return HttpResponseError(response=error.response)
     if isinstance(error, AzureError):
@@ -120,14 +120,14 @@ def _with_facts(call: Call[Any], error: PartitaError, meter: Meter) -> PartitaEr
 
 
 def count_rows(cost: Cost, rows: Iterable[Row]) -> None:
-    """Add rows that were carried, in either direction."""
+    """Add rows to the cost that were sent or received."""
     for row in rows:
         cost.entities += 1
         cost.bytes += measure(row)
 
 
 def carried_by(operation: calls.RowOperation) -> Row:
-    """Return what a write carries: of a delete only the keys go."""
+    """Return the row that an operation sends: only the keys for a delete."""
     return Row(operation.row.key, {}) if operation.verb is calls.Verb.DELETE else operation.row
 
 
@@ -135,13 +135,13 @@ def carried_by(operation: calls.RowOperation) -> Row:
 
 
 def of_rows(call: Call[Any]) -> TypeGuard[RowCall]:
-    """Tell whether a call reads or writes rows: its request is printed here, not by the SDK."""
+    """Return whether a call reads or writes rows: its request is not built by the SDK."""
     return isinstance(call, RowCall)
 
 
 def row_request(client: Any, call: RowCall) -> HttpRequest:
-    """Return the request of a call; the client's own pipeline signs, sends and repeats it."""
-    # The SDK keeps these two to itself; a test holds that they are there.
+    """Return the request of a call; the client's own pipeline signs, sends and retries it."""
+    # Private attributes of the SDK; a test checks that they exist.
     root = f"{client.scheme}://{client._primary_hostname}"  # noqa: SLF001
     made = request_of(call, root, str(uuid4()) if is_group(call) else "")
     headers = {**made.headers, "x-ms-version": client.api_version}
@@ -149,11 +149,11 @@ def row_request(client: Any, call: RowCall) -> HttpRequest:
 
 
 def row_answer(call: RowCall, response: Any, meter: Meter, cost: Cost) -> Any:
-    """Return what was answered, and count what it carried; or raise what the service refused."""
+    """Return the answer of a response and add its rows to the cost; raise errors of the service."""
     if response.status_code >= _REFUSED:
         refusal = HttpResponseError(response=response)
         if response.status_code == _NOT_FOUND and not code_of(refusal):
-            raise unreadable() from refusal  # of another server: nothing is said of a row
+            raise unreadable() from refusal  # from another server: not about a row
         raise refusal
     if isinstance(call, calls.GetRow):
         row = read_one(response.content)
@@ -169,7 +169,7 @@ def row_answer(call: RowCall, response: Any, meter: Meter, cost: Cost) -> Any:
 
 
 def is_group(call: RowCall) -> bool:
-    """Tell whether a call goes as an entity group transaction."""
+    """Return whether a call is sent as an entity group transaction."""
     return isinstance(call, calls.WriteRows) and len(call.operations) > 1
 
 
@@ -217,7 +217,7 @@ def _table_names(
 
 
 def _seconds(value: float) -> int:
-    """Return whole seconds, the unit of the service: never less than was asked for."""
+    """Return whole seconds, the unit of the service, rounded up."""
     return math.ceil(value)
 
 
@@ -325,7 +325,7 @@ def _append_blob(call: calls.AppendBlob) -> Plan:
 
 
 def make_append_blob(call: calls.AppendBlob) -> Plan:
-    """Return what comes before the first block: the blob is made if it is missing."""
+    """Return the plan that creates the blob, if it is missing, before the first block."""
     options = {"metadata": call.metadata or None, "match_condition": MatchConditions.IfMissing}
     return Plan("blobs", call.container, "create_append_blob", (), options, blob=call.name)
 
@@ -366,7 +366,7 @@ def _blob_page(_call: calls.ListBlobs, result: Any, _meter: Meter, _cost: Cost) 
     listed = tuple(
         calls.ListedBlob(
             item.name,
-            f'"{item.etag.strip(chr(34))}"',  # a list names etags without their quotes
+            f'"{item.etag.strip(chr(34))}"',  # listings have etags without quotes
             item.size,
             item.last_modified,
             dict(item.metadata or {}),
@@ -381,7 +381,7 @@ def _true(_call: Any, _result: Any, _meter: Meter, _cost: Cost) -> bool:
 
 
 def _made(_call: Any, _result: Any, meter: Meter, _cost: Cost) -> bool:
-    """A queue that was there with the same metadata is answered with 204."""
+    """Return whether a queue was created: one with the same metadata is answered with 204."""
     return meter.status == 201
 
 

@@ -1,4 +1,4 @@
-"""What the official clients are built with, for an account in this process or one elsewhere."""
+"""Arguments of the official clients, for an account in this process or a remote one."""
 
 from typing import Any, Protocol
 
@@ -12,18 +12,18 @@ from partita.service.hosting.services import KINDS
 CONNECT_SECONDS_MAX = 20
 READ_SECONDS_MAX = 60
 STORAGE_RETRIES = {"initial_backoff": 0.5, "increment_base": 2, "random_jitter_range": 0.4}
-"""In place of the SDK's fifteen seconds before the first retry of a queue or blob request."""
+"""Replaces the SDK's 15 seconds before the first retry of a queue or blob request."""
 
 _KINDS = {kind.name: kind for kind in KINDS}
 
 
 class Clients(Protocol):
-    """Where the services are, and the arguments of their clients."""
+    """The endpoints of the services, and the arguments of their clients."""
 
     endpoints: dict[str, str]
 
     def arguments(self, kind: str, *, is_async: bool) -> dict[str, Any]:
-        """Return the arguments of a service client, its transport among them."""
+        """Return the arguments of a service client, including its transport."""
         ...
 
     def close(self) -> None: ...
@@ -41,13 +41,13 @@ class LocalClients:
         return _retrying(kind) | self.account.client_arguments(_KINDS[kind], is_async=is_async)
 
     def close(self) -> None:
-        """Close the account if it was opened for these clients."""
+        """Close the account, if it was opened for these clients."""
         if self._is_owned:
             self.account.close()
 
 
 class RemoteClients:
-    """Clients of services behind HTTP."""
+    """Clients of services over HTTP."""
 
     def __init__(self, endpoints: dict[str, str], account: str, key: str, sas: str) -> None:
         self.endpoints = endpoints
@@ -64,7 +64,7 @@ class RemoteClients:
         }
 
     def close(self) -> None:
-        """Nothing of its own to close."""
+        """Do nothing: the port closes the transports."""
 
 
 def _retrying(kind: str) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def _retrying(kind: str) -> dict[str, Any]:
 
 
 def check_service(capabilities: Capabilities, kind: str) -> None:
-    """Refuse a service that the endpoint does not have."""
+    """Raise an error if the endpoint does not have a service."""
     if kind == "queues":
         capabilities.require_queues("This call")
     if kind == "blobs":

@@ -19,9 +19,9 @@ from partita.service.hosting.in_process_exchange import (
     Answer,
     AsyncAsks,
     AsyncResponse,
+    InProcessService,
     Pieces,
     Respond,
-    Service,
     aiohttp_request_of,
     broken_off,
     content_of,
@@ -45,7 +45,7 @@ class AsyncInProcessTransport(AsyncHttpTransport[HttpRequest, AsyncResponse]):
         stream_above_bytes: int | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._service = Service(respond, thread, stream_above_bytes, clock)
+        self._service = InProcessService(respond, thread, stream_above_bytes, clock)
 
     async def send(self, request: HttpRequest, *, stream: bool = False, **_: Any) -> AsyncResponse:
         answer = await self._exchange(aiohttp_request_of(request), content_of(request))

@@ -16,9 +16,9 @@ from partita.service.hosting.in_process_bodies import AskedBody, KeptBody, give,
 from partita.service.hosting.in_process_exchange import (
     Answer,
     Asks,
+    InProcessService,
     Pieces,
     Respond,
-    Service,
     broken_off,
     content_of,
     discard,
@@ -42,7 +42,7 @@ class InProcessTransport(HttpTransport[HttpRequest, HttpResponseImpl]):
         stream_above_bytes: int | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._service = Service(respond, thread, stream_above_bytes, clock)
+        self._service = InProcessService(respond, thread, stream_above_bytes, clock)
 
     def send(self, request: HttpRequest, *, stream: bool = False, **_: Any) -> HttpResponseImpl:
         answer = self._exchange(request_of(request), content_of(request))

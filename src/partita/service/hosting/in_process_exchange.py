@@ -29,14 +29,14 @@ from partita.service.http.request import Request, Response, Upload
 from partita.ticks import Clock
 
 Respond = Callable[[Request], Coroutine[Any, Any, Response]]
-Asked = asyncio.Future[bytes]
+AskedPiece = asyncio.Future[bytes]
 """A piece of an upload that the service asks for; empty bytes mark the end."""
 
 _BLOCK_BYTES = 64 * 1024
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 
 
-class Service:
+class InProcessService:
     """A service and the thread that it runs in."""
 
     def __init__(
@@ -76,7 +76,9 @@ class Service:
 class Answer:
     """An answer whose body may still be open; the body is closed with the last reference."""
 
-    def __init__(self, response: Response, body: Answered, date: str, service: Service) -> None:
+    def __init__(
+        self, response: Response, body: Answered, date: str, service: InProcessService
+    ) -> None:
         self._response = response
         self._date = date
         self.service = service
@@ -109,7 +111,7 @@ class Answer:
         return start
 
 
-def _close_later(body: Answered, service: Service) -> None:
+def _close_later(body: Answered, service: InProcessService) -> None:
     if body.is_open and not service.thread.is_stopping:
         service.thread.submit(body.close())
 
@@ -123,7 +125,7 @@ class Asks:
     """The pieces that a service asks a thread for; None is the end of the request."""
 
     def __init__(self) -> None:
-        self._asks: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
+        self._asks: queue.SimpleQueue[AskedPiece | None] = queue.SimpleQueue()
         self.put = self._asks.put
         self.get = self._asks.get
 
@@ -137,10 +139,10 @@ class AsyncAsks:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._asks: asyncio.Queue[Asked | None] = asyncio.Queue()
+        self._asks: asyncio.Queue[AskedPiece | None] = asyncio.Queue()
         self.get = self._asks.get
 
-    def put(self, asked: Asked | None) -> None:
+    def put(self, asked: AskedPiece | None) -> None:
         """Pass a question to the loop of the client; raises RuntimeError if that was closed."""
         self._loop.call_soon_threadsafe(self._asks.put_nowait, asked)
 
