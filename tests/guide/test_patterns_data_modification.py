@@ -141,7 +141,7 @@ class TestConsistencyOfStoredEntities:
         await db.table(Department).save(Department(name="Sales"))
         partita_faults.fail_next("$batch")
 
-        with pytest.raises(Exception, match="A test asked for this"):
+        with pytest.raises(Exception, match="A test injected this fault"):
             await db.table(Employee).save(person(1))
 
         assert (await db.table(Department).get(name="Sales")).headcount == 0

@@ -145,7 +145,7 @@ class TestDesignForQuerying:
         [plan] = check_access(entity_type(Careless))
 
         assert str(plan) == "REFUSED by age: table staff residual age"
-        with pytest.raises(DefinitionError, match="reads more than it wants"):
+        with pytest.raises(DefinitionError, match="reads more than it returns"):
             require_access(entity_type(Careless))
 
     def test_a_change_of_the_model_that_makes_a_query_dearer_is_found(self) -> None:

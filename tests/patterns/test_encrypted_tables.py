@@ -272,7 +272,7 @@ async def test_rotation_wraps_anew_and_leaves_what_is_sealed(
     found = await after.table(Patient).partition(ward="w").all().list()
     assert [each.illness for each in found] == [f"illness {n}" for n in range(20)]
     assert await after.verify(Patient) == []
-    with pytest.raises(EncryptionKeyError, match="does not hold the key '2024'"):
+    with pytest.raises(EncryptionKeyError, match="The key '2024' is not in the keyring"):
         await before.table(Patient).get(ward="w", id=1)
 
 

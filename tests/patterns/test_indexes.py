@@ -538,7 +538,7 @@ def test_an_index_elsewhere_is_not_taken_for_unique_by_one_that_leaves_entities_
 
     index(Car, row="plate_{plate}", unique=True, where=lambda car: not car.sold)
 
-    with pytest.raises(DefinitionError, match="same copy"):
+    with pytest.raises(DefinitionError, match="could have the same key"):
         index(Car, table="plates", partition="{plate}", row="{make}")
 
 

@@ -88,18 +88,18 @@ def test_a_pem_and_its_password_may_be_texts() -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: AesKey("a", "0" * 32), "An AES key is bytes, not a str."),  # type: ignore[arg-type]
+        (lambda: AesKey("a", "0" * 32), "An AES key must be bytes, not a str."),  # type: ignore[arg-type]
         (
             lambda: Keyring.from_passphrase("words", salt="0" * 16),  # type: ignore[arg-type]
-            "The salt is bytes, not a str.",
+            "The salt must be bytes, not a str.",
         ),
         (
             lambda: Keyring.from_passphrase(b"words", salt=bytes(16)),  # type: ignore[arg-type]
-            "A passphrase is a text, and not an empty one.",
+            "A passphrase must be a non-empty text.",
         ),
         (
             lambda: RsaKey("a", ec.generate_private_key(ec.SECP256R1())),  # type: ignore[arg-type]
-            "A ECPrivateKey is no RSA key.",
+            "A ECPrivateKey is not an RSA key.",
         ),
     ],
 )

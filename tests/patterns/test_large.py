@@ -330,5 +330,5 @@ async def test_a_property_that_holds_no_reference_is_told(
     raw.properties["Scan"] = "plain text"
     await db.raw("papers").save(raw)
 
-    with pytest.raises(InvalidPropertyError, match="no reference"):
+    with pytest.raises(InvalidPropertyError, match="not a reference"):
         await papers.get(shelf="A", title="One")

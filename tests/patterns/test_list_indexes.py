@@ -337,7 +337,7 @@ async def test_get_needs_an_index_with_one_entity_a_value(sailors: Table[Sailor]
 
 
 async def test_a_blob_for_each_value_needs_every_value(sailors: Table[Sailor]) -> None:
-    with pytest.raises(UsageError, match="keeps a blob for each value"):
+    with pytest.raises(UsageError, match="is stored in blobs"):
         await sailors.via(in_blob).range(ship="Argo").list()
 
 

@@ -129,7 +129,7 @@ async def test_a_prefix_is_not_a_neighbour(any_db: Database) -> None:
 
 
 async def test_a_range_names_fields_of_the_keys_only(people: Table[Person]) -> None:
-    with pytest.raises(UsageError, match="not in the keys"):
+    with pytest.raises(UsageError, match="not a key field"):
         await people.partition(dept="Sales").range(age=3).list()
     with pytest.raises(UsageError, match="needs a field"):
         people.partition(dept="Sales").prefix()

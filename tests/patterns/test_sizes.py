@@ -28,5 +28,5 @@ def test_a_row_and_a_raw_entity_are_measured_alike() -> None:
     row = Row(RowKey("a", "b"), {"Age": 7})
 
     assert measure(row) == measure(RawEntity("a", "b", {"Age": 7})) == 30
-    with pytest.raises(DefinitionError, match="no entity class"):
+    with pytest.raises(DefinitionError, match="not an entity class"):
         measure(7)

@@ -441,7 +441,7 @@ async def test_a_move_by_an_unknown_field_is_refused_with_the_fields(db: Databas
 
     assert caught.value.code == "UnknownField"
     assert "'nonsense'" in caught.value.message
-    assert caught.value.hint == "Its fields are topic, number, text, stars."
+    assert caught.value.hint == "Use one of topic, number, text, stars."
 
 
 async def test_patch_of_an_unknown_field_or_of_a_new_object_is_refused(

@@ -188,7 +188,7 @@ async def test_a_chain_with_a_hole_and_a_changed_key_are_refused(
     upcast(Moved, from_version=1)(lambda old: old | {"id": 9})
 
     async with connect(partita_account) as db:
-        with pytest.raises(DefinitionError, match="none from 2"):
+        with pytest.raises(DefinitionError, match="none from version 2"):
             db.table(Holed)
         moved = db.table(Moved)
         await db.create_tables()

@@ -17,7 +17,7 @@ from azure.data.tables import (
 )
 
 from partita.clock import ManualClock, SystemClock
-from partita.patterns.grants.grants import Grant, Issuer, Terms
+from partita.patterns.grants.grants import Grant, GrantTerms, Issuer
 from partita.patterns.keys.intervals import between
 from partita.patterns.protocol.values import RowKey
 from partita.patterns.types.decorators import entity, entity_type
@@ -26,8 +26,8 @@ from wire.live import LiveServer
 from wire.sdk import CREDENTIAL
 
 HOUR = timedelta(hours=1)
-READ = Terms("r", HOUR)
-ALL = Terms("raud", HOUR)
+READ = GrantTerms("r", HOUR)
+ALL = GrantTerms("raud", HOUR)
 
 PARTITIONS = ["Sales", "Sale", "Sales0", "Salesa", "Sales ", "sales", "S", "User1", "éé", "T"]
 ROWS = [
@@ -191,7 +191,7 @@ def test_a_filter_of_the_holder_sees_nothing_outside(issuer: Issuer, holder: Ope
 def test_a_grant_permits_what_its_letters_say_inside_and_nothing_outside(
     letters: str, issuer: Issuer, owner: TableClient, holder: Open
 ) -> None:
-    client = holder(issuer.grant(entity_type(Employee), {"dept": "Pay"}, Terms(letters, HOUR)))
+    client = holder(issuer.grant(entity_type(Employee), {"dept": "Pay"}, GrantTerms(letters, HOUR)))
 
     for row, is_inside in (("emp_000007", True), ("emp_x", False), ("~o_1", False)):
         entity_ = {"PartitionKey": "Pay", "RowKey": row, "N": 2}
@@ -247,7 +247,7 @@ def test_a_grant_holds_from_five_minutes_before_until_its_end(
 ) -> None:
     """The clock of the issuer is ahead of the server's, or behind, by so many seconds."""
     issuer = Issuer(DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, ManualClock(ticks_from_now(seconds)))
-    grant = issuer.grant(entity_type(Employee), {"dept": "Sales"}, Terms("r", HOUR))
+    grant = issuer.grant(entity_type(Employee), {"dept": "Sales"}, GrantTerms("r", HOUR))
 
     assert status(holder(grant).get_entity, "Sales", "emp_000123") == expected
 
@@ -257,7 +257,7 @@ def test_a_policy_can_be_taken_back(issuer: Issuer, owner: TableClient, holder: 
         permission=str(TableSasPermissions(read=True)), expiry=datetime.now(UTC) + HOUR
     )
     owner.set_table_access_policy({"readers": policy})
-    terms = Terms(policy_id="readers")
+    terms = GrantTerms(policy_id="readers")
     client = holder(issuer.grant(entity_type(Employee), {"dept": "Sales"}, terms))
 
     assert status(client.get_entity, "Sales", "emp_000123") == 200

@@ -1,255 +1,161 @@
-"""The table design guide made executable: typed entities, indexes, patterns, on the official SDK.
+"""The table design guide made executable: typed entities and patterns on the official SDK.
 
-Works against Azure Table Storage, Azurite, Cosmos DB and Partita alike. This package holds the
-asynchronous names; `partita.patterns.sync` holds the same for programs without a loop. The names
-are imported when first used: the pytest plugin lies in this package, and must cost nothing.
+Works with Azure Table Storage, Azurite, Cosmos DB and Partita. This package exports the
+asynchronous API; `partita.patterns.sync` has the same for programs without an event loop. Names
+are imported when first used, because the pytest plugin is in this package and must load quickly.
 """
 
 import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from partita.errors import (
-        ConflictError,
-        DefinitionError,
-        EntityExistsError,
-        EntityNotFoundError,
-        ETagMismatchError,
-        IndexNotReadableError,
-        NewerVersionError,
-        NotOrderedError,
-        PartitaError,
-        ProjectionError,
-        ScanRefusedError,
-        ScanWarning,
-        ThrottledError,
-        UniqueViolationError,
-    )
-    from partita.patterns.aio import (
-        CachedTable,
-        Database,
-        Group,
-        Log,
-        Mixed,
-        Page,
-        Partition,
-        PeriodTables,
-        Query,
-        RawTable,
-        Table,
-        Via,
-        connect,
-    )
-    from partita.patterns.design.access_patterns import access, check_access
-    from partita.patterns.design.explain import explain
-    from partita.patterns.design.lints import lint
-    from partita.patterns.design.prices import Prices
-    from partita.patterns.encryption.keyring import AesKey, Keyring, RsaKey
-    from partita.patterns.fields.markers import (
-        CopiedFrom,
-        CountOf,
-        Encrypted,
-        InBlob,
-        Named,
-        Series,
-    )
+    from partita.errors import ConflictError as ConflictError
+    from partita.errors import DefinitionError as DefinitionError
+    from partita.errors import EntityExistsError as EntityExistsError
+    from partita.errors import EntityNotFoundError as EntityNotFoundError
+    from partita.errors import ETagMismatchError as ETagMismatchError
+    from partita.errors import IndexNotReadableError as IndexNotReadableError
+    from partita.errors import NewerVersionError as NewerVersionError
+    from partita.errors import NotOrderedError as NotOrderedError
+    from partita.errors import PartitaError as PartitaError
+    from partita.errors import ProjectionError as ProjectionError
+    from partita.errors import ScanRefusedError as ScanRefusedError
+    from partita.errors import ScanWarning as ScanWarning
+    from partita.errors import ThrottledError as ThrottledError
+    from partita.errors import UniqueViolationError as UniqueViolationError
+    from partita.patterns.aio import CachedTable as CachedTable
+    from partita.patterns.aio import Database as Database
+    from partita.patterns.aio import Group as Group
+    from partita.patterns.aio import Log as Log
+    from partita.patterns.aio import Mixed as Mixed
+    from partita.patterns.aio import Page as Page
+    from partita.patterns.aio import Partition as Partition
+    from partita.patterns.aio import PeriodTables as PeriodTables
+    from partita.patterns.aio import Query as Query
+    from partita.patterns.aio import RawTable as RawTable
+    from partita.patterns.aio import Table as Table
+    from partita.patterns.aio import Via as Via
+    from partita.patterns.aio import connect as connect
+    from partita.patterns.design.access_patterns import access as access
+    from partita.patterns.design.access_patterns import check_access as check_access
+    from partita.patterns.design.explain import explain as explain
+    from partita.patterns.design.lints import lint as lint
+    from partita.patterns.design.prices import Prices as Prices
+    from partita.patterns.design.schema_lock import compare_lock as compare_lock
+    from partita.patterns.design.schema_lock import write_lock as write_lock
+    from partita.patterns.encryption.keyring import AesKey as AesKey
+    from partita.patterns.encryption.keyring import Keyring as Keyring
+    from partita.patterns.encryption.keyring import RsaKey as RsaKey
+    from partita.patterns.encryption.sealing import rewrap as rewrap
+    from partita.patterns.encryption.sealing import seal as seal
+    from partita.patterns.encryption.sealing import unseal as unseal
+    from partita.patterns.faults import Faults as Faults
+    from partita.patterns.fields.markers import CopiedFrom as CopiedFrom
+    from partita.patterns.fields.markers import CountOf as CountOf
+    from partita.patterns.fields.markers import Encrypted as Encrypted
+    from partita.patterns.fields.markers import InBlob as InBlob
+    from partita.patterns.fields.markers import Named as Named
+    from partita.patterns.fields.markers import Series as Series
     from partita.patterns.following.eventual_transactions import (
-        EventualTransaction,
-        eventual,
-        idempotent,
+        EventualTransaction as EventualTransaction,
     )
-    from partita.patterns.following.index_lifecycle import Drift
-    from partita.patterns.grants.grants import Grant
-    from partita.patterns.keys.intervals import (
-        at_least,
-        at_most,
-        between,
-        less_than,
-        more_than,
-        starting_with,
-    )
-    from partita.patterns.operations.bulk import BulkOutcome
-    from partita.patterns.operations.partition_skew import Balance
-    from partita.patterns.operations.raw import RawEntity
-    from partita.patterns.operations.references import Reference, reference
-    from partita.patterns.operations.sizes import measure
-    from partita.patterns.protocol.calls import Cost
-    from partita.patterns.protocol.values import Int32
-    from partita.patterns.series.log_blobs import LogBuffering, LogLine
-    from partita.patterns.series.log_names import LogPlace
-    from partita.patterns.types.decorators import entity, entity_type, evolve, upcast
-    from partita.patterns.types.indexes import Index, ListIndex, index, list_index
-    from partita.patterns.types.projections import Partial
-    from partita.patterns.types.table_series import TableSeries
-    from partita.patterns.types.views import view
-    from partita.patterns.writing.context import Options
+    from partita.patterns.following.eventual_transactions import eventual as eventual
+    from partita.patterns.following.eventual_transactions import idempotent as idempotent
+    from partita.patterns.following.index_lifecycle import Drift as Drift
+    from partita.patterns.grants.grants import Grant as Grant
+    from partita.patterns.keys.intervals import at_least as at_least
+    from partita.patterns.keys.intervals import at_most as at_most
+    from partita.patterns.keys.intervals import between as between
+    from partita.patterns.keys.intervals import less_than as less_than
+    from partita.patterns.keys.intervals import more_than as more_than
+    from partita.patterns.keys.intervals import starting_with as starting_with
+    from partita.patterns.operations.bulk import BulkOutcome as BulkOutcome
+    from partita.patterns.operations.partition_skew import Balance as Balance
+    from partita.patterns.operations.raw import RawEntity as RawEntity
+    from partita.patterns.operations.references import Reference as Reference
+    from partita.patterns.operations.references import reference as reference
+    from partita.patterns.operations.sizes import measure as measure
+    from partita.patterns.planning.requests import QueryKind as QueryKind
+    from partita.patterns.protocol.calls import Cost as Cost
+    from partita.patterns.protocol.capabilities import capabilities_of as capabilities_of
+    from partita.patterns.protocol.values import Int32 as Int32
+    from partita.patterns.protocol.values import RowKey as RowKey
+    from partita.patterns.series.log_blobs import LogBuffering as LogBuffering
+    from partita.patterns.series.log_blobs import LogLine as LogLine
+    from partita.patterns.series.log_names import LogPlace as LogPlace
+    from partita.patterns.types.decorators import entity as entity
+    from partita.patterns.types.decorators import entity_type as entity_type
+    from partita.patterns.types.decorators import evolve as evolve
+    from partita.patterns.types.decorators import upcast as upcast
+    from partita.patterns.types.indexes import Index as Index
+    from partita.patterns.types.indexes import ListIndex as ListIndex
+    from partita.patterns.types.indexes import index as index
+    from partita.patterns.types.indexes import list_index as list_index
+    from partita.patterns.types.projections import Partial as Partial
+    from partita.patterns.types.table_series import TableSeries as TableSeries
+    from partita.patterns.types.views import view as view
+    from partita.patterns.writing.context import Options as Options
 
-_PLACES = {
-    "ConflictError": "partita.errors",
-    "DefinitionError": "partita.errors",
-    "EntityExistsError": "partita.errors",
-    "EntityNotFoundError": "partita.errors",
-    "ETagMismatchError": "partita.errors",
-    "IndexNotReadableError": "partita.errors",
-    "NewerVersionError": "partita.errors",
-    "NotOrderedError": "partita.errors",
-    "PartitaError": "partita.errors",
-    "ProjectionError": "partita.errors",
-    "ScanRefusedError": "partita.errors",
-    "ScanWarning": "partita.errors",
-    "ThrottledError": "partita.errors",
-    "UniqueViolationError": "partita.errors",
-    "access": "partita.patterns.design.access_patterns",
-    "check_access": "partita.patterns.design.access_patterns",
-    "CachedTable": "partita.patterns.aio",
-    "Database": "partita.patterns.aio",
-    "Group": "partita.patterns.aio",
-    "Log": "partita.patterns.aio",
-    "Mixed": "partita.patterns.aio",
-    "Page": "partita.patterns.aio",
-    "Partition": "partita.patterns.aio",
-    "PeriodTables": "partita.patterns.aio",
-    "Query": "partita.patterns.aio",
-    "RawTable": "partita.patterns.aio",
-    "Table": "partita.patterns.aio",
-    "Via": "partita.patterns.aio",
-    "connect": "partita.patterns.aio",
-    "Balance": "partita.patterns.operations.partition_skew",
-    "BulkOutcome": "partita.patterns.operations.bulk",
-    "Cost": "partita.patterns.protocol.calls",
-    "Options": "partita.patterns.writing.context",
-    "EventualTransaction": "partita.patterns.following.eventual_transactions",
-    "eventual": "partita.patterns.following.eventual_transactions",
-    "idempotent": "partita.patterns.following.eventual_transactions",
-    "explain": "partita.patterns.design.explain",
-    "Grant": "partita.patterns.grants.grants",
-    "Index": "partita.patterns.types.indexes",
-    "ListIndex": "partita.patterns.types.indexes",
-    "index": "partita.patterns.types.indexes",
-    "list_index": "partita.patterns.types.indexes",
-    "at_least": "partita.patterns.keys.intervals",
-    "at_most": "partita.patterns.keys.intervals",
-    "between": "partita.patterns.keys.intervals",
-    "less_than": "partita.patterns.keys.intervals",
-    "more_than": "partita.patterns.keys.intervals",
-    "starting_with": "partita.patterns.keys.intervals",
-    "AesKey": "partita.patterns.encryption.keyring",
-    "Keyring": "partita.patterns.encryption.keyring",
-    "RsaKey": "partita.patterns.encryption.keyring",
-    "Drift": "partita.patterns.following.index_lifecycle",
-    "lint": "partita.patterns.design.lints",
-    "LogBuffering": "partita.patterns.series.log_blobs",
-    "LogLine": "partita.patterns.series.log_blobs",
-    "LogPlace": "partita.patterns.series.log_names",
-    "CopiedFrom": "partita.patterns.fields.markers",
-    "CountOf": "partita.patterns.fields.markers",
-    "Encrypted": "partita.patterns.fields.markers",
-    "InBlob": "partita.patterns.fields.markers",
-    "Named": "partita.patterns.fields.markers",
-    "Series": "partita.patterns.fields.markers",
-    "entity": "partita.patterns.types.decorators",
-    "entity_type": "partita.patterns.types.decorators",
-    "evolve": "partita.patterns.types.decorators",
-    "upcast": "partita.patterns.types.decorators",
-    "Partial": "partita.patterns.types.projections",
-    "Prices": "partita.patterns.design.prices",
-    "RawEntity": "partita.patterns.operations.raw",
-    "Reference": "partita.patterns.operations.references",
-    "reference": "partita.patterns.operations.references",
-    "measure": "partita.patterns.operations.sizes",
-    "TableSeries": "partita.patterns.types.table_series",
-    "Int32": "partita.patterns.protocol.values",
-    "view": "partita.patterns.types.views",
+_NAMES = {
+    "partita.errors": (
+        "ConflictError DefinitionError ETagMismatchError EntityExistsError "
+        "EntityNotFoundError IndexNotReadableError NewerVersionError NotOrderedError "
+        "PartitaError ProjectionError ScanRefusedError ScanWarning ThrottledError "
+        "UniqueViolationError"
+    ),
+    "partita.patterns.aio": (
+        "CachedTable Database Group Log Mixed Page Partition PeriodTables Query RawTable "
+        "Table Via connect"
+    ),
+    "partita.patterns.design.access_patterns": "access check_access",
+    "partita.patterns.design.explain": "explain",
+    "partita.patterns.design.lints": "lint",
+    "partita.patterns.design.prices": "Prices",
+    "partita.patterns.design.schema_lock": "compare_lock write_lock",
+    "partita.patterns.encryption.keyring": "AesKey Keyring RsaKey",
+    "partita.patterns.encryption.sealing": "rewrap seal unseal",
+    "partita.patterns.faults": "Faults",
+    "partita.patterns.fields.markers": "CopiedFrom CountOf Encrypted InBlob Named Series",
+    "partita.patterns.following.eventual_transactions": "EventualTransaction eventual idempotent",
+    "partita.patterns.following.index_lifecycle": "Drift",
+    "partita.patterns.grants.grants": "Grant",
+    "partita.patterns.keys.intervals": (
+        "at_least at_most between less_than more_than starting_with"
+    ),
+    "partita.patterns.operations.bulk": "BulkOutcome",
+    "partita.patterns.operations.partition_skew": "Balance",
+    "partita.patterns.operations.raw": "RawEntity",
+    "partita.patterns.operations.references": "Reference reference",
+    "partita.patterns.operations.sizes": "measure",
+    "partita.patterns.planning.requests": "QueryKind",
+    "partita.patterns.protocol.calls": "Cost",
+    "partita.patterns.protocol.capabilities": "capabilities_of",
+    "partita.patterns.protocol.values": "Int32 RowKey",
+    "partita.patterns.series.log_blobs": "LogBuffering LogLine",
+    "partita.patterns.series.log_names": "LogPlace",
+    "partita.patterns.types.decorators": "entity entity_type evolve upcast",
+    "partita.patterns.types.indexes": "Index ListIndex index list_index",
+    "partita.patterns.types.projections": "Partial",
+    "partita.patterns.types.table_series": "TableSeries",
+    "partita.patterns.types.views": "view",
+    "partita.patterns.writing.context": "Options",
 }
+"""The public names of each module, as in the imports above."""
 
-__all__ = [
-    "AesKey",
-    "Balance",
-    "BulkOutcome",
-    "CachedTable",
-    "ConflictError",
-    "CopiedFrom",
-    "Cost",
-    "CountOf",
-    "Database",
-    "DefinitionError",
-    "Drift",
-    "ETagMismatchError",
-    "Encrypted",
-    "EntityExistsError",
-    "EntityNotFoundError",
-    "EventualTransaction",
-    "Grant",
-    "Group",
-    "InBlob",
-    "Index",
-    "IndexNotReadableError",
-    "Int32",
-    "Keyring",
-    "ListIndex",
-    "Log",
-    "LogBuffering",
-    "LogLine",
-    "LogPlace",
-    "Mixed",
-    "Named",
-    "NewerVersionError",
-    "NotOrderedError",
-    "Options",
-    "Page",
-    "Partial",
-    "PartitaError",
-    "Partition",
-    "PeriodTables",
-    "Prices",
-    "ProjectionError",
-    "Query",
-    "RawEntity",
-    "RawTable",
-    "Reference",
-    "RsaKey",
-    "ScanRefusedError",
-    "ScanWarning",
-    "Series",
-    "Table",
-    "TableSeries",
-    "ThrottledError",
-    "UniqueViolationError",
-    "Via",
-    "access",
-    "at_least",
-    "at_most",
-    "between",
-    "check_access",
-    "connect",
-    "entity",
-    "entity_type",
-    "eventual",
-    "evolve",
-    "explain",
-    "idempotent",
-    "index",
-    "less_than",
-    "lint",
-    "list_index",
-    "measure",
-    "more_than",
-    "reference",
-    "starting_with",
-    "upcast",
-    "view",
-]
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
+
+__all__ = sorted(_MODULES)  # noqa: PLE0605 - type checkers use the imports above
 
 
 def __getattr__(name: str) -> object:
-    place = _PLACES.get(name)
-    if place is None:
+    module = _MODULES.get(name)
+    if module is None:
         message = f"module 'partita.patterns' has no attribute {name!r}"
         raise AttributeError(message)
-    found = getattr(importlib.import_module(place), name)
+    found = getattr(importlib.import_module(module), name)
     globals()[name] = found
     return found
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

@@ -1,7 +1,7 @@
-"""Faults for tests: between the clients of an account in this process and its services.
+"""Fault injection for tests, between the clients of an in-process account and its services.
 
-The official clients see what a network would show them, so that their own retries run. A port
-that claims no order stands here too: what must not rely on order is tried against it.
+The official clients see the failures of a network, so that their own retries run. `ShufflingPort`
+returns rows unordered, to test code that must not rely on order.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from partita.tables.limits import PAGE_ENTITIES_MAX
 
 T = TypeVar("T")
 Match = str | Callable[[str], bool]
-"""Chooses requests by `METHOD /path?query`: a part of that text, or a test of it."""
+"""Selects requests by `METHOD /path?query`: a substring, or a predicate."""
 
 SHORT_RETRIES: dict[str, Any] = {
     "retry_backoff_factor": 0.001,
@@ -37,11 +37,11 @@ SHORT_RETRIES: dict[str, Any] = {
     "increment_base": 0.001,
     "random_jitter_range": 0,
 }
-"""The SDK waits this long between its retries, that tests need not."""
+"""SDK options with short delays between retries, to keep tests fast."""
 
 
 class _Fault(msgspec.Struct):
-    """What happens to the next requests that match."""
+    """A fault for the next requests that match."""
 
     kind: str
     match: Match
@@ -51,12 +51,12 @@ class _Fault(msgspec.Struct):
 
 
 class Faults:
-    """What goes wrong at one account. `count` is how many requests have reached it."""
+    """The faults of one account. `count` is the number of requests that reached it."""
 
     def __init__(self, account: LocalAccount) -> None:
         self.count = 0
         self.requests: list[str] = []
-        """Each request as `METHOD /path?query`, in the order of arrival."""
+        """Each request as `METHOD /path?query`, in order of arrival."""
         self._faults: list[_Fault] = []
         self._latency = 0.0
         self._paging: _HostilePaging | None = None
@@ -66,11 +66,11 @@ class Faults:
     def answer_503(
         self, times: int = 1, *, retry_after: float | None = None, match: Match = ""
     ) -> None:
-        """Answer ServerBusy in place of the next requests; the SDK gives up after the fourth."""
+        """Answer the next requests with ServerBusy; the SDK gives up after the fourth."""
         self._add(_Fault("busy", match, times, retry_after))
 
     def lose_answers(self, times: int = 1, *, match: Match = "") -> None:
-        """Perform the next requests, and break the connection before the answer."""
+        """Perform the next requests, but break the connection before the answer."""
         self._add(_Fault("lost", match, times))
 
     def refuse_connections(self, times: int = 1, *, match: Match = "") -> None:
@@ -78,19 +78,19 @@ class Faults:
         self._add(_Fault("refused", match, times))
 
     def fail_next(self, match: Match = "", *, error: Exception | None = None) -> None:
-        """Raise at the next request that matches; nothing is performed, and nothing retried."""
+        """Raise at the next matching request, which is neither performed nor retried."""
         self._add(_Fault("failed", match, 1, error=error))
 
     def hostile_paging(self, seed: int = 0) -> None:
-        """Answer queries with short pages, and with empty ones that have a continuation."""
+        """Answer queries with short pages, and with empty pages that have a continuation."""
         self._paging = _HostilePaging(seed)
 
     def latency(self, seconds: float) -> None:
-        """Keep every request waiting."""
+        """Delay every request."""
         self._latency = seconds
 
     def stop(self) -> None:
-        """End all faults; the counts stay."""
+        """Remove all faults; the counts stay."""
         self._faults.clear()
         self._latency = 0.0
         self._paging = None
@@ -111,7 +111,7 @@ class Faults:
             return _busy(kind, request, fault.retry_after)
         if fault.kind == "lost":
             await respond(request)
-            raise ServiceResponseError("The connection broke before the answer came.")
+            raise ServiceResponseError("The connection was broken before the answer.")
         if fault.kind == "refused":
             raise ServiceRequestError("The connection was refused.")
         raise fault.error or _injected(line)
@@ -132,7 +132,7 @@ class Faults:
 
 
 def _injected(line: str) -> PartitaError:
-    return UnavailableError("FaultInjected", "A test asked for this.", facts={"request": line})
+    return UnavailableError("FaultInjected", "A test injected this fault.", facts={"request": line})
 
 
 def _busy(kind: ServiceKind, request: Request, retry_after: float | None) -> Response:
@@ -148,12 +148,12 @@ def _is_query(kind: ServiceKind, request: Request) -> bool:
 
 
 class _HostilePaging:
-    """All that the protocol allows and that well-behaved servers rarely do."""
+    """Pages that the protocol allows but servers rarely return."""
 
     def __init__(self, seed: int) -> None:
         self._chance = ManualClock(seed=seed)
         self._was_empty = False
-        """The last answer had no entities: the next one has, or a client would never end."""
+        """Whether the last page was empty; the next one is not, or a client would never finish."""
 
     async def answer(self, request: Request, respond: Respond) -> Response:
         options = dict(parse_qsl(request.query, keep_blank_values=True))
@@ -170,7 +170,7 @@ class _HostilePaging:
 
 
 def _emptied(response: Response, options: dict[str, str]) -> Response:
-    """Return a page without entities whose continuation is where this one started."""
+    """Return an empty page whose continuation is the start of this page."""
     body = msgspec.json.decode(response.body)
     body["value"] = []
     headers = [pair for pair in response.headers if "continuation" not in pair[0].lower()]
@@ -181,10 +181,7 @@ def _emptied(response: Response, options: dict[str, str]) -> Response:
 
 
 class ShufflingPort:
-    """A port whose endpoint gives no order, as Cosmos DB gives none.
-
-    Rows come in the order of a hash of their keys, across pages too.
-    """
+    """A port that returns rows unordered, like Cosmos DB: sorted by a hash of their keys."""
 
     def __init__(self, inner: AsyncPort, seed: int = 0) -> None:
         self.capabilities = msgspec.structs.replace(

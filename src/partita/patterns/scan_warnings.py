@@ -1,4 +1,4 @@
-"""The warning of a scan that `connect(..., scans="warn")` lets happen, at the line that asks."""
+"""The warning for a scan that `connect(..., scans="warn")` allows, at the line of the query."""
 
 import inspect
 import warnings
@@ -9,9 +9,9 @@ from partita.errors import ScanWarning
 _HERE = str(Path(__file__).parent)
 
 
-def warn_of_scan(told: str) -> None:
-    """Warn at the nearest line of the caller that is not ours: whose query is it?"""
+def warn_of_scan(explanation: str) -> None:
+    """Warn at the nearest caller outside this package."""
     level, frame = 1, inspect.currentframe()
     while frame is not None and frame.f_code.co_filename.startswith(_HERE):
         level, frame = level + 1, frame.f_back
-    warnings.warn(told, ScanWarning, stacklevel=level)
+    warnings.warn(explanation, ScanWarning, stacklevel=level)

@@ -1,7 +1,7 @@
-"""The pytest plugin: a fresh account in memory for each test, and faults to try it with.
+"""The pytest plugin: a new in-memory account for each test, and fault injection.
 
-Loaded by every pytest run where Partita is installed, so that nothing but pytest is imported
-before a fixture is used.
+Every pytest run loads it where Partita is installed, so it imports only pytest until a fixture is
+used.
 
     async def test_hiring(partita_db):
         await partita_db.create_tables()
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 def _run(awaited: "Coroutine[Any, Any, T]") -> T:
-    """Run in a loop of its own, and in a thread of its own: that of the test may be running."""
+    """Run a coroutine in its own thread and event loop, because the test's may be running."""
     import asyncio  # noqa: PLC0415
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
 
@@ -35,11 +35,11 @@ def _run(awaited: "Coroutine[Any, Any, T]") -> T:
 
 @pytest.fixture
 def partita_account() -> "Iterator[LocalAccount]":
-    """Open an account of its own for the test, in memory, with the SDK's retries made short."""
+    """Open an in-memory account for the test, with short delays between retries of the SDK."""
     from partita.service.hosting.in_process import open_account  # noqa: PLC0415 - see above
 
     with open_account(None) as account:
-        from partita.patterns.faults import SHORT_RETRIES  # noqa: PLC0415 - the SDK is there
+        from partita.patterns.faults import SHORT_RETRIES  # noqa: PLC0415 - needs the SDK
 
         account.client_options = SHORT_RETRIES
         yield account
@@ -47,7 +47,7 @@ def partita_account() -> "Iterator[LocalAccount]":
 
 @pytest.fixture
 def partita_faults(partita_account: "LocalAccount") -> "Faults":
-    """Return what can go wrong between the test's clients and its account."""
+    """Return the fault injection of the account of the test."""
     from partita.patterns.faults import Faults  # noqa: PLC0415
 
     return Faults(partita_account)
@@ -55,7 +55,7 @@ def partita_faults(partita_account: "LocalAccount") -> "Faults":
 
 @pytest.fixture
 def partita_db(partita_account: "LocalAccount") -> "Iterator[Database]":
-    """Connect to the account of the test. A plain fixture: whoever runs the test can use it."""
+    """Connect to the account of the test; works with any asynchronous pytest plugin."""
     from partita.patterns.aio import connect  # noqa: PLC0415
 
     db = _run(connect(partita_account).open())
@@ -65,7 +65,7 @@ def partita_db(partita_account: "LocalAccount") -> "Iterator[Database]":
 
 @pytest.fixture
 def partita_db_sync(partita_account: "LocalAccount") -> "Iterator[SyncDatabase]":
-    """Connect to the account of the test, without a loop."""
+    """Connect to the account of the test with the synchronous API."""
     from partita.patterns.sync import connect  # noqa: PLC0415
 
     with connect(partita_account) as db:
@@ -74,11 +74,11 @@ def partita_db_sync(partita_account: "LocalAccount") -> "Iterator[SyncDatabase]"
 
 @pytest.fixture
 def partita_worker(partita_db: "Database") -> "Callable[[], Coroutine[Any, Any, Report]]":
-    """Return what lets the outbox of the test's database catch up; await its call."""
+    """Return a coroutine function that processes the outbox of `partita_db`."""
     return partita_db.drain
 
 
 @pytest.fixture
 def partita_worker_sync(partita_db_sync: "SyncDatabase") -> "Callable[[], Report]":
-    """Return the same for `partita_db_sync`; call it."""
+    """Return a function that processes the outbox of `partita_db_sync`."""
     return partita_db_sync.drain

@@ -105,7 +105,7 @@ class TestAccessPatterns:
         ("patterns", "word"),
         [
             ([access("one", get=("depth",))], "depth"),
-            ([access("one", get=("age",))], "not in the keys"),
+            ([access("one", get=("age",))], "not a key field"),
             ([access("one", where=("notes",))], "notes"),
             ([access("one", via="by_email")], "no index"),
             ([access("one"), access("one")], "two of this name"),

@@ -14,14 +14,14 @@ from partita.clock import ManualClock
 from partita.errors import InvalidKeyError, LimitExceededError, UsageError
 from partita.patterns.fields.markers import Series
 from partita.patterns.grants.granted_ranges import GRANTS_MAX, GrantedRange, ranges
-from partita.patterns.grants.grants import SKEW_SECONDS, Grant, Issuer, Terms
+from partita.patterns.grants.grants import SKEW_SECONDS, Grant, GrantTerms, Issuer
 from partita.patterns.keys.intervals import Interval, at_least, at_most, between, starting_with
 from partita.patterns.protocol.values import RowKey
 from partita.patterns.types.decorators import entity, entity_type
 from partita.patterns.types.indexes import index
 from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
 
-READ = Terms("r", timedelta(hours=1))
+READ = GrantTerms("r", timedelta(hours=1))
 
 
 class Grade(enum.Enum):
@@ -214,7 +214,7 @@ def test_further_rows_of_the_last_wide_entity_are_inside() -> None:
 
 
 def test_the_partition_must_be_given() -> None:
-    assert "Give all of dept" in refusal(Employee, id=7).hint
+    assert "Give dept." in refusal(Employee, id=7).hint
 
 
 def test_fields_of_neither_key_are_refused() -> None:
@@ -361,7 +361,7 @@ def test_a_grant_begins_earlier_than_now_and_ends_after_its_time() -> None:
 
 def test_a_start_in_another_zone_is_the_same_moment() -> None:
     start = datetime(2030, 1, 2, 3, tzinfo=timezone(timedelta(hours=5)))
-    terms = Terms("r", timedelta(hours=1), start=start)
+    terms = GrantTerms("r", timedelta(hours=1), start=start)
 
     grant = an_issuer().grant(entity_type(Employee), {"dept": "Sales"}, terms)
 
@@ -370,7 +370,7 @@ def test_a_start_in_another_zone_is_the_same_moment() -> None:
 
 
 def test_permissions_come_in_the_order_of_the_service() -> None:
-    terms = Terms("dr", timedelta(hours=1))
+    terms = GrantTerms("dr", timedelta(hours=1))
 
     grant = an_issuer().grant(entity_type(Employee), {"dept": "Sales"}, terms)
 
@@ -378,7 +378,7 @@ def test_permissions_come_in_the_order_of_the_service() -> None:
 
 
 def test_a_policy_may_say_what_and_when() -> None:
-    terms = Terms(policy_id="readers")
+    terms = GrantTerms(policy_id="readers")
 
     grant = an_issuer().grant(entity_type(Employee), {"dept": "Sales"}, terms)
 
@@ -413,19 +413,19 @@ def test_a_grant_and_its_issuer_do_not_print_their_secrets() -> None:
 @pytest.mark.parametrize(
     "terms",
     [
-        Terms(),
-        Terms("r"),
-        Terms(ttl=timedelta(hours=1)),
-        Terms("rw", timedelta(hours=1)),
-        Terms("rr", timedelta(hours=1)),
-        Terms("r", timedelta(0)),
-        Terms("r", timedelta(seconds=-1)),
-        Terms("r", timedelta(days=366)),
-        Terms(policy_id="x" * 65),
-        Terms("r", timedelta(hours=1), start=datetime(2030, 1, 1)),  # noqa: DTZ001 - the mistake
+        GrantTerms(),
+        GrantTerms("r"),
+        GrantTerms(ttl=timedelta(hours=1)),
+        GrantTerms("rw", timedelta(hours=1)),
+        GrantTerms("rr", timedelta(hours=1)),
+        GrantTerms("r", timedelta(0)),
+        GrantTerms("r", timedelta(seconds=-1)),
+        GrantTerms("r", timedelta(days=366)),
+        GrantTerms(policy_id="x" * 65),
+        GrantTerms("r", timedelta(hours=1), start=datetime(2030, 1, 1)),  # noqa: DTZ001 - the mistake
     ],
 )
-def test_terms_that_cannot_be_meant_are_refused(terms: Terms) -> None:
+def test_terms_that_cannot_be_meant_are_refused(terms: GrantTerms) -> None:
     with pytest.raises(UsageError) as refused:
         an_issuer().grants(entity_type(Employee), {"dept": "Sales"}, terms)
 
@@ -452,9 +452,9 @@ def test_writing_past_an_index_is_refused_unless_it_is_forced() -> None:
 
     for letter in "aud":
         with pytest.raises(UsageError) as refused:
-            an_issuer().grant(model, sales, Terms(f"r{letter}", timedelta(hours=1)))
+            an_issuer().grant(model, sales, GrantTerms(f"r{letter}", timedelta(hours=1)))
         assert refused.value.code == "GrantBypassesIndexes"
 
     assert an_issuer().grant(model, sales, READ).permissions == "r"
-    forced = an_issuer().grant(model, sales, Terms("raud", timedelta(hours=1)), force=True)
+    forced = an_issuer().grant(model, sales, GrantTerms("raud", timedelta(hours=1)), force=True)
     assert forced.permissions == "raud"

@@ -341,14 +341,14 @@ def test_more_rows_than_a_group_writes_are_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"table": "a"}, "name of a table"),
-        ({"table": "my-table"}, "name of a table"),
-        ({"table": "Tables"}, "name of a table"),
-        ({"version": 0}, "count from 1"),
-        ({"name": "Emp@x"}, "neither '@' nor '~'"),
-        ({"type_property": "the type"}, "holds the type"),
-        ({"type_property": "RowKey"}, "holds the type"),
-        ({"type_property": "_Type"}, "holds the type"),
+        ({"table": "a"}, "not a valid table name"),
+        ({"table": "my-table"}, "not a valid table name"),
+        ({"table": "Tables"}, "not a valid table name"),
+        ({"version": 0}, "start at 1"),
+        ({"name": "Emp@x"}, "'@' or '~'"),
+        ({"type_property": "the type"}, "not a valid type_property"),
+        ({"type_property": "RowKey"}, "not a valid type_property"),
+        ({"type_property": "_Type"}, "not a valid type_property"),
         ({"table": None}, "table= is missing"),
         ({"row": None}, "row= is missing"),
     ],
@@ -441,11 +441,11 @@ def test_a_source_that_never_comes_is_missed_when_it_is_needed() -> None:
         (Annotated[int, CountOf(Employee, where={"team": "dept"})], "no field 'team'"),
         (Annotated[int, CountOf(Employee, where={"dept": "team"})], "no field 'team'"),
         (Annotated[int, CountOf(Employee, where={"age": "dept"})], "differ in type"),
-        (Annotated[int, CountOf(Employee, where={"dept": "dept"})], "which Declared counts: id"),
+        (Annotated[int, CountOf(Employee, where={"dept": "dept"})], "identify one Declared: it lacks id"),
         (Annotated[int, CountOf(Employee, where={"salary": "id"})], "is encrypted"),
         (
             Annotated[str, CopiedFrom(Employee, "email", where={"dept": "dept", "id": "id"})],
-            "no source to copy",
+            "The source may not exist",
         ),
         (
             Annotated[int | None, CopiedFrom(Employee, "last", where={"dept": "dept", "id": "id"})],
@@ -457,7 +457,7 @@ def test_a_source_that_never_comes_is_missed_when_it_is_needed() -> None:
         ),
         (
             Annotated[str | None, CopiedFrom(Employee, "email", where={"dept": "dept"})],
-            "which Employee is meant: id",
+            "identify one Employee: it lacks id",
         ),
         (
             Annotated[
@@ -498,7 +498,7 @@ def test_a_field_is_not_copied_from_a_type_below_which_another_has_keys_of_its_o
     )
 
     assert refused.code == "DerivedRefused"
-    assert "Bird, which is derived from it, has keys of its own" in refused.message
+    assert "Bird is derived from Animal and has its own keys" in refused.message
     assert "Copy from Bird itself" in refused.hint
     assert entity_type(Animal).dependents == ()
     copied = Annotated[str | None, CopiedFrom(Bird, "name", where={"park": "dept", "id": "id"})]
@@ -777,8 +777,8 @@ def test_every_kind_of_class_can_be_a_parent() -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"table": "others"}, "lies in the table 'people'"),
-        ({"name": "Person"}, "called like Person"),
+        ({"table": "others"}, "is in the table 'people'"),
+        ({"name": "Person"}, "the same name as Person"),
         ({"type_property": None}, "Without a type property"),
     ],
 )

@@ -403,7 +403,7 @@ class TestIndexes:
         assert made.requests == (RangeRead("Sales", "last_Cao~", "last_Cao\xa0"),)
         assert made.filter == "EntityType eq 'Employee@by_last'"
         assert made.client == (c.age > 40)
-        assert made.loads_members
+        assert made.asked.via is by_last
 
     def test_a_stretch_of_lists_has_all_their_members(self) -> None:
         made = plan_query(employees, SALES | {"last": between("Ca", "Cho")}, via=by_last)

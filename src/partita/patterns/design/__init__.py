@@ -1,1 +1,1 @@
-"""Design advice: explain, lints, access patterns, prices, the schema lock."""
+"""Design advice: explain, lints, access patterns, prices, and the schema lock."""

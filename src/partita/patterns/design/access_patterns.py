@@ -1,7 +1,7 @@
-"""Access patterns: the queries that a type is designed for, declared beside it and planned.
+"""Access patterns: the queries that a type is designed for, declared with it and planned.
 
-The guide's first rule is to think of the queries before the keys. Here they are written down,
-and `check_access` tells for each what it costs. One that reads more than it wants must say
+The guide's first rule is to design for queries before choosing keys. `check_access` returns the
+plan of each declared query. A query that reads more than it returns must be declared with
 `allow="scan"`.
 
     @entity(table="staff", partition="{dept}", row="emp_{id:06d}", access=[
@@ -33,23 +33,23 @@ class Access(msgspec.Struct, frozen=True):
 
     name: str
     given: tuple[str, ...] = ()
-    """Fields of the keys that are given as one value each."""
+    """Key fields that are given as one value each."""
     ranges: tuple[str, ...] = ()
-    """Fields of the keys that are given as an interval."""
+    """Key fields that are given as an interval."""
     where: tuple[str, ...] = ()
     via: str = ""
     allow: Literal["", "scan"] = ""
 
 
 class AccessPlan(msgspec.Struct, frozen=True):
-    """What an access pattern costs."""
+    """An access pattern and its plan."""
 
     access: Access
     plan: QueryPlan
 
     @property
     def is_scan(self) -> bool:
-        """Tell whether it reads what it does not want, with no key to bound that."""
+        """Whether it reads entities that it does not return, without a limit by row key."""
         plan = self.plan
         if plan.is_refused:
             return True
@@ -62,8 +62,8 @@ class AccessPlan(msgspec.Struct, frozen=True):
         return self.is_scan and self.access.allow != "scan"
 
     def __str__(self) -> str:
-        told = "REFUSED " if self.is_refused else ""
-        return f"{told}{self.access.name}: {self.plan.summary}"
+        mark = "REFUSED " if self.is_refused else ""
+        return f"{mark}{self.access.name}: {self.plan.summary}"
 
 
 def access(  # noqa: PLR0913 - keyword-only, each with a plain default
@@ -71,41 +71,41 @@ def access(  # noqa: PLR0913 - keyword-only, each with a plain default
     *,
     get: Sequence[str] = (),
     partition: Sequence[str] = (),
-    range: Sequence[str] = (),  # noqa: A002 - the word of the verb
+    range: Sequence[str] = (),  # noqa: A002 - named like the query method
     where: Sequence[str] = (),
     via: str = "",
     allow: Literal["", "scan"] = "",
 ) -> Access:
-    """Declare a query by the names of the fields that it gives.
+    """Declare a query by the names of its fields.
 
-    `get` and `partition` are given as one value each, `range` as an interval; `where` are
-    conditions on any field. `via` is the name of an index.
+    The fields of `get` and `partition` are given as one value each, those of `range` as an
+    interval; `where` has conditions on any field. `via` is the name of an index.
     """
     given = (*_names(partition), *_names(get))
     return Access(name, given, _names(range), _names(where), via, allow)
 
 
 def _names(given: Sequence[str]) -> tuple[str, ...]:
-    # A text is a sequence of texts to a type checker as well: it is meant as one name.
+    # A str is a Sequence[str] too: treat it as one name.
     return (given,) if isinstance(given, str) else tuple(given)
 
 
 def check_access(given: type[Any] | EntityType[Any]) -> list[AccessPlan]:
-    """Plan the access patterns of a type. A pattern of what is not there is a DefinitionError."""
+    """Plan the access patterns of a type; unknown fields or indexes raise DefinitionError."""
     model = type_of_given(given)
     return [AccessPlan(each, _plan(model, each)) for each in _declared(model)]
 
 
 def require_access(*given: type[Any] | EntityType[Any]) -> None:
-    """Raise if a declared access pattern is a scan that does not say so."""
+    """Raise if a declared access pattern is a scan without `allow="scan"`."""
     for model in map(type_of_given, given):
         for each in check_access(model):
             if each.is_refused:
                 raise DefinitionError(
                     "AccessScans",
-                    f"{model.name}: {each.access.name!r} reads more than it wants.",
+                    f"{model.name}: {each.access.name!r} reads more than it returns.",
                     facts={"type": model.name, "access": each.access.name},
-                    hint=f'Change the keys, or say allow="scan".\n{explain(each.plan)}',
+                    hint=f'Change the keys, or set allow="scan".\n{explain(each.plan)}',
                 )
 
 
@@ -116,22 +116,22 @@ def _declared(model: EntityType[Any]) -> Iterable[Access]:
     found = list(declared)
     for each in found:
         if not isinstance(each, Access):
-            raise _refused(model, each, "it is none.", _HOW)
+            raise _refused(model, each, "it is not an access pattern.", _HOW)
     names = [each.name for each in found]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise _refused(model, twice, "there are two of this name.", "Give each its own name.")
+        raise _refused(model, twice, "the name is used twice.", "Use distinct names.")
     return found
 
 
-_HOW = 'Make it with access("...", get=..., partition=..., range=..., where=..., via=...).'
+_HOW = 'Use access("...", get=..., partition=..., range=..., where=..., via=...).'
 
 
 def _from_options(model: EntityType[Any], name: str, options: Mapping[str, Any]) -> Access:
     try:
         return access(name, **options)
     except TypeError as error:
-        raise _refused(model, name, "an option is not one of access().", _HOW) from error
+        raise _refused(model, name, "an option is not an argument of access().", _HOW) from error
 
 
 def _plan(model: EntityType[Any], pattern: Access) -> QueryPlan:
@@ -149,7 +149,7 @@ def _plan(model: EntityType[Any], pattern: Access) -> QueryPlan:
 
 def _condition(model: EntityType[Any], name: str) -> Condition:
     field = find_field(model, name)
-    # An order is the dearer of the two where keys have one value only for an equality.
+    # Of both comparisons, an order costs more: an equality can be part of a key.
     return compare(field, "ge" if is_sortable(field) else "eq", sample(field))
 
 
@@ -165,7 +165,7 @@ def _index(model: EntityType[Any], pattern: Access) -> AnyIndex:
 def _refused(model: EntityType[Any], name: object, reason: str, hint: str) -> DefinitionError:
     return DefinitionError(
         "AccessRefused",
-        f"{model.name}: the access pattern {name!r} cannot be: {reason}",
+        f"{model.name}: the access pattern {name!r} is invalid: {reason}",
         facts={"type": model.name, "access": name},
         hint=hint,
     )

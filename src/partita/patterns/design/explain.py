@@ -1,11 +1,10 @@
-"""A plan in words, and what would make it cheaper.
+"""Explanations of query plans, with advice to make them cheaper.
 
     TABLE SCAN   staff   residual EntityType eq 'Employee' and Age gt 40   REFUSED
     help: give dept=... (range over 'emp_'), or give dept=... and add
           index(Employee, row="age_{age:08d}_{id:06d}") (range)
 
-Every piece of advice was planned like a query of its own; the words in parentheses are the
-class of that plan.
+Every piece of advice was planned as a query; the words in parentheses are the kind of that plan.
 """
 
 import contextlib
@@ -32,7 +31,7 @@ from partita.patterns.planning.sample_values import sample
 from partita.patterns.types.indexes import AnyIndex, Index
 
 SHOWN_CHARACTERS_MAX = 200
-"""Of a condition or a range, in an explanation."""
+"""The maximum length of a condition or a range in an explanation."""
 ADVICE_MAX = 3
 
 _TITLES = {
@@ -47,7 +46,7 @@ _TITLES = {
 
 
 class Advice(msgspec.Struct, frozen=True):
-    """What to do, and the plan that the query would have then."""
+    """A change, and the plan that the query would have with it."""
 
     text: str
     plan: QueryPlan
@@ -59,9 +58,9 @@ class Advice(msgspec.Struct, frozen=True):
 def explain(
     plan: QueryPlan, *, is_allowed: bool = False, limit: int | None = None, is_latest: bool = False
 ) -> str:
-    """Say how a query is read, whether it is refused, and what would help.
+    """Return how a query is read, whether it is refused, and what would make it cheaper.
 
-    `limit` is how many entities are asked for; `is_latest` says that they are the newest ones.
+    `limit` is the number of entities to read; `is_latest` means that they are the newest ones.
     """
     lines = [headline(plan, is_allowed=is_allowed, limit=limit, is_latest=is_latest)]
     lines += [f"help: {', or '.join(map(str, advice))}"] if (advice := advise(plan)) else []
@@ -71,7 +70,7 @@ def explain(
 def headline(
     plan: QueryPlan, *, is_allowed: bool = False, limit: int | None = None, is_latest: bool = False
 ) -> str:
-    """Say in one line how a query is read."""
+    """Return in one line how a query is read."""
     via = plan.asked.via
     parts = [_TITLES[plan.kind], plan.table, "" if via is None else f"via {via.name}"]
     parts.append(_place(plan))
@@ -87,7 +86,7 @@ def headline(
 
 
 def describe_kind(plan: QueryPlan) -> str:
-    """Say the class of a plan, and over what it ranges if that is no more than a prefix."""
+    """Return the kind of a plan, with the prefix if it only limits the range by a prefix."""
     words = _TITLES[plan.kind].lower()
     row = plan.asked.templates[0][1]
     is_prefix = row.literal_prefix and not set(plan.bound) & set(row.fields)
@@ -121,7 +120,7 @@ def _cut(text: str) -> str:
 
 
 def advise(plan: QueryPlan) -> list[Advice]:
-    """Return what would make a query cheaper, the least effort first."""
+    """Return the changes that would make a query cheaper, the simplest first."""
     if not plan.requests or (not plan.is_refused and plan.residual is None):
         return []
     wanted = (*conditions_of(plan.asked), *conjuncts(plan.asked.condition))
@@ -135,7 +134,7 @@ def advise(plan: QueryPlan) -> list[Advice]:
 
 
 def _better(plan: QueryPlan, ideas: Iterator[Advice]) -> list[Advice]:
-    # A sample may contradict a condition: a plan that reads nothing proves nothing.
+    # A sample value may contradict a condition; a plan without requests proves nothing.
     return [
         each
         for each in ideas
@@ -174,12 +173,12 @@ def _declared(plan: QueryPlan, whole: Condition) -> Iterator[Advice]:
     for index in plan.asked.model.followers.indexes:
         if index is plan.asked.via or not _holds_all(index, whole):
             continue
-        with contextlib.suppress(UsageError):  # a list in a blob cannot be read by a range
+        with contextlib.suppress(UsageError):  # lists in blobs have no ranges
             yield Advice(f"read .via({_variable(index)})", _via(plan, whole, index))
 
 
 def _holds_all(index: AnyIndex, whole: Condition) -> bool:
-    """Tell whether an index has a row for every entity that the query could ask for."""
+    """Return whether an index has a row for every entity that the query can return."""
     if isinstance(index, Index) and index.condition is not None:
         return False
     asked = {field.name for each in conjuncts(whole) for field in fields_in(each)}
@@ -192,14 +191,14 @@ def _via(plan: QueryPlan, condition: Condition, index: AnyIndex) -> QueryPlan:
 
 
 def _variable(index: AnyIndex) -> str:
-    """Return what the program calls an index, if it stands beside its entity."""
+    """Return the variable of an index in the module of its entity, or its name."""
     module = sys.modules.get(index.owner.cls.__module__)
     names = [name for name, value in vars(module).items() if value is index] if module else []
     return names[0] if names else index.name
 
 
 def _missing(plan: QueryPlan, wanted: Sequence[Condition]) -> list[str]:
-    """Return the fields of the partition key that a refused query leaves open."""
+    """Return the fields of the partition key that a refused query does not give."""
     if not plan.is_refused:
         return []
     known = {
@@ -209,7 +208,7 @@ def _missing(plan: QueryPlan, wanted: Sequence[Condition]) -> list[str]:
 
 
 def _sampled(plan: QueryPlan, wanted: Sequence[Condition], name: str) -> Condition:
-    """Return an equality with a value that the query leaves possible, as far as can be seen."""
+    """Return an equality with a value that the query allows, as far as possible."""
     field = plan.asked.model.fields[name]
     value = sample(field)
     for each in wanted:

@@ -1,7 +1,7 @@
-"""Which index would serve a query: its declaration as a person would write it, tried out.
+"""Proposals of indexes for a query, as source text.
 
-Nothing is advised that was not compiled and planned: a template that cannot be proven, or an
-index that does not make the query cheaper, is not mentioned.
+Every proposal is compiled and planned: an invalid template, or an index that does not make the
+query cheaper, is not proposed.
 """
 
 import re
@@ -27,47 +27,47 @@ from partita.patterns.types.decorators import EntityType
 from partita.patterns.types.indexes import AnyIndex, Index, ListIndex, Storage
 
 _INT_DIGITS = 8
-"""Room for numbers of which nobody said how large they get."""
+"""The width of numbers in proposed keys."""
 
 
 class Proposal(msgspec.Struct, frozen=True):
-    """An index that is not declared, and how to declare it."""
+    """An index that is not declared, and its declaration as text."""
 
     text: str
     index: AnyIndex
 
 
 class Compared(msgspec.Struct, frozen=True):
-    """The fields that a condition compares, in the order in which a key should have them."""
+    """The fields that a condition compares, in the best order for a key."""
 
     equal: tuple[Field, ...]
-    stretch: Field | None = None
-    """At most one: behind it, keys are in no useful order."""
+    ordered: Field | None = None
+    """At most one: the order of keys after it does not help the query."""
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        return self.equal if self.stretch is None else (*self.equal, self.stretch)
+        return self.equal if self.ordered is None else (*self.equal, self.ordered)
 
 
 def compared_in(condition: Condition | None, known: frozenset[str]) -> Compared:
-    """Return what of a condition could be said by a key; `known` are fields of keys already."""
+    """Return the fields of a condition that a key could express; `known` are the key fields."""
     equal: dict[str, Field] = {}
-    stretch: dict[str, Field] = {}
+    ordered: dict[str, Field] = {}
     for each in conjuncts(condition):
         match each:
             case Compare(field, "eq") | IsIn(field):
                 equal[field.name] = field
             case StartsWith(field) | Compare(field, "lt" | "le" | "gt" | "ge"):
-                stretch[field.name] = field
+                ordered[field.name] = field
             case _:
                 pass
     wanted = [field for name, field in equal.items() if name not in known]
-    ranges = [field for name, field in stretch.items() if name not in known and name not in equal]
+    ranges = [field for name, field in ordered.items() if name not in known and name not in equal]
     return Compared(tuple(wanted), ranges[0] if ranges else None)
 
 
 def propose_near(model: EntityType[Any], compared: Compared) -> Iterator[Proposal]:
-    """Propose indexes in the entity's own partitions."""
+    """Propose indexes in the entity's own partition."""
     if not compared.fields:
         return
     first = compared.fields[0]
@@ -81,13 +81,13 @@ def propose_near(model: EntityType[Any], compared: Compared) -> Iterator[Proposa
 
 
 def propose_elsewhere(model: EntityType[Any], compared: Compared) -> Iterator[Proposal]:
-    """Propose indexes whose partitions are the values that the query gives."""
+    """Propose indexes whose partition key has the values that the query gives."""
     if not compared.equal:
         return
     keys = [model.fields[name] for name in model.key_fields]
-    behind = [*([compared.stretch] if compared.stretch else []), *_texts_last(keys)]
+    row = [*([compared.ordered] if compared.ordered else []), *_texts_last(keys)]
     partition = _key(model, compared.equal)
-    yield from _copies(model, _key(model, behind), partition, _table(model, compared))
+    yield from _copies(model, _key(model, row), partition, _table(model, compared))
 
 
 def _table(model: EntityType[Any], compared: Compared) -> str:
@@ -95,7 +95,7 @@ def _table(model: EntityType[Any], compared: Compared) -> str:
 
 
 def _is_apart(model: EntityType[Any], row: str) -> bool:
-    """Tell whether row keys cannot be those of anything else in the table."""
+    """Return whether row keys differ from all other row keys in the table."""
     mine = row.partition("{")[0]
     taken = [model.row, *(index.row for index in model.indexes if index.table == model.table)]
     prefixes = [template.literal_prefix for template in taken]
@@ -111,7 +111,7 @@ def _texts_last(fields: Sequence[Field]) -> list[Field]:
 
 
 def _key(model: EntityType[Any], fields: Sequence[Field], lead: str = "") -> str:
-    """Write a key of these fields, each once."""
+    """Return a key template of these fields, each once."""
     unique = list({field.name: field for field in fields}.values())
     parts = [_part(model, field, is_last=field is unique[-1]) for field in unique]
     return lead + "_".join(parts)
@@ -141,7 +141,7 @@ def _spec(kind: Any) -> str:
 
 
 # ---------------------------------------------------------------------------------------------
-# Trying out
+# Compiled proposals
 
 
 def _compiled(model: EntityType[Any], text: str, role: Role, *, no_tilde: bool = False) -> Any:
@@ -165,14 +165,14 @@ def _copies(
     except DefinitionError:
         return
     copied = tuple(name for name, field in model.fields.items() if field.series is None)
-    said = [f'table="{table}"'] if table else []
-    said += [f'partition="{partition}"'] if partition is not None else []
-    said.append(f'row="{row}"')
+    arguments = [f'table="{table}"'] if table else []
+    arguments += [f'partition="{partition}"'] if partition is not None else []
+    arguments.append(f'row="{row}"')
     made = Index(
         model, "proposed", table or model.table, own, rows,
         is_unique=False, copied=copied, condition=None,
     )  # fmt: skip
-    yield Proposal(f"index({model.cls.__name__}, {', '.join(said)})", made)
+    yield Proposal(f"index({model.cls.__name__}, {', '.join(arguments)})", made)
 
 
 def _lists(model: EntityType[Any], row: str) -> Iterator[Proposal]:
@@ -181,9 +181,9 @@ def _lists(model: EntityType[Any], row: str) -> Iterator[Proposal]:
         rows = _compiled(model, row, "row", no_tilde=True)
     except DefinitionError:
         return
-    said = [f'table="{table}"'] if table else []
-    said.append(f'row="{row}"')
+    arguments = [f'table="{table}"'] if table else []
+    arguments.append(f'row="{row}"')
     made = ListIndex(
         model, "proposed", table or model.table, model.partition, rows, Storage.ROWS, container=""
     )
-    yield Proposal(f"list_index({model.cls.__name__}, {', '.join(said)})", made)
+    yield Proposal(f"list_index({model.cls.__name__}, {', '.join(arguments)})", made)

@@ -1,7 +1,7 @@
-"""Designs that work in a test and fail under load: the guide's anti-patterns, found in templates.
+"""Lints: the guide's anti-patterns, which work in a test and fail under load.
 
-A lint is an opinion, never an error. `@entity(..., allow_hot=True)` says that the design is
-meant: one small table, a few writes a second.
+A lint is a warning, never an error. `@entity(..., allow_hot=True)` accepts the design, for a small
+table with a few writes per second.
 """
 
 import re
@@ -22,7 +22,7 @@ from partita.patterns.types.entity_types import type_of_given
 from partita.patterns.types.indexes import AnyIndex, ListIndex
 
 SPREAD_BUCKETS = 16
-"""Partitions to spread over, in advice: sixteen times the target of one of them."""
+"""The number of buckets in advice: sixteen times the throughput target of one partition."""
 
 _LOG_WORDS = frozenset(
     (
@@ -31,12 +31,12 @@ _LOG_WORDS = frozenset(
         *("severity", "level"),
     )
 )
-"""What tables of log lines and their fields are called."""
+"""Words in the names of log tables and their fields."""
 _OWN_WORDS = frozenset(("id", "key", "uuid", "guid"))
 
 
 class Lint(msgspec.Struct, frozen=True):
-    """One opinion on a design."""
+    """One warning about a design."""
 
     code: str
     message: str
@@ -52,9 +52,9 @@ def lint(
     *,
     neighbours: Iterable[EntityType[Any]] = (),
 ) -> list[Lint]:
-    """Return what the guide would say to the keys of a type and of its indexes.
+    """Return the anti-patterns in the keys of a type and of its indexes.
 
-    `neighbours` are the other types of the program: what shares partitions with this one.
+    `neighbours` are the other types of the program, which may share partitions with this one.
     """
     model = type_of_given(given)
     declared: list[AnyIndex] = list(model.indexes if indexes is None else indexes)
@@ -76,9 +76,9 @@ def _monotone(model: EntityType[Any]) -> Iterator[Lint]:
         first = model.partition.fields[0]
         yield Lint(
             "MonotonePartition",
-            f"The partition key of {model.name} begins with {first!r}, which only grows: all "
+            f"The partition key of {model.name} begins with {first!r}, which only increases: all "
             "inserts go to the last partition (prepend/append anti-pattern).",
-            f"{_rewritten(model)} Or say allow_hot=True, if a few inserts a second are all.",
+            f"{_rewritten(model)} Or set allow_hot=True for a few inserts per second.",
         )
 
 
@@ -86,31 +86,31 @@ def _rewritten(model: EntityType[Any]) -> str:
     for partition, row in _candidates(model):
         if _is_proven(model, partition, row):
             return f'Use partition="{partition}", row="{row}" instead.'
-    return "Begin it with what tells apart who writes: a customer, a device, a user."
+    return "Begin it with a field that differs between writers: a customer, a device, a user."
 
 
 def _candidates(model: EntityType[Any]) -> Iterator[tuple[str, str]]:
-    """Yield templates with the growing parts behind those that are given at any time."""
+    """Yield templates with the increasing parts after the others."""
     parts = {**_holes(model.partition), **_holes(model.row)}
     growing = {name: part for name, part in parts.items() if _grows(model, name)}
     steady = {name: part for name, part in parts.items() if name not in growing}
-    # What tells entities of one moment apart stays behind it, so that a partition has several.
+    # A field that is unique per entity goes into the row key, so that a partition has several.
     own = [name for name in steady if _is_own(model, name)]
     shared = [name for name in steady if name not in own]
     if len(shared) > 1 and not own:
         own.append(shared.pop())
-    behind = [*growing.values(), *(steady[name] for name in own)]
+    row = [*growing.values(), *(steady[name] for name in own)]
     if shared:
         partition = _separable(model, [steady[name] for name in shared])
-        yield "_".join(partition), "_".join(_separable(model, behind))
-    # Nothing is there to spread by but what is different each time.
+        yield "_".join(partition), "_".join(_separable(model, row))
+    # Only unique fields are left to hash.
     for name in (*own, *reversed(growing)):
         whole = _separable(model, [*growing.values(), *steady.values()])
         yield f"{{{name}:hash{SPREAD_BUCKETS}}}", "_".join(whole)
 
 
 def _is_own(model: EntityType[Any], name: str) -> bool:
-    """Tell whether a field seems to be another one for each entity."""
+    """Return whether a field seems to be unique for each entity."""
     return name in _OWN_WORDS or plain_type(model.fields[name]) is UUID
 
 
@@ -120,7 +120,7 @@ def _holes(template: KeyTemplate) -> dict[str, str]:
 
 
 def _separable(model: EntityType[Any], parts: Sequence[str]) -> list[str]:
-    """Return parts that can stand one behind another: texts but the last are escaped."""
+    """Return parts with every text but the last one escaped, so that they can be joined."""
     return [
         part.replace("}", ":esc}")
         if _is_bare_text(model, part) and place < len(parts) - 1
@@ -164,9 +164,9 @@ def _hot_index(model: EntityType[Any], index: AnyIndex) -> Iterator[Lint]:
         yield Lint(
             "MonotonePartition",
             f"The partition key of the index {index.name!r} begins with "
-            f"{index.partition.fields[0]!r}, which only grows: all copies go to the last "
+            f"{index.partition.fields[0]!r}, which only increases: all copies go to the last "
             "partition (prepend/append anti-pattern).",
-            "Begin it with what tells apart who writes, and range over the time in the row key.",
+            "Begin it with a field that differs between writers, and use the time in the row key.",
         )
     if not index.partition.fields:
         yield _one_partition(f"The index {index.name!r}")
@@ -184,10 +184,10 @@ def _single(model: EntityType[Any]) -> Iterator[Lint]:
 def _one_partition(whose: str) -> Lint:
     return Lint(
         "SinglePartition",
-        f"{whose} keeps everything in one partition: the service cannot spread the load, and "
-        "about 2,000 entities a second are the most.",
-        f"Put a field into the partition template, or spread one: {{id:hash{SPREAD_BUCKETS}}}. "
-        "Or say allow_hot=True, if the table stays small.",
+        f"{whose} has a single partition: the service cannot distribute the load, and the limit "
+        "is about 2,000 entities per second.",
+        f"Use a field in the partition template, or a hash: {{id:hash{SPREAD_BUCKETS}}}. "
+        "Or set allow_hot=True for a small table.",
     )
 
 
@@ -202,14 +202,14 @@ def _lonely(
     for reason in _groups(indexes):
         yield Lint(
             "OneEntityPerPartition",
-            f"Each partition holds one {model.name}, and {reason}: no group can hold two of them.",
-            "Take a field that several entities share into the partition template, and what "
-            "tells them apart into the row template.",
+            f"Each partition has one {model.name}, but {reason}.",
+            "Use a field that several entities share in the partition template, and a unique "
+            "field in the row template.",
         )
 
 
 def _shares(model: EntityType[Any], other: EntityType[Any]) -> bool:
-    """Tell whether entities of another type can lie in the same partitions."""
+    """Return whether entities of another type can be in the same partitions."""
     mine, theirs = model.partition.literal_prefix, other.partition.literal_prefix
     return model.table == other.table and (mine.startswith(theirs) or theirs.startswith(mine))
 
@@ -217,7 +217,7 @@ def _shares(model: EntityType[Any], other: EntityType[Any]) -> bool:
 def _groups(indexes: Sequence[AnyIndex]) -> Iterator[str]:
     for index in indexes:
         if index.is_local and isinstance(index, ListIndex):
-            yield f"the index {index.name!r} lists those of one partition"
+            yield f"the index {index.name!r} lists the entities of one partition"
         elif index.is_local and getattr(index, "is_unique", False):
             yield f"the index {index.name!r} is unique within one partition"
 
@@ -227,7 +227,7 @@ def _groups(indexes: Sequence[AnyIndex]) -> Iterator[str]:
 
 
 def _log(model: EntityType[Any]) -> Iterator[Lint]:
-    """Find tables of log lines: keyed by time, with nothing but text, and called so."""
+    """Find tables of log lines: keyed by time, with text only, and named like logs."""
     in_keys = [field for field in model.fields.values() if field.is_key]
     others = [field for field in model.fields.values() if not field.is_key]
     if not others or not any(_is_time(field) for field in in_keys):
@@ -237,9 +237,9 @@ def _log(model: EntityType[Any]) -> Iterator[Lint]:
     if model.partition.is_monotone or _sounds_like_log(model, others):
         yield Lint(
             "LogData",
-            f"{model.name} is text by time: log data, which is written much and read by the "
-            "stretch (log data anti-pattern).",
-            "Write it to blobs with db.log_writer(), one an hour, and read it with db.log_lines().",
+            f"{model.name} is text keyed by time: log data, which is written often and read in "
+            "long ranges (log data anti-pattern).",
+            "Write it to hourly blobs with db.log_writer(), and read it with db.log_lines().",
         )
 
 

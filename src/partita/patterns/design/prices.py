@@ -1,6 +1,6 @@
-"""What calls would cost: requests, bytes and storage at prices that somebody else publishes.
+"""Cost estimates: requests, transfer and storage at published prices.
 
-Prices differ by region, redundancy and year, and are not built in: look them up, and give them.
+Prices differ by region, redundancy and year, so none are built in.
 
 >>> from decimal import Decimal
 >>> from partita.patterns import Cost, Prices
@@ -23,20 +23,20 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
     """Prices in one currency."""
 
     requests_10_000: Decimal
-    """Of ten thousand requests."""
+    """The price of ten thousand requests."""
     gib_month: Decimal = Decimal(0)
-    """Of a GiB that is stored for a month."""
+    """The price of storing a GiB for a month."""
     gib_carried: Decimal = Decimal(0)
-    """Of a GiB that leaves the data centre; nothing if client and service are in one."""
+    """The price of a GiB that leaves the data centre; zero if client and service share one."""
 
     def estimate(self, cost: Cost, *, times: int = 1) -> Decimal:
-        """Return what so many calls like the measured one cost."""
+        """Return the price of a measured call, made `times` times."""
         if times < 0:
-            raise UsageError("InvalidTimes", "Nothing is done less than no times.")
+            raise UsageError("InvalidTimes", "times must not be negative.")
         requests = Decimal(cost.requests) * times / 10_000
         carried = Decimal(cost.bytes) * times / _GIB
         return requests * self.requests_10_000 + carried * self.gib_carried
 
     def keep(self, stored_bytes: int) -> Decimal:
-        """Return what it costs to keep so many bytes for a month; `measure` tells them."""
+        """Return the price of storing bytes, as counted by `measure`, for a month."""
         return Decimal(stored_bytes) / _GIB * self.gib_month

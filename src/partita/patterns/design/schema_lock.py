@@ -1,8 +1,8 @@
-"""`partita.lock`: how entities are stored and read, as a file that is kept with the code.
+"""`partita.lock`: a file, kept with the code, that records how entities are stored and read.
 
-`write_lock` prints the model; `compare_lock` tells what in the code no longer fits what the file
-says is stored: a changed key, a narrower type, a version without a way to it, a dearer query.
-The file is TOML, in the order of names, so that a change is a readable difference:
+`write_lock` returns its text; `compare_lock` finds changes in the code that do not fit the stored
+entities: a changed key, a narrower type, a version without upcaster, a more expensive query. The
+file is TOML, sorted by name, so that a change is a readable difference:
 
     [Employee]
     table = "staff"
@@ -40,9 +40,9 @@ class LockedField(msgspec.Struct, frozen=True, omit_defaults=True):
 
     type: str
     holds: str
-    """In words; what tells apart types that are stored alike."""
+    """The type in words, which distinguishes types with the same stored form."""
     property: str = ""
-    """Empty for fields of the keys."""
+    """Empty for key fields."""
     optional: bool = False
     default: bool = False
     choices: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ class LockedEntity(msgspec.Struct, frozen=True):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """Something that is stored, or was promised, and that the code no longer fits."""
+    """A change in the code that does not fit the lock file."""
 
     code: str
     subject: str
@@ -95,7 +95,7 @@ def write_lock(models: Iterable[EntityType[Any]]) -> str:
 
 
 def lock(model: EntityType[Any]) -> LockedEntity:
-    """Return what the file says of one type."""
+    """Return the entry of one type."""
     return LockedEntity(
         table=model.table,
         partition=model.partition.text,
@@ -170,14 +170,14 @@ def _key(name: str) -> str:
 
 
 def compare_lock(text: str, models: Iterable[EntityType[Any]]) -> list[Difference]:
-    """Return what the code no longer fits, in the order of the file."""
+    """Return the changes that do not fit the file, in its order."""
     try:
         kept = msgspec.toml.decode(text, type=dict[str, LockedEntity])
     except msgspec.MsgspecError as error:
         raise UsageError(
             "LockUnreadable",
-            f"The file cannot be read: {error}.",
-            hint="Write it anew with write_lock(), and look at what that changes.",
+            f"The lock file is malformed: {error}.",
+            hint="Write it again with write_lock(), and review the difference.",
         ) from error
     known = {model.name: model for model in models}
     found: list[Difference] = []
@@ -189,7 +189,7 @@ def compare_lock(text: str, models: Iterable[EntityType[Any]]) -> list[Differenc
                 Difference(
                     "EntityRemoved",
                     name,
-                    "The type is gone, and its entities are still there.",
+                    "The type was removed, but its entities may still be stored.",
                     "Delete them first, or give the new class its name: @entity(..., name=...).",
                 )
             )
@@ -204,8 +204,7 @@ def _compare(name: str, old: LockedEntity, model: EntityType[Any]) -> Iterator[D
         yield Difference(
             "UpcasterMissing",
             name,
-            f"Entities of version {version} are stored, and nothing brings them to "
-            f"version {new.version}.",
+            f"Entities of version {version} may be stored, and there is no upcaster from it.",
             f"Add @upcast({model.cls.__name__}, from_version={version}).",
         )
     if new.version < old.version:
@@ -213,7 +212,7 @@ def _compare(name: str, old: LockedEntity, model: EntityType[Any]) -> Iterator[D
             "VersionLowered",
             name,
             f"The version was {old.version} and is {new.version}.",
-            "What newer code stored cannot be read: keep the version.",
+            "Keep the version: entities of newer versions cannot be read.",
         )
     if new.version == old.version:
         yield from _compare_fields(name, old, new)
@@ -228,8 +227,8 @@ def _compare_keys(name: str, old: LockedEntity, new: LockedEntity) -> Iterator[D
             yield Difference(
                 "KeyTemplateChanged",
                 f"{name}.{what}",
-                f"It was {before!r} and is {after!r}: stored entities are not found any more.",
-                "Keep it, or declare a new type and move the entities.",
+                f"It was {before!r} and is {after!r}: stored entities are no longer found.",
+                "Restore it, or declare a new type and move the entities.",
             )
     for field, kept in old.fields.items():
         now = new.fields.get(field)
@@ -256,7 +255,7 @@ def _compare_fields(name: str, old: LockedEntity, new: LockedEntity) -> Iterator
             yield Difference(
                 "FieldWithoutDefault",
                 f"{name}.{field}",
-                "Stored entities do not have it.",
+                "Stored entities do not have this field.",
                 "Give it a default, or raise the version and add an upcaster.",
             )
 
@@ -269,7 +268,7 @@ def _narrowed(name: str, field: str, kept: LockedField, now: LockedField) -> Dif
     return Difference(
         "TypeNarrowed",
         f"{name}.{field}",
-        f"It held {_words(kept)} and holds {_words(now)}: stored values may not fit.",
+        f"It was {_words(kept)} and is {_words(now)}: stored values may not fit.",
         "Raise the version and add an upcaster.",
     )
 
@@ -283,11 +282,11 @@ _READ_FROM = {
     edm.INT64: (edm.INT32, edm.INT64),
     edm.DOUBLE: (edm.INT32, edm.INT64, edm.DOUBLE),
 }
-"""What is stored that a field of a type can be read from, beside its own."""
+"""The stored types from which a field of each type can be read."""
 
 
 def _fits(kept: LockedField, now: LockedField) -> bool:
-    """Tell whether everything that could be stored can still be read."""
+    """Return whether all values that may be stored can still be read."""
     if kept.optional and not now.optional and not now.default:
         return False
     if now.choices:
@@ -296,7 +295,7 @@ def _fits(kept: LockedField, now: LockedField) -> bool:
         return kept.type == now.type
     if kept.holds == now.holds:
         return kept.type == now.type
-    # Stored alike need not mean alike: a Decimal and a date are texts, a timedelta is a number.
+    # The same stored type is not enough: Decimal and date are both texts.
     return kept.type != now.type and kept.type in _READ_FROM.get(now.type, ())
 
 
@@ -307,15 +306,15 @@ def _compare_indexes(name: str, old: LockedEntity, new: LockedEntity) -> Iterato
             yield Difference(
                 "IndexRemoved",
                 f"{name}.{index}",
-                "Its rows are still there.",
-                "Disable the index first, and have its rows removed.",
+                "Its rows may still be stored.",
+                "Disable the index first, and remove its rows.",
             )
         elif now != kept:
             yield Difference(
                 "IndexChanged",
                 f"{name}.{index}",
-                "Its rows lie where it was declared before.",
-                "Give the new one another name, and remove the old one when it is readable.",
+                "Its rows are stored under the earlier declaration.",
+                "Give the new index another name, and remove the old one once the new is readable.",
             )
 
 
@@ -327,11 +326,11 @@ def _compare_access(name: str, old: LockedEntity, new: LockedEntity) -> Iterator
                 "PlanWorse",
                 f"{name}: {pattern}",
                 f"It was read as {kept!r} and is read as {now!r}.",
-                "Keep the keys that served it, or add an index.",
+                "Restore the keys that it used, or add an index.",
             )
 
 
 def _cost(summary: str) -> tuple[int, bool]:
     kinds = {each.value: each.rank for each in QueryKind}
-    # What a later version of this file calls a class is not known here, and cannot be compared.
+    # A newer version of Partita may write a kind that is unknown here and not comparable.
     return kinds.get(summary.split(" ", maxsplit=1)[0], len(kinds)), " residual " in summary

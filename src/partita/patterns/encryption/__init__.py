@@ -1,4 +1,4 @@
-"""Sealed properties: keys, ciphers, and the formats of sealed values."""
+"""Encrypted properties: keyrings, ciphers, and the formats of sealed values."""
 
 from partita.patterns.encryption.sealing import rewrap, seal, unseal
 

@@ -1,7 +1,7 @@
-"""The primitives that seals are made of: the one module that imports `cryptography`.
+"""Cryptographic primitives: the only module that imports `cryptography`.
 
-Everything here raises one of `FAILURES` when bytes do not open, and never says why: which
-check failed is of use only to somebody who guesses.
+Everything here raises one of `FAILURES` if decryption fails, without the reason: which check
+failed would help only an attacker.
 """
 
 from partita.errors import ConfigurationError
@@ -18,7 +18,7 @@ try:
 except ImportError as error:  # only without the extra
     raise ConfigurationError(
         "ExtraMissing",
-        "Encrypted properties need the package cryptography.",
+        "Encrypted properties require the package cryptography.",
         hint="pip install 'partita[patterns]'.",
     ) from error
 
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 FAILURES = (InvalidTag, InvalidUnwrap, ValueError)
-"""What is raised when a value, or a wrapped key, does not open."""
+"""The exceptions for a value or a wrapped key that cannot be decrypted."""
 
 NONCE_BYTES = 12
 _BLOCK_BITS = 128
@@ -48,13 +48,13 @@ PublicKey = rsa.RSAPublicKey
 
 _HASHES: dict[str, hashes.HashAlgorithm] = {
     "RSA-OAEP-256": hashes.SHA256(),
-    # As masks SHA-1 is not broken; keys that .NET and Key Vault wrapped by default use it.
+    # SHA-1 is not broken as a mask; .NET and Key Vault wrapped keys with it by default.
     "RSA-OAEP": hashes.SHA1(),  # noqa: S303 - read only
 }
 
 
 def open_cbc(key: bytes, iv: bytes, sealed: bytes) -> bytes:
-    """Decrypt AES-CBC with PKCS7 padding. Nothing is authenticated."""
+    """Decrypt AES-CBC with PKCS7 padding, without authentication."""
     decryptor = Cipher(algorithms.AES(key), modes.CBC(iv)).decryptor()
     unpadder = PKCS7(_BLOCK_BITS).unpadder()
     padded = decryptor.update(sealed) + decryptor.finalize()
@@ -62,13 +62,13 @@ def open_cbc(key: bytes, iv: bytes, sealed: bytes) -> bytes:
 
 
 def stretch(passphrase: bytes, salt: bytes, *, length: int, cost: tuple[int, int, int]) -> bytes:
-    """Derive bytes from a passphrase by scrypt (RFC 7914); `cost` is (log2 n, r, p)."""
+    """Derive bytes from a passphrase with scrypt (RFC 7914); `cost` is (log2 n, r, p)."""
     log_n, r, p = cost
     return Scrypt(salt=salt, length=length, n=1 << log_n, r=r, p=p).derive(passphrase)
 
 
 def load_rsa(pem: bytes, password: bytes | None) -> PrivateKey | PublicKey:
-    """Read a PEM with a private key, or a public one. Everything else is a ValueError."""
+    """Load a PEM with a private or public RSA key; anything else raises ValueError."""
     try:
         loaded: object = (
             serialization.load_pem_private_key(pem, password)
@@ -83,7 +83,7 @@ def load_rsa(pem: bytes, password: bytes | None) -> PrivateKey | PublicKey:
 
 
 def rsa_wrap(public: PublicKey, key: bytes) -> bytes:
-    """Wrap by RSA-OAEP-256."""
+    """Wrap with RSA-OAEP-256."""
     return public.encrypt(key, _oaep("RSA-OAEP-256"))
 
 
@@ -93,6 +93,6 @@ def rsa_unwrap(private: PrivateKey, wrapped: bytes, algorithm: str) -> bytes:
 
 def _oaep(algorithm: str) -> padding.OAEP:
     if algorithm not in _HASHES:
-        raise ValueError("not an algorithm of this key")
+        raise ValueError("the key does not support this algorithm")
     chosen = _HASHES[algorithm]
     return padding.OAEP(mgf=padding.MGF1(chosen), algorithm=chosen, label=None)

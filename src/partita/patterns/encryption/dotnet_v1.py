@@ -1,12 +1,12 @@
-"""Entities that the old SDKs encrypted ("version 1", from .NET, Java, Python, Node): read only.
+"""Entities encrypted by the old SDKs ("version 1", of .NET, Java, Python, Node): read only.
 
     _ClientEncryptionMetadata1  text: JSON with the wrapped key, its id, the IV of the entity
     _ClientEncryptionMetadata2  binary: names of the encrypted properties, itself encrypted
-    property                    binary: AES-256-CBC, PKCS7, of the UTF-8 of a text
+    property                    binary: AES-256-CBC, PKCS7, of a text in UTF-8
     IV of a property            first 16 bytes of SHA-256(IV of the entity | RK + PK + name)
 
-Nothing here is authenticated: somebody who can write to the table can change what is read.
-Partita never writes this format.
+The format is not authenticated: whoever can write to the table can change the decrypted values.
+Partita never writes it.
 """
 
 import hashlib
@@ -48,13 +48,13 @@ class _KeyDetails(msgspec.Struct, frozen=True, rename="pascal"):
 
     @property
     def is_of_java(self) -> bool:
-        """Java put the partition key before the row key, and printed the names its own way."""
+        """Whether Java wrote it: with the partition key first, and its own format of names."""
         written_by = self.key_wrapping_metadata
         return written_by is None or "Java" in written_by.get("EncryptionLibrary", "")
 
 
 class _Reader:
-    """Opens the properties of one entity."""
+    """Decrypts the properties of one entity."""
 
     def __init__(
         self, details: _KeyDetails, content_key: bytes, key: RowKey, facts: Mapping[str, object]
@@ -71,34 +71,34 @@ class _Reader:
             if isinstance(sealed, bytes):
                 return ciphers.open_cbc(self._key, iv, sealed).decode()
         except ciphers.FAILURES:
-            # Padding and UTF-8 fail alike, without a cause: the difference opens such values.
+            # The same error for padding and UTF-8, without a cause: the difference would be a
+            # padding oracle.
             pass
-        raise _broken("A property that version 1 encrypted does not open.", self._facts, name)
+        raise _broken("A property encrypted by version 1 cannot be decrypted.", self._facts, name)
 
 
 def unseal(
     properties: Mapping[str, Value], *, key: RowKey, keyring: Keyring, facts: Mapping[str, object]
 ) -> tuple[dict[str, Value], frozenset[str]]:
-    """Return the properties in the clear without the metadata, and which were encrypted.
+    """Return the decrypted properties without the metadata, and the names of the encrypted ones.
 
-    Listed properties that are not there are passed over, as the old SDKs do: nothing vouches
-    for the list.
+    Missing properties of the list are ignored, as in the old SDKs: the list is not authenticated.
     """
     if not keyring.allow_dotnet_v1:
         raise EncryptionKeyError(
             "DotnetV1Refused",
-            "The entity was encrypted by an old SDK (version 1), which nobody allowed to read.",
+            "The entity was encrypted by an old SDK (version 1), and reading that is not allowed.",
             facts=facts,
-            hint="Keyring(..., allow_dotnet_v1=True) reads it; saving it seals it anew.",
+            hint="Read it with Keyring(..., allow_dotnet_v1=True), and save it to encrypt it anew.",
         )
     details = _parse_details(properties.get(KEY_DETAILS), facts)
     wrapped = details.wrapped_content_key
     content_key = keyring.unwrap(
         WrappedKey(wrapped.key_id, wrapped.algorithm, wrapped.encrypted_key), facts
     )
-    # A content key of P1 has its version in front and must not be lent to this format.
+    # A content key of P1 begins with its version and must not be used for this format.
     if len(content_key) != KEY_BYTES:
-        raise _broken("The content key is not one of version 1.", facts, KEY_DETAILS)
+        raise _broken("The content key is not of version 1.", facts, KEY_DETAILS)
     reader = _Reader(details, content_key, key, facts)
     listed = reader.text(PROPERTY_DETAILS, properties.get(PROPERTY_DETAILS, ""))
     names = _parse_names(listed, facts) & properties.keys()
@@ -119,7 +119,7 @@ def _parse_details(text: Value | None, facts: Mapping[str, object]) -> _KeyDetai
                 return details
     except msgspec.DecodeError:
         pass
-    raise _broken("The metadata of version 1 cannot be understood.", facts, KEY_DETAILS)
+    raise _broken("The metadata of version 1 is malformed.", facts, KEY_DETAILS)
 
 
 def _parse_names(text: str, facts: Mapping[str, object]) -> frozenset[str]:
@@ -127,9 +127,9 @@ def _parse_names(text: str, facts: Mapping[str, object]) -> frozenset[str]:
         return frozenset(decode(text, list[str]))
     except msgspec.DecodeError:
         pass
-    if text.startswith("[") and text.endswith("]"):  # as Java prints a set: [First, Last]
+    if text.startswith("[") and text.endswith("]"):  # the format of a set in Java: [First, Last]
         return frozenset(name.strip() for name in text[1:-1].split(","))
-    raise _broken("The list of encrypted properties does not open.", facts, PROPERTY_DETAILS)
+    raise _broken("The list of encrypted properties is malformed.", facts, PROPERTY_DETAILS)
 
 
 def _broken(message: str, facts: Mapping[str, object], name: str) -> SealBrokenError:
@@ -137,5 +137,6 @@ def _broken(message: str, facts: Mapping[str, object], name: str) -> SealBrokenE
         "SealBroken",
         message,
         facts={**facts, "property": name},
-        hint="It was changed, carried here from another entity, or sealed with another key.",
+        hint="Restore the entity from a backup: it was changed, copied from another entity, or "
+        "encrypted with another key.",
     )

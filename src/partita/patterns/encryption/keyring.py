@@ -1,8 +1,8 @@
-"""The keys that content keys are wrapped with, by their ids; one of them is current.
+"""Keyrings: the keys that wrap content keys, by id; one of them is current.
 
-A key is any object with the four methods of the SDK's own protocol, so what unlocks blobs in
-Key Vault unlocks entities too. Such an object may do I/O whenever it wraps or unwraps; the keys
-made here are local. A keyring never changes: adding a key makes another keyring.
+A key is any object with the four methods of the SDK's key protocol, so that a Key Vault key for
+blobs works for entities too. Such an object may do I/O when it wraps or unwraps; the keys defined
+here are local. A keyring is immutable: adding a key returns another keyring.
 """
 
 import inspect
@@ -19,11 +19,11 @@ KEY_BYTES = 32
 SALT_BYTES_MIN = 16
 RSA_BITS_MIN = 2048
 SCRYPT_COST = (15, 8, 3)
-"""log2 n, r and p of RFC 7914: 32 MiB, a quarter of a second. Part of the key's id."""
+"""log2 n, r and p of RFC 7914: 32 MiB and a quarter of a second. Part of the key id."""
 _CHECK_BYTES = 6
 
 AES_WRAP = "A256KW"
-"""AES key wrap of RFC 3394, as JSON Web Algorithms and Key Vault name it."""
+"""AES key wrap (RFC 3394), by its name in JSON Web Algorithms and Key Vault."""
 RSA_WRAP = "RSA-OAEP-256"
 
 
@@ -40,7 +40,7 @@ class KeyEncryptionKey(Protocol):
 
 
 class WrappedKey(msgspec.Struct, frozen=True):
-    """A content key as it is stored: which key opens it, and how."""
+    """A content key as it is stored, with the id and algorithm of the key that wraps it."""
 
     kid: str
     algorithm: str
@@ -55,28 +55,27 @@ class AesKey:
     def __init__(self, kid: str, secret: bytes) -> None:
         _check_bytes(kid, "An AES key", secret)
         if len(secret) != KEY_BYTES:
-            raise _unusable(kid, f"An AES key has {KEY_BYTES} bytes, not {len(secret)}.")
+            raise _unusable(kid, f"An AES key must have {KEY_BYTES} bytes, not {len(secret)}.")
         self._kid = kid
         self._secret = bytes(secret)
 
     @classmethod
     def from_passphrase(cls, passphrase: str, *, salt: bytes, kid: str = "") -> "AesKey":
-        """Derive a key, which takes a quarter of a second: make it once.
+        """Derive a key from a passphrase. This takes a quarter of a second: do it once.
 
-        Without a `kid` the id holds the cost of scrypt and a check of the outcome, so that a
-        wrong passphrase is told as an unknown key. The salt is no secret; keep it, for nothing
-        opens without it.
+        Without `kid`, the id contains the cost of scrypt and a check value, so that a wrong
+        passphrase is reported as an unknown key. The salt is not secret, but is needed to decrypt.
         """
         _check_text(kid, passphrase)
         _check_bytes(kid, "The salt", salt)
         if len(salt) < SALT_BYTES_MIN:
-            raise _unusable(kid, f"The salt has less than {SALT_BYTES_MIN} bytes.")
-        # The same characters can be typed as different code points on different machines.
+            raise _unusable(kid, f"The salt must have at least {SALT_BYTES_MIN} bytes.")
+        # The same characters can be entered as different code points on different machines.
         text = unicodedata.normalize("NFC", passphrase).encode()
         length = KEY_BYTES + _CHECK_BYTES
         derived = ciphers.stretch(text, salt, length=length, cost=SCRYPT_COST)
         log_n, r, p = SCRYPT_COST
-        # The check tells a guesser no more than the wrapped keys do: they have one inside.
+        # The check value reveals no more than the wrapped keys, which contain one too.
         check = derived[KEY_BYTES:].hex()
         return cls(kid or f"scrypt-{log_n}-{r}-{p}-{check}", derived[:KEY_BYTES])
 
@@ -94,23 +93,24 @@ class AesKey:
 
     def unwrap_key(self, key: bytes, algorithm: str, /) -> bytes:
         if algorithm != AES_WRAP:
-            raise ValueError("not an algorithm of this key")
+            raise ValueError("the key does not support this algorithm")
         return ciphers.aes_key_unwrap(self._secret, key)
 
 
 class RsaKey:
-    """A local RSA key. With the public half alone it seals and cannot open.
+    """A local RSA key. With the public key alone it can encrypt but not decrypt.
 
-    Whoever has the public half can seal: RSA keeps values secret and does not say who wrote.
+    Anyone with the public key can encrypt: RSA keeps values secret but does not authenticate the
+    writer.
     """
 
     __slots__ = ("_kid", "_private", "_public")
 
     def __init__(self, kid: str, key: ciphers.PrivateKey | ciphers.PublicKey) -> None:
         if not isinstance(key, ciphers.PrivateKey | ciphers.PublicKey):
-            raise _unusable(kid, f"A {type(key).__name__} is no RSA key.")
+            raise _unusable(kid, f"A {type(key).__name__} is not an RSA key.")
         if key.key_size < RSA_BITS_MIN:
-            raise _unusable(kid, f"The RSA key has less than {RSA_BITS_MIN} bits.")
+            raise _unusable(kid, f"The RSA key must have at least {RSA_BITS_MIN} bits.")
         self._kid = kid
         self._private = key if isinstance(key, ciphers.PrivateKey) else None
         self._public = key.public_key() if isinstance(key, ciphers.PrivateKey) else key
@@ -124,7 +124,7 @@ class RsaKey:
         try:
             key = ciphers.load_rsa(pem.encode() if isinstance(pem, str) else pem, password)
         except ValueError as error:
-            raise _unusable(kid, "The PEM holds no RSA key that opens.") from error
+            raise _unusable(kid, "The PEM has no readable RSA key.") from error
         return cls(kid, key)
 
     def __repr__(self) -> str:
@@ -143,17 +143,17 @@ class RsaKey:
         if self._private is None:
             raise EncryptionKeyError(
                 "PrivateKeyMissing",
-                f"Of the key {self._kid!r} only the public half is here: it cannot open.",
+                f"The key {self._kid!r} has only its public part and cannot decrypt.",
                 facts={"kid": self._kid},
-                hint="Load the PEM with the private key where entities are read or rotated.",
+                hint="Load the PEM with the private key to read entities or rotate keys.",
             )
         return ciphers.rsa_unwrap(self._private, key, algorithm)
 
 
 class Keyring:
-    """Keys by id. New entities are sealed with the current one, old ones opened with theirs.
+    """Keys by id. Writes use the current key; each stored entity is read with its own key.
 
-    Under a mapping, the ids are those of the mapping, and bytes are local AES keys.
+    A mapping gives the ids of the keys; bytes in it are local AES keys.
 
     >>> keyring = Keyring({"2024": bytes(32), "2025": bytes(range(32))}, current="2025")
     >>> keyring
@@ -171,10 +171,10 @@ class Keyring:
         *,
         allow_dotnet_v1: bool = False,
     ) -> None:
-        """Hold `keys`, or a single one; `current` may be left out then.
+        """Hold `keys`; `current` may be omitted if there is only one.
 
-        `allow_dotnet_v1` lets entities be read that the old SDKs encrypted. Their format proves
-        nothing about who wrote them: allow it while such entities are brought over, no longer.
+        `allow_dotnet_v1` allows reading entities that the old SDKs encrypted. That format does
+        not authenticate the writer: allow it only while such entities are migrated.
         """
         self._keys = _by_kid(keys)
         self._current = current or (next(iter(self._keys)) if len(self._keys) == 1 else "")
@@ -182,19 +182,19 @@ class Keyring:
         if self._current not in self._keys:
             raise _unusable(
                 self._current,
-                "The keyring does not hold its current key."
+                "The current key is not in the keyring."
                 if self._current
-                else "A keyring of several keys, or none, must say which is current.",
+                else "A keyring without exactly one key requires current=.",
             )
 
     @classmethod
     def from_passphrase(cls, passphrase: str, *, salt: bytes, kid: str = "") -> "Keyring":
-        """Hold one key, derived from a passphrase. See `AesKey.from_passphrase`."""
+        """Return a keyring of one key, derived from a passphrase; see `AesKey.from_passphrase`."""
         return cls([AesKey.from_passphrase(passphrase, salt=salt, kid=kid)])
 
     @classmethod
     def from_bytes(cls, kid: str, key: bytes) -> "Keyring":
-        """Hold one local AES key of 32 random bytes."""
+        """Return a keyring of one local AES key of 32 random bytes."""
         return cls([AesKey(kid, key)])
 
     def __repr__(self) -> str:
@@ -216,33 +216,32 @@ class Keyring:
         return self._allow_dotnet_v1
 
     def add(self, key: KeyEncryptionKey) -> "Keyring":
-        """Return a keyring that holds `key` too; the current key stays.
+        """Return a keyring with one more key; the current key stays.
 
-        An id that is taken is refused: entities sealed with the key that has it would be lost.
+        An id that is already in use is an error: entities encrypted with that key would be lost.
         """
         kid = key.get_kid()
         if kid in self._keys:
-            raise _unusable(kid, "The keyring holds another key of this id.")
+            raise _unusable(kid, "The keyring has another key with this id.")
         return Keyring(
             {**self._keys, kid: key}, self._current, allow_dotnet_v1=self._allow_dotnet_v1
         )
 
     def with_current(self, kid: str) -> "Keyring":
-        """Return a keyring of the same keys that seals with another one."""
+        """Return a keyring of the same keys with another current key."""
         self._find(kid, {})
         return Keyring(self._keys, kid, allow_dotnet_v1=self._allow_dotnet_v1)
 
     def wrap(self, content_key: bytes) -> WrappedKey:
-        """Wrap with the current key."""
+        """Wrap a content key with the current key."""
         key = self._keys[self._current]
         wrapped = _bytes_from(key.wrap_key(content_key), self._current)
         return WrappedKey(self._current, key.get_key_wrap_algorithm(), wrapped)
 
     def unwrap(self, wrapped: WrappedKey, facts: Mapping[str, object]) -> bytes:
-        """Unwrap with the key that it was wrapped with. `facts` say of which entity it is.
+        """Unwrap with the key that wrapped it. `facts` name the entity in errors.
 
-        What a key of somebody else's raises for other reasons, such as a vault that does not
-        answer, goes to the caller as it is.
+        Other exceptions of a key object, such as those of an unreachable vault, are not caught.
         """
         key = self._find(wrapped.kid, facts)
         try:
@@ -250,9 +249,10 @@ class Keyring:
         except ciphers.FAILURES as error:
             raise SealBrokenError(
                 "SealBroken",
-                f"The content key does not open with the key {wrapped.kid!r}.",
+                f"The content key cannot be unwrapped with the key {wrapped.kid!r}.",
                 facts={**facts, "kid": wrapped.kid},
-                hint="The entity was changed, or another key had this id when it was sealed.",
+                hint="Check the key: the entity was changed, or encrypted with another key of "
+                "this id.",
             ) from error
         return _bytes_from(content_key, wrapped.kid)
 
@@ -260,9 +260,9 @@ class Keyring:
         if kid not in self._keys:
             raise EncryptionKeyError(
                 "KeyUnknown",
-                f"The keyring does not hold the key {kid!r}.",
+                f"The key {kid!r} is not in the keyring.",
                 facts={**facts, "kid": kid},
-                hint="Add the key of this id; of a passphrase: check it and its salt.",
+                hint="Add the key with this id, or check the passphrase and the salt.",
             )
         return self._keys[kid]
 
@@ -292,24 +292,24 @@ def _check_protocol(key: object, kid: str) -> None:
     missing = [name for name in methods if not callable(getattr(key, name, None))]
     if missing:
         raise _unusable(
-            kid, f"A {type(key).__name__} is no key: it has no method {', '.join(missing)}."
+            kid, f"A {type(key).__name__} is not a key: it has no method {', '.join(missing)}."
         )
 
 
 def check_keyring(given: object) -> None:
-    """Refuse what is given as a keyring and is none."""
+    """Raise if an object is not a Keyring."""
     if not isinstance(given, Keyring):
-        raise _unusable("", f"A keyring is wanted, not a {type(given).__name__}: Keyring(...).")
+        raise _unusable("", f"keyring= takes a Keyring, not a {type(given).__name__}.")
 
 
 def _check_text(kid: str, passphrase: object) -> None:
     if not isinstance(passphrase, str) or not passphrase:
-        raise _unusable(kid, "A passphrase is a text, and not an empty one.")
+        raise _unusable(kid, "A passphrase must be a non-empty text.")
 
 
 def _check_bytes(kid: str, what: str, given: object) -> None:
     if not isinstance(given, bytes | bytearray | memoryview):
-        raise _unusable(kid, f"{what} is bytes, not a {type(given).__name__}.")
+        raise _unusable(kid, f"{what} must be bytes, not a {type(given).__name__}.")
 
 
 def _bytes_from(answer: object, kid: str) -> bytes:
@@ -317,7 +317,7 @@ def _bytes_from(answer: object, kid: str) -> bytes:
         return bytes(answer)
     if inspect.iscoroutine(answer):
         answer.close()
-    raise _unusable(kid, f"The key answered with a {type(answer).__name__}, not with bytes.")
+    raise _unusable(kid, f"The key returned a {type(answer).__name__} instead of bytes.")
 
 
 def _unusable(kid: str, message: str) -> ConfigurationError:
@@ -325,6 +325,6 @@ def _unusable(kid: str, message: str) -> ConfigurationError:
         "KeyUnusable",
         message,
         facts={"kid": kid} if kid else {},
-        hint="32 random bytes, an RSA key of 2048 bits or more, a passphrase with a salt of 16"
-        " bytes, or an object with the SDK's key protocol (synchronous).",
+        hint="Use 32 random bytes, an RSA key of at least 2048 bits, a passphrase with a salt of "
+        "16 bytes, or an object with the SDK's synchronous key protocol.",
     )

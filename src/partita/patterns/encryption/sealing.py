@@ -1,12 +1,12 @@
-"""Properties sealed one by one before they leave the process, and opened again.
+"""Sealing: each property is encrypted before it leaves the process, and bound to its entity.
 
     property      nonce 12 | AES-256-GCM of (type 1 | value) | tag 16, as Edm.Binary
-    bound to      "P1", "value", table, partition key, row key, property, type, each with its length
+    bound to      "P1", "value", table, partition key, row key, property, type, with their lengths
     _PartitaEnc   JSON: protocol, kid, algorithm, wrapped content key, sealed {property: type},
                   tag: nonce 12 | tag 16 over "P1", "list", table, keys and that list
 
-Each write has its own content key. The format is told in docs/formats/sealed-properties.md.
-Everything is pure but for the keyring: keys that live in a vault do I/O.
+Each write has its own content key. The format is described in docs/formats/sealed-properties.md.
+Everything is pure except for the keyring: keys in a vault do I/O.
 """
 
 import struct
@@ -31,13 +31,13 @@ from partita.tables import edm, limits
 from partita.ticks import Clock
 
 SEAL = "_PartitaEnc"
-"""The property that says how an entity is sealed."""
+"""The property that describes how an entity is sealed."""
 PROTOCOL = "P1"
 SEALED_BYTES_MORE = NONCE_BYTES + 1 + 16
-"""What sealing adds to a value: nonce, type, tag."""
+"""The bytes that sealing adds to a value: nonce, type, tag."""
 
 _METADATA = dotnet_v1.METADATA | {SEAL}
-# Inside the wrapped key: a key of another version cannot pass for one of this.
+# Part of the wrapped key, so that a key of another version cannot be mistaken for this one.
 _VERSION = PROTOCOL.encode().ljust(8, b"\0")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -54,7 +54,7 @@ _TYPES = {
 
 
 class _Seal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What `_PartitaEnc` holds. `sealed` is in the order of the names."""
+    """The content of `_PartitaEnc`; `sealed` is sorted by name."""
 
     protocol: str
     kid: str
@@ -65,7 +65,7 @@ class _Seal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Heading(msgspec.Struct, frozen=True):
-    """What every version of `_PartitaEnc` holds."""
+    """The members that every version of `_PartitaEnc` has."""
 
     protocol: str
 
@@ -74,20 +74,20 @@ _decoder = msgspec.json.Decoder(_Seal)
 _heading_decoder = msgspec.json.Decoder(_Heading)
 
 
-class _Place(msgspec.Struct, frozen=True):
+class _BoundEntity(msgspec.Struct, frozen=True):
     """The entity that sealed values are bound to."""
 
     table: str
     key: RowKey
 
     def bind(self, kind: str, *parts: str) -> bytes:
-        # Names of tables keep their case and do not differ by it.
+        # Table names are case-insensitive.
         everything = (PROTOCOL, kind, self.table.lower(), self.key.partition, self.key.row, *parts)
         encoded = [part.encode("utf-8", "surrogatepass") for part in everything]
         return b"".join(len(part).to_bytes(4, "big") + part for part in encoded)
 
     def bind_list(self, sealed: Mapping[str, str]) -> bytes:
-        """Bind names and types, in the order in which they are listed."""
+        """Return the bytes that bind the list of sealed names and types."""
         return self.bind("list", *(part for pair in sealed.items() for part in pair))
 
     def facts(self) -> dict[str, object]:
@@ -99,17 +99,17 @@ class _Place(msgspec.Struct, frozen=True):
 
 
 def is_sealed(properties: Mapping[str, Value]) -> bool:
-    """Tell whether some properties are sealed, by Partita or by an old SDK."""
+    """Return whether some properties are sealed by Partita or encrypted by an old SDK."""
     return not _METADATA.isdisjoint(properties)
 
 
 def sealed_names(properties: Mapping[str, Value]) -> frozenset[str]:
-    """Return what `_PartitaEnc` lists, unproved; nothing of what an old SDK encrypted."""
+    """Return the names listed in `_PartitaEnc`, unverified; none for the format of an old SDK."""
     return frozenset(_parse(properties[SEAL], {}).sealed) if SEAL in properties else frozenset()
 
 
 def needed_for(select: Collection[str], keyring: Keyring | None = None) -> tuple[str, ...]:
-    """Return what a projection must ask for besides `select` to be opened with `keyring`."""
+    """Return the properties that a projection needs besides `select` to be decrypted."""
     is_v1_read = keyring is not None and keyring.allow_dotnet_v1
     wanted = (SEAL, *sorted(dotnet_v1.METADATA)) if is_v1_read else (SEAL,)
     return tuple(name for name in wanted if name not in select)
@@ -124,17 +124,17 @@ def seal(
     keyring: Keyring | None,
     clock: Clock,
 ) -> dict[str, Value]:
-    """Return the properties to store: those of `names` that are there are sealed.
+    """Return the properties to store, with those of `names` that are present sealed.
 
-    Properties that are sealed already are refused: unseal them first.
+    Properties that are already sealed raise AlreadySealed.
     """
-    place = _Place(table, key)
+    place = _BoundEntity(table, key)
     if is_sealed(properties):
         raise InvalidPropertyError(
             "AlreadySealed",
-            "The entity to seal is sealed, or encrypted by an old SDK.",
+            "The entity is already sealed, or encrypted by an old SDK.",
             facts=place.facts(),
-            hint="Unseal what was read before it is changed and written.",
+            hint="Call unseal() on the properties before changing and writing them.",
         )
     chosen = sorted(name for name in set(names) if properties.get(name) is not None)
     if not chosen:
@@ -165,13 +165,12 @@ def unseal(
     required: Collection[str] = (),
     is_projection: bool = False,
 ) -> dict[str, Value]:
-    """Return the properties in the clear, without what is said about sealing.
+    """Return the decrypted properties, without the metadata of sealing.
 
-    A change to a sealed property, or to which are sealed, raises SealBrokenError. Of
-    `required`, none may lie there in the clear. A projection may lack sealed properties; what
-    it has is checked alike.
+    A change to a sealed property or to the list of sealed properties raises SealBrokenError, as
+    does a property of `required` that is not encrypted. A projection may lack sealed properties.
     """
-    place = _Place(table, key)
+    place = _BoundEntity(table, key)
     if not is_sealed(properties):
         opened, names = dict(properties), frozenset[str]()
     elif keyring is None:
@@ -188,10 +187,10 @@ def unseal(
         if name in opened and name not in names:
             raise SealBrokenError(
                 "SealMissing",
-                f"The property {name!r} must be sealed, and lies there in the clear.",
+                f"The property {name!r} must be encrypted, but is stored unencrypted.",
                 facts={**place.facts(), "property": name},
-                hint="Somebody changed it, or it was written before the field was encrypted: "
-                "then read it as a plain field once and save it.",
+                hint="If it was written before the field was Encrypted, read it once as a plain "
+                "field and save it; otherwise it was changed.",
             )
     return opened
 
@@ -199,8 +198,8 @@ def unseal(
 def rewrap(metadata: str, keyring: Keyring) -> str:
     """Return the `_PartitaEnc` of an entity with its content key wrapped by the current key.
 
-    The sealed values stay as they are. Write it by a merge on the condition of the etag that
-    was read with it: over a newer write it would make that write unreadable.
+    The sealed values do not change. Write it with a merge conditional on the etag that was read
+    with it: over a newer write it would make that write unreadable.
     """
     parsed = _parse(metadata, {})
     if parsed.kid == keyring.current:
@@ -210,10 +209,10 @@ def rewrap(metadata: str, keyring: Keyring) -> str:
 
 
 def _open(
-    properties: Mapping[str, Value], parsed: _Seal, place: _Place, keyring: Keyring
+    properties: Mapping[str, Value], parsed: _Seal, place: _BoundEntity, keyring: Keyring
 ) -> dict[str, Value]:
     box = AESGCM(_content_key(parsed, keyring, place.facts()))
-    # The list before the values: what it names must open, and nobody else says what is sealed.
+    # Verify the list first, because only the list tells which properties are sealed.
     if _decrypt(box, parsed.tag, place.bind_list(parsed.sealed)) is None:
         raise _broken("The seal was changed, or is not of this entity.", place.facts(), SEAL)
     opened = {name: value for name, value in properties.items() if name not in _METADATA}
@@ -234,7 +233,7 @@ def _content_key(parsed: _Seal, keyring: Keyring, facts: Mapping[str, object]) -
     versioned = keyring.unwrap(WrappedKey(parsed.kid, parsed.algorithm, parsed.key), facts)
     content_key = versioned.removeprefix(_VERSION)
     if len(versioned) != len(_VERSION) + KEY_BYTES or len(content_key) != KEY_BYTES:
-        raise _broken("The content key is not one of this version.", facts, SEAL)
+        raise _broken("The content key is not of this version.", facts, SEAL)
     return content_key
 
 
@@ -257,12 +256,12 @@ def _nonces(random: bytes) -> list[bytes]:
 
 def _parse(text: Value, facts: Mapping[str, object]) -> _Seal:
     if not isinstance(text, str):
-        raise _broken("The seal is no text.", facts, SEAL)
+        raise _broken("The seal is not text.", facts, SEAL)
     try:
         protocol = _heading_decoder.decode(text).protocol
         if protocol == PROTOCOL:
             parsed = _decoder.decode(text)
-            # One text for one seal: a change that means nothing is a change all the same.
+            # Only the canonical text is accepted, so that any change is detected.
             if msgspec.json.encode(parsed).decode() == text:
                 return parsed
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -270,18 +269,18 @@ def _parse(text: Value, facts: Mapping[str, object]) -> _Seal:
     if protocol != PROTOCOL:
         raise FormatVersionError(
             "SealVersion",
-            f"The entity is sealed by the protocol {protocol!r}; this code knows {PROTOCOL}.",
+            f"The entity is sealed with protocol {protocol!r}; this version supports {PROTOCOL}.",
             facts=facts,
             hint="Read it with a newer version of Partita.",
         )
-    raise _broken("The seal cannot be understood.", facts, SEAL)
+    raise _broken("The seal is malformed.", facts, SEAL)
 
 
 def _print(wrapped: WrappedKey, sealed: dict[str, str], tag: bytes) -> str:
     made = _Seal(PROTOCOL, wrapped.kid, wrapped.algorithm, wrapped.key, sealed, tag)
     text = msgspec.json.encode(made).decode()
     if 2 * edm.utf16_length(text) > limits.PROPERTY_BYTES_MAX:
-        raise _too_large(SEAL, "Too many properties are sealed for their list to fit.")
+        raise _too_large(SEAL, "The list of sealed properties is too long.")
     return text
 
 
@@ -315,21 +314,21 @@ def _encode_value(name: str, value: Value) -> tuple[str, bytes]:  # noqa: PLR091
         case _:
             raise InvalidPropertyError(
                 "ValueNotSealable",
-                f"The value of {name!r} is of no type that a property can have.",
+                f"The value of {name!r} cannot be stored in a property.",
                 facts={"property": name, "type": type(value).__name__},
-                hint="Numbers have 64 bits, an Int32 has 32; a datetime has a zone.",
+                hint="Use an int of 64 bits, an Int32 of 32 bits, or a datetime with a time zone.",
             )
 
 
 def _ticks(moment: datetime) -> int:
-    # Only an Instant that was read has its text: one that was reckoned from it has six digits.
+    # Only an Instant that was read has its text; one computed from it has six digits.
     text = getattr(moment, "text", None)
     ticks = None if text is None else edm.ticks_of(text)
     return (moment - _EPOCH) // timedelta(microseconds=1) * 10 if ticks is None else ticks
 
 
 def _decode(type_name: str, encoded: bytes) -> Value | None:
-    """Return the value, None for bytes that no value has: only a holder of the key makes them."""
+    """Return the value; None for invalid bytes, which only a holder of the key can make."""
     if _TYPES.get(type_name) != encoded[:1]:
         return None
     try:
@@ -363,7 +362,7 @@ def _decode_value(type_name: str, encoded: bytes) -> Value | None:  # noqa: PLR0
 
 def _checked(name: str, stored: bytes) -> bytes:
     if len(stored) > limits.PROPERTY_BYTES_MAX:
-        raise _too_large(name, f"The property {name!r} has {len(stored)} bytes when it is sealed.")
+        raise _too_large(name, f"The property {name!r} has {len(stored)} bytes when sealed.")
     return stored
 
 
@@ -376,17 +375,17 @@ def _too_large(name: str, message: str) -> LimitExceededError:
         "PropertyValueTooLarge",
         message,
         facts={"property": name},
-        hint=f"The limit is {limits.PROPERTY_BYTES_MAX}; sealing adds {SEALED_BYTES_MORE}, and "
-        "text counts in UTF-8.",
+        hint=f"Stay below {limits.PROPERTY_BYTES_MAX} bytes; sealing adds {SEALED_BYTES_MORE}, "
+        "and text is stored in UTF-8.",
     )
 
 
-def _no_keyring(place: _Place) -> EncryptionKeyError:
+def _no_keyring(place: _BoundEntity) -> EncryptionKeyError:
     return EncryptionKeyError(
         "KeyringMissing",
-        "The entity has encrypted properties, and there is no keyring.",
+        "The entity has encrypted properties, but no keyring was given.",
         facts=place.facts(),
-        hint="Give one: connect(..., keyring=Keyring...).",
+        hint="Use connect(..., keyring=Keyring(...)).",
     )
 
 
@@ -395,6 +394,6 @@ def _broken(message: str, facts: Mapping[str, object], name: str) -> SealBrokenE
         "SealBroken",
         message,
         facts={**facts, "property": name},
-        hint="It was changed, or carried here from another entity, property or table. Restore "
-        "the entity from a backup, or delete it.",
+        hint="Restore the entity from a backup, or delete it: it was changed, or copied from "
+        "another entity, property or table.",
     )

@@ -1,1 +1,1 @@
-"""SAS tokens for exactly the keys of some entities."""
+"""Grants: SAS tokens restricted to the keys of given entities."""

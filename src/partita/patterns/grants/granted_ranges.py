@@ -1,8 +1,9 @@
-"""Which keys a grant is for: ranges within one partition that no neighbour lies in. Pure.
+"""The key ranges of a grant: within one partition, and without neighbouring keys. Pure.
 
-The range of a token is over the pair of keys, and both its ends are inside. So the partition is
-always one whole key, and the end of the row keys is chosen such that no other value lies below
-it: `user1` does not reach `user10`. An end that is empty is none: an empty key cannot be granted.
+The range of a token is over the pair of keys, with both ends inclusive. Therefore the partition
+is always one whole key, and the last row key is chosen so that no other value is below it:
+`user1` does not include `user10`. A token treats an empty end as unbounded, so an empty key
+cannot be granted.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,16 +21,16 @@ from partita.patterns.types.decorators import EntityType
 from partita.patterns.types.row_layout import HIDDEN_MARK, LAST_TEXT, PART_MARK, ROWS_MAX
 
 GRANTS_MAX = 256
-"""Tokens for one grant: each place of a spread partition needs its own."""
+"""The maximum number of tokens of one grant: each bucket of a partition needs its own."""
 
 _LEAST = " "
 """The least character of a key."""
 _ORDERS_DIFFER = "\ud800"
-"""From here on the order of code points is not that of UTF-16 units, by which Azure sorts."""
+"""From here on, code points sort differently from UTF-16 units, which Azure compares."""
 
 
 class GrantedRange(msgspec.Struct, frozen=True):
-    """Keys of one partition from `start_rk` to `end_rk`, both inside; "" is no end."""
+    """The keys of one partition from `start_rk` to `end_rk`, both inclusive; "" is unbounded."""
 
     start_pk: str
     start_rk: str
@@ -37,7 +38,7 @@ class GrantedRange(msgspec.Struct, frozen=True):
     end_rk: str
 
     def holds(self, key: RowKey) -> bool:
-        """Tell whether the service lets the holder of a grant for this range reach a key."""
+        """Return whether the service grants access to a key with a token for this range."""
         if key.partition != self.start_pk:
             return False
         row = _utf16(key.row)
@@ -45,12 +46,12 @@ class GrantedRange(msgspec.Struct, frozen=True):
 
 
 def ranges(model: EntityType[Any], given: Mapping[str, Any]) -> list[GrantedRange]:
-    """Return the ranges that hold the rows of the entities with these key fields, and no others.
+    """Return the ranges with exactly the rows of the entities that have these key fields.
 
-    All fields of the partition key are given, and of the row key the first ones, none, or all;
-    the last one given may be an interval. A partition that is spread by a hash gives a range for
-    each of its places. Our own hidden rows are never inside. Rows whose keys begin like those of
-    the type, as keys of another type may, cannot be told from them by a range.
+    All fields of the partition key are required, and any number of leading fields of the row key;
+    the last one may be an interval. A partition key with a hash gives one range per bucket. Hidden
+    rows are never included. Rows of other types whose keys begin like those of this type are
+    included, because a range cannot tell them apart.
     """
     _check_fields(model, given)
     stretches = list(_stretches(model, given))
@@ -58,9 +59,9 @@ def ranges(model: EntityType[Any], given: Mapping[str, Any]) -> list[GrantedRang
     if len(partitions) * len(stretches) > GRANTS_MAX:
         raise LimitExceededError(
             "TooManyGrants",
-            f"{len(partitions) * len(stretches)} tokens would be needed, more than {GRANTS_MAX}.",
+            f"{len(partitions) * len(stretches)} tokens are needed, more than {GRANTS_MAX}.",
             facts={"type": model.name},
-            hint="Give the field by which the partition is spread, or spread it less.",
+            hint="Give the field that is hashed in the partition key, or use fewer buckets.",
         )
     return [
         GrantedRange(partition, start, partition, end)
@@ -74,8 +75,8 @@ def _check_fields(model: EntityType[Any], given: Mapping[str, Any]) -> None:
     if others:
         raise _refused(
             model,
-            f"The field {others[0]!r} is in neither key, and a range knows nothing else.",
-            f"The fields of the keys are {', '.join(model.key_fields)}.",
+            f"The field {others[0]!r} is not a key field.",
+            f"Use the key fields: {', '.join(model.key_fields)}.",
         )
     for name, value in given.items():
         if not isinstance(value, Interval):
@@ -84,19 +85,19 @@ def _check_fields(model: EntityType[Any], given: Mapping[str, Any]) -> None:
             raise _refused(
                 model,
                 f"The field {name!r} of the partition key is given as an interval.",
-                "Ask for a grant for each partition.",
+                "Make a grant for each partition.",
             )
         if not model.row.is_ordered(name):
             raise _refused(
                 model,
-                f"Row keys do not sort by the field {name!r}, so that no range says the interval.",
-                "Give its whole value.",
+                f"Row keys do not sort by the field {name!r}, so an interval is not a range.",
+                "Give a single value.",
             )
         if value.prefix is not None and value.prefix[-1:].isalnum():
             raise _refused(
                 model,
-                f"A prefix of {name!r} that ends with a letter or digit reaches neighbours: "
-                "'user1' is the beginning of 'user10'.",
+                f"A prefix of {name!r} that ends with a letter or digit includes other values: "
+                "'user1' is a prefix of 'user10'.",
                 "Give the whole value, or a prefix that ends with a separator.",
             )
 
@@ -107,15 +108,15 @@ def _partitions(model: EntityType[Any], given: Mapping[str, Any]) -> tuple[str, 
     if any(part.is_full for part in missing):
         raise _refused(
             model,
-            "A range is a safe one only within a single partition, and its key is not given.",
-            f"Give all of {', '.join(template.fields)}.",
+            "A grant is restricted to one partition, whose key is not given.",
+            f"Give {', '.join(template.fields)}.",
         )
     keys = template.spread_values(given) if missing else (template.format(given),)
     if not all(keys):
         raise _refused(
             model,
-            "The partition key is empty, and a token takes an empty key for no limit at all.",
-            "Keep what is to be granted in a partition with a name.",
+            "The partition key is empty, which a token would treat as unbounded.",
+            "Store the granted entities in a partition with a non-empty key.",
         )
     return keys
 
@@ -129,21 +130,21 @@ def _stretches(model: EntityType[Any], given: Mapping[str, Any]) -> Iterator[tup
         return
     conditions = dict(given)
     if following not in given and template.is_ordered(following):
-        conditions[following] = Interval()  # every value of it, and nothing else
+        conditions[following] = Interval()  # any value of the field, but no other keys
     bounds = template.bounds(conditions)
-    unsaid = [
+    not_expressed = [
         name
         for name in given
         if name not in _fields_in_full(model.partition) and name not in bounds.expressed
     ]
-    if unsaid:
+    if not_expressed:
         raise _refused(
             model,
-            f"No range of row keys says what was given for {unsaid[0]!r}.",
-            f"Row keys sort by {', '.join(template.fields)}, in this order: give the first ones.",
+            f"The condition on {not_expressed[0]!r} is not a range of row keys.",
+            f"Give leading fields of the row key, in the order {', '.join(template.fields)}.",
         )
     if bounds.is_empty:
-        raise _refused(model, "No key lies in the interval.", "Its lower end comes first.")
+        raise _refused(model, "The interval is empty.", "Give the lower end first.")
     _check_order(model, bounds)
     last = LAST_TEXT if model.is_wide or not _ends_with(template, following) else ""
     for part in _without_hidden_rows(bounds):
@@ -154,37 +155,34 @@ def _one_entity(model: EntityType[Any], key: str) -> Iterator[tuple[str, str]]:
     if not key:
         raise _refused(
             model,
-            "The row key is empty, and a token takes an empty key for no limit at all.",
-            "Begin the row keys of the type with a literal.",
+            "The row key is empty, which a token would treat as unbounded.",
+            "Begin the row template of the type with a literal.",
         )
     yield key, key
     if model.is_wide:
-        # One range from the key to its last row would hold longer keys of others in between.
+        # One range from the key to its last row would include longer keys of other entities.
         yield f"{key}{PART_MARK}1", f"{key}{PART_MARK}{ROWS_MAX - 1}"
 
 
 def _is_open(given: Mapping[str, Any], name: str) -> bool:
-    """Tell whether a field may have several values."""
+    """Return whether a field can have several values."""
     return name not in given or isinstance(given[name], Interval)
 
 
 def _fields_in_full(template: KeyTemplate) -> set[str]:
-    """Return the fields of a key but those of which it holds only a hash."""
+    """Return the fields that a key contains in full, not only as a hash."""
     return {part.field for part in template.parts() if part.is_full}
 
 
 def _check_order(model: EntityType[Any], bounds: Bounds) -> None:
-    """Refuse ends that other services would sort differently.
-
-    What begins with one prefix lies together in every order.
-    """
+    """Raise if services sort the ends differently; keys with one prefix are always adjacent."""
     if bounds.upper == successor(bounds.lower):
         return
     if max(bounds.lower + (bounds.upper or ""), default="") >= _ORDERS_DIFFER:
         raise _refused(
             model,
-            "Services sort the characters in these ends differently, so that the range is unsure.",
-            "Give ends without characters beyond U+D7FF.",
+            "Services sort the characters of these ends differently.",
+            "Use ends without characters above U+D7FF.",
         )
 
 
@@ -200,16 +198,16 @@ def _without_hidden_rows(bounds: Bounds) -> Iterator[Bounds]:
 
 
 def _ends_with(template: KeyTemplate, field: str) -> bool:
-    """Tell whether nothing follows the field, and no value of it is the beginning of another."""
+    """Return whether the field is last and none of its values is a prefix of another."""
     last = template.pieces[-1]
     return isinstance(last, KeyPart) and last.field == field and last.is_prefix_free
 
 
 def _last_before(upper: str, last_text: str) -> str:
-    """Return the end, itself inside, of a range up to before `upper`.
+    """Return the inclusive end of a range whose exclusive end is `upper`.
 
-    It is below `upper` and not below any key there, in the order of UTF-16 units; `last_text`
-    is what may come last behind the greatest of them.
+    It is below `upper` and not below any key of the range, in the order of UTF-16 units;
+    `last_text` is the greatest suffix of a key.
     """
     stem, last = upper[:-1], upper[-1]
     if last == _LEAST:

@@ -1,7 +1,7 @@
-"""Shared access signatures for what one user may see, and nobody's neighbour.
+"""Shared access signatures that are restricted to the keys of given entities.
 
-`granted_ranges.py` decides which keys that is. Here a grant has terms, which are checked, and an
-`Issuer` signs it with the key of the account, by the official SDK.
+`granted_ranges.py` decides which keys those are. Here the terms of a grant are checked, and an
+`Issuer` signs it with the account key, using the official SDK.
 """
 
 from collections.abc import Mapping
@@ -20,69 +20,71 @@ from partita.tables.limits import POLICY_ID_CHARACTERS_MAX
 from partita.ticks import Clock
 
 PERMISSIONS = "raud"
-"""Read, add, update, delete, in the order in which a token names them."""
+"""Read, add, update, delete, in the order of a token."""
 SKEW_SECONDS = 300
-"""How long before now a grant begins, because the clock of the service may be behind ours."""
+"""A grant begins this long before now, because the clock of the service may be slow."""
 TTL_DAYS_MAX = 365
-"""Only a new account key ends a token before its time: what lasts needs a stored policy."""
+"""Only a new account key revokes a token early: longer grants need a stored policy."""
 
 TTL_DEFAULT = timedelta(hours=1)
-"""How long a grant lasts that does not say so."""
+"""The default duration of a grant."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Terms(msgspec.Struct, frozen=True):
-    """What a grant allows, and for how long.
+class GrantTerms(msgspec.Struct, frozen=True):
+    """What a grant permits, and for how long.
 
-    A stored policy may say either instead; what it says must not be said here again.
+    A stored policy can define either instead; a term must not be defined in both.
     """
 
     permissions: str = ""
-    """Letters of `raud`. Upserts need both `a` and `u`."""
+    """Letters of `raud`. Upserts need `a` and `u`."""
     ttl: timedelta | None = None
     policy_id: str = ""
     start: datetime | None = None
-    """SKEW_SECONDS ago by default, and with a policy whatever that says."""
+    """Defaults to SKEW_SECONDS ago, or to the start of the stored policy."""
     ip_range: str = ""
 
 
-def terms_of(permissions: str | None, ttl: timedelta | None, policy_id: str) -> Terms:
-    """Return the terms of a grant: for reading and for an hour, if nobody says otherwise."""
+def terms_of(permissions: str | None, ttl: timedelta | None, policy_id: str) -> GrantTerms:
+    """Return the terms of a grant; the default is reading for one hour."""
     if policy_id:
-        return Terms(permissions or "", ttl, policy_id)
-    return Terms("r" if permissions is None else permissions, TTL_DEFAULT if ttl is None else ttl)
+        return GrantTerms(permissions or "", ttl, policy_id)
+    return GrantTerms(
+        "r" if permissions is None else permissions, TTL_DEFAULT if ttl is None else ttl
+    )
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """A token, and what it is good for. It is a secret: nothing prints it by accident."""
+    """A token and its terms. The token is a secret, which `repr` does not include."""
 
     token: str
     table: str
     span: GrantedRange
     permissions: str
-    """Empty if the stored policy names them."""
+    """Empty if the stored policy defines them."""
     start: datetime | None
     expires: datetime | None
-    """None if the stored policy says when."""
+    """None if the stored policy defines it."""
     policy_id: str = ""
     endpoint: str = ""
 
     @property
     def url(self) -> str:
-        """The table with the token, for whoever takes an address; a secret as well."""
+        """The address of the table with the token; a secret too."""
         return f"{self.endpoint.rstrip('/')}/{self.table}?{self.token}"
 
     def holds(self, key: RowKey) -> bool:
         return self.span.holds(key)
 
     def __repr__(self) -> str:
-        until = "as its policy says" if self.expires is None else f"until {self.expires}"
+        until = "by its stored policy" if self.expires is None else f"until {self.expires}"
         return f"<grant of {self.permissions!r} on {self.table!r} {until}>"
 
 
 class Issuer:
-    """Signs grants with the key of an account."""
+    """Signs grants with an account key."""
 
     def __init__(
         self, account_name: str, account_key: str, clock: Clock, *, endpoint: str = ""
@@ -92,39 +94,48 @@ class Issuer:
         self._endpoint = endpoint
 
     def grant(
-        self, model: EntityType[Any], given: Mapping[str, Any], terms: Terms, *, force: bool = False
+        self,
+        model: EntityType[Any],
+        given: Mapping[str, Any],
+        terms: GrantTerms,
+        *,
+        force: bool = False,
     ) -> Grant:
-        """Sign one token; refuse where several are needed."""
+        """Sign one token; raise if several are needed."""
         signed = self.grants(model, given, terms, force=force)
         if len(signed) > 1:
             raise UsageError(
                 "SeveralGrants",
-                f"These keys of {model.name} are not one range: {len(signed)} tokens are needed.",
+                f"These keys of {model.name} are {len(signed)} ranges, each with its own token.",
                 facts={"type": model.name, "grants": len(signed)},
-                hint="Ask for grants(), and use for each key the one that holds it.",
+                hint="Use grants(), and for each key the grant whose holds(key) is true.",
             )
         return signed[0]
 
     def grants(
-        self, model: EntityType[Any], given: Mapping[str, Any], terms: Terms, *, force: bool = False
+        self,
+        model: EntityType[Any],
+        given: Mapping[str, Any],
+        terms: GrantTerms,
+        *,
+        force: bool = False,
     ) -> list[Grant]:
-        """Sign a token for each range of keys that `given` stands for.
+        """Sign a token for each range of keys that `given` selects.
 
-        A type that indexes, views or derived fields follow may be granted for reading only:
-        whoever writes with a token of this type leaves them as they were. `force=True` says
-        that the holder sees to them.
+        A type with indexes, views or dependent derived fields can be granted for reading only,
+        because writes with a token do not update them. `force=True` overrides this.
         """
         check_terms(terms)
         if not force:
             _check_followers(model, terms)
         return [self._sign(model.table, each, terms) for each in ranges(model, given)]
 
-    def _sign(self, table: str, span: GrantedRange, terms: Terms) -> Grant:
+    def _sign(self, table: str, span: GrantedRange, terms: GrantTerms) -> Grant:
         now = _EPOCH + timedelta(microseconds=self._clock.ticks() // 10)
         start = terms.start
         if start is None and not terms.policy_id:
             start = now - timedelta(seconds=SKEW_SECONDS)
-        # The SDK prints the clock of a moment as if it were UTC, whatever its zone.
+        # The SDK formats the local time as if it were UTC, whatever its time zone.
         start = None if start is None else start.astimezone(UTC).replace(microsecond=0)
         expires = None
         if terms.ttl is not None:
@@ -149,25 +160,25 @@ class Issuer:
         )
 
 
-def check_terms(terms: Terms) -> None:
-    """Refuse terms that no service would honour, or that would never end."""
+def check_terms(terms: GrantTerms) -> None:
+    """Raise for terms that no service would accept, or that never expire."""
     message = ""
     letters = terms.permissions
     if not terms.policy_id and (not letters or terms.ttl is None):
-        message = "A grant without a stored policy says what it permits, and for how long."
+        message = "A grant without a stored policy requires permissions and a ttl."
     elif not set(letters) <= set(PERMISSIONS) or len(set(letters)) != len(letters):
         message = f"Permissions are letters of {PERMISSIONS!r}, each once."
     elif terms.ttl is not None and not _is_lifetime(terms.ttl):
-        message = f"A grant lasts for a timedelta above zero, of {TTL_DAYS_MAX} days at most."
+        message = f"The ttl is a positive timedelta of at most {TTL_DAYS_MAX} days."
     elif len(terms.policy_id) > POLICY_ID_CHARACTERS_MAX:
         message = f"The name of a policy has at most {POLICY_ID_CHARACTERS_MAX} characters."
     elif terms.start is not None and terms.start.utcoffset() is None:
-        message = "The start of a grant is a moment with a zone."
+        message = "The start of a grant is a datetime with a time zone."
     if message:
         raise UsageError(
             "GrantTerms",
             message,
-            hint='Say permissions="r" and ttl=timedelta(hours=1), or name a stored policy.',
+            hint='Use permissions="r" and ttl=timedelta(hours=1), or the id of a stored policy.',
         )
 
 
@@ -175,7 +186,7 @@ def _is_lifetime(ttl: object) -> bool:
     return isinstance(ttl, timedelta) and timedelta(0) < ttl <= timedelta(days=TTL_DAYS_MAX)
 
 
-def _check_followers(model: EntityType[Any], terms: Terms) -> None:
+def _check_followers(model: EntityType[Any], terms: GrantTerms) -> None:
     if not set(terms.permissions) & set("aud"):
         return
     followers = model.followers
@@ -183,10 +194,10 @@ def _check_followers(model: EntityType[Any], terms: Terms) -> None:
     if followers.indexes or followers.views or followers.dependents or has_derived:
         raise UsageError(
             "GrantBypassesIndexes",
-            f"Indexes, views or derived fields follow {model.name}: whoever writes with a token of "
-            "their own leaves them as they were.",
+            f"{model.name} has indexes, views or derived fields, which writes with a token would "
+            "not update.",
             facts={"type": model.name},
-            hint='Grant reading ("r") and write through a service of yours, or say force=True.',
+            hint='Grant permissions="r" and write through a service, or use force=True.',
         )
 
 

@@ -1,1 +1,1 @@
-"""From conditions to requests, decided without I/O."""
+"""Query plans: from conditions to requests. Pure."""

@@ -1,8 +1,8 @@
 """`table.c`: conditions on the fields of an entity, written as Python comparisons.
 
-A condition is a frozen value; nothing is asked of the service here. It means what the service
-makes of it, in two-valued logic: a comparison with an absent property is false, so that
-`c.age != 40` leaves entities without an age out and `~(c.age == 40)` finds them.
+A condition is a frozen value with the semantics of the service, which are two-valued logic: a
+comparison with an absent property is false. Therefore `c.age != 40` excludes entities without an
+age, and `~(c.age == 40)` includes them.
 
 >>> from partita.patterns.types.decorators import entity, entity_type
 >>> @entity(table="staff", partition="{dept}", row="{id:06d}")
@@ -33,11 +33,11 @@ from partita.tables import edm
 T = TypeVar("T")
 
 Operator = Literal["eq", "ne", "lt", "le", "gt", "ge"]
-"""The comparisons of the service, by its names for them."""
+"""The comparison operators of the service."""
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """What an entity must satisfy. Combine with `&`, `|` and `~`, each side in parentheses."""
+    """A condition on entities. Combine with `&`, `|` and `~`, each side in parentheses."""
 
     def __and__(self, other: "Condition") -> "Condition":
         return all_of(self, _checked(other))
@@ -87,7 +87,7 @@ class StartsWith(Condition, frozen=True):
 
 
 class IsPresent(Condition, frozen=True):
-    """The field holds a value, whatever it is."""
+    """The field has a value."""
 
     field: Field
 
@@ -97,13 +97,13 @@ class Negated(Condition, frozen=True):
 
 
 class AllOf(Condition, frozen=True):
-    """Every one of them; nothing to satisfy if there is none. Build with `all_of`."""
+    """All conditions hold; always true if there are none. Made by `all_of`."""
 
     conditions: tuple[Condition, ...]
 
 
 class AnyOf(Condition, frozen=True):
-    """One of them at least; impossible if there is none. Build with `any_of`."""
+    """At least one condition holds; never true if there are none. Made by `any_of`."""
 
     conditions: tuple[Condition, ...]
 
@@ -113,7 +113,7 @@ NEVER = AnyOf(())
 
 
 def all_of(*conditions: Condition) -> Condition:
-    """Join conditions by and, in one flat chain."""
+    """Join conditions with `and`, without nesting."""
     flat: list[Condition] = []
     for each in conditions:
         flat.extend(each.conditions if isinstance(each, AllOf) else (each,))
@@ -123,7 +123,7 @@ def all_of(*conditions: Condition) -> Condition:
 
 
 def any_of(*conditions: Condition) -> Condition:
-    """Join conditions by or, in one flat chain."""
+    """Join conditions with `or`, without nesting."""
     flat: list[Condition] = []
     for each in conditions:
         flat.extend(each.conditions if isinstance(each, AnyOf) else (each,))
@@ -133,14 +133,14 @@ def any_of(*conditions: Condition) -> Condition:
 
 
 def conjuncts(condition: Condition | None) -> tuple[Condition, ...]:
-    """Return the conditions that all must hold."""
+    """Return the conditions that must all hold."""
     if condition is None:
         return ()
     return condition.conditions if isinstance(condition, AllOf) else (condition,)
 
 
 def fields_in(condition: Condition) -> Iterator[Field]:
-    """Walk the fields that a condition looks at; one may come several times."""
+    """Yield the fields of a condition; a field can occur several times."""
     match condition:
         case Compare() | IsIn() | StartsWith() | IsPresent():
             yield condition.field
@@ -154,7 +154,7 @@ def fields_in(condition: Condition) -> Iterator[Field]:
 
 
 def _shown(condition: Condition) -> str:  # noqa: PLR0911 - one honest switch
-    """Say a condition in the same words in every process."""
+    """Return a condition as text that is the same in every process."""
     match condition:
         case Compare(field, operator, _, stored):
             return f"{field.name} {operator} {stored!r}"
@@ -175,18 +175,18 @@ def _shown(condition: Condition) -> str:  # noqa: PLR0911 - one honest switch
 
 
 def checked_condition(given: object) -> Condition:
-    """Return what was given to where(), or raise if it is not a condition."""
+    """Return the argument of where(), or raise if it is not a condition."""
     if isinstance(given, Condition):
         return given
     if isinstance(given, Column):
         what, hint = f"the field {given!r}", "Compare the field with a value."
     elif callable(given):
-        what, hint = "a function", "Decide in Python on the entities that the query returns."
+        what, hint = "a function", "Filter the entities that the query returns in Python."
     else:
-        what, hint = f"a value of type {type(given).__name__}", "Leave out where() to read all."
+        what, hint = f"a value of type {type(given).__name__}", "Omit where() to read all."
     raise UsageError(
         "NotACondition",
-        f"where() takes a condition on the columns of a table; {what} was given.",
+        f"where() takes a condition on the columns of a table, not {what}.",
         hint=f"Write where(table.c.age > 40). {hint}",
     )
 
@@ -214,7 +214,7 @@ class Columns(Generic[T]):
         self._model = model
 
     def __getattr__(self, name: str) -> "Column":
-        if name.startswith("__"):  # probes of copy, inspect and the like, never a field
+        if name.startswith("__"):  # copy and inspect look these up; never a field
             raise AttributeError(name)
         return Column(find_field(self._model, name))
 
@@ -226,14 +226,14 @@ class Columns(Generic[T]):
 
 
 def find_field(model: EntityType[Any], name: str) -> Field:
-    """Return a field of a type, or say which there are."""
+    """Return a field of a type, or raise UnknownFieldError."""
     field = model.fields.get(name)
     if field is None:
         raise UnknownFieldError(
             "UnknownField",
             f"{model.name} has no field {name!r}.",
             facts={"type": model.name, "field": name},
-            hint=f"Its fields are {', '.join(model.fields)}.",
+            hint=f"Use one of {', '.join(model.fields)}.",
         )
     return field
 
@@ -243,7 +243,7 @@ class Column:
 
     __slots__ = ("_field",)
 
-    __hash__ = None  # type: ignore[assignment]  # == makes a condition, so that sets cannot work
+    __hash__ = None  # type: ignore[assignment]  # == returns a condition, so sets cannot work
 
     def __init__(self, field: Field) -> None:
         self._field = field
@@ -267,7 +267,7 @@ class Column:
         return self._order("ge", value)
 
     def in_(self, values: Iterable[Any]) -> Condition:
-        """The field equals one of them; no entity satisfies an empty choice."""
+        """The field equals one of the values; never true for no values."""
         _check_filterable(self._field)
         values = tuple(values)
         if not values:
@@ -275,7 +275,7 @@ class Column:
         return IsIn(self._field, values, tuple(stored_form(self._field, each) for each in values))
 
     def between(self, lower: Any, upper: Any) -> Condition:
-        """The field lies from `lower` to `upper`, both inside."""
+        """The field is between `lower` and `upper`, both inclusive."""
         return all_of(self._order("ge", lower), self._order("le", upper))
 
     def startswith(self, text: str) -> Condition:
@@ -283,18 +283,18 @@ class Column:
         _check_filterable(self._field)
         if plain_type(self._field) is not str:
             raise _not_filterable(
-                self._field, "it holds no text, and only a text has a beginning.", "Use between()."
+                self._field, "startswith() requires a text field.", "Use between()."
             )
         stored_form(self._field, text)
         return StartsWith(self._field, text)
 
     def is_present(self) -> Condition:
-        """The field holds a value; a field that is None is not stored at all."""
+        """The field has a value; None is not stored."""
         _check_filterable(self._field)
         return ALWAYS if self._field.is_key else IsPresent(self._field)
 
     def is_absent(self) -> Condition:
-        """The field is None: the entity lacks the property."""
+        """The field is None: the entity does not have the property."""
         _check_filterable(self._field)
         return NEVER if self._field.is_key else Negated(IsPresent(self._field))
 
@@ -302,8 +302,8 @@ class Column:
         if not is_sortable(self._field):
             raise _not_filterable(
                 self._field,
-                "the service would not compare what is stored as Python compares the values.",
-                "Compare with ==, != or in_(), or keep a number or a text that sorts.",
+                "its stored form does not sort as its values do.",
+                "Compare with ==, != or in_(), or store a number or a text that sorts.",
             )
         return self._compare(operator, value)
 
@@ -320,7 +320,7 @@ class Column:
     __and__ = __rand__ = __or__ = __ror__ = _refuse
 
     def __bool__(self) -> NoReturn:
-        message = f"c.{self._field.name} is no condition: compare it with a value"
+        message = f"c.{self._field.name} is not a condition: compare it with a value"
         raise TypeError(message)
 
     def __repr__(self) -> str:
@@ -328,19 +328,18 @@ class Column:
 
 
 def compare(field: Field, operator: Operator, value: object) -> Condition:
-    """Return the comparison of a field that may be compared with a value that it may hold."""
+    """Return a comparison, or raise if the field cannot be compared with the value."""
     _check_filterable(field)
     return Compare(field, operator, value, stored_form(field, value))
 
 
 def stored_form(field: Field, value: object) -> Value:
-    """Return the value as it is stored, where a comparison with it can ever be true."""
+    """Return the stored form of a value; raise if no comparison with it can be true."""
     stored = None if value is None else field.codec.encode(value)
     if stored is None:
         raise UsageError(
             "NeverMatches",
-            f"{field.name!r} is compared with None: None is not stored, and a comparison with an "
-            "absent property is never true.",
+            f"{field.name!r} is compared with None, which is never true: None is not stored.",
             facts={"field": field.name},
             hint=f"Use c.{field.name}.is_absent() or c.{field.name}.is_present().",
         )
@@ -359,24 +358,24 @@ def stored_form(field: Field, value: object) -> Value:
 
 
 def plain_type(field: Field) -> Any:
-    """Return what a field is annotated with, without `| None`."""
+    """Return the annotated type of a field, without `| None`."""
     members = union_members(plain(field.annotation))
     return plain(members[0]) if len(members) == 1 else field.annotation
 
 
 def is_sortable(field: Field) -> bool:
-    """Tell whether `<` means the same to Python and to whoever evaluates the condition."""
-    # Key fields are read back from the key and compared as values where the key does not sort.
+    """Return whether `<` has the same meaning in Python and on the service."""
+    # Key fields that do not sort in the key are compared here, as values.
     return field.codec.is_ordered or (field.is_key and plain_type(field) is Decimal)
 
 
 def refusal(field: Field) -> str:
-    """Say why a field cannot be compared at all; empty if it can be."""
+    """Return why a field cannot be compared at all; empty if it can be."""
     reasons: tuple[tuple[bool, str], ...] = (
-        (field.is_encrypted, "it is encrypted: the service sees another text at every write."),
-        (field.is_in_blob, "its value lies in a blob."),
+        (field.is_encrypted, "it is encrypted."),
+        (field.is_in_blob, "its value is in a blob."),
         (field.series is not None, "it is a series of many properties."),
-        (_is_nested(field), "it is stored as JSON, which the service cannot look into."),
+        (_is_nested(field), "it is stored as JSON, which the service cannot filter."),
     )
     return next((reason for holds, reason in reasons if holds), "")
 
@@ -396,7 +395,7 @@ def _check_filterable(field: Field) -> None:
     reason = refusal(field)
     if reason:
         raise _not_filterable(
-            field, reason, "Filter by another field, or read the entities and choose in Python."
+            field, reason, "Filter by another field, or filter the entities in Python."
         )
 
 

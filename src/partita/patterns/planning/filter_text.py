@@ -1,8 +1,8 @@
-"""Conditions as `$filter` text, and the same conditions decided in Python.
+"""Conditions as `$filter` text, and their evaluation in Python with the semantics of the service.
 
-Both mean what the service means. A comparison with an absent property is false, whatever its
-operator; a property is less than every literal whose type does not fit its own; an Int32 literal
-fits Int64 and Double properties, an Int64 literal Double ones, and nothing else is widened.
+A comparison with an absent property is false, whatever its operator. A property is less than every
+literal of a type that does not match its own. An Int32 literal matches Int64 and Double
+properties, and an Int64 literal Double properties; nothing else is widened.
 
 Numbers are compared by value, whichever number type a property has: another program may have
 stored an Int32 where this one stores an Int64 or a Double.
@@ -43,7 +43,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def to_text(condition: Condition) -> str:  # noqa: PLR0911 - one honest switch
-    """Write a condition on properties as the text of a filter (OData v3)."""
+    """Return a condition on properties as filter text (OData v3)."""
     match condition:
         case Compare():
             return _comparison(condition.field, condition.operator, condition.stored)
@@ -57,10 +57,10 @@ def to_text(condition: Condition) -> str:  # noqa: PLR0911 - one honest switch
             last = "" if upper is None else f" and {_comparison(condition.field, 'lt', upper)}"
             return first + last
         case IsPresent():
-            # Of a property that is there one of the two is true, whatever its type.
-            nought = _NOUGHTS[condition.field.codec.edm]
+            # If the property is present, one of the two is true, whatever its type.
+            constant = _CONSTANTS[condition.field.codec.edm]
             name = condition.field.property
-            return f"{name} eq {nought} or {name} ne {nought}"
+            return f"{name} eq {constant} or {name} ne {constant}"
         case Negated():
             return f"not ({to_text(condition.condition)})"
         case AllOf():
@@ -72,7 +72,7 @@ def to_text(condition: Condition) -> str:  # noqa: PLR0911 - one honest switch
 
 
 def grouped(condition: Condition) -> str:
-    """Write a condition so that `and` may stand beside it."""
+    """Return a condition as filter text, in parentheses if `and` would bind tighter."""
     is_choice = isinstance(condition, AnyOf | IsPresent) or (
         isinstance(condition, IsIn) and len(condition.values) > 1
     )
@@ -90,11 +90,11 @@ def _is_number(stored: object) -> TypeGuard[int | float]:
 
 
 def _number_text(name: str, comparison: Operator, value: float) -> str:
-    """Compare a property of any number type with a value.
+    """Return the comparison of a property of any number type with a value.
 
-    The literal has the narrowest type that holds the value, because the service widens it to the
-    type of the property. A property of a narrower type than the literal counts as less than the
-    literal, so that an order comparison needs a bound in each narrower type.
+    The literal has the narrowest type for the value, because the service widens it to the type of
+    the property. A property of a narrower type than the literal counts as less than the literal,
+    so an order comparison needs a bound in each narrower type.
     """
     main = _narrowest(value)
     text = f"{name} {comparison} {literal(main)}"
@@ -108,7 +108,7 @@ def _number_text(name: str, comparison: Operator, value: float) -> str:
 
 
 def _narrowest(value: float) -> int | float:
-    """Return a number as the narrowest type of the service that holds it."""
+    """Return a number in the narrowest type of the service that can represent it."""
     if isinstance(value, int) or value.is_integer():
         if edm.INT32_MIN <= value <= edm.INT32_MAX:
             return Int32(value)
@@ -118,7 +118,7 @@ def _narrowest(value: float) -> int | float:
 
 
 def _bounds_below(value: float, kind: str) -> list[int]:
-    """Return the least number not below a value in each type narrower than the literal's.
+    """Return the least number not below a value, in each type narrower than the literal's.
 
     A type whose numbers are all below the value needs none.
     """
@@ -136,7 +136,7 @@ def _bounds_below(value: float, kind: str) -> list[int]:
 
 
 def literal(stored: Value) -> str:
-    """Write a stored value as a constant of a filter.
+    """Return a stored value as a filter literal.
 
     >>> literal(40), literal("O'Brien"), literal(1.5e300), literal(b"hi")
     ('40L', "'O''Brien'", '1.5e300', "X'6869'")
@@ -149,7 +149,7 @@ def quoted(text: str) -> str:
 
 
 def _double(value: float) -> str:
-    # OData writes INF; the exponent has no +, which some clients send as a blank.
+    # OData uses INF; the exponent has no +, which some clients would send as a blank.
     return repr(value).replace("inf", "INF").replace("e+", "e")
 
 
@@ -164,7 +164,7 @@ _WRITERS: dict[str, Callable[[Any], str]] = {
     edm.BINARY: lambda value: f"X'{value.hex()}'",
 }
 
-_NOUGHTS = {
+_CONSTANTS = {
     edm.STRING: "''",
     edm.INT32: "0",
     edm.INT64: "0L",
@@ -174,20 +174,20 @@ _NOUGHTS = {
     edm.GUID: f"guid'{UUID(int=0)}'",
     edm.BINARY: "X'00'",
 }
-"""Any constant of each type."""
+"""An arbitrary literal of each type."""
 
 
 def ticks(moment: datetime) -> int:
-    """Return units of 100 ns since 1970: those of the text that came, where there is one."""
+    """Return a time in ticks; an Instant by its text, which has one more digit."""
     text = getattr(moment, "text", None)
-    told = edm.ticks_of(text) if isinstance(text, str) else None
-    if told is not None:
-        return told
+    exact = edm.ticks_of(text) if isinstance(text, str) else None
+    if exact is not None:
+        return exact
     return (moment - _EPOCH) // timedelta(microseconds=1) * TICKS_PER_MICROSECOND
 
 
 def bounds_text(name: str, lower: str, upper: str | None) -> str:
-    """Write the keys from `lower` to before `upper` (None: no end); empty for all keys."""
+    """Return the filter for keys from `lower` to `upper` (exclusive); empty for all keys."""
     parts = [f"{name} ge {quoted(lower)}"] if lower else []
     if upper is not None:
         parts.append(f"{name} lt {quoted(upper)}")
@@ -195,20 +195,19 @@ def bounds_text(name: str, lower: str, upper: str | None) -> str:
 
 
 def check_length(text: str) -> str:
-    """Refuse a filter that the service would not read."""
+    """Return a filter; raise if it is too long for the service."""
     if len(text) > limits.FILTER_CHARACTERS_MAX:
         raise LimitExceededError(
             "FilterTooLong",
-            f"The filter has {len(text)} characters; the service takes "
-            f"{limits.FILTER_CHARACTERS_MAX}.",
+            f"The filter has {len(text)} characters; the limit is {limits.FILTER_CHARACTERS_MAX}.",
             facts={"characters": len(text)},
-            hint="Give in_() fewer values and ask several times.",
+            hint="Give in_() fewer values, and query several times.",
         )
     return text
 
 
 # ---------------------------------------------------------------------------------------------
-# Truth
+# Evaluation
 
 _TESTS: dict[str, Callable[[Any, Any], bool]] = {
     "eq": operator.eq,
@@ -220,7 +219,7 @@ _TESTS: dict[str, Callable[[Any, Any], bool]] = {
 }
 _TRUE_ON_MISMATCH = frozenset({"ne", "lt", "le"})
 _Leaf = Callable[[Field, Operator, Any, Value], bool]
-"""Decides on one comparison, given the value and its stored form."""
+"""Evaluates one comparison, given the value and its stored form."""
 
 
 def evaluate(
@@ -228,10 +227,10 @@ def evaluate(
     properties: Mapping[str, Value],
     fields: Mapping[str, Any] | None = None,
 ) -> bool:
-    """Decide on a stored entity as the service would.
+    """Evaluate a condition on a stored entity as the service would.
 
-    `fields` are those that are known as values rather than as properties, such as the fields
-    that were read from the keys; they come first.
+    `fields` are known values, such as those read from the keys; they take precedence over
+    properties.
     """
     known = {} if fields is None else fields
 
@@ -249,9 +248,9 @@ def evaluate(
 
 
 def evaluate_values(condition: Condition, values: Mapping[str, Any]) -> bool:
-    """Decide on the values of an entity's fields, as the service would on what they are stored as.
+    """Evaluate a condition on field values as the service would on their stored forms.
 
-    None is an absent property. A field that the entity lacks is absent too.
+    A field that is None or missing is an absent property.
     """
 
     def decide(field: Field, comparison: Operator, value: Any, stored: Value) -> bool:

@@ -1,8 +1,8 @@
-"""What a condition says about the fields of keys: in which stretches of keys to look.
+"""The key ranges that a condition implies.
 
-A branch is one way to satisfy a condition, as far as key fields go: a value or an interval for
-each of them. The branches of a condition together hold every entity that satisfies it; whoever
-wants exactly those asks `is_exact`, and decides the rest on the entities.
+A branch is one way to satisfy a condition: a value or an interval for each key field. The branches
+of a condition together include every entity that satisfies it; unless `is_exact` is true, they
+include others too, and the condition must be evaluated on the entities.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,21 +23,20 @@ from partita.patterns.planning.columns import (
 )
 
 BRANCHES_MAX = 10_000
-"""Ways to satisfy the conditions on keys of one query; what would be more is left to decide on
-each entity."""
+"""Branches of one query; further conditions are evaluated on each entity instead."""
 
 _OPPOSITES = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
 
 
 class Branch(msgspec.Struct, frozen=True):
-    """What each key field must be: a value or an Interval."""
+    """A value or an Interval for each key field that a condition limits."""
 
     limits: Mapping[str, Any]
     blurred: frozenset[str] = frozenset()
-    """Fields of which the limits say less than the conditions do."""
+    """Fields whose limits are weaker than the conditions."""
 
     def values(self, names: Iterable[str]) -> dict[str, Any] | None:
-        """Return the values of fields that must all be one value each; None if they need not."""
+        """Return the values of these fields; None unless each has exactly one value."""
         found = {name: self.limits.get(name) for name in names}
         if any(value is None or isinstance(value, Interval) for value in found.values()):
             return None
@@ -48,13 +47,13 @@ _ANYWHERE = Branch({})
 
 
 class TooManyBranchesError(Exception):
-    """Raised inside this module only."""
+    """Raised and caught in this module."""
 
 
 def branches_of(
     conditions: Iterable[Condition], keys: frozenset[str]
 ) -> tuple[list[Branch], list[Condition]]:
-    """Return the branches of conditions that all must hold, and the conditions left out of them."""
+    """Return the branches of conditions that must all hold, and the conditions not included."""
     found, left_out = [_ANYWHERE], list[Condition]()
     for condition in conditions:
         try:
@@ -65,7 +64,7 @@ def branches_of(
 
 
 def is_exact(condition: Condition, keys: frozenset[str]) -> bool:
-    """Tell whether the branches of a condition say all that it says."""
+    """Return whether the branches of a condition express it completely."""
     match condition:
         case Compare():
             return condition.field.name in keys and condition.operator != "ne"
@@ -81,7 +80,7 @@ def is_exact(condition: Condition, keys: frozenset[str]) -> bool:
 
 
 def is_about(condition: Condition, keys: frozenset[str]) -> bool:
-    """Tell whether a condition looks at key fields alone."""
+    """Return whether a condition is on key fields only."""
     return all(field.name in keys for field in fields_in(condition))
 
 
@@ -128,9 +127,9 @@ def _branch_of(condition: Compare) -> Branch:
 
 
 def _negation(condition: Condition, keys: frozenset[str]) -> Condition | None:
-    """Return the opposite without a negation; None where there is none.
+    """Return the opposite condition without a negation; None if there is none.
 
-    Keys are always there, so that of a comparison and its opposite exactly one is true.
+    Key fields are always present, so that exactly one of a comparison and its opposite is true.
     """
     match condition:
         case Compare(field) if field.name in keys:
@@ -156,7 +155,7 @@ def _product(these: list[Branch], those: list[Branch]) -> list[Branch]:
 
 
 def _both(this: Branch, that: Branch) -> Branch | None:
-    """Return what satisfies two branches; None if nothing can."""
+    """Return the intersection of two branches; None if it is empty."""
     limits, blurred = dict(this.limits), set(this.blurred | that.blurred)
     for name, limit in that.limits.items():
         if name not in limits:
@@ -172,7 +171,7 @@ def _both(this: Branch, that: Branch) -> Branch | None:
 
 
 def _meet(this: Any, that: Any) -> tuple[Any, bool]:
-    """Return what satisfies two limits of one field (None: nothing), and whether it says both."""
+    """Return the intersection of two limits (None if empty), and whether it is exact."""
     if isinstance(this, Interval) and isinstance(that, Interval):
         return _overlap(this, that)
     if isinstance(this, Interval):
@@ -187,7 +186,7 @@ def _overlap(this: Interval, that: Interval) -> tuple[Interval | None, bool]:
         longer, shorter = sorted((this.prefix, that.prefix), key=len, reverse=True)
         return (starting_with(longer) if longer.startswith(shorter) else None), True
     if this.prefix is not None or that.prefix is not None:
-        # An interval has a prefix or ends; the prefix is the narrower one nearly always.
+        # An interval has either a prefix or ends; the prefix is usually narrower.
         return (this if this.prefix is not None else that), False
     lower, has_lower = max(_lower(this), _lower(that), key=_as_lower)
     upper, has_upper = min(_upper(this), _upper(that), key=_as_upper)
@@ -195,7 +194,7 @@ def _overlap(this: Interval, that: Interval) -> tuple[Interval | None, bool]:
 
 
 _End = tuple[Any, bool]
-"""A value, and whether it is inside."""
+"""A value, and whether it is inclusive."""
 
 
 def _lower(interval: Interval) -> _End:

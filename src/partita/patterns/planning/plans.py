@@ -1,8 +1,7 @@
-"""How a query is read: which requests, with which filter, and what is decided here.
+"""Query plans: the requests of a query, their filters, and the conditions evaluated here. Pure.
 
-Pure. A plan never loses an entity that the query asks for, and never calls itself better than
-the service would: every request is a point, or a filter whose bounds the service reads as
-the same class (the guide's "How your choice of PartitionKey and RowKey impacts query
+A plan includes every entity that matches the query, and its kind is the one that the service
+would use for its requests (the guide's "How your choice of PartitionKey and RowKey impacts query
 performance").
 """
 
@@ -65,7 +64,7 @@ __all__ = [
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """What a plan was made for."""
+    """The query of a plan."""
 
     model: EntityType[Any]
     given: Mapping[str, Any]
@@ -74,7 +73,7 @@ class Asked(msgspec.Struct, frozen=True):
 
     @property
     def templates(self) -> list[tuple[KeyTemplate, KeyTemplate]]:
-        """The keys to look under: those of the index, or of each type that may answer."""
+        """The key templates to search: those of the index, or of the type and its children."""
         if self.via is not None:
             return [(self.via.partition, self.via.row)]
         pairs = {
@@ -86,56 +85,51 @@ class Asked(msgspec.Struct, frozen=True):
 
     @property
     def is_untyped(self) -> bool:
-        """Whether only the keys tell the type's entities from others in the table."""
+        """Whether only the keys distinguish the entities of the type from others in the table."""
         return self.via is None and self.model.type_property is None
 
     @property
     def keys(self) -> frozenset[str]:
-        """The fields that are in the keys of everything that may answer."""
+        """The fields that all these keys have."""
         found = [{*partition.fields, *row.fields} for partition, row in self.templates]
         return frozenset(set.intersection(*found))
 
 
 class QueryPlan(msgspec.Struct, frozen=True):
-    """Perform `requests`, keep the rows that `filter` lets through and `client` holds for."""
+    """Perform `requests` with `filter`, and keep the entities for which `client` is true."""
 
     kind: QueryKind
     table: str
     requests: tuple[Read, ...]
-    """In the order of their keys, without overlap."""
+    """In key order, without overlap."""
     bound: tuple[str, ...]
-    """The key fields that the requests are bounded by."""
+    """The key fields that limit the requests."""
     asked: Asked
     filter: str = ""
-    """What the service decides on each entity: its type and the residual. Points have none."""
+    """The filter of the service on each entity: its type and the residual. Points have none."""
     client: Condition | None = None
-    """What is decided here, on the whole entity, with `evaluate` or `evaluate_values`."""
+    """The condition evaluated here, on the whole entity."""
     served: Condition | None = None
-    """What the service decides besides the type."""
+    """The condition evaluated by the service, besides the type."""
     residual: Condition | None = None
-    """The conditions that no bounds of keys say, wherever they are decided."""
+    """The conditions that key bounds do not express, wherever they are evaluated."""
     is_merged: bool = False
-    """The requests are one partition that was spread: merged by row key they are in its order."""
+    """Whether the answers are merged by row key, because a hash distributes the partition."""
 
     @property
     def est_requests(self) -> int:
-        """The least number of requests: a range may take several pages."""
+        """The minimum number of requests: a range can take several pages."""
         return len(self.requests)
 
     @property
     def is_ordered(self) -> bool:
-        """Tell whether the requests, one after another, answer in the order of keys."""
+        """Whether the requests, one after another, return entities in key order."""
         return not self.is_merged
 
     @property
     def is_refused(self) -> bool:
-        """Tell whether the query must be asked for with allow_scan()."""
+        """Whether the query requires allow_scan()."""
         return self.kind in (QueryKind.MULTI_PARTITION, QueryKind.TABLE)
-
-    @property
-    def loads_members(self) -> bool:
-        """Tell whether the rows only name the entities, which are read then."""
-        return isinstance(self.asked.via, ListIndex)
 
     def filter_of(self, read: Read) -> str:
         """Return the whole filter of one request."""
@@ -143,7 +137,7 @@ class QueryPlan(msgspec.Struct, frozen=True):
 
     @property
     def summary(self) -> str:
-        """One line without values, the same for every call of a query: for files that are kept."""
+        """One line without values, the same for every call of a query; stored in partita.lock."""
         via = self.asked.via
         parts = [self.kind.value, self.table]
         parts += [] if via is None else [f"via {via.name}"]
@@ -155,7 +149,7 @@ class QueryPlan(msgspec.Struct, frozen=True):
 
 
 def worse(this: QueryPlan, that: QueryPlan) -> bool:
-    """Tell whether this way to read is dearer than that one."""
+    """Return whether `this` plan costs more than `that` plan."""
     return _cost(this) > _cost(that)
 
 
@@ -171,9 +165,9 @@ def plan_query(
     *,
     via: AnyIndex | None = None,
 ) -> QueryPlan:
-    """Plan the reading of the entities that have the given key fields and satisfy a condition.
+    """Return the plan for the entities with the given key fields that satisfy a condition.
 
-    `given` are values or Intervals of fields of the keys: those of the index, if there is one.
+    `given` has values or Intervals of key fields: those of the index, if there is one.
     """
     asked = Asked(model, given, condition, via)
     if condition is None and (point := _find_point(asked)) is not None:
@@ -190,19 +184,20 @@ def plan_query(
     reads, hull = gather([spot for each in found for spot in each.spots])
     if not all(isinstance(read, PointRead) for read in reads):
         _check_storage(via)
-    vague = {id(each) for each in left_out} | {
+    inexact = {id(each) for each in left_out} | {
         id(each) for each in wanted if not is_exact(each, keys)
     }
     rest = [
         each
         for each in wanted
-        if not is_about(each, keys) or not _is_said(each, found, hull, is_vague=id(each) in vague)
+        if not is_about(each, keys)
+        or not _is_expressed(each, found, hull, is_inexact=id(each) in inexact)
     ]
     return _made(asked, reads, rest, found)
 
 
 def _check_columns(model: EntityType[Any], condition: Condition) -> None:
-    """Refuse columns of another table, which may have a field of the same name."""
+    """Raise for columns of another table, which may have a field of the same name."""
     for field in fields_in(condition):
         own = find_field(model, field.name)
         if own is field:
@@ -211,14 +206,14 @@ def _check_columns(model: EntityType[Any], condition: Condition) -> None:
         if owner not in {each.name for each in model.lineage()}:
             raise UsageError(
                 "ColumnOfAnother",
-                f"The condition is on {field.codec.where}, and the query is of {model.name}.",
+                f"The condition is on {field.codec.where}, but the query is on {model.name}.",
                 facts={"type": model.name, "field": field.name},
-                hint="Use those of the table that is asked: table.where(table.c.field == ...).",
+                hint="Use the columns of the queried table: table.where(table.c.field == ...).",
             )
 
 
 def _find_point(asked: Asked) -> QueryPlan | None:
-    """Return the plan of the commonest query of all, which needs no thought."""
+    """Return the plan of a point query, the most common one; None for any other query."""
     pairs = asked.templates
     partition, row = pairs[0]
     names = tuple(dict.fromkeys(partition.fields + row.fields))
@@ -238,7 +233,7 @@ def _find_point(asked: Asked) -> QueryPlan | None:
 
 
 def conditions_of(asked: Asked) -> list[Condition]:
-    """Return what is given as conditions."""
+    """Return the given key fields as conditions."""
     model, known = asked.model, asked.keys
     found: list[Condition] = []
     for name, limit in asked.given.items():
@@ -247,10 +242,10 @@ def conditions_of(asked: Asked) -> list[Condition]:
             place = model.name if asked.via is None else f"the index {asked.via.name!r}"
             raise UsageError(
                 "NotAKeyField",
-                f"{name!r} is not in the keys of {place}.",
+                f"{name!r} is not a key field of {place}.",
                 facts={"type": model.name, "field": name},
-                hint=f"Its keys are made of {', '.join(sorted(known)) or 'no fields'}; "
-                f"use where(c.{name} == ...) for other fields.",
+                hint=f"Give key fields ({', '.join(sorted(known)) or 'there are none'}), and use "
+                f"where(c.{name} == ...) for other fields.",
             )
         found += _of_limit(field, limit)
     return found
@@ -273,22 +268,22 @@ def _compared(field: Field, operator: Operator, value: object) -> Condition:
 
 
 # ---------------------------------------------------------------------------------------------
-# Where to look for one branch
+# The key ranges of one branch
 
 
 class _Found(msgspec.Struct, frozen=True):
-    """Where a branch is looked for, and which conditions hold for all that lies there."""
+    """The key ranges of a branch, and the fields whose conditions hold for all keys in them."""
 
     spots: tuple[Spot, ...]
     expressed: frozenset[str] = frozenset()
     of_partition: frozenset[str] = frozenset()
-    """Of the expressed fields, those that the partition key says alone."""
+    """The expressed fields that the partition key alone expresses."""
     bound: tuple[str, ...] = ()
     is_spread: bool = False
 
     @property
     def is_settled(self) -> bool:
-        """Tell whether all conditions on keys were decided: their fields are known."""
+        """Whether all conditions on key fields were evaluated, because their values are known."""
         return not self.is_spread and all(spot.point is not None for spot in self.spots)
 
 
@@ -310,22 +305,22 @@ def _find(
     else:
         return _find_open(asked, templates, branch)
     in_partition = frozenset(part.field for part in partition.parts() if part.is_full)
-    said = in_partition
+    expressed = in_partition
     row_values = branch.values(row.fields)
     if row_values is not None:
         spots = _spots_of_row(asked.via, partitions, row.format(row_values), rows.upper)
         values = {**(known or {}), **row_values}
         if known is not None and not all(evaluate_values(each, values) for each in of_keys):
             return _Found(())
-        said |= frozenset(row.fields)
+        expressed |= frozenset(row.fields)
     else:
         spots = tuple(Spot(each, rows.lower, rows.upper) for each in partitions)
-        said |= rows.expressed
+        expressed |= rows.expressed
     return _Found(
         spots,
-        said - branch.blurred,
+        expressed - branch.blurred,
         in_partition - branch.blurred,
-        _bound(templates, branch, said | set(known or ())),
+        _bound(templates, branch, expressed | set(known or ())),
         is_spread=known is None,
     )
 
@@ -336,7 +331,7 @@ def _find_open(asked: Asked, templates: tuple[KeyTemplate, KeyTemplate], branch:
     )
     if partitions.is_empty:
         return _Found(())
-    said = (partitions.expressed | rows.expressed) - branch.blurred
+    expressed = (partitions.expressed | rows.expressed) - branch.blurred
     spot = Spot(
         partitions.lower,
         rows.lower,
@@ -345,11 +340,11 @@ def _find_open(asked: Asked, templates: tuple[KeyTemplate, KeyTemplate], branch:
         partition_upper=partitions.upper,
     )
     bound = _bound(templates, branch, partitions.expressed)
-    return _Found((spot,), said, bound=bound)
+    return _Found((spot,), expressed, bound=bound)
 
 
 def _is_spread(partition: KeyTemplate, branch: Branch) -> bool:
-    """Tell whether the partitions can be counted: only the field of a hash is missing."""
+    """Return whether the partitions can be enumerated: only the hashed field is missing."""
     missing = [part for part in partition.parts() if branch.values((part.field,)) is None]
     return all(isinstance(part, Bucket) for part in missing)
 
@@ -367,9 +362,9 @@ def _check_storage(via: AnyIndex | None) -> None:
     if isinstance(via, ListIndex) and via.storage is Storage.BLOB:
         raise UsageError(
             "NotAKeyField",
-            f"The index {via.name!r} keeps a blob for each value: it needs all of them.",
+            f"The index {via.name!r} is stored in blobs and requires all of its key fields.",
             facts={"index": via.name},
-            hint=f"Give {', '.join(via.key_fields)}, each as one value.",
+            hint=f"Give one value each for {', '.join(via.key_fields)}.",
         )
 
 
@@ -380,17 +375,19 @@ def _bound(
     return tuple(name for name in names if name in branch.limits and name in used)
 
 
-def _is_said(condition: Condition, found: list[_Found], hull: Hull, *, is_vague: bool) -> bool:
-    """Tell whether a condition holds for all that the requests hold."""
+def _is_expressed(
+    condition: Condition, found: list[_Found], hull: Hull, *, is_inexact: bool
+) -> bool:
+    """Return whether a condition holds for everything that the requests return."""
     names = {field.name for field in fields_in(condition)}
     match hull:
         case Hull.PARTITIONS:
             return False
         case Hull.ROWS:
-            return not is_vague and all(names <= each.of_partition for each in found)
+            return not is_inexact and all(names <= each.of_partition for each in found)
         case Hull.NOTHING:
             return all(
-                each.is_settled or (not is_vague and names <= each.expressed) for each in found
+                each.is_settled or (not is_inexact and names <= each.expressed) for each in found
             )
 
 
@@ -402,7 +399,7 @@ def _made(
     served = [each for each in rest if not is_points and _is_served(asked, each)]
     client = rest
     if not any(each.upcasters for each in asked.model.family()):
-        # Otherwise older versions come through the filter, and are decided on when upcast.
+        # With upcasters, the filter lets older versions through, to be evaluated when upcast.
         client = [each for each in rest if not any(each is other for other in served)]
     bound = dict.fromkeys(name for each in found if each.spots for name in each.bound)
     return QueryPlan(
@@ -420,11 +417,11 @@ def _made(
 
 
 # ---------------------------------------------------------------------------------------------
-# What the service decides
+# Conditions that the service evaluates
 
 
 def _is_served(asked: Asked, condition: Condition) -> bool:
-    """Tell whether the service can decide on a condition, on the row that it would be asked of."""
+    """Return whether the service can evaluate a condition on the row that is read."""
     if asked.model.encrypt is not None or isinstance(asked.via, ListIndex):
         return False
     if not _sorts_as_stored(condition):
@@ -452,33 +449,33 @@ def _sorts_as_stored(condition: Condition) -> bool:
 
 
 def _is_alike(this: Field, that: Field) -> bool:
-    """Tell whether a type and one derived from it store a field in the same way."""
+    """Return whether a type and a derived type store a field in the same way."""
     ways = [(field.is_key, field.property, field.codec.edm) for field in (this, that)]
     return not this.is_key and ways[0] == ways[1]
 
 
 def _is_in_first_row(model: EntityType[Any], field: Field) -> bool:
-    """Tell whether a filter on the first row of an entity, the one with its type, sees a field."""
+    """Return whether a field is in the first row of an entity, which filters can read."""
     return model.layout.places.get(field.property, 0) == 0
 
 
 def _filter_text(asked: Asked, served: list[Condition]) -> str:
-    """Return what the service is asked of each entity: to be of the type, and the conditions."""
+    """Return the filter text: the type of the entities, and the conditions."""
     types = [asked.via.owner] if asked.via is not None else _stored_types(asked.model)
     name = asked.model.type_property
     if not served or not any(each.upcasters for each in types):
-        said = [] if name is None else [_one_of([_type_text(asked, each) for each in types])]
-        return " and ".join([*said, *map(grouped, served)])
+        texts = [] if name is None else [_one_of([_type_text(asked, each) for each in types])]
+        return " and ".join([*texts, *map(grouped, served)])
     return _one_of([_versioned(asked, each, served) for each in types])
 
 
 def _versioned(asked: Asked, model: EntityType[Any], served: list[Condition]) -> str:
-    """Ask the conditions of entities of the current version, and let the older ones through."""
-    said = [] if model.type_property is None else [_type_text(asked, model)]
+    """Return filter text with the conditions for the current version, and all older entities."""
+    texts = [] if model.type_property is None else [_type_text(asked, model)]
     conditions = " and ".join(map(grouped, served))
     if model.upcasters:
         conditions = f"(not ({VERSION} eq {model.version}) or {conditions})"
-    return " and ".join([*said, conditions])
+    return " and ".join([*texts, conditions])
 
 
 def _type_text(asked: Asked, model: EntityType[Any]) -> str:

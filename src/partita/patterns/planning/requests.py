@@ -1,8 +1,7 @@
-"""The requests of a query: points, ranges of row keys, scans; and how few of them will do.
+"""The requests of a query: point reads, ranges of row keys, scans.
 
-Everything that a query looks at is a spot first: a point or a stretch of keys. `gather` makes
-requests of spots, in the order of their keys and without overlap, so that no entity is read
-twice.
+A query first finds spots: points and ranges of keys. `gather` combines them into few requests, in
+key order and without overlap, so that no entity is read twice.
 """
 
 import enum
@@ -15,25 +14,25 @@ from partita.patterns.protocol.values import RowKey
 from partita.tables.plan import PlanKind
 
 POINTS_MAX = 100
-"""Point reads of one query; more become one range around them."""
+"""Point reads of one query; more of them are read as one range around them."""
 RANGES_MAX = 8
-"""Ranges of one partition in one query; more become one range around them."""
+"""Ranges of one partition in one query; more of them are read as one range around them."""
 PARTITIONS_MAX = 256
-"""Partitions that one query fans in from; more become a range of partitions."""
+"""Partitions of one query; more of them are read as a range of partitions."""
 
 
 class QueryKind(enum.Enum):
-    """From the cheapest to the dearest way to read."""
+    """The kinds of queries, from the cheapest to the most expensive."""
 
     POINT = "point"
     POINTS = "points"
-    """Several point reads, perhaps none."""
+    """Any number of point reads, possibly none."""
     RANGE = "range"
-    """Row keys of one partition."""
+    """A range of row keys of one partition."""
     PARTITION = "partition"
-    """All of one partition."""
+    """A whole partition."""
     SPREAD = "spread"
-    """Known partitions, each for itself, brought together."""
+    """Several known partitions, whose answers are merged."""
     MULTI_PARTITION = "multi-partition"
     """All partitions between two keys."""
     TABLE = "table"
@@ -59,7 +58,7 @@ class PointRead(msgspec.Struct, frozen=True):
 
 
 class RangeRead(msgspec.Struct, frozen=True):
-    """Row keys of one partition from `lower` to before `upper`; None has no end."""
+    """The row keys of one partition from `lower` to `upper` (exclusive; None is unbounded)."""
 
     partition: str
     lower: str = ""
@@ -76,7 +75,7 @@ class RangeRead(msgspec.Struct, frozen=True):
 
 
 class ScanRead(msgspec.Struct, frozen=True):
-    """Partition keys from `lower` to before `upper`, and of them some row keys."""
+    """The partition keys from `lower` to `upper` (exclusive), and a range of row keys in each."""
 
     lower: str = ""
     upper: str | None = None
@@ -98,7 +97,7 @@ Read = PointRead | RangeRead | ScanRead
 
 
 class Spot(msgspec.Struct, frozen=True):
-    """Where to look: row keys of a partition, or of all partitions up to `partition_upper`."""
+    """A range of row keys in one partition, or in all partitions up to `partition_upper`."""
 
     partition: str
     lower: str
@@ -113,7 +112,7 @@ class Spot(msgspec.Struct, frozen=True):
 
 
 class Hull(enum.Enum):
-    """How much more the requests hold than the spots do."""
+    """What the requests include beyond the spots."""
 
     NOTHING = "nothing"
     ROWS = "rows"
@@ -123,7 +122,7 @@ class Hull(enum.Enum):
 
 
 def gather(spots: list[Spot]) -> tuple[tuple[Read, ...], Hull]:
-    """Return the requests for spots, and what else they hold."""
+    """Return the requests for the spots, and what else they include."""
     if any(spot.is_open for spot in spots):
         return (_scan_around(spots),), Hull.PARTITIONS if len(spots) > 1 else Hull.NOTHING
     points = sorted({spot.point for spot in spots if spot.point is not None})
@@ -143,7 +142,7 @@ def gather(spots: list[Spot]) -> tuple[tuple[Read, ...], Hull]:
 
 
 def _joined(spots: list[Spot]) -> list[tuple[str, str | None]]:
-    """Return the ranges of row keys in order, those that overlap as one."""
+    """Return the ranges of row keys in order, with overlapping ones joined."""
     ranges: list[tuple[str, str | None]] = []
     for lower, upper in sorted({(spot.lower, spot.upper) for spot in spots}, key=_by_lower):
         if ranges and (ranges[-1][1] is None or lower < ranges[-1][1]):

@@ -1,4 +1,4 @@
-"""A value for every type of field: to plan a query before anybody asks it."""
+"""A sample value for every type of field, to plan a query without its values."""
 
 import enum
 from datetime import UTC, date, datetime, time, timedelta
@@ -28,7 +28,7 @@ _SAMPLES: dict[type, Any] = {
 
 
 def sample(field: Field) -> Any:
-    """Return a value that the field may hold."""
+    """Return a valid value of a field."""
     kind = plain_type(field)
     if get_origin(kind) is Literal:
         return next(value for value in get_args(kind) if value is not None)
@@ -41,5 +41,5 @@ def sample(field: Field) -> Any:
         "NotFilterable",
         f"{field.name!r} cannot be compared: its type has no order and no single value.",
         facts={"field": field.name},
-        hint="Name a field that holds a text, a number, a time or a choice.",
+        hint="Use a field with a text, a number, a time, an Enum or a Literal.",
     )

@@ -1,1 +1,1 @@
-"""What an entity class declares: type, links, indexes, layout of its rows."""
+"""Entity types and their declarations: indexes, views, derived fields, layout of rows."""

@@ -1,9 +1,8 @@
-"""Large values in blobs (the guide's large entities pattern): names, references, their order.
+"""Large values in blobs (the guide's large entities pattern): names and references.
 
-A blob is written before the entity that names it, and removed after the last entity that did:
-an entity never names a blob that is missing, and a crash leaves an orphan at worst. Every write
-makes a blob of its own name, which no later write can name again: once no entity names it, it
-can be removed at once.
+A blob is written before the entity that references it, and removed after the last entity that
+did: an entity never references a missing blob, and a crash leaves an orphan at worst. Every write
+uses a new blob name, so that a blob without references can be removed immediately.
 """
 
 import hashlib
@@ -20,11 +19,11 @@ from partita.patterns.protocol.values import RowKey
 from partita.tables import edm
 
 BLOB_BYTES_MAX = 256 * 1024 * 1024
-"""The largest value of one field: it is held in memory whole."""
+"""The maximum size of one value, which is held in memory."""
 
 
 class BlobReference(msgspec.Struct, frozen=True):
-    """What an entity holds in place of the value."""
+    """The reference that an entity stores instead of the value."""
 
     name: str
     length: int
@@ -41,16 +40,16 @@ class BlobReference(msgspec.Struct, frozen=True):
         except msgspec.DecodeError as error:
             raise InvalidPropertyError(
                 "PropertyTypeMismatch",
-                "The property holds no reference to a blob.",
-                hint="The field is declared InBlob, but something else was stored there.",
+                "The property is not a reference to a blob.",
+                hint="Check the declaration: the field is InBlob, but another value was stored.",
             ) from error
 
     def is_of(self, content: bytes) -> bool:
-        """Tell whether this is a reference to such content."""
+        """Return whether this is a reference to this content."""
         return len(content) == self.length and hashlib.sha256(content).hexdigest() == self.sha256
 
     def check(self, content: bytes) -> None:
-        """Raise unless this is the content that was written."""
+        """Raise if the content is not what was written."""
         if not self.is_of(content):
             raise ChecksumError(
                 "BlobChanged",
@@ -60,7 +59,7 @@ class BlobReference(msgspec.Struct, frozen=True):
 
 
 def folder_of(table: str, key: RowKey) -> str:
-    """Return where all blobs of an entity lie; every text is a legal part of a name."""
+    """Return the prefix of the names of all blobs of an entity."""
     return f"{table.lower()}/{_part(key.partition)}/{_part(key.row)}/"
 
 
@@ -73,7 +72,7 @@ def reference_to(
 
 
 def blob_metadata(table: str, key: RowKey) -> dict[str, str]:
-    """Return what a blob says of the entity it belongs to, for the collection of orphans."""
+    """Return the metadata that names the entity of a blob, for the removal of orphans."""
     return {
         "table": table,
         "partition": quote(key.partition, safe=""),
@@ -82,7 +81,7 @@ def blob_metadata(table: str, key: RowKey) -> dict[str, str]:
 
 
 def entity_of(metadata: Mapping[str, str]) -> tuple[str, RowKey] | None:
-    """Return table and key of the entity that a blob belongs to; None if it is not ours."""
+    """Return table and key of the entity of a blob; None if it has no such metadata."""
     lowered = {name.lower(): value for name, value in metadata.items()}
     if not {"table", "partition", "row"} <= set(lowered):
         return None
@@ -90,7 +89,7 @@ def entity_of(metadata: Mapping[str, str]) -> tuple[str, RowKey] | None:
 
 
 def to_content(field: Field, value: Any) -> bytes | None:
-    """Return the bytes of a value that goes into a blob; None for None."""
+    """Return the bytes of a value for a blob; None for None."""
     stored = field.codec.encode(value)
     if stored is None:
         return None
@@ -101,18 +100,18 @@ def to_content(field: Field, value: Any) -> bytes | None:
             "ValueTooLarge",
             f"{field.name!r} has {len(content)} bytes; the limit is {BLOB_BYTES_MAX}.",
             facts={"field": field.name},
-            hint="Write the blob yourself, in blocks, and keep its name in the entity.",
+            hint="Write the blob in blocks with the blob client, and store its name in the entity.",
         )
     return content
 
 
 def from_content(field: Field, content: bytes) -> Any:
-    """Return the value that `to_content` made bytes of."""
+    """Return the value of the bytes that `to_content` returned."""
     return field.codec.decode(content if field.codec.edm == edm.BINARY else content.decode())
 
 
 def _part(text: str) -> str:
-    # A long or empty text, and one with dots that a client would resolve, are named by a hash.
+    # A hash replaces texts that are empty, long, or only dots, which clients would resolve.
     quoted = quote(text, safe="")
     if quoted and len(quoted) <= 200 and quoted.strip("."):
         return quoted

@@ -1,4 +1,4 @@
-"""The declarations of typed entities: `entity`, `evolve`, `upcast`.
+"""The public declarations of typed entities: `entity`, `evolve`, `upcast`.
 
 >>> @entity(table="staff", partition="{dept}", row="emp_{id:06d}")
 ... class Clerk:
@@ -64,15 +64,15 @@ def entity(  # noqa: PLR0913 - a declaration: keyword-only, each with a plain de
     abstract: bool = False,
     frozen: bool = False,
 ) -> Callable[[type[T]], type[T]]:
-    """Make a class an entity of a table, with keys laid out as `partition` and `row` say.
+    """Make a class an entity of a table; `partition` and `row` are its key templates.
 
-    A plain annotated class becomes a dataclass with keyword arguments, with `frozen=True` a
-    frozen one; dataclasses, msgspec Structs (with weakref=True), pydantic models and attrs
-    classes stay as they are. A class derived from an entity
-    class takes over its table, templates, naming and type property where it gives none; reading
-    the parent returns the children too. `abstract=True` is for a parent that is never stored.
+    A plain annotated class becomes a dataclass with keyword arguments, frozen with `frozen=True`.
+    Dataclasses, msgspec Structs (with weakref=True), pydantic models and attrs classes are used
+    unchanged. A class derived from an entity class inherits its table, templates, naming and type
+    property unless it gives its own; reading the parent also returns the children. `abstract=True`
+    is for a parent that is never stored.
 
-    Everything that cannot work is a DefinitionError here, not when the first entity is saved.
+    An invalid declaration raises DefinitionError here, not when the first entity is saved.
 
     >>> @entity(table="expenses", partition="{employee:06d}", row="{number:04d}")
     ... class Claim:
@@ -132,7 +132,7 @@ def _given(option: str, value: str | None, above: Declaration | None, name: str)
             "EntityRefused",
             f"{name}: {option}= is missing.",
             facts={"type": name},
-            hint="Say @entity(table=..., partition=..., row=...).",
+            hint="Use @entity(table=..., partition=..., row=...).",
         )
     found: str = getattr(above, option)
     return found
@@ -143,30 +143,30 @@ def _check_family(
 ) -> None:
     reason = ""
     if table is not None and table != parent.table:
-        reason = f"It is derived from {parent.name}, which lies in the table {parent.table!r}."
+        reason = f"It is derived from {parent.name}, which is in the table {parent.table!r}."
     elif parent.type_property is None or type_property is None:
-        reason = "Without a type property nothing says of which class a stored entity is."
+        reason = "Without a type property, the class of a stored entity is unknown."
     elif name in {each.name for each in parent.lineage()}:
-        reason = f"It is called like {name}, from which it is derived."
+        reason = f"It has the same name as {name}, from which it is derived."
     if reason:
         raise DefinitionError(
             "EntityRefused",
             f"{name}: {reason}",
             facts={"type": name},
-            hint="Entities of a family share a table and tell their types by a property.",
+            hint="Use the table, the type property and another name than the parent class.",
         )
 
 
 def _adopt_child(parent: EntityType[Any], child: EntityType[Any]) -> None:
-    # A class that is defined again, as in a notebook, takes the place of what it was.
+    # A class that is defined again, as in a notebook, replaces the earlier definition.
     parent.children[:] = [each for each in parent.children if each.name != child.name]
     parent.children.append(child)
 
 
 def evolve(entity: T, /, **changes: Any) -> T:
-    """Return a copy of an entity with other values, which is still the same stored entity.
+    """Return a copy of an entity with changed values that is still the same stored entity.
 
-    The class's own validation runs. Copies made in any other way are new entities.
+    The class validates the copy. Copies made in any other way are new entities.
 
     >>> @entity(table="staff", partition="{dept}", row="{id:06d}")
     ... class Guard:
@@ -194,10 +194,10 @@ def evolve(entity: T, /, **changes: Any) -> T:
 
 
 def upcast(cls: type[Any], from_version: int) -> Callable[[U], U]:
-    """Register a function that brings stored entities from one version to the next.
+    """Register a function that converts stored entities from one version to the next.
 
-    It is given the properties as they are stored, by the names of fields, keys included, and
-    returns those of the next version. It must be pure: reading does not write.
+    It receives the stored properties by field name, including the key fields, and returns those
+    of the next version. It must be pure, because reading does not write.
 
     >>> @entity(table="staff", partition="{dept}", row="{id:06d}", version=2)
     ... class Driver:
@@ -217,15 +217,15 @@ def upcast(cls: type[Any], from_version: int) -> Callable[[U], U]:
     def register_upcaster(function: U) -> U:
         reason = ""
         if not 1 <= from_version < model.version:
-            reason = f"Versions before {model.version} are 1 to {model.version - 1}."
+            reason = f"Upcasters to version {model.version} begin at 1 to {model.version - 1}."
         elif from_version in model.upcasters:
-            reason = f"There is an upcaster from version {from_version} already."
+            reason = f"There is already an upcaster from version {from_version}."
         if reason:
             raise DefinitionError(
                 "UpcasterRefused",
                 f"{model.name}: {reason}",
                 facts={"type": model.name, "version": from_version},
-                hint="Raise version= of the entity, and have one upcaster for each step.",
+                hint="Raise version= of the entity, and declare one upcaster for each version.",
             )
         model.upcasters[from_version] = function
         return function

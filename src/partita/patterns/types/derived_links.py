@@ -1,8 +1,7 @@
-"""Derived fields find the types that they follow, whichever of the two is defined first.
+"""Links from derived fields to their source types, whichever of the two is defined first.
 
-A source that is given by name is looked for in the module of its owner, from the scope that the
-owner stands in outwards. A class that is defined anew under the same name (a notebook cell run
-again) takes the place of the old one.
+A source given by name is searched in the module of its owner, from the owner's scope outwards. A
+class that is defined again under the same name (a notebook cell run twice) replaces the old one.
 """
 
 import weakref
@@ -18,13 +17,13 @@ from partita.patterns.types.entity_types import Dependent, EntityType, entity_ty
 _defined: weakref.WeakValueDictionary[tuple[str, str], EntityType[Any]] = (
     weakref.WeakValueDictionary()
 )
-"""Entity types by module and qualified name; the latest definition counts."""
-_followers: list[weakref.ref[EntityType[Any]]] = []
+"""Entity types by module and qualified name; the latest definition replaces earlier ones."""
+_named_sources: list[weakref.ref[EntityType[Any]]] = []
 """Types with derived fields whose sources are given by name, in order of definition."""
 
 
 def register(model: EntityType[Any]) -> None:
-    """Make a type known, and link it with those it follows and those that follow it."""
+    """Register a type, and link its derived fields and the derived fields that read it."""
     _defined[model.cls.__module__, model.cls.__qualname__] = model
     for field in model.fields.values():
         if field.derived is not None:
@@ -32,8 +31,8 @@ def register(model: EntityType[Any]) -> None:
             if source is not None:
                 link(model, field, source)
     if any(isinstance(each.source, str) for each in _markers(model)):
-        _followers.append(weakref.ref(model))
-    for owner in _living_followers():
+        _named_sources.append(weakref.ref(model))
+    for owner in _types_with_named_sources():
         if owner is model:
             continue
         for field in owner.fields.values():
@@ -46,7 +45,7 @@ def register(model: EntityType[Any]) -> None:
 
 
 def check_derived(model: EntityType[Any]) -> None:
-    """Refuse a type whose keys hide it from those that copy from a type above it."""
+    """Raise if a type has other keys than the parent type from which fields are copied."""
     for above in model.lineage():
         for dependent in above.dependents:
             if isinstance(dependent.marker, CopiedFrom):
@@ -57,9 +56,9 @@ def _markers(model: EntityType[Any]) -> list[CopiedFrom | CountOf]:
     return [field.derived for field in model.fields.values() if field.derived is not None]
 
 
-def _living_followers() -> list[EntityType[Any]]:
-    living = [(reference, reference()) for reference in _followers]
-    _followers[:] = [reference for reference, model in living if model is not None]
+def _types_with_named_sources() -> list[EntityType[Any]]:
+    living = [(reference, reference()) for reference in _named_sources]
+    _named_sources[:] = [reference for reference, model in living if model is not None]
     return [model for _, model in living if model is not None]
 
 
@@ -74,7 +73,7 @@ def _find_source(owner: EntityType[Any], source: Any) -> EntityType[Any] | None:
 
 
 def _names_from(qualified: str, name: str) -> Iterator[str]:
-    """Yield what a name could mean inside a scope, innermost first."""
+    """Yield the qualified names that a name can have in a scope, innermost first."""
     while qualified:
         qualified = qualified.rpartition(".")[0]
         yield f"{qualified}.{name}" if qualified else name
@@ -85,7 +84,7 @@ def _names_from(qualified: str, name: str) -> Iterator[str]:
 
 
 def link(owner: EntityType[Any], field: Field, source: EntityType[Any]) -> None:
-    """Let a derived field of `owner` follow `source`, if it can."""
+    """Link a derived field of `owner` to `source`, or raise."""
     marker = field.derived
     assert marker is not None
     _check_where(owner, field, marker, source)
@@ -107,7 +106,7 @@ def link(owner: EntityType[Any], field: Field, source: EntityType[Any]) -> None:
 
 
 def _is_same(one: EntityType[Any], other: EntityType[Any]) -> bool:
-    """Tell whether one is the other, perhaps as it was before its module was run again."""
+    """Return whether two types have the same module and qualified name."""
     return (one.cls.__module__, one.cls.__qualname__) == (
         other.cls.__module__,
         other.cls.__qualname__,
@@ -121,7 +120,7 @@ def _check_where(
     source: EntityType[Any],
 ) -> None:
     if not marker.where:
-        raise _refused(owner, field, "where= is empty.", "Say which fields are equal.")
+        raise _refused(owner, field, "where= is empty.", "Map at least one field.")
     for source_name, owner_name in marker.where.items():
         theirs = _field(source, source_name, owner, field)
         ours = _field(owner, owner_name, owner, field)
@@ -130,7 +129,7 @@ def _check_where(
                 owner,
                 field,
                 f"{source.name}.{source_name} and {owner.name}.{owner_name} differ in type.",
-                "Fields that are compared have the same type.",
+                "Map fields of the same type.",
             )
 
 
@@ -141,14 +140,15 @@ def _field(model: EntityType[Any], name: str, owner: EntityType[Any], field: Fie
             owner,
             field,
             f"{model.name} has no field {name!r}.",
-            f"It has {', '.join(model.fields)}; where= maps fields of the source to ours.",
+            f"Map fields of the source to fields of {owner.name}. {model.name} has "
+            f"{', '.join(model.fields)}.",
         )
     if found.is_encrypted or found.is_in_blob or found.series is not None or found.derived:
         raise _refused(
             owner,
             field,
-            f"{model.name}.{name} is encrypted, derived, or lies outside the entity.",
-            "Use a field that lies in the entity in the clear.",
+            f"{model.name}.{name} is encrypted, derived, or stored outside the entity.",
+            "Use an unencrypted field that is stored in the entity.",
         )
     return found
 
@@ -162,15 +162,10 @@ def _check_copy(
             owner,
             field,
             f"It differs in type from {source.name}.{marker.field}.",
-            "Give it the type of the source, with `| None`.",
+            "Use the type of the source, with `| None`.",
         )
     if not field.codec.is_optional:
-        raise _refused(
-            owner,
-            field,
-            "There may be no source to copy from.",
-            "Annotate it `| None`.",
-        )
+        raise _refused(owner, field, "The source may not exist.", "Annotate it `| None`.")
     for each in source.family():
         _check_keys(owner, field, source, each)
     missing = sorted(set(source.key_fields) - set(marker.where))
@@ -178,35 +173,32 @@ def _check_copy(
         raise _refused(
             owner,
             field,
-            f"where= does not say which {source.name} is meant: {', '.join(missing)} is open.",
-            "Map every field of the source's keys to one of ours.",
+            f"where= does not identify one {source.name}: it lacks {', '.join(missing)}.",
+            f"Map every key field of the source to a field of {owner.name}.",
         )
     hidden = [name for name in owner.partition.fields if name not in marker.where.values()]
     if hidden:
         raise _refused(
             owner,
             field,
-            f"Which partitions hold those that copy from a {source.name} cannot be told: "
-            f"{hidden[0]!r} of the partition key is not in where=.",
-            f"Put {', '.join(marker.where.values())} into the partition template, or follow a "
-            "reference() when reading.",
+            f"The partitions with copies of a {source.name} cannot be found: {hidden[0]!r} of the "
+            "partition key is not in where=.",
+            f"Use {', '.join(marker.where.values())} in the partition template, or read the "
+            "source through a reference().",
         )
 
 
 def _check_keys(
     owner: EntityType[Any], field: Field, source: EntityType[Any], below: EntityType[Any]
 ) -> None:
-    """Refuse a source of which several can be stored: which of them is copied, nobody could say.
-
-    A type with keys of its own may have an entity with the same fields beside that of the source.
-    """
+    """Raise if a derived type has its own keys: then two entities can match `where`."""
     if (below.partition.text, below.row.text) != (source.partition.text, source.row.text):
         raise _refused(
             owner,
             field,
-            f"It is copied from a {source.name}, and {below.name}, which is derived from it, has "
-            "keys of its own: two entities could be meant.",
-            f"Copy from {below.name} itself, or give it the keys of {source.name}.",
+            f"The source is ambiguous: {below.name} is derived from {source.name} and has its own "
+            "keys.",
+            f"Copy from {below.name}, or give it the keys of {source.name}.",
         )
 
 
@@ -216,8 +208,8 @@ def _check_count(owner: EntityType[Any], field: Field, marker: CountOf) -> None:
         raise _refused(
             owner,
             field,
-            f"where= does not say which {owner.name} counts: {', '.join(missing)} is open.",
-            "Map fields of the source to every field of our keys.",
+            f"where= does not identify one {owner.name}: it lacks {', '.join(missing)}.",
+            f"Map fields of the source to every key field of {owner.name}.",
         )
 
 

@@ -32,16 +32,16 @@ T = TypeVar("T")
 
 Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 Resolver = Callable[[str, str, str], bool]
-"""Tells by partition key, row key and property name whether a property is to be encrypted."""
+"""Decides by partition key, row key and property name whether a property is encrypted."""
 
 _RAW = frozenset({str, bytes, bool, int, float, Instant, Int32})
-"""What an upcaster may hand back as it is stored; the rest is encoded as the field says."""
+"""Types that an upcaster may return in stored form; other values are encoded by the field."""
 
 PLACE = "__partita_entity__"
 
 
 class Declaration(msgspec.Struct, frozen=True):
-    """What is given to `@entity`."""
+    """The arguments of `@entity`."""
 
     table: str
     partition: str
@@ -57,7 +57,7 @@ class Declaration(msgspec.Struct, frozen=True):
 
 
 class Dependent(msgspec.Struct, frozen=True):
-    """A derived field of another type that follows entities of this one."""
+    """A derived field of another type whose source is this type."""
 
     owner: "EntityType[Any]"
     field: Field
@@ -131,7 +131,7 @@ class EntityType(Generic[T]):
         self._followers: tuple[int, Followers] | None = None
 
     def field_of(self, stored_name: str) -> Field | None:
-        """Return the field that a property belongs to; None if the type does not know it."""
+        """Return the field of a property; None if the type does not declare it."""
         return self._by_property.get(stored_name)
 
     @property
@@ -146,23 +146,23 @@ class EntityType(Generic[T]):
         return dict(zip(self._shape.arguments, self._shape.read(obj), strict=True))
 
     def build(self, values: Mapping[str, Any]) -> T:
-        """Make an object, with the class's own validation; the class has defaults for the rest."""
+        """Create an object; the class validates it and fills in defaults."""
         try:
             return self._shape.build(values)
         except (TypeError, ValueError, msgspec.MsgspecError) as error:
             raise InvalidPropertyError(
                 "EntityNotAccepted",
-                f"The class {self.name} does not accept what is stored: {_summary(error)}.",
+                f"The class {self.name} rejected the stored values: {_summary(error)}.",
                 facts={"type": self.name},
-                hint="Relax its validation, or raise its version and add an upcaster.",
+                hint="Relax the validation of the class, or raise its version and add an upcaster.",
             ) from error
 
     def rebuild(self, obj: T, changes: Mapping[str, Any]) -> T:
-        """Make a changed object; what the class raises is not caught."""
+        """Create a changed object; exceptions of the class are not caught."""
         return self._shape.rebuild(obj, self.values(obj), changes)
 
     def fields_set(self, obj: T) -> Set[str] | None:
-        """Return the fields that were given or assigned; None if the class does not tell."""
+        """Return the fields that were given or assigned; None if the class does not record it."""
         return self._shape.fields_set(obj)
 
     def key(self, values: Mapping[str, Any]) -> RowKey:
@@ -177,13 +177,13 @@ class EntityType(Generic[T]):
     # -- relatives
 
     def lineage(self) -> "Iterator[EntityType[Any]]":
-        """Yield this type and those that it is derived from, nearest first."""
+        """Yield this type and the types it is derived from, nearest first."""
         yield self
         if self.parent is not None:
             yield from self.parent.lineage()
 
     def family(self) -> "Iterator[EntityType[Any]]":
-        """Yield this type and all that are derived from it."""
+        """Yield this type and all types derived from it."""
         yield self
         for child in self.children:
             yield from child.family()
@@ -241,7 +241,7 @@ class EntityType(Generic[T]):
         return self.followers.indexes
 
     def in_table(self, table: str) -> "EntityType[T]":
-        """Return this type as it lies in another table, for tables by period."""
+        """Return this type for another table, such as the table of a period."""
         if table == self.table:
             return self
         other = copy.copy(self)
@@ -250,37 +250,38 @@ class EntityType(Generic[T]):
         return other
 
     def related(self) -> "Iterator[EntityType[Any]]":
-        """Yield the types that a change or a read of this one may touch."""
+        """Yield the types that a write or a read of this type can involve."""
         yield from self.lineage()
         yield from self.family()
         yield from (dependent.owner for dependent in self.followers.dependents)
         yield from (self.source_of(field) for field in self.fields.values() if field.derived)
 
     def source_of(self, field: Field) -> "EntityType[Any]":
-        """Return the type that a derived field follows."""
+        """Return the source type of a derived field."""
         found = self.sources.get(field.name)
         if found is None:
             assert field.derived is not None
             raise DefinitionError(
                 "SourceMissing",
-                f"{self.name}.{field.name} follows {field.derived.source!r}, which is no entity.",
+                f"The source {field.derived.source!r} of {self.name}.{field.name} is not a known "
+                "entity class.",
                 facts={"type": self.name, "field": field.name},
-                hint="Define it in the same module, or give the class itself.",
+                hint="Define it in the same module, or give the class instead of its name.",
             )
         return found
 
     # -- versions
 
     def check_upcasters(self) -> None:
-        """Refuse a chain of upcasters with a hole."""
+        """Raise if the chain of upcasters has a gap."""
         if not self.upcasters:
             return
         for version in range(min(self.upcasters), self.version):
             if version not in self.upcasters:
                 raise DefinitionError(
                     "UpcasterMissing",
-                    f"{self.name} has an upcaster from version {min(self.upcasters)}, but none"
-                    f" from {version}.",
+                    f"{self.name} has an upcaster from version {min(self.upcasters)}, but none "
+                    f"from version {version}.",
                     facts={"type": self.name, "version": version},
                     hint=f"Add @upcast({self.cls.__name__}, from_version={version}).",
                 )
@@ -288,13 +289,13 @@ class EntityType(Generic[T]):
     def upcast(
         self, properties: Mapping[str, Value], keys: Mapping[str, Any], version: int
     ) -> dict[str, Value]:
-        """Return the properties of an entity that was stored by an older version of the type."""
+        """Return properties that an older version stored, converted to the current version."""
         self.check_upcasters()
         if version > self.version:
             raise NewerVersionError(
                 "NewerVersion",
-                f"This {self.name} was stored by version {version}; this code knows"
-                f" {self.version}.",
+                f"This {self.name} was stored by version {version}, newer than version "
+                f"{self.version} of this program.",
                 facts={"type": self.name, "version": version},
                 hint="Update this program, or read the entity with raw().",
             )
@@ -305,8 +306,8 @@ class EntityType(Generic[T]):
             if upcaster is None:
                 raise SchemaError(
                     "UpcasterMissing",
-                    f"A stored {self.name} is of version {version}, and nothing brings it to"
-                    f" {self.version}.",
+                    f"A stored {self.name} has version {version}, and there is no upcaster from "
+                    f"version {each}.",
                     facts={"type": self.name, "version": each},
                     hint=f"Add @upcast({self.cls.__name__}, from_version={each}).",
                 )
@@ -317,7 +318,7 @@ class EntityType(Generic[T]):
     def _stored_names(
         self, properties: Mapping[str, Value], keys: Mapping[str, Any]
     ) -> dict[str, str]:
-        """Return by which name of a property each name that upcasters see is stored."""
+        """Return the property name of each name that upcasters see."""
         names: dict[str, str] = {}
         for stored in properties:
             field = self._by_property.get(stored)
@@ -335,9 +336,9 @@ class EntityType(Generic[T]):
             if name not in upcast or upcast[name] != value:
                 raise SchemaError(
                     "UpcasterChangedKey",
-                    f"An upcaster of {self.name} changed or dropped {name!r}, a part of its keys.",
+                    f"An upcaster of {self.name} changed or removed the key field {name!r}.",
                     facts={"type": self.name, "field": name},
-                    hint="Keys stay as they are: use move() to give an entity another key.",
+                    hint="Return key fields unchanged; use move() to change the key of an entity.",
                 )
 
     def _properties_of(
@@ -356,9 +357,9 @@ class EntityType(Generic[T]):
             else:
                 raise SchemaError(
                     "UpcasterUnknownField",
-                    f"An upcaster of {self.name} returned {name!r}, which is no field.",
+                    f"An upcaster of {self.name} returned {name!r}, which is not a field.",
                     facts={"type": self.name, "name": name},
-                    hint=f"Fields are {', '.join(self.fields)}.",
+                    hint=f"Return only the fields {', '.join(self.fields)}.",
                 )
 
     def __repr__(self) -> str:
@@ -366,31 +367,31 @@ class EntityType(Generic[T]):
 
 
 def entity_type(cls: type[T]) -> EntityType[T]:
-    """Return what is known of an entity class."""
+    """Return the type of an entity class."""
     found: EntityType[T] | None = getattr(cls, "__dict__", {}).get(PLACE)
     if found is None or found.cls is not cls:
         name = getattr(cls, "__qualname__", type(cls).__qualname__)
         raise DefinitionError(
             "NotAnEntity",
-            f"{name} is no entity class.",
+            f"{name} is not an entity class.",
             facts={"class": name},
-            hint="Put @entity(...) before the class, above every other decorator."
+            hint="Apply @entity(...) above every other decorator of the class."
             if found is not None
-            else "Put @entity(table=..., partition=..., row=...) before the class.",
+            else "Apply @entity(table=..., partition=..., row=...) to the class.",
         )
     return found
 
 
 def type_of_given(given: type[T] | EntityType[T]) -> EntityType[T]:
-    """Return the type that a class or the type itself stands for."""
+    """Return the type of a class; a type is returned unchanged."""
     return given if isinstance(given, EntityType) else entity_type(given)
 
 
 def _summary(error: Exception) -> str:
-    """Say what a class objected to, without the values that pydantic would print."""
+    """Summarize a validation error without the values that pydantic would include."""
     details = getattr(error, "errors", None)
     if callable(details):
-        places = [".".join(map(str, each["loc"])) or "the whole" for each in details()]
+        places = [".".join(map(str, each["loc"])) or "the object" for each in details()]
         return f"{type(error).__name__} in {', '.join(places)}"
     return type(error).__name__
 
@@ -410,16 +411,16 @@ def _check_declaration(declaration: Declaration) -> None:
     except PartitaError as error:
         raise _refused(
             name,
-            f"{declaration.table!r} cannot be the name of a table.",
-            "It has 3 to 63 letters and digits and begins with a letter.",
+            f"{declaration.table!r} is not a valid table name.",
+            "Use 3 to 63 letters and digits, beginning with a letter.",
         ) from error
     if not 1 <= declaration.version < 2**31:
-        raise _refused(name, "Versions count from 1.", "Leave out version=, or raise it by one.")
+        raise _refused(name, "Versions start at 1.", "Remove version=, or raise it by one.")
     if not name or "@" in name or "~" in name:
         raise _refused(
             name or "''",
-            "The name of a type is not empty and has neither '@' nor '~', which mark our rows.",
-            "Give it another: name=...",
+            "The name of a type must not be empty or contain '@' or '~', which are reserved.",
+            "Set another name: name=...",
         )
     if declaration.type_property is not None and (
         not declaration.type_property.isidentifier()
@@ -428,8 +429,8 @@ def _check_declaration(declaration: Declaration) -> None:
     ):
         raise _refused(
             name,
-            f"{declaration.type_property!r} cannot be the property that holds the type.",
-            "Use a name of letters and digits that is not taken.",
+            f"{declaration.type_property!r} is not a valid type_property.",
+            "Use a name of letters and digits that is not reserved.",
         )
 
 
@@ -453,7 +454,7 @@ def _names_in(template: str) -> set[str]:
     try:
         return {name for _, name, _, _ in string.Formatter().parse(template) if name}
     except ValueError:
-        return set()  # the template says what is wrong with it when it is compiled
+        return set()  # compiling the template reports the error
 
 
 def _layout_of(fields: Mapping[str, Field], name: str) -> Layout:
@@ -461,9 +462,9 @@ def _layout_of(fields: Mapping[str, Field], name: str) -> Layout:
     if layout.rows > ROWS_MAX:
         raise DefinitionError(
             "EntityTooWide",
-            f"{name} needs {layout.rows} rows, and a group writes {ROWS_MAX}.",
+            f"{name} needs {layout.rows} rows; the limit of a group is {ROWS_MAX}.",
             facts={"type": name, "rows": layout.rows},
-            hint='Keep series in a blob: Series(..., store="blob"), or use nested values.',
+            hint='Store series in a blob, with Series(..., store="blob"), or use nested values.',
         )
     return layout
 
@@ -479,7 +480,7 @@ def _templates_of(
         )
 
     partition = compiled(declaration.partition, "partition")
-    # Further rows of a wide entity have a '~' and a number behind its row key.
+    # Additional rows of a wide entity have a '~' and a number after its row key.
     row = compiled(declaration.row, "row", no_tilde=layout.rows > 1)
     KeyTemplate.check_pair(partition, row)
     return partition, row

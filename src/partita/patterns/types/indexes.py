@@ -1,8 +1,8 @@
 """Declarations of secondary indexes: copies under other keys, and lists of members.
 
-An index whose rows lie in the entity's own partition is written in the same group: atomic, and
-able to be unique. Any other index follows by the outbox and a worker. The proof that no two
-entities can want the same copy is made here, at declaration.
+An index in the entity's own partition is written in the same group, atomically, and can be unique.
+Any other index is updated by a worker through the outbox. A declaration proves that no two
+entities can have a copy with the same key.
 """
 
 import enum
@@ -20,30 +20,30 @@ from partita.patterns.types.row_layout import PART_MARK
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
-"""An index of a type serves those derived from it as well."""
+"""An index of a type also serves the types derived from it."""
 INDEXES_MAX = 20
-"""Indexes of one type in its own partition: a change of all of them must fit into a group."""
+"""Indexes of one type in its own partition: the rows of all of them must fit into one group."""
 
 
 _EMPTY: dict[Any, Any] = {bytes: b"", str: ""}
-"""What the condition of an index sees in place of a value that lies in a blob."""
+"""Replaces a value in a blob when the condition of an index is evaluated."""
 
 
 class Storage(enum.Enum):
-    """Where a list index keeps its members (the guide's index entities, three ways, and ours)."""
+    """Where a list index stores its members (the guide's three options, and rows)."""
 
     ROWS = "rows"
-    """One row for each member: no contention, no size limit."""
+    """One row per member: no contention, no size limit."""
     PARTITION = "partition"
-    """One index entity a value, in the entity's own partition: option 2."""
+    """One index entity per value, in the entity's own partition: option 2."""
     TABLE = "table"
-    """One index entity a value, in another partition or table: option 3."""
+    """One index entity per value, in another partition or table: option 3."""
     BLOB = "blob"
-    """One blob a value: option 1."""
+    """One blob per value: option 1."""
 
 
 class Index(Generic[T_contra]):
-    """Entities of one type under other keys, as copies. Made by `index`."""
+    """Copies of the entities of one type under other keys. Made by `index`."""
 
     def __init__(  # noqa: PLR0913 - a declaration
         self,
@@ -64,7 +64,7 @@ class Index(Generic[T_contra]):
         self.row = row
         self.is_unique = is_unique
         self.copied = copied
-        """The fields that a copy holds besides those of its keys."""
+        """The fields that a copy has besides those of its keys."""
         self.condition = condition
         self.is_local = table == owner.table and partition.text == owner.partition.text
         self.key_fields = tuple(dict.fromkeys(partition.fields + row.fields))
@@ -79,30 +79,30 @@ class Index(Generic[T_contra]):
         return self._has_all_fields and not self.owner.children
 
     def key(self, values: Mapping[str, Any]) -> RowKey | None:
-        """Return where the copy lies; None if the index leaves this entity out."""
+        """Return the key of the copy; None if the entity is not in the index."""
         if any(values[name] is None for name in self.key_fields):
             return None
-        if self.condition is not None and not self.condition(self._asked_about(values)):
+        if self.condition is not None and not self.condition(self._without_blobs(values)):
             return None
         return RowKey(self.partition.format(values), self.row.format(values))
 
-    def _asked_about(self, values: Mapping[str, Any]) -> Any:
-        """Return the entity that a condition looks at: one of the owner's type, by its fields.
+    def _without_blobs(self, values: Mapping[str, Any]) -> Any:
+        """Return the entity for the condition, with empty values for those in blobs.
 
-        Of a value in a blob it sees only whether there is one, for who else has read it?
+        Blobs may not have been read, so the condition sees only whether there is one.
         """
-        told = {name: values[name] for name in self.owner.fields}
+        known = {name: values[name] for name in self.owner.fields}
         for field in self.owner.fields.values():
-            if field.is_in_blob and told[field.name] is not None:
-                told[field.name] = _EMPTY.get(_kind_of(field), told[field.name])
-        return self.owner.build(told)
+            if field.is_in_blob and known[field.name] is not None:
+                known[field.name] = _EMPTY.get(_kind_of(field), known[field.name])
+        return self.owner.build(known)
 
     def __repr__(self) -> str:
         return f"<index {self.name!r} of {self.owner.name}>"
 
 
 class ListIndex(Generic[T_contra]):
-    """The members that share a value. Made by `list_index`."""
+    """Lists of the members that share a value. Made by `list_index`."""
 
     def __init__(  # noqa: PLR0913 - a declaration
         self,
@@ -128,13 +128,13 @@ class ListIndex(Generic[T_contra]):
         self.needed_fields = frozenset(self.key_fields)
 
     def key(self, values: Mapping[str, Any]) -> RowKey | None:
-        """Return the key of the list; None if the index leaves this entity out."""
+        """Return the key of the list; None if the entity is not in the index."""
         if any(values[name] is None for name in self.key_fields):
             return None
         return RowKey(self.partition.format(values), self.row.format(values))
 
     def member_key(self, values: Mapping[str, Any], member: RowKey) -> RowKey | None:
-        """Return the row of one member, for the storage that has one."""
+        """Return the key of the row of one member, for Storage.ROWS."""
         key = self.key(values)
         return None if key is None else member_row(key, member, is_local=self.is_local)
 
@@ -151,9 +151,9 @@ AnyIndex = Index[Any] | ListIndex[Any]
 
 
 def member_row(key: RowKey, member: RowKey, *, is_local: bool) -> RowKey:
-    """Return the key of a member's row: values are free of the mark, so that it is injective."""
-    behind = member.row if is_local else f"{member.partition}{PART_MARK}{member.row}"
-    return RowKey(key.partition, f"{key.row}{PART_MARK}{behind}")
+    """Return the key of a member's row; it is injective, because values never contain the mark."""
+    suffix = member.row if is_local else f"{member.partition}{PART_MARK}{member.row}"
+    return RowKey(key.partition, f"{key.row}{PART_MARK}{suffix}")
 
 
 def list_of(row_key: str) -> str:
@@ -178,10 +178,10 @@ def index(  # noqa: PLR0913 - keyword-only, each with a plain default
 ) -> Index[T]:
     """Declare copies of an entity under other keys.
 
-    In the entity's own partition (no `table`, no `partition`) a copy is written in the same
-    group, and `unique=True` refuses a second entity with the same key. Elsewhere copies follow
-    by the outbox. `copy` names the fields of partial copies; `where` leaves entities out, and
-    so does None in a field of the keys.
+    In the entity's own partition (without `table` and `partition`) a copy is written in the same
+    group, and `unique=True` rejects a second entity with the same key. Elsewhere a worker writes
+    the copies through the outbox. `copy` names the fields of partial copies. `where` excludes
+    entities, as does None in a key field.
 
     >>> from partita.patterns import entity, index
     >>> @entity(table="staff", partition="{dept}", row="emp_{id:06d}")
@@ -221,16 +221,16 @@ def list_index(  # noqa: PLR0913 - keyword-only, each with a plain default
 ) -> ListIndex[T]:
     """Declare lists of the entities that share a value: the guide's index entities.
 
-    `store` says where: "rows" (one row a member, the default), "partition" (one index entity in
-    the same partition), "table" (one elsewhere) or "blob" (one blob a value).
+    `store` is "rows" (one row per member, the default), "partition" (one index entity in the same
+    partition), "table" (one in another partition or table) or "blob" (one blob per value).
     """
     owner = entity_type(cls)
     if store not in {each.value for each in Storage}:
         raise DefinitionError(
             "IndexRefused",
-            f"{owner.name}: A list index has no store {store!r}.",
+            f"{owner.name}: {store!r} is not a valid store of a list index.",
             facts={"type": owner.name},
-            hint=f"There are {', '.join(each.value for each in Storage)}.",
+            hint=f"Use one of {', '.join(each.value for each in Storage)}.",
         )
     templates = _templates(owner, partition, row, no_tilde=True)
     made = ListIndex(
@@ -242,11 +242,11 @@ def list_index(  # noqa: PLR0913 - keyword-only, each with a plain default
         container=container,
     )
     if made.storage is Storage.PARTITION and not made.is_local:
-        raise _refused(made, 'store="partition" keeps lists in the entity\'s own partition.',
-                       'Leave out table= and partition=, or say store="table".')  # fmt: skip
+        raise _refused(made, 'store="partition" requires the entity\'s own partition.',
+                       'Remove table= and partition=, or use store="table".')  # fmt: skip
     if made.storage is Storage.TABLE and made.table == owner.table and partition is None:
-        raise _refused(made, 'store="table" keeps lists in another partition or table.',
-                       'Give table= or partition=, or say store="partition".')  # fmt: skip
+        raise _refused(made, 'store="table" requires another partition or table.',
+                       'Give table= or partition=, or use store="partition".')  # fmt: skip
     _check_place(made)
     _register(made)
     return made
@@ -279,7 +279,7 @@ def _name_of(table: str | None, partition: str | None, row: str) -> str:
 def _copied(
     owner: EntityType[Any], copy: Sequence[str] | None, templates: tuple[KeyTemplate, KeyTemplate]
 ) -> tuple[str, ...]:
-    """Return the fields to copy: all but series, and always those of the entity's own keys."""
+    """Return the fields to copy: all but series by default, and always the entity's own keys."""
     in_keys = {*templates[0].fields, *templates[1].fields}
     if copy is None:
         wanted = [name for name, field in owner.fields.items() if field.series is None]
@@ -297,14 +297,14 @@ def _copied(
 
 
 def _check_place(made: AnyIndex) -> None:
-    """Refuse keys of fields that cannot be keys, and rows that would lie on the entities."""
+    """Raise for fields that cannot be in keys, and for keys that entities could have."""
     for name in made.key_fields:
         field = made.owner.fields[name]
         if field.is_encrypted:
-            raise _refused(made, f"{name!r} is encrypted: a key would show it.",
+            raise _refused(made, f"{name!r} is encrypted: a key would reveal it.",
                            "Index another field.")  # fmt: skip
         if field.is_in_blob or field.series is not None:
-            raise _refused(made, f"{name!r} does not lie in the entity itself.",
+            raise _refused(made, f"{name!r} is not stored in the entity itself.",
                            "Index another field.")  # fmt: skip
     for relative in _family_of(made.owner):
         for other in (relative, *relative.indexes):
@@ -317,7 +317,7 @@ def _family_of(owner: EntityType[Any]) -> list[EntityType[Any]]:
 
 
 def check_apart(model: EntityType[Any], others: Iterable[EntityType[Any]]) -> None:
-    """Refuse a type whose rows, or those of its indexes, could be those of another one."""
+    """Raise if a row of a type or its indexes can have the same key as one of another type."""
     for other in others:
         for made in model.indexes:
             for each in (other, *other.indexes):
@@ -332,7 +332,7 @@ def _check_two(made: AnyIndex, other: AnyIndex | EntityType[Any]) -> None:
     if made.table.lower() == other.table.lower() and _may_meet(made, other):
         raise _refused(
             made,
-            f"Its row keys ({made.row.text}) could be those of {other.name} ({other.row.text}).",
+            f"Its row keys ({made.row.text}) can equal those of {other.name} ({other.row.text}).",
             _other_beginning(made, other),
         )
 
@@ -342,17 +342,16 @@ def _is_in_blobs(kept: AnyIndex | EntityType[Any]) -> bool:
 
 
 def _other_beginning(made: AnyIndex, other: AnyIndex | EntityType[Any]) -> str:
-    hint = f'Begin them with a prefix of their own, such as row="by_{made.row.text}"'
+    hint = f'Begin them with a distinct prefix, such as row="by_{made.row.text}"'
     if not other.row.may_begin_with("by_"):
         return f"{hint}."
     return f'{hint}, and those of {other.name} with another, such as row="is_{other.row.text}".'
 
 
 def _may_meet(one: AnyIndex, other: AnyIndex | EntityType[Any]) -> bool:
-    """Tell whether both could want the same key.
+    """Return whether two row templates in one table can give the same key.
 
-    Not if they begin differently. Rows that do not say their type are told apart by a literal
-    beginning alone.
+    Rows without a type property can be told apart only by a literal prefix.
     """
     pairs = ((one.row, other.row), (one.partition, other.partition))
     if one.owner.type_property is None:
@@ -369,9 +368,9 @@ def _check_unique(made: Index[Any]) -> None:
         if not made.is_local:
             raise _refused(
                 made,
-                "Only an index in the entity's own partition can be unique: it must be written "
-                "in the same group.",
-                "Leave out table= and partition=, or unique=True.",
+                "Only an index in the entity's own partition, written in the same group, can be "
+                "unique.",
+                "Remove table= and partition=, or unique=True.",
             )
         return
     fields = set(made.key_fields)
@@ -385,8 +384,8 @@ def _check_unique(made: Index[Any]) -> None:
         missing = ", ".join(sorted(keys - fields))
         raise _refused(
             made,
-            "Two entities could have the same copy.",
-            f"Add {missing} to its keys, or use list_index(), or declare a unique index first.",
+            "The copies of two entities could have the same key.",
+            f"Add {missing} to its keys, use list_index(), or declare a unique index first.",
         )
 
 
@@ -394,12 +393,12 @@ def _register(made: AnyIndex) -> None:
     owner = made.owner
     relatives = [each for relative in _family_of(owner) for each in relative.indexes]
     if any(each.name == made.name for each in relatives):
-        raise _refused(made, "There is an index of this name.", "Give it another: name=...")
+        raise _refused(made, "Another index has this name.", "Set another name: name=...")
     if sum(each.is_local for each in owner.followers.indexes) >= INDEXES_MAX:
         raise _refused(
             made,
-            f"A type can have {INDEXES_MAX} indexes in its own partition.",
-            "Give this one another partition or table.",
+            f"A type can have at most {INDEXES_MAX} indexes in its own partition.",
+            "Declare this one with another partition= or table=.",
         )
     owner.declare(indexes=(*owner.indexes, made))
 

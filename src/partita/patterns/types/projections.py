@@ -1,7 +1,7 @@
 """Projections: entities of which only some fields were read.
 
-A partial entity is no entity: nothing that writes takes one, neither for a type checker nor at
-run time, so that the fields that were not read cannot be erased by mistake.
+No operation that writes accepts a partial entity, neither for a type checker nor at run time, so
+that fields that were not read cannot be erased by mistake.
 """
 
 import inspect
@@ -23,7 +23,7 @@ class Partial(Generic[T]):
         self._values = dict(values)
 
     def __getattr__(self, name: str) -> Any:
-        # Copies and unpickled ones are asked for methods before they have any values.
+        # copy and pickle look up methods before the values are set.
         if name.startswith("__") or name in Partial.__slots__:
             raise AttributeError(name)
         try:
@@ -33,7 +33,7 @@ class Partial(Generic[T]):
                 "FieldNotSelected",
                 f"{name!r} was not selected.",
                 facts={"type": self._name, "selected": sorted(self._values)},
-                hint=f"Add it: select(..., {name!r}).",
+                hint=f"Add it to the projection: select(..., {name!r}).",
             ) from None
 
     def as_dict(self) -> dict[str, Any]:
@@ -55,20 +55,19 @@ class Partial(Generic[T]):
 
 
 def refuse_partial(entity: object) -> None:
-    """Raise if an object is a projection; what writes, or makes what is written, calls this."""
+    """Raise if an object is a projection; called before every write."""
     if isinstance(entity, Partial):
         name: str = object.__getattribute__(entity, "_name")
         raise ProjectionError(
             "PartialEntity",
-            f"This {name} holds only the fields that were selected: writing it back would erase "
-            "the others.",
+            f"This {name} has only the selected fields: writing it would erase the others.",
             facts={"type": name},
-            hint="Load the entity whole, or use update() or delete_if_exists() with its key.",
+            hint="Load the whole entity, or use update() or delete_if_exists() with its key.",
         )
 
 
 def fields_of(cls: type[Any]) -> tuple[str, ...]:
-    """Return the fields that a smaller class declares, those that it inherits first.
+    """Return the fields of a class for a projection, inherited ones first.
 
     >>> class Named:
     ...     name: str
@@ -82,7 +81,7 @@ def fields_of(cls: type[Any]) -> tuple[str, ...]:
         names |= {
             name: None
             for name, said in inspect.get_annotations(each).items()
-            # Annotations may be text: what is of the class is told by its word alone.
+            # Annotations may be strings, so a ClassVar is recognized by its name.
             if not name.startswith("_") and "ClassVar" not in str(said)
         }
     return tuple(names)

@@ -1,9 +1,9 @@
-"""Which physical row holds which property of an entity (the guide's wide entities pattern).
+"""Assignment of properties to the rows of an entity (the guide's wide entities pattern).
 
-An entity of up to `ROW_PROPERTIES` properties is one row. More go into rows beside it, whose
-keys are that of the first row with `~1`, `~2`, ... behind: one range query reads them all, in
-order. Row 0 holds a manifest: the stamp that each further row had when several were written
-together. A reader that meets another stamp has read while that write went on.
+An entity of up to `ROW_PROPERTIES` properties is one row. A wide entity has additional rows, whose
+keys are that of the first row with the suffix `~1`, `~2`, ...: one range query reads all of them
+in order. Row 0 has a manifest: the stamp of each additional row when several were written
+together. A reader that finds another stamp has read during a write.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ from partita.patterns.protocol.values import RowKey, Value
 from partita.tables import limits
 
 RESERVED_PROPERTIES = 6
-"""Of the 252 properties of a row: type, version, generation, manifest or stamp, write, seal."""
+"""The library's own properties: type, version, generation, manifest or stamp, write, seal."""
 ROW_PROPERTIES = limits.PROPERTIES_MAX - RESERVED_PROPERTIES
 ROWS_MAX = limits.GROUP_OPERATIONS_MAX
 """The rows of one entity are written in one group."""
@@ -25,35 +25,35 @@ GENERATION = "_Generation"
 WRITE = "_Write"
 VERSION = "EntityVersion"
 PART_MARK = "~"
-"""Stands between a row key and the number of a further row, and behind the type of such a row."""
+"""Separates a row key from the number of an additional row, and ends the type of such a row."""
 COPY_MARK = "@"
 """Separates the type and the index in the type property of an index row."""
 HIDDEN_MARK = "~"
-"""Row keys that begin with it are ours: outbox, guards, states of indexes."""
+"""Begins the row keys of hidden rows: outbox, guards, states of indexes."""
 LAST_TEXT = "\uffff"
 STATES_PARTITION = HIDDEN_MARK + "partita"
 STATE_PREFIX = HIDDEN_MARK + "ix_"
 STATE = "State"
 SWEPT_KEY = RowKey(STATES_PARTITION, HIDDEN_MARK + "sw")
-"""Of the row in a table that says how far its outbox was swept."""
+"""The key of the row that records how far the outbox of a table was swept."""
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """The place of every property that a type may store."""
+    """The row number of every property that a type can store."""
 
     places: Mapping[str, int]
     rows: int = 1
 
     def split(self, properties: Mapping[str, Value]) -> list[dict[str, Value]]:
-        """Deal properties out to their rows; what is not known goes to the first."""
-        dealt: list[dict[str, Value]] = [{} for _ in range(self.rows)]
+        """Return the properties of each row; undeclared ones are in the first row."""
+        rows: list[dict[str, Value]] = [{} for _ in range(self.rows)]
         for name, value in properties.items():
-            dealt[self.places.get(name, 0)][name] = value
-        return dealt
+            rows[self.places.get(name, 0)][name] = value
+        return rows
 
 
 def lay_out(names: Iterator[str]) -> Layout:
-    """Deal names out in order, each row filled before the next.
+    """Assign names to rows in order, filling each row before the next.
 
     >>> lay_out(iter(f"P{n}" for n in range(300))).rows
     2
@@ -69,12 +69,12 @@ def part_key(key: RowKey, place: int) -> RowKey:
 
 
 def state_key(type_name: str, index_name: str) -> RowKey:
-    """Return where the state of an index is kept, in the table of its type."""
+    """Return the key of the row with the state of an index, in the table of its type."""
     return RowKey(STATES_PARTITION, f"{STATE_PREFIX}{type_name}@{index_name}")
 
 
 def place_of(row_key: str) -> tuple[str, int]:
-    """Return the row key of the entity, and which of its rows this is."""
+    """Return the row key of the entity and the number of this row."""
     first, mark, number = row_key.rpartition(PART_MARK)
     return (first, int(number)) if mark and number.isdigit() else (row_key, 0)
 

@@ -1,18 +1,18 @@
-"""One table for each period of time (guide: High volume delete pattern).
+"""One table per period of time (guide: High volume delete pattern).
 
-Dropping a table is one request, where deleting its entities one by one would be millions.
+Dropping a table is one request; deleting its entities one by one could be millions.
 
     logins20140731      the entities of 31 July 2014 UTC (day); hour: ...3118, month: 201407
 
-A name is used for one period and never again: what is older than `keep` periods can no longer be
-written, so that a dropped table does not come back.
+A name is used for one period only: entities older than `keep` periods cannot be written, so that a
+dropped table is not created again.
 """
 
 import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -36,28 +36,27 @@ from partita.tables import limits
 from partita.ticks import Clock
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 
 PERIODS_MAX = 10_000
-"""How many tables a series keeps, or a range names, at most."""
+"""The maximum number of tables of a series or of a range."""
 BEING_DELETED_SECONDS = 10.0
 BEING_DELETED_ATTEMPTS_MAX = 12
-"""The service keeps a dropped name for 40 seconds or more; we wait for it two minutes."""
+"""The service reserves the name of a dropped table for at least 40 seconds; wait two minutes."""
 
 Period = Literal["hour", "day", "month"]
 
 _FORMATS: dict[str, str] = {"hour": "%m%d%H", "day": "%m%d", "month": "%m"}
-"""What follows the four digits of the year."""
+"""The format after the four digits of the year."""
 _NAME = re.compile(r"[A-Za-z](?:[A-Za-z0-9]*[A-Za-z])?", re.ASCII)
 _DIGITS = {"hour": 10, "day": 8, "month": 6}
 
 
 class TableSeries(msgspec.Struct, frozen=True):
-    """The tables `name` + period; a period's table is kept for `keep` whole periods after it.
+    """The tables `name` + period; the table of a period is kept for `keep` whole periods after it.
 
-    `ahead` tables are made before their period begins, so that none of its first writes meets a
-    table that is missing. A table is dropped `grace` after its time, so that a write that was
-    under way, or a clock that is a little behind, does not meet a table that is gone.
+    `ahead` tables are created before their period begins, so that its first writes find them. A
+    table is dropped `grace` after its time, so that writes in progress, or writes of a process
+    with a slow clock, still find it.
     """
 
     name: str
@@ -71,9 +70,9 @@ class TableSeries(msgspec.Struct, frozen=True):
             raise _undefined(self, 'The period of a series is "hour", "day" or "month".')
         length = len(self.name) + _DIGITS[self.period]
         if not _NAME.fullmatch(self.name) or length > limits.TABLE_NAME_CHARACTERS_MAX:
-            # A digit at the end would make `a2` + `0201012` and `a` + `20201012` one table.
+            # With a digit at the end, `a2` + `0201012` and `a` + `20201012` would be one table.
             raise _undefined(
-                self, "The name of a series is letters and digits that begin and end in a letter."
+                self, "The name of a series has letters and digits, with a letter at both ends."
             )
         if not (1 <= self.keep <= PERIODS_MAX and 0 <= self.ahead <= self.keep):
             raise _undefined(self, f"A series keeps 1 to {PERIODS_MAX:,} periods.")
@@ -82,27 +81,26 @@ class TableSeries(msgspec.Struct, frozen=True):
     # Names
 
     def table_for(self, moment: datetime | date) -> str:
-        """Return the table of a moment; a date is the midnight (UTC) that it begins with."""
+        """Return the table of a time; a date means its midnight in UTC."""
         return self._name_of(self._index_of(moment))
 
     def tables_between(
         self, start: datetime | date, end: datetime | date, *, newest_first: bool = False
     ) -> tuple[str, ...]:
-        """Return the tables of all moments from `start` to `end`, both inside."""
+        """Return the tables of all times from `start` to `end`, both inclusive."""
         first, last = self._index_of(start), self._index_of(end)
         if last - first >= PERIODS_MAX:
             raise LimitExceededError(
                 "TooManyPeriods",
-                f"A range over {last - first + 1:,} tables was asked for; "
-                f"{PERIODS_MAX:,} are the most.",
+                f"The range has {last - first + 1:,} tables; the limit is {PERIODS_MAX:,}.",
                 facts={"series": self.name, "periods_max": PERIODS_MAX},
-                hint="Ask for a shorter range, or make the periods of the series longer.",
+                hint="Use a shorter range, or a longer period= of the series.",
             )
         names = [self._name_of(index) for index in range(first, last + 1)]
         return tuple(reversed(names) if newest_first else names)
 
     def kept_tables(self, now: datetime, *, newest_first: bool = True) -> tuple[str, ...]:
-        """Return the tables that may be written now: the kept ones and the next ones."""
+        """Return the tables that can be written now: the kept ones and the next ones."""
         present = self._index_of(now)
         names = [
             self._name_of(index)
@@ -112,12 +110,12 @@ class TableSeries(msgspec.Struct, frozen=True):
         return tuple(reversed(names) if newest_first else names)
 
     def start_of(self, table: str) -> datetime | None:
-        """Return when the period of a table begins; None: the table is not of this series."""
+        """Return the start of the period of a table; None if it is not of this series."""
         index = self._find_index(table)
         return None if index is None else self._start_of(index)
 
     def expired(self, tables: Iterable[str], now: datetime) -> tuple[str, ...]:
-        """Return those tables of the series that may be dropped, the oldest first.
+        """Return the tables of the series that can be dropped, oldest first.
 
         Every entity in them is older than `keep` periods and `grace`.
         """
@@ -130,15 +128,15 @@ class TableSeries(msgspec.Struct, frozen=True):
         )
 
     def check_writable(self, moment: datetime | date, now: datetime) -> str:
-        """Return the table for a new entity; refuse one whose table is, or will soon be, gone."""
+        """Return the table for a new entity; raise if the table is dropped or too far ahead."""
         index, present = self._index_of(moment), self._index_of(now)
         if index < present - self.keep:
             raise LimitExceededError(
                 "EventTooLate",
-                f"The entity belongs to a period that is more than {self.keep} periods ago: its "
-                "table was dropped, or soon will be.",
+                f"The entity belongs to a period more than {self.keep} periods ago, whose table "
+                "has been or will be dropped.",
                 facts={"series": self.name, "table": self._name_of(index), "keep": self.keep},
-                hint="Drop the entity, or keep more periods.",
+                hint="Discard the entity, or raise keep= of the series.",
             )
         if index > present + self.ahead:
             raise LimitExceededError(
@@ -146,7 +144,7 @@ class TableSeries(msgspec.Struct, frozen=True):
                 f"The entity belongs to a period that begins more than {self.ahead} periods from "
                 "now.",
                 facts={"series": self.name, "table": self._name_of(index), "ahead": self.ahead},
-                hint="Look at the clock it was stamped by, or make more tables ahead.",
+                hint="Check the clock that set its time, or raise ahead= of the series.",
             )
         return self._name_of(index)
 
@@ -156,7 +154,7 @@ class TableSeries(msgspec.Struct, frozen=True):
     def _index_of(self, moment: datetime | date) -> int:
         if not isinstance(moment, datetime):
             moment = datetime(moment.year, moment.month, moment.day, tzinfo=UTC)
-        moment = in_utc(moment, "The moment that an entity belongs to")
+        moment = in_utc(moment, "The time that selects the period")
         if self.period == "month":
             return moment.year * 12 + moment.month - 1
         day = moment.toordinal()
@@ -191,7 +189,7 @@ class TableSeries(msgspec.Struct, frozen=True):
     # Steps
 
     def ensure(self, now: datetime) -> Steps[tuple[str, ...]]:
-        """Make the table of now and the next ones; return those that were not there."""
+        """Create the current table and the next ones; return those that did not exist."""
         present = self._index_of(now)
         made: list[str] = []
         for index in range(present, present + self.ahead + 1):
@@ -200,7 +198,7 @@ class TableSeries(msgspec.Struct, frozen=True):
             try:
                 is_made = yield from ask(CreateTable(self._name_of(index)))
             except PartitaError as error:
-                # A table of the future can wait for the next time; the present one is needed.
+                # A future table can be created by the next call; the current one is needed now.
                 if not _is_being_deleted(error) or index == present:
                     raise
                 is_made = False
@@ -209,14 +207,14 @@ class TableSeries(msgspec.Struct, frozen=True):
         return tuple(made)
 
     def tables(self) -> Steps[tuple[str, ...]]:
-        """List the tables of the series that there are."""
+        """List the existing tables of the series."""
         tables = yield from ask(ListTables(self.name))
         return tuple(table for table in tables if self._find_index(table) is not None)
 
     def sweep(self, now: datetime) -> Steps[tuple[str, ...]]:
-        """Drop the tables that have expired; return those that were still there.
+        """Drop the expired tables; return those that existed.
 
-        May be stopped and repeated at any time, by several processes at once.
+        Can be interrupted and repeated at any time, by several processes at once.
         """
         tables = yield from ask(ListTables(self.name))
         was_there: dict[str, bool] = {}
@@ -227,10 +225,10 @@ class TableSeries(msgspec.Struct, frozen=True):
     def write(
         self, moment: datetime | date, clock: Clock, attempt: Callable[[str], Steps[T]]
     ) -> Steps[T]:
-        """Write by `attempt(table)` into the table of a moment, and make it if it is missing.
+        """Write with `attempt(table)` into the table of a time, and create it if it is missing.
 
-        An entity of a day on which nobody made tables is written too. Whether it is too late is
-        asked again before a table is made: a table that was just dropped is not made again.
+        The age limit is checked again before a table is created, so that a table that was just
+        dropped is not created again.
         """
         waits = 0
         is_missing = False
@@ -242,7 +240,7 @@ class TableSeries(msgspec.Struct, frozen=True):
                 return (yield from attempt(table))
             except TableNotFoundError:
                 if is_missing:
-                    raise  # it was made a moment ago: another table is missing
+                    raise  # this table was just created: another one is missing
                 is_missing = True
             except PartitaError as error:
                 waits += 1
@@ -255,21 +253,19 @@ class TableSeries(msgspec.Struct, frozen=True):
 def read_each(
     tables: Sequence[str], read: Callable[[str], Steps[T]], *, concurrency: int = 8
 ) -> Steps[tuple[T, ...]]:
-    """Read several tables at once, and answer in their order; a missing table is left out."""
+    """Read several tables concurrently and return the answers in order, without missing tables."""
     answers = yield from ask(
         Parallel(tuple(_read_if_there(table, read) for table in tables), concurrency)
     )
     return tuple(found[0] for found in answers if found)
 
 
-class ReadSome(Protocol[T_co]):
-    def __call__(self, table: str, /, *, count: int) -> Steps[Sequence[T_co]]: ...
+def read_first(
+    tables: Sequence[str], read: Callable[..., Steps[Sequence[T]]], count: int
+) -> Steps[tuple[T, ...]]:
+    """Read one table after another with `read(table, count=...)`, until `count` entities are found.
 
-
-def read_first(tables: Sequence[str], read: "ReadSome[T]", count: int) -> Steps[tuple[T, ...]]:
-    """Read table after table by `read(table, count=...)`, which may answer less, up to `count`.
-
-    With the newest table first and a log tail in each of them these are the latest.
+    With the newest table first and a log tail in each table, these are the latest entities.
     """
     found: list[T] = []
     for table in tables:

@@ -1,8 +1,8 @@
 """Materialised views: functions that are called, eventually, for every entity that changed.
 
-A view is given the key fields and the entity as it is now (None: it is gone), and writes what
-it likes. It may be called twice, late, and by two workers at once; since it is told the state
-and not the change, and called again if that changed meanwhile, its last word is the right one.
+A view receives the key fields and the current entity (None if it was deleted). It may be called
+twice, late, and by two workers at once. Since it receives the state and not the change, and is
+called again if the state changed in the meantime, its last call has the current state.
 """
 
 from collections.abc import Callable
@@ -17,16 +17,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class View(msgspec.Struct, frozen=True):
-    """A function that follows a type."""
+    """A function that is called for changed entities of a type."""
 
     name: str
     function: Callable[..., Any]
 
 
 def view(cls: type[Any], *, name: str | None = None) -> Callable[[F], F]:
-    """Declare a function `(db, key, entity)` that follows the entities of a type.
+    """Declare a function `(db, key, entity)` that is called for changed entities of a type.
 
-    `key` is a dict of the key fields; `entity` is None when it was deleted.
+    `key` is a dict of the key fields; `entity` is None if it was deleted.
     """
     model = entity_type(cls)
 
@@ -35,8 +35,8 @@ def view(cls: type[Any], *, name: str | None = None) -> Callable[[F], F]:
         if any(each.name == own for each in model.views):
             raise DefinitionError(
                 "ViewRefused",
-                f"{model.name} has a view {own!r} already.",
-                hint="Give it another name: @view(..., name=...).",
+                f"{model.name} already has a view {own!r}.",
+                hint="Set another name: @view(..., name=...).",
             )
         model.declare(views=(*model.views, View(own, function)))
         return function
