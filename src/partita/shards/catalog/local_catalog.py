@@ -5,7 +5,7 @@ locks the row of the shard, whose `last_operation` alone tells which changes the
 
     partita_local_store      one row: major, minor
     partita_local_shards     one row per map that this database is a shard of
-    partita_local_mappings   its mappings: id, low, high (bytes; NULL is no bound), status
+    partita_local_mappings   its mappings: id, low, high (bytes; NULL means unbounded), status
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """Ranges of sharding keys: as values (Range) and encoded as bytes (KeyRange).
 
-Both are half-open, `[low, high)`; None is no bound. An empty or inverted KeyRange cannot be
+Both are half-open, `[low, high)`; None means unbounded. An empty or inverted KeyRange cannot be
 created. A Range is checked when it is encoded, because its order depends on the key type.
 """
 
@@ -15,7 +15,7 @@ from partita.shards.keys.shard_key import KeyType
 
 
 class Range(msgspec.Struct, frozen=True, gc=False):
-    """All keys from `low` to `high`, exclusive; None is no bound.
+    """All keys from `low` to `high`, exclusive; None means unbounded.
 
     A mapping of one key (list maps) is shown as `Range(key, key)`.
     """
@@ -32,7 +32,7 @@ class Range(msgspec.Struct, frozen=True, gc=False):
 
 
 class KeyRange(msgspec.Struct, frozen=True, gc=False):
-    """All encoded keys from `low` to `high`, exclusive; an empty `low` or None is no bound.
+    """All encoded keys from `low` to `high`, exclusive; an empty `low` or None means unbounded.
 
     Ranges are ordered by their low end, then by their high end.
     """
@@ -161,5 +161,5 @@ def _end(key_range: KeyRange) -> tuple[bool, bytes]:
 
 def _refused(code: str, message: str, hint: str = "") -> RangeError:
     return RangeError(
-        code, message, hint=hint or "The low end must be less than the high end; None is no bound."
+        code, message, hint=hint or "The low end must be less than the high end; None means unbounded."
     )
