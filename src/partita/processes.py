@@ -1,6 +1,6 @@
-"""Child processes that this process owns: servers started for development and tests.
+"""Child processes: servers that are started for development and tests.
 
-A child never outlives its parent, also when the parent is killed.
+A child does not outlive its parent, even if the parent is killed.
 """
 
 import ctypes
@@ -16,8 +16,8 @@ _PR_SET_PDEATHSIG = 1
 def end_with_parent(number: signal.Signals) -> Callable[[], None] | None:
     """Return a `preexec_fn` that asks the kernel to signal the child when its parent dies.
 
-    The kernel watches the thread that started the child, not the process: start children from
-    a thread that lives long enough. Returns None where the kernel cannot do it (not Linux).
+    The kernel watches the thread that started the child, not the process: start children from a
+    thread that lives long enough. Returns None on systems other than Linux.
     """
     if sys.platform != "linux":
         return None
@@ -33,13 +33,13 @@ def end_with_parent(number: signal.Signals) -> Callable[[], None] | None:
 
 
 def send_signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """Send a signal unless the process has ended."""
+    """Send a signal, unless the process has ended."""
     if process.poll() is None:
         process.send_signal(number)
 
 
 def wait_or_kill(process: subprocess.Popen[bytes], seconds: float) -> None:
-    """Wait for the process to end; kill it when the time is over."""
+    """Wait for the process to end; kill it after the time-out."""
     try:
         process.wait(max(0.1, seconds))
     except subprocess.TimeoutExpired:

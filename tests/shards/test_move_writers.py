@@ -402,7 +402,7 @@ def test_a_move_passes_a_writer_that_checks_in_another_snapshot(
 ) -> None:
     is_inside, is_open = threading.Event(), threading.Event()
 
-    def naive(dialect: Any, pooled: Any, mapping_id: str) -> validation.Entry:
+    def naive(dialect: Any, pooled: Any, mapping_id: str) -> validation.Admission:
         """Check, and begin once more: what the check has seen is no fence for what follows."""
         entry = validation.validate(dialect, pooled, mapping_id)
         pooled.driver_connection.rollback()

@@ -653,7 +653,7 @@ def test_a_resolution_gives_every_key_the_owner_that_was_chosen(
     others: list[bool],
     local_bounds: list[int],
     local_held: list[bool],
-    keep: reconciliation.Side,
+    keep: reconciliation.CatalogName,
 ) -> None:
     mine = _rows("mine", bounds, held)
     taken = {row.low for row in mine}

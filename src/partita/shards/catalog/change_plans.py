@@ -1,8 +1,8 @@
-"""What one change of the catalogs changes, and where: values and rules, no I/O.
+"""Plan the changes of the catalogs: values and rules, without I/O.
 
-A plan is a set of rows taken out and put in, in the global catalog and in the local catalog of
-each shard that it touches, so one road does, undoes and finishes every kind of change. Rule:
-everything that undo needs is in the plan, because the doer may be dead when it is read.
+A plan lists the rows that are removed and added in the global catalog and in the local catalog of
+each shard, so that the same code applies, undoes and finishes every kind of change. Rule: the plan
+contains everything that undo needs, because the process that made it may be dead.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,11 +24,12 @@ from partita.errors import (
 )
 
 Status = Literal["online", "offline"]
-Position = Literal["before", "after", "undone", "foreign"]
+ChangeState = Literal["before", "after", "undone", "foreign"]
+"""Whether a shard has a change; "foreign": its local catalog is not as the plan expects."""
 
 
 class MapRow(msgspec.Struct, frozen=True):
-    """One shard map as the global catalog keeps it."""
+    """One shard map in the global catalog."""
 
     id: str
     name: str
@@ -40,10 +41,10 @@ class MapRow(msgspec.Struct, frozen=True):
 
 
 class ShardRow(msgspec.Struct, frozen=True):
-    """One shard as the global catalog keeps it.
+    """One shard in the global catalog.
 
-    `last_operation` is the newest change that the local catalog should have seen. No value of it
-    ever comes back, so a doer that was taken for dead cannot write on what came after it.
+    `last_operation` is the newest change that the local catalog should have. Its values are never
+    reused, so a slow process cannot write over later changes.
     """
 
     id: str
@@ -55,7 +56,7 @@ class ShardRow(msgspec.Struct, frozen=True):
 
 
 class MappingRow(msgspec.Struct, frozen=True):
-    """One mapping as the global catalog keeps it; a local catalog keeps no lock owner."""
+    """One mapping in the global catalog; a local catalog has no lock owner."""
 
     id: str
     map_id: str
@@ -67,7 +68,7 @@ class MappingRow(msgspec.Struct, frozen=True):
 
 
 class LocalChange(msgspec.Struct, frozen=True):
-    """What one shard must do: `before` and `after` are its own row, None where it has none."""
+    """The change of one shard: `before` and `after` are its own row, None if it has none."""
 
     location: str
     before: ShardRow | None
@@ -83,7 +84,7 @@ class LocalChange(msgspec.Struct, frozen=True):
 
 
 class ChangePlan(msgspec.Struct, frozen=True):
-    """One change: rows of the global catalog out and in, then the shards in this order."""
+    """One change: rows removed and added in the global catalog, then on the shards, in order."""
 
     id: str
     kind: str
@@ -96,7 +97,7 @@ class ChangePlan(msgspec.Struct, frozen=True):
 
     @property
     def undone_mark(self) -> str:
-        """Return what `last_operation` becomes when the change is taken back."""
+        """Return the `last_operation` of a shard after the change was undone."""
         return f"{self.id}:undone"
 
 
@@ -108,8 +109,8 @@ def decode_plan(text: str) -> ChangePlan:
     return msgspec.json.decode(text.encode(), type=ChangePlan)
 
 
-def position_of(plan: ChangePlan, change: LocalChange, mark: str | None) -> Position:
-    """Say how far a shard is, by the `last_operation` of its row (None: it has no row)."""
+def state_of(plan: ChangePlan, change: LocalChange, mark: str | None) -> ChangeState:
+    """Return the state of a shard by the `last_operation` of its row (None: it has no row)."""
     if mark == _mark(change.after):
         return "after"
     if mark == _mark(change.before):
@@ -125,7 +126,7 @@ def _mark(row: ShardRow | None) -> str | None:
     return None if row is None else row.last_operation
 
 
-# --- plans, one for each kind of change -----------------------------------------------------------
+# --- one function per kind of change --------------------------------------------------------------
 
 
 def create_shard(
@@ -134,9 +135,9 @@ def create_shard(
     if existing is not None:
         raise ShardExistsError(
             "ShardExists",
-            f"The database is a shard of {shard_map.name!r} already.",
+            f"The database is already a shard of {shard_map.name!r}.",
             facts={"map": shard_map.name, "location": shard.location},
-            hint="Use get_shard() to reach it.",
+            hint="Get the shard with get_shard().",
         )
     after = msgspec.structs.replace(shard, last_operation=operation)
     change = LocalChange(shard.location, before=None, after=after)
@@ -145,10 +146,8 @@ def create_shard(
 
 def delete_shard(operation: str, shard_map: MapRow, shard: ShardRow, mappings: int) -> ChangePlan:
     if mappings:
-        raise ShardInUseError(
-            "ShardHasMappings",
-            "The shard still has mappings.",
-            facts={"map": shard_map.name, "location": shard.location, "mappings": mappings},
+        raise shard_has_mappings(
+            {"map": shard_map.name, "location": shard.location, "mappings": mappings},
             hint="Move or delete its mappings first.",
         )
     change = LocalChange(shard.location, before=shard, after=None)
@@ -172,12 +171,7 @@ def create_mappings(
 ) -> ChangePlan:
     """Plan new mappings; `taken` describes existing mappings that hold some of their keys."""
     for description in taken:
-        raise MappingExistsError(
-            "MappingExists",
-            f"Some of these keys are mapped already, by {description}.",
-            facts={"map": shard_map.name, "mapped": description},
-            hint="Choose keys that are free, or split, merge or move what is there.",
-        )
+        raise mapping_exists(shard_map.name, description)
     _check_online(shard_map, shard)
     return _on_one_shard("create_mapping", operation, shard_map, shard, (), added)
 
@@ -191,7 +185,7 @@ def delete_mapping(
             "MappingOnline",
             "An online mapping cannot be deleted.",
             facts={"map": shard_map.name, "mapping": mapping.id},
-            hint="Take it off first: set_offline().",
+            hint="Take it offline first with set_offline().",
         )
     return _on_one_shard("delete_mapping", operation, shard_map, shard, (mapping,), ())
 
@@ -213,7 +207,7 @@ def update_mapping(
             "MappingOnline",
             "The shard of an online mapping cannot be changed.",
             facts={"map": shard_map.name, "mapping": mapping.id},
-            hint="Take it off first: set_offline(), or let fleet.move() carry the rows as well.",
+            hint="Take it offline with set_offline() first, or move it with fleet.move().",
         )
     _check_online(shard_map, target)
     source_after = msgspec.structs.replace(source, last_operation=operation)
@@ -247,9 +241,9 @@ def split_mapping(
     if at <= mapping.low or (mapping.high is not None and at >= mapping.high):
         raise RangeError(
             "SplitOutside",
-            "The split point must lie strictly inside the mapping.",
+            "The split point must be strictly inside the mapping.",
             facts={"map": shard_map.name, "mapping": mapping.id},
-            hint="Neither half may be empty.",
+            hint="Choose a key greater than the low end and less than the high end.",
         )
     return _on_one_shard("split_mapping", operation, shard_map, shard, (mapping,), halves)
 
@@ -269,14 +263,14 @@ def merge_mappings(
     if left.high is None or left.high != right.low:
         raise RangeError(
             "NotAdjacent",
-            "Only mappings that touch can be merged, the lower one first.",
+            "Only adjacent mappings can be merged, the lower one first.",
             facts=facts,
-            hint="Merge the neighbours one after the other.",
+            hint="Merge adjacent mappings one after the other.",
         )
     if left.shard_id != right.shard_id or left.status != right.status:
         raise UsageError(
             "MergeMismatch",
-            "Only mappings on one shard and with one status can be merged.",
+            "Only mappings of one shard and with the same status can be merged.",
             facts=facts,
             hint="Move one to the shard of the other first, or change its status.",
         )
@@ -284,7 +278,7 @@ def merge_mappings(
 
 
 def check_lock(shard_map: MapRow, mapping: MappingRow, token: str | None) -> None:
-    """Refuse a change of a mapping that somebody else locked."""
+    """Refuse a change of a mapping that is locked with another token."""
     if mapping.lock_owner == token:
         return
     raise MappingLockedError(
@@ -293,7 +287,7 @@ def check_lock(shard_map: MapRow, mapping: MappingRow, token: str | None) -> Non
         if mapping.lock_owner
         else "The mapping is not locked with this token.",
         facts={"map": shard_map.name, "mapping": mapping.id},
-        hint="Hand in the token that lock() gave, or wait for its owner.",
+        hint="Pass the token of lock(), or wait until the lock is released.",
     )
 
 
@@ -302,21 +296,36 @@ def _check_online(shard_map: MapRow, shard: ShardRow) -> None:
         raise shard_offline(shard_map.name, shard.location)
 
 
+def shard_has_mappings(facts: dict[str, object], *, hint: str) -> ShardInUseError:
+    return ShardInUseError(
+        "ShardHasMappings", "The shard still has mappings.", facts=facts, hint=hint
+    )
+
+
+def mapping_exists(map_name: str, mapped: str) -> MappingExistsError:
+    return MappingExistsError(
+        "MappingExists",
+        f"Some of these keys are already mapped, by {mapped}.",
+        facts={"map": map_name, "mapped": mapped},
+        hint="Choose unmapped keys, or split, merge or move the existing mapping.",
+    )
+
+
 def shard_offline(map_name: str, location: str) -> ShardOfflineError:
     return ShardOfflineError(
         "ShardOffline",
-        "The shard was taken offline: it gets no more mappings.",
+        "The shard is offline and accepts no new mappings.",
         facts={"map": map_name, "location": location},
-        hint="Choose another shard, or bring it back with update_shard().",
+        hint="Choose another shard, or set it online with update_shard().",
     )
 
 
 def local_catalog_differs(map_name: str, location: str) -> CatalogMismatchError:
     return CatalogMismatchError(
         "LocalCatalogDiffers",
-        "The local catalog of the shard is not where the global catalog left it.",
+        "The local catalog of the shard does not match the global catalog.",
         facts={"map": map_name, "location": location},
-        hint="It was restored or changed by hand: look at recovery.differences(shard), then "
+        hint="It was restored or changed manually: check recovery.differences(shard), then call "
         "recovery.resolve(shard, keep=…).",
     )
 
@@ -324,9 +333,9 @@ def local_catalog_differs(map_name: str, location: str) -> CatalogMismatchError:
 def stale_mapping(map_name: str, mapping_id: str) -> PartitaError:
     return StaleMappingError(
         "StaleMapping",
-        "The mapping was changed or deleted since it was read.",
+        "The mapping was changed or deleted after it was read.",
         facts={"map": map_name, "mapping": mapping_id},
-        hint="Read it again and decide again.",
+        hint="Read the mapping again and repeat the change.",
     )
 
 
@@ -339,6 +348,6 @@ def _on_one_shard(
     added: Sequence[MappingRow],
 ) -> ChangePlan:
     after = msgspec.structs.replace(shard, last_operation=operation)
-    gone, new = tuple(removed), tuple(added)
-    change = LocalChange(shard.location, shard, after, gone, new)
-    return ChangePlan(operation, kind, shard_map, (shard,), (after,), gone, new, (change,))
+    old, new = tuple(removed), tuple(added)
+    change = LocalChange(shard.location, shard, after, old, new)
+    return ChangePlan(operation, kind, shard_map, (shard,), (after,), old, new, (change,))

@@ -1,9 +1,9 @@
-"""Carries out planned changes of the catalogs: global, then each shard, then global again.
+"""Carry out planned changes of the catalogs: global, then each shard, then global again.
 
-Every step is one short transaction, so a crash leaves a record and stamped rows, never half a
-step. Whoever meets a stamp finishes the change (all shards have it) or undoes it (one has not).
-Rule: the operation lock only keeps live doers from being undone; what keeps the catalogs right is
-that a shard takes a step only on the exact `last_operation` that the plan was made for.
+Each step is one short transaction, so a crash leaves a record and stamped rows, but no half step.
+The next change that finds a stamp finishes the stamped change (all shards have it) or undoes it.
+Rule: the operation lock only protects running changes from being undone. The catalogs stay correct
+because a shard applies a step only to the exact `last_operation` that the plan expects.
 """
 
 import contextlib
@@ -22,10 +22,9 @@ from partita.errors import (
     PartitaError,
     ShardOfflineError,
 )
-from partita.shards.catalog import change_plans as operations
-from partita.shards.catalog import global_catalog, local_catalog
-from partita.shards.catalog.change_plans import ChangePlan, LocalChange, Position
-from partita.shards.catalog.global_catalog import LockedMap, Record, StampedError
+from partita.shards.catalog import change_plans, global_catalog, local_catalog
+from partita.shards.catalog.change_plans import ChangePlan, ChangeState, LocalChange
+from partita.shards.catalog.global_catalog import ChangeRecord, LockedMap, StampedError
 from partita.shards.connections.engines import Engines, create_file
 from partita.shards.connections.validation import lock_number
 from partita.shards.keys.mapping import Location
@@ -34,53 +33,54 @@ from partita.ticks import TICKS_PER_SECOND, Clock
 Outcome = TypeVar("Outcome")
 FaultPoint = Callable[[str], None]
 Build = Callable[[LockedMap, str], ChangePlan]
-LocalWork = Callable[[Connection, ChangePlan, LocalChange], Position]
+LocalWork = Callable[[Connection, ChangePlan, LocalChange], ChangeState]
 Ending = Literal["finished", "undone", "alive"]
 
 LEASE_SECONDS = 60
-"""How long a doer that cannot be asked is taken for alive after its last beat."""
+"""How long a process that cannot be checked counts as alive after its last heartbeat."""
 BEAT_SECONDS = 15
 WAIT_SECONDS = 0.02
 WAIT_TRIES = 3_000
-"""Together a minute: how long a change waits for another that is under way."""
+"""In all a minute: how long a change waits for another change."""
 STEP_TRIES = 4
-"""A step is repeated after an error of the connection: it knows whether it is done already."""
+"""A step is repeated after a connection error; it detects whether it was done before."""
 STEP_PAUSE_SECONDS = 0.05
 UNDONE_KEPT_SECONDS = 3_600
-"""How long the record of an undone change waits for a doer who was only slow."""
+"""How long the record of an undone change is kept for its process, which may be slow."""
 
 _live: set[str] = set()
-"""The changes that this process is carrying out now, of all managers in it."""
+"""The changes that this process is carrying out, of all managers."""
 
 
 class Counters:
-    """What happened in this process, as plain numbers: threads may lose a few."""
+    """Counts of events in this process; threads may lose a few."""
 
     def __init__(self) -> None:
         self.reroutes = 0
-        """Times that a stale mapping was looked up again."""
+        """Connections whose cached mapping was stale."""
         self.refused = 0
-        """Connections that an offline mapping refused."""
+        """Connections that were refused because the mapping was offline."""
         self.retries = 0
-        """Units of work that run() and routed functions began again."""
+        """Further attempts of run() and routed functions."""
         self.fan_outs = 0
         self.moves = 0
-        """Moves that were brought to their end here."""
+        """Moves that were completed here."""
         self.operations = 0
         """Changes of the catalogs."""
         self.operations_undone = 0
         self.operations_finished = 0
-        """Changes of others that were finished here."""
+        """Changes of other processes that were finished here."""
 
 
 def no_fault(point: str) -> None:
-    """Let every step pass."""
+    """Do nothing."""
 
 
 class Executor:
     """Runs changes against one global catalog and its shards.
 
-    `fault` is called with the name of each step before and after it; what it raises is the crash.
+    `fault` is called with the name of each step before and after it; tests raise from it to
+    simulate a crash.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Executor:
     def engine(self) -> Engine:
         return self.engines.for_location(self.catalog)
 
-    # --- doing ------------------------------------------------------------------------------------
+    # --- changes and reads ------------------------------------------------------------------------
 
     def run(self, map_id: str, map_name: str, build: Build) -> ChangePlan:
         """Plan under the lock of the map, then carry out the plan; undo it if a shard refuses."""
@@ -108,7 +108,7 @@ class Executor:
             self.fault("global prepared")
             try:
                 self._do_locals(plan)
-            except DBAPIError as error:  # not of a shard: those have names of their own
+            except DBAPIError as error:  # of the catalog: errors of shards have other types
                 self._give_up(plan)
                 raise catalog_unreachable(self.catalog) from error
             except Exception:
@@ -119,7 +119,7 @@ class Executor:
         return plan
 
     def decide(self, map_id: str, map_name: str, change: Callable[[LockedMap], Outcome]) -> Outcome:
-        """Run a change of the global catalog alone, after the unfinished ones that it meets."""
+        """Run a change of the global catalog alone; unfinished changes that it meets end first."""
         for _ in range(WAIT_TRIES):
             is_locked = False
             try:
@@ -133,7 +133,7 @@ class Executor:
             except DBAPIError as error:
                 if is_locked or not error.connection_invalidated:
                     raise catalog_unreachable(self.catalog) from error
-                # Nothing was done on a connection that died in the pool: another one is taken.
+                # The pooled connection was broken and nothing was done: take another one.
                 self.engine.dispose()
             time.sleep(WAIT_SECONDS)
         raise OperationPendingError(
@@ -144,14 +144,14 @@ class Executor:
         )
 
     def read(self, work: Callable[[Connection], Outcome]) -> Outcome:
-        """Read from the global catalog; a connection that died in the pool is replaced."""
+        """Read from the global catalog; a broken pooled connection is replaced."""
         try:
             with self.engine.connect() as connection:
                 return work(connection)
         except DBAPIError as error:
             if not error.connection_invalidated:
                 raise catalog_unreachable(self.catalog) from error
-        self.engine.dispose()  # because the others died with it, as a rule
+        self.engine.dispose()  # usually all connections of the pool are broken
         try:
             with self.engine.connect() as connection:
                 return work(connection)
@@ -159,7 +159,7 @@ class Executor:
             raise catalog_unreachable(self.catalog) from error
 
     def read_epoch(self, map_id: str) -> int | None:
-        """Return the epoch of a map, straight from the driver: every fan-out asks for it."""
+        """Return the epoch of a map, read through the driver because each fan-out needs it."""
         dialect = self.engine.dialect
         try:
             pooled = self.engine.raw_connection()
@@ -171,7 +171,7 @@ class Executor:
             finally:
                 pooled.close()
         except dialect.loaded_dbapi.Error:
-            # The usual way replaces a connection that died, and reports a catalog that is gone.
+            # read() replaces a broken connection and reports an unreachable catalog.
             return self.read(lambda connection: global_catalog.read_epoch(connection, map_id))
         return None if row is None else int(row[0])
 
@@ -188,10 +188,10 @@ class Executor:
         return plan
 
     def _do_locals(self, plan: ChangePlan) -> None:
-        beaten = self.clock.monotonic()
+        last_beat = self.clock.monotonic()
         for number, change in enumerate(plan.changes):
-            if self.clock.monotonic() - beaten > BEAT_SECONDS:
-                beaten = self.clock.monotonic()
+            if self.clock.monotonic() - last_beat > BEAT_SECONDS:
+                last_beat = self.clock.monotonic()
                 self._beat(plan)
             where = self._local(plan, change, local_catalog.do, f"local {number} applying")
             if where != "after":
@@ -206,11 +206,11 @@ class Executor:
         record = self._find_record(plan.id)
         if record is None or record.step != "do":
             raise _taken_over(plan)
-        raise operations.local_catalog_differs(plan.map.name, change.location)
+        raise change_plans.local_catalog_differs(plan.map.name, change.location)
 
     def _give_up(self, plan: ChangePlan) -> None:
-        # Swallowed because the error that led here matters more, and the record is still there:
-        # the next change that meets it, or repair(), ends what this could not.
+        # Suppressed because the original error matters more. The record remains, so the next
+        # change that finds it, or repair(), ends the change.
         with contextlib.suppress(PartitaError, DBAPIError):
             self._undo(plan, forget=True)
 
@@ -222,7 +222,7 @@ class Executor:
                 "OperationUnfinished",
                 "All shards have the change, but the global catalog cannot be reached.",
                 facts={"map": plan.map.name, "operation": plan.id},
-                hint="manager.repair() finishes it, or the next change that meets it.",
+                hint="Call manager.repair() when the catalog is available.",
             ) from error
         if not finished:
             raise _taken_over(plan)
@@ -233,7 +233,7 @@ class Executor:
             global_catalog.lock_map(connection, plan.map.id, plan.map.name)
             record = global_catalog.find_record(connection, plan.id)
             if record is None:
-                return True  # somebody else finished it: an undone change leaves its record
+                return True  # finished by another process: an undone change leaves its record
             if record.step != "do":
                 return False
             global_catalog.finish(connection, plan)
@@ -243,12 +243,12 @@ class Executor:
     # --- recovering -------------------------------------------------------------------------------
 
     def repair(self) -> dict[str, Ending]:
-        """End every change whose doer is gone; say how each ended."""
+        """End every change whose process has died; return how each ended."""
         pending = self.read(global_catalog.list_pending)
         return {operation: self.recover(operation) for operation in pending}
 
     def recover(self, operation: str, *, without: Collection[str] = ()) -> Ending:
-        """Finish or undo a change whose doer is gone; shards in `without` are given up."""
+        """Finish or undo a change whose process has died, without the shards in `without`."""
         try:
             return self._recover(operation, without)
         except DBAPIError as error:
@@ -268,13 +268,13 @@ class Executor:
             self._undo(record.plan, forget=False, without=without)
             return "undone"
 
-    def _find_record(self, operation: str) -> Record | None:
+    def _find_record(self, operation: str) -> ChangeRecord | None:
         with self.engine.connect() as connection:
             return global_catalog.find_record(connection, operation)
 
     def _is_everywhere(self, plan: ChangePlan) -> bool:
         return all(
-            self._local_unless_new(plan, change, local_catalog.position, f"local {number} asking")
+            self._local_unless_new(plan, change, local_catalog.read_state, f"local {number} asking")
             == "after"
             for number, change in enumerate(plan.changes)
         )
@@ -312,8 +312,8 @@ class Executor:
 
     def _local(
         self, plan: ChangePlan, change: LocalChange, work: LocalWork, point: str
-    ) -> Position:
-        def step() -> Position:
+    ) -> ChangeState:
+        def step() -> ChangeState:
             if change.before is None and work is local_catalog.do:
                 create_file(Location.from_text(change.location))
             with self.on_shard(change.location) as connection:
@@ -328,10 +328,10 @@ class Executor:
 
     def _local_unless_new(
         self, plan: ChangePlan, change: LocalChange, work: LocalWork, point: str
-    ) -> Position:
-        """Do the same, but give up a shard that was to be new and cannot be reached.
+    ) -> ChangeState:
+        """Do the same, but ignore a new shard that cannot be reached.
 
-        What it may hold is one row without mappings, and the next create_shard() overwrites it.
+        It holds at most one row without mappings, which the next create_shard() overwrites.
         """
         try:
             return self._local(plan, change, work, point)
@@ -348,7 +348,7 @@ class Executor:
             yield connection
 
     def step(self, work: Callable[[], Outcome]) -> Outcome:
-        """Do what can be done twice, again if the connection fails."""
+        """Do repeatable work, again if the connection fails."""
         for number in range(1, STEP_TRIES):
             try:
                 return work()
@@ -360,7 +360,7 @@ class Executor:
 
     @contextlib.contextmanager
     def _claim(self, operation: str) -> Iterator[None]:
-        """Be seen as alive while the change runs."""
+        """Mark the change as running."""
         _live.add(operation)
         try:
             with self._advisory(operation):
@@ -370,7 +370,7 @@ class Executor:
 
     @contextlib.contextmanager
     def _take(self, operation: str) -> Iterator[bool]:
-        """Take over a change if its doer is gone, and keep others from doing the same."""
+        """Take over a change if its process has died; yield whether it was taken."""
         if self._is_postgresql():
             with self._advisory(operation) as taken:
                 yield taken
@@ -378,7 +378,7 @@ class Executor:
         record = self._find_record(operation)
         yield record is None or not self._is_alive(operation, record)
 
-    def _is_alive(self, operation: str, record: Record) -> bool:
+    def _is_alive(self, operation: str, record: ChangeRecord) -> bool:
         host, process, born = record.owner.split("/")
         if host == socket.gethostname():
             if int(process) == os.getpid():
@@ -395,8 +395,8 @@ class Executor:
         if not self._is_postgresql():
             yield True
             return
-        # A session of its own, because the lock must outlive the steps' transactions and must go
-        # when this process does.
+        # A session of its own: the lock must outlive the transactions of the steps and end with
+        # this process.
         number = {"n": lock_number(operation)}
         with contextlib.ExitStack() as stack:
             try:
@@ -408,7 +408,7 @@ class Executor:
             try:
                 yield taken
             finally:
-                # The connection may be gone, and then the lock is too.
+                # If the connection is lost, so is the lock.
                 with contextlib.suppress(DBAPIError):
                     session.execute(text("SELECT pg_advisory_unlock_all()"))
 
@@ -416,9 +416,9 @@ class Executor:
 def catalog_unreachable(catalog: Location) -> ShardOfflineError:
     return ShardOfflineError(
         "CatalogUnreachable",
-        "The database of the catalog cannot be reached or used.",
+        "The catalog database cannot be reached or used.",
         facts={"catalog": catalog.text},
-        hint="See whether it runs, and whether the URL and the credentials are right.",
+        hint="Check that it is running and that the URL and the credentials are correct.",
     )
 
 
@@ -427,14 +427,14 @@ def unreachable(location: str) -> ShardOfflineError:
         "ShardUnreachable",
         "The shard cannot be reached, or refused the change.",
         facts={"location": location},
-        hint="Try again when it answers; recovery.detach() takes a lost shard out of the map.",
+        hint="Try again when it is available; recovery.detach() removes a lost shard.",
     )
 
 
 def _taken_over(plan: ChangePlan) -> OperationPendingError:
     return OperationPendingError(
         "OperationTakenOver",
-        "The change took so long that another process took its doer for dead and undid it.",
+        "The change took so long that another process undid it.",
         facts={"map": plan.map.name, "operation": plan.id},
         hint="Read the map again and repeat the change.",
     )
@@ -446,10 +446,10 @@ def _owner() -> str:
 
 
 def _birth(process: int) -> str | None:
-    """Return when a process began, by the system's count; None if it is gone.
+    """Return the start time of a process by the system's count; None if it has ended.
 
-    Numbers of processes come back, and one that was killed keeps its number until its parent has
-    asked for it: so the number alone says too little. Without /proc it is all there is.
+    A process id can be reused, and a killed process keeps its id until its parent collects it, so
+    the id alone is not enough. Without /proc there is only the id.
     """
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()

@@ -1,14 +1,14 @@
-"""The authoritative shard maps: tables, lookups, and the global half of every change.
+"""The authoritative shard maps: tables, lookups, and the global part of every change.
 
-Rule: a change locks the row of its map first, stamps every row that it touches with its
-operation, and only rows without a stamp are decided upon. Readers see `is_readable` rows only.
+Rule: a change locks the row of its map first and stamps every row that it changes with its
+operation. Decisions are based on rows without a stamp only. Readers see `is_readable` rows only.
 
     partita_store        one row: major, minor
     partita_maps         name, kind (list, range, hash), key type, schema, epoch
     partita_shards       location (never a user or a password), version, status, last operation
     partita_mappings     [low, high) in bytes, shard, status, lock owner
-    partita_operations   one row for each unfinished change, with its plan
-    partita_jobs         moves and other long work
+    partita_operations   one row per unfinished change, with its plan
+    partita_jobs         moves and other long-running work
 """
 
 from collections.abc import Iterable, Iterator
@@ -61,7 +61,7 @@ from partita.shards.catalog.change_plans import (
 from partita.shards.keys.mapping import LOCATION_TEXT_MAX, Location
 
 MAJOR, MINOR = 1, 0
-"""A program works with every minor version of its own major version."""
+"""Programs work with every minor version of their own major version."""
 
 metadata = MetaData()
 store = Table(
@@ -138,21 +138,21 @@ jobs = Table(
 )
 
 DEPLOY_LOCK = 0x7061_7274_6974_6100
-"""Advisory lock of PostgreSQL that makes deployments wait for each other."""
+"""The PostgreSQL advisory lock that serializes deployments."""
 
 IDS_MAX = 500
-"""The most ids in one statement: SQLite allows only so many parameters."""
+"""The maximum number of ids in a statement: SQLite limits parameters."""
 
 
 class StampedError(Exception):
-    """A row belongs to an unfinished change: finish or undo that one first."""
+    """A row belongs to an unfinished change, which must be finished or undone first."""
 
     def __init__(self, operation_id: str) -> None:
         super().__init__(operation_id)
         self.operation_id = operation_id
 
 
-class Record(msgspec.Struct, frozen=True):
+class ChangeRecord(msgspec.Struct, frozen=True):
     """One unfinished change."""
 
     plan: ChangePlan
@@ -169,7 +169,7 @@ def is_deployed(connection: Connection) -> bool:
 
 
 def deploy(connection: Connection) -> bool:
-    """Make the tables; return False when they were there."""
+    """Create the tables; return False if they exist."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:n)"), {"n": DEPLOY_LOCK})
     if is_deployed(connection):
@@ -191,12 +191,12 @@ def check_version(connection: Connection) -> None:
     raise FormatVersionError(
         "CatalogVersion",
         f"The catalog has {found}, this program has {MAJOR}.{MINOR}.",
-        hint="Upgrade the older one of the two: manager.upgrade_store() upgrades the catalogs.",
+        hint="Upgrade the older of the two; manager.upgrade_store() upgrades the catalogs.",
     )
 
 
 def upgrade(connection: Connection) -> None:
-    """Bring the tables to this program's minor version; older programs can go on."""
+    """Upgrade the tables to the minor version of this program; older programs still work."""
     check_version(connection)
     for table in metadata.sorted_tables:
         connection.execute(CreateTable(table, if_not_exists=True))
@@ -221,7 +221,7 @@ def insert_map(connection: Connection, row: MapRow) -> None:
 
 
 def delete_map(connection: Connection, map_id: str) -> None:
-    """Delete the map's row, and what is left of changes and jobs that ended."""
+    """Delete the row of the map, and the records of its ended changes and jobs."""
     for table in (operations, jobs):
         connection.execute(delete(table).where(table.c.map_id == map_id))
     connection.execute(delete(maps).where(maps.c.id == map_id))
@@ -233,26 +233,26 @@ def write_schema(connection: Connection, map_id: str, schema: str | None) -> Non
 
 
 def epoch_query(paramstyle: str) -> str:
-    """Return the query of `read_epoch` for a driver's own cursor."""
+    """Return the query of `read_epoch` for the cursor of a driver."""
     return f"SELECT epoch FROM {maps.name} WHERE id = {'?' if paramstyle == 'qmark' else '%s'}"  # noqa: S608 - a constant name
 
 
 def read_epoch(connection: Connection, map_id: str) -> int | None:
-    """Return a number that grows with every change of the map; None: the map is gone."""
+    """Return a number that grows with every change of the map; None if it was deleted."""
     return connection.scalar(select(maps.c.epoch).where(maps.c.id == map_id))
 
 
 def lock_map(connection: Connection, map_id: str, name: str) -> MapRow:
-    """Hold off every other change of the map until the transaction ends."""
+    """Lock out all other changes of the map until the transaction ends."""
     mine = maps.c.id == map_id
     if connection.dialect.name == "sqlite":
-        # SQLite has no row locks: a write as the first statement takes the lock of the file.
+        # SQLite has no row locks: a write as the first statement locks the file.
         connection.execute(update(maps).where(mine).values(epoch=maps.c.epoch))
         query = select(maps).where(mine)
     else:
         query = select(maps).where(mine).with_for_update()
     row = connection.execute(query).one_or_none()
-    check_version(connection)  # the catalog may have been upgraded since it was opened
+    check_version(connection)  # the catalog may have been upgraded meanwhile
     if row is None:
         raise map_not_found(name)
     return _map_row(row)
@@ -261,9 +261,18 @@ def lock_map(connection: Connection, map_id: str, name: str) -> MapRow:
 def map_not_found(name: str) -> ShardMapNotFoundError:
     return ShardMapNotFoundError(
         "ShardMapNotFound",
-        "There is no such shard map.",
+        "The shard map does not exist.",
         facts={"map": name},
-        hint="list_maps() shows those that there are.",
+        hint="List the shard maps with list_maps().",
+    )
+
+
+def shard_not_found(facts: dict[str, object]) -> ShardNotFoundError:
+    return ShardNotFoundError(
+        "ShardNotFound",
+        "The database is not a shard of this map.",
+        facts=facts,
+        hint="List the shards with shards(), or add one with create_shard().",
     )
 
 
@@ -307,7 +316,7 @@ def list_mappings(
     high: bytes | None = None,
     shard_id: str | None = None,
 ) -> Iterator[tuple[MappingRow, ShardRow]]:
-    """Give the mappings that hold keys of [low, high), in the order of their keys."""
+    """Yield the mappings that hold keys of [low, high), in the order of their keys."""
     query = _MAPPING_AND_SHARD.where(
         mappings.c.map_id == map_id, mappings.c.is_readable, _intersects(low, high)
     )
@@ -333,11 +342,11 @@ def list_locations(connection: Connection) -> list[str]:
     return list(connection.scalars(query.order_by(shards.c.location)))
 
 
-# --- what a planner may look at -------------------------------------------------------------------
+# --- reads under the lock of the map --------------------------------------------------------------
 
 
 class LockedMap:
-    """A map whose row is locked: reads for a decision, which refuse rows of unfinished changes."""
+    """A map whose row is locked; reads raise StampedError for rows of unfinished changes."""
 
     def __init__(self, connection: Connection, row: MapRow) -> None:
         self.connection = connection
@@ -346,12 +355,7 @@ class LockedMap:
     def shard(self, shard_id: str) -> ShardRow:
         found = self._rows(select(shards).where(shards.c.id == shard_id))
         if not found or found[0].map_id != self.row.id:
-            raise ShardNotFoundError(
-                "ShardNotFound",
-                "The database is no shard of this map.",
-                facts={"map": self.row.name, "shard": shard_id},
-                hint="shards() lists them.",
-            )
+            raise shard_not_found({"map": self.row.name, "shard": shard_id})
         return _shard_row(found[0])
 
     def find_shard_at(self, identity: str) -> ShardRow | None:
@@ -392,7 +396,7 @@ class LockedMap:
             mine = mappings.c.id.in_(some)
             self.connection.execute(update(mappings).where(mine).values(lock_owner=owner))
 
-    # For recovery only: written without a plan, because the shards' side is not trusted.
+    # For recovery only: written without a plan, because the local catalogs are not trusted.
 
     def replace_mappings(self, removed: Iterable[str], added: Iterable[MappingRow]) -> None:
         _delete(self.connection, mappings, set(removed))
@@ -408,7 +412,7 @@ class LockedMap:
         return row
 
     def write_shard(self, row: ShardRow) -> None:
-        """Write the shard's row, new or not."""
+        """Insert or update the row of a shard."""
         values = _shard_values(row) | {"operation_id": None, "is_readable": True}
         mine = shards.c.id == row.id
         if not self.connection.execute(update(shards).where(mine).values(values)).rowcount:
@@ -427,11 +431,11 @@ class LockedMap:
         return rows
 
 
-# --- the global half of a change ------------------------------------------------------------------
+# --- the global part of a change ------------------------------------------------------------------
 
 
 def prepare(connection: Connection, plan: ChangePlan, *, owner: str, now: int) -> None:
-    """Stamp what the plan touches, add what it adds unreadably, and write the record."""
+    """Stamp the rows that the plan changes, add new rows as unreadable, write the record."""
     before = {row.id for row in plan.shards_before}
     connection.execute(
         insert(operations).values(
@@ -458,7 +462,7 @@ def prepare(connection: Connection, plan: ChangePlan, *, owner: str, now: int) -
 
 
 def finish(connection: Connection, plan: ChangePlan) -> None:
-    """Make the plan's rows the truth and forget the record."""
+    """Make the rows of the plan readable and delete the record."""
     _delete(connection, mappings, {row.id for row in plan.removed})
     for some in _batches({row.id for row in plan.added}):
         values = {"operation_id": None, "is_readable": True}
@@ -472,10 +476,10 @@ def finish(connection: Connection, plan: ChangePlan) -> None:
 
 
 def revert(connection: Connection, plan: ChangePlan, *, foreign: set[str], forget: bool) -> None:
-    """Put the rows back as they were.
+    """Restore the rows as they were before the change.
 
-    Shards in `foreign` were never reached by the plan, so they keep their mark. Without `forget`
-    the record stays as "undone", for a doer who was only slow and asks what became of it.
+    Shards in `foreign` were not changed by the plan, so they keep their mark. Without `forget` the
+    record stays as "undone", for a slow process that checks the state of its change.
     """
     _delete(connection, mappings, {row.id for row in plan.added})
     _stamp(connection, mappings, {row.id for row in plan.removed}, None)
@@ -491,13 +495,17 @@ def revert(connection: Connection, plan: ChangePlan, *, foreign: set[str], forge
     _bump_epoch(connection, plan.map.id)
 
 
-def find_record(connection: Connection, operation_id: str) -> Record | None:
+def find_record(connection: Connection, operation_id: str) -> ChangeRecord | None:
     row = connection.execute(select(operations).where(operations.c.id == operation_id)).first()
-    return None if row is None else Record(decode_plan(row.plan), row.step, row.owner, row.beat_at)
+    return (
+        None
+        if row is None
+        else ChangeRecord(decode_plan(row.plan), row.step, row.owner, row.beat_at)
+    )
 
 
 def list_pending(connection: Connection, shard_id: str | None = None) -> list[str]:
-    """Return the changes that are neither finished nor undone, or those that touch one shard."""
+    """Return the unfinished changes, of one shard or of all."""
     if shard_id is not None:
         query = select(shards.c.operation_id).where(shards.c.id == shard_id)
         return [found for found in connection.scalars(query) if found is not None]
@@ -506,7 +514,7 @@ def list_pending(connection: Connection, shard_id: str | None = None) -> list[st
 
 
 def mark_undo(connection: Connection, operation_id: str) -> bool:
-    """Decide that the change will be undone; False when it is finished or undone already."""
+    """Mark the change for undo; return False if it is already finished or undone."""
     mine = and_(operations.c.id == operation_id, operations.c.step.in_(("do", "undo")))
     return bool(connection.execute(update(operations).where(mine).values(step="undo")).rowcount)
 

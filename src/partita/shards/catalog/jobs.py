@@ -1,6 +1,6 @@
-"""Records of long work in the global catalog (`partita_jobs`): what was begun and not finished.
+"""Records of long-running work in the global catalog (`partita_jobs`).
 
-A job is found by its map, its kind and its subject; one that is done keeps its row as history.
+A job is identified by its map, its kind and its subject; the row of a finished job is kept.
 """
 
 import msgspec
@@ -20,7 +20,7 @@ def find(executor: Executor, map_id: str, kind: str, subject: str) -> str | None
 
 
 def start(executor: Executor, map_id: str, kind: str, subject: str) -> str:
-    """Record that work is begun, and return the id of the record."""
+    """Record the start of a job and return its id."""
     job, now = executor.new_id(), executor.clock.ticks()
     values = {
         "id": job,
@@ -39,20 +39,20 @@ def start(executor: Executor, map_id: str, kind: str, subject: str) -> str:
 
 
 def finish(executor: Executor, job: str) -> None:
-    """Record that the work is done."""
+    """Record the end of a job."""
     values = {"state": DONE, "step": DONE, "changed_at": executor.clock.ticks()}
     with executor.engine.begin() as connection:
         connection.execute(update(jobs).where(jobs.c.id == job).values(values))
 
 
 def forget(executor: Executor, map_id: str, kind: str, subject: str) -> None:
-    """Delete the records of a subject that is gone."""
+    """Delete the records of a subject."""
     with executor.engine.begin() as connection:
         connection.execute(delete(jobs).where(_is(map_id, kind, subject)))
 
 
 def is_busy(executor: Executor, map_id: str, shard_id: str, *, besides: str) -> bool:
-    """Tell whether an unfinished job of another kind names the shard in its plan."""
+    """Return whether an unfinished job of another kind names the shard in its plan."""
     query = select(jobs.c.plan).where(
         jobs.c.map_id == map_id, jobs.c.kind != besides, jobs.c.state.not_in(_ENDED)
     )

@@ -1,11 +1,11 @@
-"""The copy of its own mappings inside each shard: tables, deployment, and one step of a change.
+"""The local catalog of a shard: its tables, their deployment, and one step of a change.
 
-The local catalog is what routed connections are validated against. Rule: the first statement of
-a step locks the shard's row, and its `last_operation` alone says what has happened here already.
+Routed connections are validated against the local catalog. Rule: the first statement of a step
+locks the row of the shard, whose `last_operation` alone tells which changes the shard has.
 
     partita_local_store      one row: major, minor
-    partita_local_shards     one row for each map that this database is a shard of
-    partita_local_mappings   its mappings: id, low, high (bytes; no high: unbounded), status
+    partita_local_shards     one row per map that this database is a shard of
+    partita_local_mappings   its mappings: id, low, high (bytes; NULL means unbounded), status
 """
 
 from typing import Any
@@ -34,19 +34,19 @@ from sqlalchemy.schema import CreateTable
 from partita.errors import CatalogMismatchError, FormatVersionError
 from partita.shards.catalog.change_plans import (
     ChangePlan,
+    ChangeState,
     LocalChange,
     MappingRow,
     MapRow,
-    Position,
     ShardRow,
-    position_of,
+    state_of,
+    undone_row,
 )
-from partita.shards.catalog.change_plans import undone_row as undone_row_of
 from partita.shards.connections.validation import enter_sql
 from partita.shards.keys.mapping import LOCATION_TEXT_MAX
 
 MAJOR, MINOR = 1, 0
-"""A program works with every minor version of its own major version."""
+"""Programs work with every minor version of their own major version."""
 
 metadata = MetaData()
 store = Table(
@@ -83,7 +83,7 @@ mappings = Table(
 )
 
 DEPLOY_LOCK = 0x7061_7274_6974_6101
-"""Advisory lock of PostgreSQL that makes deployments wait for each other."""
+"""The PostgreSQL advisory lock that serializes deployments."""
 
 
 def is_deployed(connection: Connection) -> bool:
@@ -91,7 +91,7 @@ def is_deployed(connection: Connection) -> bool:
 
 
 def deploy(connection: Connection) -> None:
-    """Make the tables where they are missing, and refuse those of another major version."""
+    """Create missing tables, and refuse those of another major version."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:n)"), {"n": DEPLOY_LOCK})
     for table in metadata.sorted_tables:
@@ -110,12 +110,12 @@ def check_version(connection: Connection) -> None:
         "LocalCatalogVersion",
         f"The local catalog has version {row.major}.{row.minor}, this program has {MAJOR}.{MINOR}.",
         facts={"database": str(connection.engine.url.database)},
-        hint="Upgrade the older one of the two: manager.upgrade_store() upgrades the catalogs.",
+        hint="Upgrade the older of the two; manager.upgrade_store() upgrades the catalogs.",
     )
 
 
 def upgrade(connection: Connection) -> None:
-    """Bring the tables to this program's minor version; older programs can go on."""
+    """Upgrade the tables to the minor version of this program; older programs still work."""
     deploy(connection)
     _make_function(connection)
     newer = store.c.minor < MINOR
@@ -131,7 +131,7 @@ def _make_function(connection: Connection) -> None:
 
 
 class LocalShard(msgspec.Struct, frozen=True):
-    """What a database says about itself as a shard of one map."""
+    """The local catalog of a database for one map."""
 
     map: MapRow
     row: ShardRow
@@ -139,7 +139,7 @@ class LocalShard(msgspec.Struct, frozen=True):
 
 
 def list_shards(connection: Connection) -> list[LocalShard]:
-    """Return what the local catalog holds, by map; nothing where there is no local catalog."""
+    """Return the local catalog by map; empty if the database has none."""
     if not is_deployed(connection):
         return []
     check_version(connection)
@@ -165,17 +165,17 @@ def _local_shard(connection: Connection, row: Row[Any]) -> LocalShard:
 # --- steps of a change ----------------------------------------------------------------------------
 
 
-def position(connection: Connection, plan: ChangePlan, change: LocalChange) -> Position:
-    """Lock the shard's row and say how far the change is here."""
-    return position_of(plan, change, _lock_mark(connection, plan.map.id))
+def read_state(connection: Connection, plan: ChangePlan, change: LocalChange) -> ChangeState:
+    """Lock the row of the shard and return whether it has the change."""
+    return state_of(plan, change, _lock_mark(connection, plan.map.id))
 
 
-def do(connection: Connection, plan: ChangePlan, change: LocalChange) -> Position:
-    """Apply the change unless it is here already; leave everything alone where it does not fit."""
+def do(connection: Connection, plan: ChangePlan, change: LocalChange) -> ChangeState:
+    """Apply the change if the shard is in the state before it; return the new state."""
     if change.before is None:
         deploy(connection)
         _forget_empty_shard(connection, plan, change)
-    where = position(connection, plan, change)
+    where = read_state(connection, plan, change)
     if where == "before":
         check_version(connection)
         _write(connection, plan.map, change.after, removed=change.removed, added=change.added)
@@ -183,9 +183,9 @@ def do(connection: Connection, plan: ChangePlan, change: LocalChange) -> Positio
     return where
 
 
-def undo(connection: Connection, plan: ChangePlan, change: LocalChange) -> Position:
-    """Take the change back, or mark the shard so that a late doer finds that it was given up."""
-    where = position(connection, plan, change)
+def undo(connection: Connection, plan: ChangePlan, change: LocalChange) -> ChangeState:
+    """Undo the change, or mark the shard so that a slow process cannot apply it later."""
+    where = read_state(connection, plan, change)
     if where in {"undone", "foreign"}:
         return where
     if where == "before" and change.before is None:
@@ -194,7 +194,7 @@ def undo(connection: Connection, plan: ChangePlan, change: LocalChange) -> Posit
     _write(
         connection,
         plan.map,
-        None if change.before is None else undone_row_of(plan, change.before),
+        None if change.before is None else undone_row(plan, change.before),
         removed=change.added if applied else (),
         added=change.removed if applied else (),
     )
@@ -204,7 +204,7 @@ def undo(connection: Connection, plan: ChangePlan, change: LocalChange) -> Posit
 def replace(
     connection: Connection, shard_map: MapRow, shard: ShardRow, kept: tuple[MappingRow, ...]
 ) -> None:
-    """Write the shard's row and exactly these mappings, whatever was there: for recovery."""
+    """Replace the row of the shard and its mappings; for recovery."""
     deploy(connection)
     _lock_mark(connection, shard_map.id)
     connection.execute(delete(mappings).where(mappings.c.map_id == shard_map.id))
@@ -212,7 +212,7 @@ def replace(
 
 
 def write_shard(connection: Connection, shard_map: MapRow, shard: ShardRow, was: str) -> None:
-    """Write the shard's row, and give its mappings to the map that was `was`: for recovery."""
+    """Write the row of the shard, and change the map id `was` of its mappings; for recovery."""
     _lock_mark(connection, was)
     connection.execute(update(mappings).where(mappings.c.map_id == was).values(map_id=shard_map.id))
     connection.execute(update(shards).where(shards.c.map_id == was).values(map_id=shard_map.id))
@@ -230,8 +230,8 @@ def _lock_mark(connection: Connection, map_id: str) -> str | None:
 
 
 def _lock_mark_in_file(connection: Connection, map_id: str) -> str | None:
-    # SQLite has no row locks: a write as the first statement takes the lock of the file, and a
-    # read before it could be too old to write after.
+    # SQLite has no row locks: a write as the first statement locks the file. A snapshot taken by
+    # an earlier read could be too old to write.
     mine = shards.c.map_id == map_id
     try:
         connection.execute(update(shards).where(mine).values(map_id=map_id))
@@ -243,13 +243,13 @@ def _lock_mark_in_file(connection: Connection, map_id: str) -> str | None:
 
 
 def _forget_empty_shard(connection: Connection, plan: ChangePlan, change: LocalChange) -> None:
-    """Delete rows of the map, and of others of its name, that no catalog knows.
+    """Delete rows of the map, and of maps of the same name, that are in no global catalog.
 
-    The map was replaced, or the creator of the row was taken for dead. Without mappings nothing
-    can have been routed by it; with mappings somebody may still be routed, to a replaced map too.
+    The map was replaced, or the process that created the row counted as dead. Only rows without
+    mappings are deleted: with mappings, clients may still be routed here.
     """
     mark = _lock_mark(connection, plan.map.id)
-    if mark is not None and position_of(plan, change, mark) == "after":
+    if mark is not None and state_of(plan, change, mark) == "after":
         return
     same = shards.c.map_name == plan.map.name
     known = select(shards.c.map_id).where(same)
@@ -257,10 +257,9 @@ def _forget_empty_shard(connection: Connection, plan: ChangePlan, change: LocalC
     if held is not None:
         raise CatalogMismatchError(
             "ShardHoldsMappings",
-            "The database has a local catalog with mappings of a map of this name.",
+            "The local catalog of the database has mappings of a map of this name.",
             facts={"map": plan.map.name, "location": change.location},
-            hint="Take it as it is with recovery.attach(), then choose what holds with "
-            "recovery.resolve().",
+            hint="Attach the database with recovery.attach(), then call recovery.resolve().",
         )
     connection.execute(delete(shards).where(same))
 
@@ -276,7 +275,7 @@ def _write(
     mine = shards.c.map_id == shard_map.id
     if shard is None:
         connection.execute(delete(shards).where(mine))
-    # In place, because whoever waits for this row's lock must find it again.
+    # By an update, because a transaction that waits for the lock of this row must find it.
     elif not connection.execute(
         update(shards).where(mine).values(_shard_values(shard_map, shard))
     ).rowcount:

@@ -1,7 +1,7 @@
-"""What two catalogs say about the same keys, piece by piece: values and rules, no I/O.
+"""Compare two catalogs by ranges of keys, and merge them: values and rules, without I/O.
 
-Both sides are cut at all their bounds, so every piece has at most one owner on each side. Rule: a
-mapping keeps its id only while its whole range stays; a cut one is another mapping.
+Both catalogs are divided at all their bounds, so that each piece has at most one mapping in each.
+Rule: a mapping keeps its id only if its whole range is kept.
 """
 
 from bisect import bisect_right
@@ -14,8 +14,8 @@ import msgspec
 from partita.shards.catalog.change_plans import MappingRow
 from partita.shards.keys.ranges import KeyRange
 
-Side = Literal["global", "local"]
-Where = Literal["global", "local", "both"]
+CatalogName = Literal["global", "local"]
+HeldIn = Literal["global", "local", "both"]
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -26,27 +26,27 @@ class Piece(msgspec.Struct, frozen=True):
     in_local: MappingRow | None
 
 
-class Difference(msgspec.Struct, frozen=True):
-    """Keys about which the global catalog and a shard disagree.
+class PieceDifference(msgspec.Struct, frozen=True):
+    """Keys for which the global catalog and the local catalog of a shard differ.
 
-    `where` says which of them gives the keys to this shard; "both" do, with different mappings.
+    `where` is the catalog that maps the keys to this shard; "both" do, with different mappings.
     """
 
     piece: Piece
-    where: Where
+    where: HeldIn
 
 
 class Reconciled(msgspec.Struct, frozen=True):
-    """What both catalogs should hold: the shard's mappings, and what others lose to them.
+    """The content of both catalogs after the merge: mappings of this shard and of others.
 
-    About undecided keys the catalogs go on to differ: each keeps what it holds.
+    For undecided keys the catalogs still differ: each keeps its mappings.
     """
 
     kept: tuple[MappingRow, ...]
     removed: tuple[str, ...]
     """Ids of mappings of other shards that lose keys."""
     left_over: tuple[MappingRow, ...]
-    """What those other shards keep of them."""
+    """The parts of these mappings that the other shards keep."""
     undecided_global: tuple[MappingRow, ...] = ()
     undecided_local: tuple[MappingRow, ...] = ()
 
@@ -60,7 +60,7 @@ def pieces(
     local_rows: Iterable[MappingRow],
     cuts_at: Iterable[KeyRange] = (),
 ) -> list[Piece]:
-    """Cut both sides at all bounds; gaps that nobody holds are left out."""
+    """Divide both catalogs at all bounds; unmapped pieces are omitted."""
     globals_, locals_ = _sorted(global_rows), _sorted(local_rows)
     ranges = [*map(range_of, globals_), *map(range_of, locals_), *cuts_at]
     cuts = [
@@ -72,17 +72,17 @@ def pieces(
 
 def differences(
     shard_id: str, global_rows: Iterable[MappingRow], local_rows: Iterable[MappingRow]
-) -> list[Difference]:
-    """Compare a shard's own mappings with the global ones that are its or that touch them."""
+) -> list[PieceDifference]:
+    """Compare the mappings of a shard in both catalogs."""
     found = []
     for piece in pieces(global_rows, local_rows):
         where = _difference(shard_id, piece)
         if where is not None:
-            found.append(Difference(piece, where))
+            found.append(PieceDifference(piece, where))
     return found
 
 
-def _difference(shard_id: str, piece: Piece) -> Where | None:
+def _difference(shard_id: str, piece: Piece) -> HeldIn | None:
     is_global = piece.in_global is not None and piece.in_global.shard_id == shard_id
     if not is_global:
         return None if piece.in_local is None else "local"
@@ -98,10 +98,10 @@ def _same(left: MappingRow | None, right: MappingRow) -> bool:
 def reconcile(
     shard_id: str,
     found: Sequence[Piece],
-    side: Callable[[KeyRange], Side | None],
+    side: Callable[[KeyRange], CatalogName | None],
     new_id: Callable[[], str],
 ) -> Reconciled:
-    """Let `side` decide for each piece (None: leave it), and say what both catalogs hold then."""
+    """Merge the catalogs; `side` chooses one for each piece (None: leave it undecided)."""
     decided, undecided = _parted(shard_id, found, side)
     chosen = [(piece.key_range, _choose(shard_id, piece, side)) for piece in decided]
     owned = [(key_range, row) for key_range, row in chosen if row is not None]
@@ -128,9 +128,9 @@ def reconcile(
 
 
 def _parted(
-    shard_id: str, found: Sequence[Piece], side: Callable[[KeyRange], Side | None]
+    shard_id: str, found: Sequence[Piece], side: Callable[[KeyRange], CatalogName | None]
 ) -> tuple[list[Piece], list[Piece]]:
-    """Part the pieces that are decided, or agreed upon, from those that are left as they are."""
+    """Separate the pieces that are decided or equal from those that stay undecided."""
     decided: list[Piece] = []
     undecided: list[Piece] = []
     for piece in found:
@@ -140,7 +140,7 @@ def _parted(
 
 
 def _choose(
-    shard_id: str, piece: Piece, side: Callable[[KeyRange], Side | None]
+    shard_id: str, piece: Piece, side: Callable[[KeyRange], CatalogName | None]
 ) -> MappingRow | None:
     return piece.in_local if side(piece.key_range) == "local" else _global_row(shard_id, piece)
 

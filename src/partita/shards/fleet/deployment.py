@@ -1,8 +1,7 @@
-"""The schema that every shard must have, and what is done to one database to give it that.
+"""The schema that every shard must have, and its deployment to one database.
 
-With Alembic a schema is a revision, and the metadata is only compared; with metadata alone missing
-tables are made and nothing is altered. Rule: connections here are unrouted, and belong to the
-caller.
+With Alembic a schema is a revision, and the metadata is only compared; with metadata alone, missing
+tables are created and nothing is altered. Rule: connections are unrouted and belong to the caller.
 """
 
 from collections.abc import Collection, Sequence
@@ -28,17 +27,17 @@ DIFFERENCES_SHOWN_MAX = 20
 
 
 class Inspection(msgspec.Struct, frozen=True):
-    """What one database is."""
+    """The schema state of one database."""
 
     revision: str | None
-    """None where there is no Alembic."""
+    """None without Alembic."""
     is_current: bool
-    """At the newest revision; without Alembic: without drift."""
+    """At the newest revision; without Alembic, without drift."""
     drift: list[Difference]
 
 
 class Deployment:
-    """The wanted schema of all shards, read from the project once when it is made."""
+    """The required schema of all shards, read from the project when it is created."""
 
     def __init__(
         self,
@@ -51,27 +50,27 @@ class Deployment:
         self._ignored = frozenset(ignore_tables)
 
     def check_given(self) -> None:
-        """Refuse to go on without any schema."""
+        """Refuse to continue without a schema."""
         if self.metadata is None and self.migrations is None:
             raise ConfigurationError(
                 "SchemaNotGiven",
                 "The fleet does not know the schema of its shards.",
-                hint="Make it with Fleet(manager, metadata=…) or Fleet(manager, alembic=…).",
+                hint="Create it with Fleet(manager, metadata=…) or Fleet(manager, alembic=…).",
             )
 
     def check_empty(self, connection: Connection) -> None:
-        """Refuse a database that has tables of somebody else."""
+        """Refuse a database that has tables."""
         found = [name for name in self._tables(connection) if name not in self._ignored]
         if found:
             raise ShardInUseError(
                 "DatabaseNotEmpty",
-                f"The database has tables already: {', '.join(found[:DIFFERENCES_SHOWN_MAX])}.",
+                f"The database already has tables: {', '.join(found[:DIFFERENCES_SHOWN_MAX])}.",
                 facts={"tables": len(found)},
-                hint="Use fleet.adopt() for a database with rows in it, or give an empty one.",
+                hint="Use fleet.adopt() for a database with rows, or pass an empty database.",
             )
 
     def deploy(self, connection: Connection) -> None:
-        """Bring the database to the newest schema; what is there already stays."""
+        """Upgrade the database to the newest schema."""
         self.check_given()
         if self.migrations is not None:
             self.migrations.upgrade(connection, "heads")
@@ -81,7 +80,7 @@ class Deployment:
     def create_tables(
         self, connection: Connection, lock_timeout: float = LOCK_TIMEOUT_SECONDS
     ) -> bool:
-        """Make the tables of the metadata that are missing; tell whether there were any."""
+        """Create the missing tables of the metadata; return whether there were any."""
         assert self.metadata is not None
         try:
             with upgrade_lock(connection, lock_timeout), connection.begin():
@@ -92,8 +91,8 @@ class Deployment:
         except DBAPIError as error:
             raise SchemaMismatchError(
                 "TablesNotCreated",
-                f"The missing tables could not be made, and none was: {error.orig}",
-                hint="Compare with fleet.check_drift(): what is there may not fit to them.",
+                f"The missing tables could not be created, and none was: {error.orig}",
+                hint="Check fleet.check_drift(): existing tables may conflict with them.",
             ) from error
 
     def inspect(self, connection: Connection) -> Inspection:
@@ -117,7 +116,7 @@ class Deployment:
         return Inspection(revision_text(heads), is_current, drift)
 
     def verify(self, connection: Connection) -> None:
-        """Refuse a database that is not at the newest schema, by its revision and in truth."""
+        """Refuse a database whose revision or actual schema is not current."""
         found = self.inspect(connection)
         if found.revision is not None and not found.is_current:
             assert self.migrations is not None
@@ -155,11 +154,11 @@ class Deployment:
 
 
 def drift_error(drift: Sequence[Difference]) -> SchemaMismatchError:
-    """Name what is different."""
+    """Return the error that lists the differences."""
     shown = "; ".join(str(each) for each in drift[:DIFFERENCES_SHOWN_MAX])
     return SchemaMismatchError(
         "SchemaDrift",
         f"The database differs from the schema: {shown}.",
         facts={"differences": len(drift)},
-        hint="Write a migration for it, or put the database right by hand.",
+        hint="Write a migration, or correct the database manually.",
     )

@@ -1,9 +1,9 @@
-"""Differences between a database and the schema that it should have, each with its name.
+"""Find the differences between a database and the schema that it should have.
 
-A revision is what a database says of itself; drift is what it really is. Alembic compares
-tables, columns, types, indexes and foreign keys; primary keys are compared here, because rows
-of a shardlet are copied by them. The catalogs (`partita_*`) and Alembic's own table never count.
-CHECK constraints, triggers and views are not compared.
+The revision is recorded in the database; drift is its actual state. Alembic compares tables,
+columns, types, indexes and foreign keys. Primary keys are compared here, because moves copy rows by
+primary key. The catalogs (`partita_*`) and the table of Alembic are ignored. CHECK constraints,
+triggers and views are not compared.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -18,10 +18,10 @@ CATALOG_PREFIX = "partita_"
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """One thing of the database that the schema does not have, has not yet, or has otherwise."""
+    """One object of the database that is extra, missing or different."""
 
     kind: str
-    """`extra column`, `missing table`, `other type`…: extra and missing in the database."""
+    """`extra column`, `missing table`, `other type`…, as seen from the database."""
     table: str
     name: str = ""
     detail: str = ""
@@ -41,13 +41,13 @@ def find_differences(
     """Compare the database with the metadata; nothing is changed.
 
     `options` are those of an Alembic environment (`include_object`, `compare_type`…), so that
-    what a project tells `alembic revision --autogenerate` to leave alone is left alone here.
+    objects excluded from `alembic revision --autogenerate` are excluded here as well.
     """
     schemas = (metadata,) if isinstance(metadata, MetaData) else tuple(metadata)
     compared = {**(options or _own_options(schemas)), "as_sql": False}
     compared["include_name"] = _names_to_compare(compared.get("include_name"), ignore_tables)
     context = MigrationContext.configure(connection=connection, opts=compared)
-    # One MetaData is handed on as it is: Alembic's hooks may ask for it by identity.
+    # A single MetaData is passed as it is: hooks of Alembic may compare it by identity.
     found = compare_metadata(context, schemas[0] if len(schemas) == 1 else schemas)  # type: ignore[arg-type]
     differences = [_name_difference(*diff) for diff in _flat(found)]
     tables = [table for schema in schemas for table in schema.tables.values()]
@@ -56,7 +56,7 @@ def find_differences(
 
 
 def list_tables(connection: Connection) -> list[str]:
-    """Name the tables of the database's default schema, without those of the catalogs."""
+    """Return the tables of the default schema, without those of the catalogs."""
     names = inspect(connection).get_table_names()
     return sorted(name for name in names if not name.startswith(CATALOG_PREFIX))
 
@@ -80,7 +80,7 @@ def _names_to_compare(included: Any, ignored: Collection[str]) -> Any:
 
 
 def _flat(found: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
-    # Alembic puts all changes of one column in a list of their own.
+    # Alembic returns the changes of one column as a nested list.
     for diff in found:
         if isinstance(diff, list):
             yield from diff

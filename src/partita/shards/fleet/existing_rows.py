@@ -1,7 +1,7 @@
-"""Rows that a database brings along: each must belong to a mapping that the database will have.
+"""Check the rows of a database before it is adopted: each must belong to one of its mappings.
 
-Keys are read once each and compared as the map compares them, in Python: that is right for every
-type of key, for hash maps, and for databases that sort text in their own way.
+Each distinct key is read once and encoded in Python as the map does, which is correct for all key
+types, for hash maps, and whatever the collation of the database.
 """
 
 from bisect import bisect_right
@@ -25,14 +25,14 @@ def check_rows(
     asked: Sequence[KeyRange],
     metadata: MetaData | None,
 ) -> None:
-    """Refuse a database with rows whose sharding keys lie outside the ranges."""
+    """Refuse a database with rows whose sharding keys are outside the ranges."""
     schema = shard_map.schema
     if schema is None:
         raise ConfigurationError(
             "ShardedSchemaMissing",
-            "The map does not say which tables are sharded by which column.",
+            "The map has no schema, so its sharding columns are unknown.",
             facts={"map": shard_map.name},
-            hint="Give it a schema: shard_map.set_schema(ShardedSchema(metadata, keys={…})).",
+            hint="Call shard_map.set_schema(ShardedSchema(metadata, keys={…})).",
         )
     known = schema.metadata if schema.metadata is not None else metadata
     outside = {
@@ -48,11 +48,11 @@ def check_rows(
     if outside:
         raise SchemaMismatchError(
             "RowsOutsideMappings",
-            "Rows have sharding keys that no mapping of this shard would hold: "
+            "Some rows have sharding keys outside the mappings of this shard: "
             + ", ".join(f"{rows} in {name}" for name, rows in outside.items())
             + ".",
             facts={"map": shard_map.name, "rows": sum(outside.values())},
-            hint="Map those keys too, or delete the rows: nobody could reach them.",
+            hint="Map those keys as well, or delete the rows: routing could not reach them.",
         )
 
 
@@ -95,7 +95,7 @@ def _count_keys(
 
 
 def _aware(value: Any) -> Any:
-    # SQLite keeps no zone: what SQLAlchemy wrote there was UTC, as the map's keys are.
+    # SQLite stores no time zone; stored values are UTC, as are the keys of the map.
     if isinstance(value, datetime) and value.tzinfo is None:
         return value.replace(tzinfo=UTC)
     return value

@@ -1,8 +1,8 @@
-"""The shards of a manager as one fleet: add, adopt, remove, upgrade, look after.
+"""The shards of a manager as one fleet: add, adopt, remove, upgrade and check them.
 
 Rule of add_shard: a database is registered, gets its schema, is verified, and only then mapped, so
-nothing is ever routed to a shard that is not ready. Each step can be repeated; a record in
-`partita_jobs` says that tables found in the database are our own unfinished work.
+that no key is routed to a shard that is not ready. Each step can be repeated; a record in
+`partita_jobs` tells that tables in the database come from an unfinished call.
 """
 
 import re
@@ -29,16 +29,16 @@ from partita.errors import (
     UsageError,
 )
 from partita.shards.catalog import jobs
-from partita.shards.catalog.change_plans import shard_offline
+from partita.shards.catalog.change_plans import mapping_exists, shard_has_mappings, shard_offline
 from partita.shards.catalog.executor import no_fault
 from partita.shards.connections.engines import file_of, location_of
-from partita.shards.fleet import existing_rows as populated
+from partita.shards.fleet import existing_rows
 from partita.shards.fleet.deployment import Deployment, Inspection, drift_error
 from partita.shards.fleet.drift import Difference
 from partita.shards.fleet.migration_worker import Project, Request, Workers
 from partita.shards.fleet.migrations import LOCK_TIMEOUT_SECONDS, Migrations, revision_text
 from partita.shards.fleet.rollout import (
-    Progress,
+    ProgressOption,
     ShardUpgrade,
     UpgradeReport,
     roll_out,
@@ -57,11 +57,11 @@ STATUS_WORKERS_MAX = 8
 
 
 class ShardReport(msgspec.Struct, frozen=True):
-    """How one shard is."""
+    """The state of one shard."""
 
     shard: Shard
     revision: str | None = None
-    """None without Alembic, or when the shard could not be asked."""
+    """None without Alembic, or if the shard could not be read."""
     is_current: bool = False
     drift: list[Difference] = []
     error: Exception | None = None
@@ -70,7 +70,7 @@ class ShardReport(msgspec.Struct, frozen=True):
 
 
 class FleetReport(msgspec.Struct, frozen=True):
-    """How all shards are."""
+    """The state of all shards."""
 
     shards: list[ShardReport]
 
@@ -82,11 +82,11 @@ class FleetReport(msgspec.Struct, frozen=True):
 
 
 class Fleet:
-    """All shards of all maps of a manager; `metadata` or `alembic` says what is in them.
+    """All shards of all maps of a manager; `metadata` or `alembic` defines their schema.
 
-    `alembic` is a folder with env.py, an ini file or a Config. With both, Alembic deploys and the
-    metadata is what shards are compared with; without metadata it is env.py's target_metadata.
-    Tables in `ignore_tables` belong to others (extensions) and never count.
+    `alembic` is a folder with env.py, an ini file or a Config. With both, Alembic deploys, and
+    shards are compared with the metadata; without metadata, with the target_metadata of env.py.
+    Tables in `ignore_tables` belong to others (extensions) and are ignored.
     """
 
     def __init__(
@@ -101,20 +101,20 @@ class Fleet:
         self.manager = manager
         self.clock = clock or SystemClock()
         self.fault: Callable[[str], None] = no_fault
-        """Called with the name of each step that is done; what it raises is the crash."""
-        # A declarative base is taken for what it declares.
+        """Called with the name of each completed step; tests raise from it to simulate a crash."""
+        # A declarative base is accepted in place of its MetaData.
         self._metadata = getattr(metadata, "metadata", metadata)
         self._alembic = alembic
         self._ignored = frozenset(ignore_tables)
-        self._deployment()  # a wrong folder is an error now, not at the first upgrade
+        self._deployment()  # reports a wrong folder now, not at the first upgrade
 
-    # --- shards come and go -----------------------------------------------------------------------
+    # --- adding and removing shards ---------------------------------------------------------------
 
     def add_shard(self, shard_map: ShardMap, url: URL | str, mappings: Iterable[Any] = ()) -> Shard:
         """Make an empty database a shard: register, deploy, verify, then map.
 
-        `mappings` are ranges, or keys for a list map. After a crash, call it again: it goes on
-        where it stopped. Called again when all is done, it changes nothing.
+        `mappings` are ranges, or keys for a list map. After a crash, call it again: it continues.
+        Called again after it was completed, it changes nothing.
         """
         deployment = self._deployment()
         deployment.check_given()
@@ -143,12 +143,11 @@ class Fleet:
         return shard_map.get_shard(location)
 
     def adopt(self, shard_map: ShardMap, url: URL | str, mappings: Iterable[Any]) -> Shard:
-        """Take a populated database as a shard, as it is.
+        """Make a database with rows a shard, without changing its rows.
 
-        Its schema must be the newest one and each row of a sharded table must lie inside the
-        mappings: what lay outside could never be reached again. Writers that do not go through
-        the map are not kept out, neither while their rows are looked at nor after: stop them, or
-        let them route, before the database is adopted.
+        Its schema must be current, and all rows of sharded tables must be inside the mappings, or
+        they could not be reached. Writers that bypass the map are not kept out, neither during the
+        check nor later: stop them, or make them use routing, before you adopt the database.
         """
         deployment = self._deployment()
         deployment.check_given()
@@ -158,7 +157,7 @@ class Fleet:
         self._not_yet_mapped(shard_map, shard, asked)
         with self._connect(location) as connection:
             deployment.verify(connection)
-            populated.check_rows(connection, shard_map, asked, self._metadata)
+            existing_rows.check_rows(connection, shard_map, asked, self._metadata)
         self.fault("checked")
         if shard is None:
             shard = _register(shard_map, url)
@@ -168,29 +167,27 @@ class Fleet:
         return shard_map.get_shard(location)
 
     def remove_shard(self, shard: Shard, moving_to: Shard | None = None) -> None:
-        """Take a shard out of its map; its mappings are moved to another one first.
+        """Remove a shard from its map; with `moving_to`, its mappings are moved there first.
 
-        The database itself stays. After a crash, call it again.
+        The database itself is not deleted. After a crash, call it again.
         """
         shard_map = self.manager.get_map(shard.map_name)
         if moving_to is not None and (moving_to == shard or moving_to.map_name != shard.map_name):
             raise UsageError(
                 "InvalidTarget",
-                "Mappings can only be moved to another shard of the same map.",
+                "Mappings can be moved only to another shard of the same map.",
                 facts={"shard": shard.location.text, "moving_to": moving_to.location.text},
-                hint="Name another shard of this map.",
+                hint="Pass another shard of this map.",
             )
         current = shard_map.get_shard(shard)
         if moving_to is not None and self._has_jobs(shard_map, current):
-            self.resume()  # a removal that crashed in a move left its mapping locked
-        # Somebody may split a mapping while its neighbour moves: look again until none is left.
+            self.resume()  # a crashed removal may have left a mapping locked by its move
+        # Mappings may be split during a move: repeat until none is left.
         while left := shard_map.mappings(shard=current):
             if moving_to is None:
-                raise ShardInUseError(
-                    "ShardHasMappings",
-                    "The shard still has mappings.",
-                    facts={"shard": shard.location.text, "mappings": len(left)},
-                    hint="Name a shard to move them to: remove_shard(shard, moving_to=other).",
+                raise shard_has_mappings(
+                    {"shard": shard.location.text, "mappings": len(left)},
+                    hint="Pass a shard to move them to: remove_shard(shard, moving_to=other).",
                 )
             for mapping in left:
                 self.move(mapping, to=moving_to)
@@ -212,9 +209,9 @@ class Fleet:
         verify: bool = True,
         terminate_blockers: bool = False,
     ) -> moves.MoveReport:
-        """Carry a mapping and its rows to another shard while readers and writers go on.
+        """Move a mapping and its rows to another shard while readers and writers continue.
 
-        With `terminate_blockers`, transactions that keep the move waiting are ended.
+        With `terminate_blockers`, transactions that block the move are terminated.
         """
         shard_map = self.manager.get_map(mapping.map_name)
         target = to if isinstance(to, Shard) else shard_map.get_shard(to)
@@ -236,17 +233,17 @@ class Fleet:
     def resume(
         self, *, on_progress: moves.OnProgress | None = None, terminate_blockers: bool = False
     ) -> list[moves.MoveReport]:
-        """Go on with the moves that a crash or a stop left unfinished."""
+        """Continue the moves that a crash or a stop left unfinished."""
         return moves.resume(
             self.manager, on_progress=on_progress, terminate_blockers=terminate_blockers
         )
 
     def cancel(self, job_id: str) -> moves.MoveReport:
-        """Take back a move that has not switched yet."""
+        """Undo a move that has not switched yet."""
         return moves.cancel(self.manager, job_id)
 
     def list_moves(self) -> list[moves.MoveReport]:
-        """Return the unfinished moves, without touching them."""
+        """Return the unfinished moves."""
         return moves.list_moves(self.manager)
 
     # --- schema -----------------------------------------------------------------------------------
@@ -259,26 +256,26 @@ class Fleet:
         canary: Sequence[Shard | Location | URL | str] = (),
         stop_after: int | None = 1,
         resume: bool = True,
-        progress: Progress = "auto",
+        progress: ProgressOption = "auto",
         sql_folder: str | Path | None = None,
         lock_timeout: float = LOCK_TIMEOUT_SECONDS,
     ) -> UpgradeReport:
-        """Bring every shard to a revision and report on each; failures do not raise.
+        """Upgrade every shard to a revision and report on each; failures do not raise.
 
-        Canaries go first, and if one of them fails nobody follows. After `stop_after` failures
-        (None: never) no further shard is begun. With `resume` shards at the target are passed
-        over, so the same call continues what was stopped; without it they are visited too. A
-        shard that is past the target has failed: an upgrade does not go back.
-        `parallel` > 1 uses processes: worth it for many shards on servers. With `sql_folder`
-        nothing is run: what would be run is written there, one script a shard. Refused while a
-        move is unfinished: rows on their way would not fit to the new schema.
+        Canaries are upgraded first; if one fails, no other shard is upgraded. After `stop_after`
+        failures (None: never) no further shard is started. With `resume`, shards at the target are
+        skipped, so that the same call continues an upgrade; without it they are visited as well. A
+        shard that is newer than the target has failed: an upgrade does not downgrade. `parallel` >
+        1 uses processes, which pays off for many shards on servers. With `sql_folder` nothing is
+        executed: one script per shard is written there. Refused while a move is unfinished,
+        because its rows would not fit into the new schema.
         """
         deployment = self._deployment()
         deployment.check_given()
         _check_counts(parallel, stop_after)
         if sql_folder is None:
             self._check_no_moves()
-        shards = self._one_shard_a_database()
+        shards = self._one_shard_per_database()
         first = self._chosen(canary, shards)
         waves = first, [shard for shard in shards if shard not in first]
         with (
@@ -305,7 +302,7 @@ class Fleet:
         return UpgradeReport(revision, done)
 
     def status(self) -> FleetReport:
-        """Look at every shard: revision, drift, mappings, size; a shard that fails says so."""
+        """Return revision, drift, mappings, size and error of every shard."""
         deployment = self._deployment()
         maps = self.manager.list_maps()
         counts = Counter(mapping.shard.id for shard_map in maps for mapping in shard_map.mappings())
@@ -316,21 +313,21 @@ class Fleet:
             return FleetReport(list(looked))
 
     def check_drift(self) -> dict[Shard, list[Difference]]:
-        """Return what differs from the schema, for each shard that does, whatever its stamp.
+        """Return the differences from the schema, by shard, whatever its revision.
 
-        Shards that could not be looked at are an error: no news is not good news.
+        Shards that could not be read are an error.
         """
         self._deployment().check_given()
         reports = self.status().shards
         errors = [each.error for each in reports if each.error is not None]
         if errors:
-            raise ExceptionGroup("Some shards could not be looked at.", errors)
+            raise ExceptionGroup("Some shards could not be read.", errors)
         return {each.shard: each.drift for each in reports if each.drift}
 
-    # --- inside: shards ---------------------------------------------------------------------------
+    # --- helpers: shards --------------------------------------------------------------------------
 
     def _deployment(self) -> Deployment:
-        # Read anew for each call: revisions may have been added since the last one.
+        # Read for each call: revisions may have been added since the last one.
         return Deployment(self._metadata, self._alembic, self._ignored)
 
     @contextmanager
@@ -340,9 +337,9 @@ class Fleet:
         except DBAPIError as error:
             raise ShardOfflineError(
                 "ShardUnreachable",
-                f"The shard cannot be reached: {_said(error)}.",
+                f"The shard cannot be reached: {_reason(error)}.",
                 facts={"shard": location.text},
-                hint="Check that the database runs and that the credentials are right.",
+                hint="Check that the database is running and that the credentials are correct.",
             ) from error
         with connection:
             yield connection
@@ -352,7 +349,7 @@ class Fleet:
     ) -> None:
         file = file_of(location)
         if shard is None and file is not None and not file.exists():
-            return  # registering makes it
+            return  # create_shard() creates it
         with self._connect(location) as connection:
             try:
                 deployment.check_empty(connection)
@@ -361,7 +358,7 @@ class Fleet:
                     raise
                 raise ShardExistsError(
                     "ShardExists",
-                    "The database is a shard of the map already, with tables in it.",
+                    "The database is already a shard of the map and has tables.",
                     facts={"map": shard_map.name, "shard": location.text},
                     hint="Map more keys to it with create_mapping().",
                 ) from error
@@ -369,19 +366,14 @@ class Fleet:
     def _not_yet_mapped(
         self, shard_map: ShardMap, shard: Shard | None, asked: list[KeyRange]
     ) -> list[KeyRange]:
-        """Return the ranges that are still free; refuse those that somebody else has."""
+        """Return the ranges that are unmapped; refuse those of other shards."""
         taken = shard_map.mappings() if asked else []
         mine = {each.key_range for each in taken if shard is not None and each.shard == shard}
         free = [wanted for wanted in asked if wanted not in mine]
         for wanted in free:
             for each in taken:
                 if each.key_range.intersects(wanted):
-                    raise MappingExistsError(
-                        "MappingExists",
-                        f"Some of these keys are mapped already, by {each.range!r}.",
-                        facts={"map": shard_map.name, "mapped": repr(each.range)},
-                        hint="Choose keys that are free, or split, merge or move what is there.",
-                    )
+                    raise mapping_exists(shard_map.name, repr(each.range))
         return free
 
     def _map(self, shard_map: ShardMap, shard: Shard, asked: list[KeyRange]) -> None:
@@ -390,8 +382,8 @@ class Fleet:
             try:
                 shard_map.create_mappings([shard_map.decode_range(each) for each in free], shard)
             except MappingExistsError:
-                # A crashed call of ours may have left the change unfinished: meeting it just now
-                # has finished it, and a second look finds the mappings.
+                # A crashed call may have left the change unfinished; this attempt has finished it,
+                # and the next one finds the mappings.
                 if is_last:
                     raise
             else:
@@ -404,9 +396,9 @@ class Fleet:
         if self._has_jobs(shard_map, shard):
             raise ShardInUseError(
                 "ShardHasJobs",
-                "A move from or to the shard is not finished.",
+                "A move from or to the shard is unfinished.",
                 facts={"shard": shard.location.text},
-                hint="Finish it with fleet.resume(), then remove the shard.",
+                hint="Complete it with fleet.resume(), then remove the shard.",
             )
 
     def _check_no_moves(self) -> None:
@@ -414,12 +406,12 @@ class Fleet:
         if unfinished:
             raise ShardInUseError(
                 "MovesUnfinished",
-                "Rows are on their way from shard to shard: the schema must wait for them.",
+                "The schema cannot be upgraded while moves are unfinished.",
                 facts={"moves": [each.job_id for each in unfinished]},
                 hint="End the moves with fleet.resume() or fleet.cancel(), then upgrade.",
             )
 
-    def _one_shard_a_database(self) -> list[Shard]:
+    def _one_shard_per_database(self) -> list[Shard]:
         shards: dict[str, Shard] = {}
         for shard_map in self.manager.list_maps():
             for shard in shard_map.shards():
@@ -435,14 +427,14 @@ class Fleet:
             if len(found) != 1:
                 raise ShardNotFoundError(
                     "ShardNotFound",
-                    f"{len(found)} shards are called {_shown(name)!r}.",
+                    f"{len(found)} shards match {_shown(name)!r}.",
                     facts={"canary": _shown(name)},
-                    hint="Name a canary by its shard, its URL or its database.",
+                    hint="Pass a canary as Shard, as URL or by the name of its database.",
                 )
             chosen += [shard for shard in found if shard not in chosen]
         return chosen
 
-    # --- inside: what an upgrade does to one shard ------------------------------------------------
+    # --- helpers: upgrading one shard -------------------------------------------------------------
 
     @contextmanager
     def _timed(self) -> Iterator[Callable[[Callable[[Shard], ShardUpgrade]], Any]]:
@@ -451,7 +443,7 @@ class Fleet:
                 begun = self.clock.monotonic()
                 try:
                     done = run(shard)
-                except Exception as error:  # noqa: BLE001 - one shard's error is a line of the report
+                except Exception as error:  # noqa: BLE001 - an error of one shard belongs to the report
                     done = ShardUpgrade(shard, "failed", error=shard_error(shard, error))
                 return msgspec.structs.replace(done, seconds=self.clock.monotonic() - begun)
 
@@ -470,7 +462,7 @@ class Fleet:
                     if resume and not migrations.pending(heads, target):
                         return ShardUpgrade(shard, "current", before, before)
                     after = migrations.upgrade(connection, target, lock_timeout=lock_timeout)
-                except Exception as error:  # noqa: BLE001 - as above, and where it stopped
+                except Exception as error:  # noqa: BLE001 - as above, with the revision reached
                     stopped = revision_text(migrations.read(connection).heads)
                     failure = shard_error(shard, error)
                     return ShardUpgrade(shard, "failed", before, stopped, failure)
@@ -528,7 +520,7 @@ class Fleet:
 
         return run
 
-    # --- inside: status ---------------------------------------------------------------------------
+    # --- helpers: status --------------------------------------------------------------------------
 
     def _look(self, deployment: Deployment, shard: Shard, mappings: int) -> ShardReport:
         try:
@@ -539,7 +531,7 @@ class Fleet:
                     if deployment.migrations is not None or deployment.metadata is not None
                     else Inspection(None, is_current=True, drift=[])
                 )
-        except Exception as error:  # noqa: BLE001 - one shard's error is a line of the report
+        except Exception as error:  # noqa: BLE001 - an error of one shard belongs to the report
             return ShardReport(shard, error=shard_error(shard, error), mappings=mappings)
         return ShardReport(
             shard, found.revision, found.is_current, found.drift, None, mappings, size
@@ -550,12 +542,12 @@ def _register(shard_map: ShardMap, url: URL | str) -> Shard:
     try:
         return shard_map.create_shard(url)
     except ShardExistsError:
-        # A crashed call may have left the change unfinished: meeting it just now has finished it.
+        # A crashed call may have left the change unfinished; this attempt has finished it.
         return shard_map.get_shard(url)
 
 
 def script_name(shard: Shard) -> str:
-    """Return a file name that people recognise and that is not used twice."""
+    """Return a recognizable and unique file name."""
     readable = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(shard.location.database).name)[:60]
     return f"{readable}-{shard.id[:8]}.sql"
 
@@ -591,8 +583,8 @@ def _location(name: Shard | Location | URL | str) -> Location:
     return name if isinstance(name, Location) else location_of(name)
 
 
-def _said(error: DBAPIError) -> str:
-    # Of a server's words the first, without the user: logins are put into no error.
+def _reason(error: DBAPIError) -> str:
+    # The first line of the server's message, without the user: errors contain no credentials.
     first = str(error.orig).strip().partition("\n")[0].rstrip(".")
     return re.sub(r'\b(user|role) "[^"]*"', "the user", first)
 
@@ -601,9 +593,9 @@ def _check_counts(parallel: int, stop_after: int | None) -> None:
     if parallel < 1 or (stop_after is not None and stop_after < 1):
         raise UsageError(
             "InvalidCount",
-            "parallel and stop_after count shards: 1 or more.",
+            "parallel and stop_after must be 1 or more.",
             facts={"parallel": parallel, "stop_after": stop_after},
-            hint="Leave stop_after=None to go on after every failure.",
+            hint="Pass stop_after=None to continue after every failure.",
         )
 
 
@@ -611,8 +603,8 @@ def _refuse_sql_folder(sql_folder: str | Path | None) -> None:
     if sql_folder is not None:
         raise ConfigurationError(
             "SchemaNotVersioned",
-            "Scripts lead from revision to revision: a fleet without Alembic has none.",
-            hint="Make the fleet with Fleet(manager, alembic=…).",
+            "sql_folder= needs Alembic: the fleet has no revisions.",
+            hint="Create the fleet with Fleet(manager, alembic=…).",
         )
 
 

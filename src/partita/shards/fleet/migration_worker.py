@@ -1,8 +1,8 @@
-"""Alembic in processes of its own, because its context is global: one environment a process.
+"""Run Alembic in worker processes, because its context is global to a process.
 
-The parent writes one JSON line for each database to a worker's input and reads one line back.
-Workers are started as commands, not forked or spawned from `__main__`: a script without a main
-guard can upgrade in parallel too. Credentials go through the pipe and never into arguments.
+The parent writes one JSON line per database to the input of a worker and reads one line back.
+Workers are started as commands, not forked or spawned from `__main__`, so that a script without a
+main guard can upgrade in parallel. Credentials are sent through the pipe, not as arguments.
 """
 
 import os
@@ -27,7 +27,7 @@ _ERROR_TEXT_MAX = 2_000
 
 
 class Project(msgspec.Struct, frozen=True):
-    """An Alembic configuration that another process can read again."""
+    """An Alembic configuration that can be sent to another process."""
 
     ini: str | None
     toml: str | None
@@ -40,9 +40,9 @@ class Project(msgspec.Struct, frozen=True):
         if config.attributes:
             raise ConfigurationError(
                 "MigrationConfigNotPortable",
-                "Values in Config.attributes cannot be handed to other processes.",
+                "Values in Config.attributes cannot be sent to other processes.",
                 facts={"attributes": sorted(map(str, config.attributes))},
-                hint="Upgrade with parallel=1, or put them into the ini file or the environment.",
+                hint="Use parallel=1, or set the values in the ini file or the environment.",
             )
         section = config.config_ini_section
         parser = config.file_config
@@ -65,7 +65,7 @@ class Project(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One database to upgrade; `login` is a URL whose user and password are used."""
+    """One database to upgrade; `login` is a URL with the credentials."""
 
     project: Project
     location: Location
@@ -75,7 +75,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """An error on its way between processes."""
+    """An error that is sent between processes."""
 
     family: str
     code: str
@@ -98,7 +98,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """What became of one database."""
+    """The outcome of one database."""
 
     before: str | None = None
     after: str | None = None
@@ -121,7 +121,7 @@ def upgrade_database(request: Request, migrations: Migrations) -> Reply:
             except Exception:
                 after = revision_text(migrations.read(connection).heads)
                 raise
-    except Exception as error:  # noqa: BLE001 - migrations raise anything; the parent must hear it
+    except Exception as error:  # noqa: BLE001 - migrations raise anything; the parent gets it
         return Reply(before, after, Failure.of(error))
     finally:
         engines.dispose()
@@ -130,7 +130,7 @@ def upgrade_database(request: Request, migrations: Migrations) -> Reply:
 
 def serve() -> None:
     """Answer requests until the input ends."""
-    # Migrations may print: what they print goes to the errors, the answers to a private copy.
+    # Migrations may print: standard output becomes standard error, and answers use a copy.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     project: Project | None = None
@@ -151,10 +151,10 @@ def serve() -> None:
 
 
 class Workers:
-    """Worker processes, started when they are needed and ended with the `with` block."""
+    """Worker processes, started on demand and ended with the `with` block."""
 
     def __init__(self) -> None:
-        self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+        self._idle: queue.SimpleQueue[_WorkerProcess] = queue.SimpleQueue()
 
     def __enter__(self) -> "Workers":
         return self
@@ -169,11 +169,11 @@ class Workers:
             self._idle.get().stop()
 
     def run(self, request: Request) -> Reply:
-        """Hand the request to an idle worker or a new one; a worker that dies is an error."""
+        """Send the request to an idle worker or a new one; raise if the worker dies."""
         try:
             worker = self._idle.get_nowait()
         except queue.Empty:
-            worker = _Worker()
+            worker = _WorkerProcess()
         try:
             reply = worker.ask(request)
         except BaseException:
@@ -183,9 +183,9 @@ class Workers:
         return reply
 
 
-class _Worker:
+class _WorkerProcess:
     def __init__(self) -> None:
-        # A file, not a pipe: nobody reads it while the worker talks, and a pipe would fill up.
+        # A file, because a pipe that is not read would fill up.
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
         path = os.pathsep.join(entry for entry in sys.path if entry)
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter
@@ -226,7 +226,7 @@ class _Worker:
                 try:
                     stream.close()
                 except BrokenPipeError:
-                    # What was still to be written has no reader: the process is gone.
+                    # The process has ended and cannot read the remaining output.
                     continue
 
     def _died(self) -> ShardError:
@@ -235,7 +235,7 @@ class _Worker:
         said = self._errors.read().decode(errors="replace").strip()
         return ShardError(
             "MigrationProcessDied",
-            f"The process that migrated ended with code {code}.",
+            f"The migration process ended with code {code}.",
             facts={"code": code, "said": said[-_ERROR_TEXT_MAX:]},
             hint="Its transaction was rolled back. Upgrade again: current shards are skipped.",
         )

@@ -1,9 +1,9 @@
-"""Alembic on one database: read its revision, upgrade it, or write what an upgrade would run.
+"""Alembic on one database: read its revision, upgrade it, or write the script of an upgrade.
 
-Every revision is a transaction of its own, whatever env.py asks for, so a database stands at one
-revision or the next and never between. env.py must run on the connection that it is given in
-`config.attributes["connection"]`; one that opens another is found out before anything is changed.
-Alembic's context is global to a process: one environment runs at a time.
+Every revision is a transaction of its own, whatever env.py configures, so a database is always at
+one revision. env.py must use the connection in `config.attributes["connection"]`; an env.py that
+opens another one is detected before anything is changed. The context of Alembic is global to a
+process, so one environment runs at a time.
 """
 
 import io
@@ -33,7 +33,7 @@ from partita.shards.connections.revocable import RevocableConnection
 
 LOCK_TIMEOUT_SECONDS = 60.0
 LOCK_NUMBER = int.from_bytes(b"partitaM")
-"""The advisory lock of PostgreSQL that one upgrade holds in a database."""
+"""The PostgreSQL advisory lock that an upgrade holds."""
 
 ENVIRONMENT_TEMPLATE = '''\
 """Alembic's environment: run on the connection that is given, else on sqlalchemy.url."""
@@ -60,17 +60,17 @@ else:
     with create_engine(url, poolclass=pool.NullPool).connect() as connection:
         run(connection=connection)
 '''
-"""An env.py that serves a fleet and the `alembic` command alike."""
+"""An env.py that works with a fleet and with the `alembic` command."""
 
 Heads = tuple[str, ...]
 ChooseSteps = Callable[[Heads, MigrationContext], list[RevisionStep]]
 
-# Guards alembic.context, a module that stands for the one environment under way.
+# Guards alembic.context, a module with the state of the running environment.
 _environment_lock = threading.Lock()
 
 
 class Revisions(msgspec.Struct, frozen=True):
-    """Where one database stands, and what its environment compares it with."""
+    """The revisions of one database, and the metadata of its environment."""
 
     heads: Heads
     metadata: MetaData | Sequence[MetaData] | None = None
@@ -100,18 +100,18 @@ class Migrations:
     def pending(self, heads: Heads, target: str = "head") -> list[RevisionStep]:
         """List the steps from these revisions to the target, oldest first.
 
-        SchemaMismatchError where the database is past the target: an upgrade does not go back.
+        SchemaMismatchError if the database is newer than the target.
         """
         try:
-            # The public way to this list is only through a command that runs it.
+            # The only public access to this list is a command that executes it.
             steps: list[RevisionStep] = self._scripts._upgrade_revs(target, heads)  # type: ignore[arg-type]  # noqa: SLF001
         except CommandError as error:
             raise SchemaMismatchError(
                 "RevisionUnknown",
-                f"There is no way from revision {revision_text(heads)} to {target}.",
+                f"There are no migrations from revision {revision_text(heads)} to {target}.",
                 facts={"revision": revision_text(heads), "target": target, "cause": str(error)},
                 hint="The database was upgraded by other scripts, or the project has several "
-                "heads: name the revision, or 'heads'.",
+                "heads: pass the revision, or 'heads'.",
             ) from error
         if not steps and self._is_past(heads, target):
             raise SchemaMismatchError(
@@ -119,8 +119,7 @@ class Migrations:
                 f"The database is at revision {revision_text(heads)}, which is newer than the "
                 f"target {target}.",
                 facts={"revision": revision_text(heads), "target": target},
-                hint="Name this revision or a newer one: an upgrade does not go back. "
-                "`alembic downgrade` on the database does.",
+                hint="Pass this revision or a newer one, or run `alembic downgrade`.",
             )
         return steps
 
@@ -129,7 +128,7 @@ class Migrations:
         try:
             later = list(self._scripts.get_revisions(target))
         except CommandError:
-            return False  # relative to where the database is
+            return False  # a relative revision
         if not later:
             return bool(heads)  # the target is the base
         newer: set[str] = set()
@@ -140,7 +139,7 @@ class Migrations:
         return not newer.isdisjoint(heads)
 
     def read(self, connection: Connection) -> Revisions:
-        """Read the revision of the database; nothing is written to it."""
+        """Read the revision of the database, without writing."""
         found: list[Revisions] = []
 
         def look(heads: Heads, context: MigrationContext) -> list[RevisionStep]:
@@ -157,8 +156,8 @@ class Migrations:
                 "MigrationEnvironmentFailed",
                 f"env.py failed before any migration: {type(error).__name__}: {error}",
                 facts={"file": self._scripts.env_py_location},
-                hint="Run `alembic current` to see it alone; "
-                "partita.shards.fleet.migrations.ENVIRONMENT_TEMPLATE is an env.py that works.",
+                hint="Run `alembic current` to reproduce the error; "
+                "partita.shards.fleet.migrations.ENVIRONMENT_TEMPLATE is a working env.py.",
             ) from error
         finally:
             connection.rollback()
@@ -171,9 +170,9 @@ class Migrations:
         *,
         lock_timeout: float = LOCK_TIMEOUT_SECONDS,
     ) -> Heads:
-        """Bring the database to the target, one transaction a revision, and return its heads.
+        """Upgrade the database to the target, one transaction per revision; return its heads.
 
-        A second upgrade of the same database waits for this one, `lock_timeout` seconds at most.
+        A second upgrade of the same database waits for this one for up to `lock_timeout` seconds.
         """
         heads = self.read(connection).heads
         if not self.pending(heads, target):
@@ -186,7 +185,7 @@ class Migrations:
     def script(self, heads: Heads, target: str, *, url: str) -> str:
         """Return the SQL from these revisions to the target, as one transaction.
 
-        `url` decides the dialect only; it needs no password.
+        `url` only determines the dialect; it needs no password.
         """
         steps = self.pending(heads, target)
         if not steps:
@@ -209,7 +208,7 @@ class Migrations:
         return output.getvalue()
 
     def _step(self, connection: Connection, target: str) -> bool:
-        """Run the oldest pending revision, if any; tell whether more are left."""
+        """Run the oldest pending revision, if any; return whether more are left."""
         steps: list[RevisionStep] = []
 
         def oldest(heads: Heads, _context: MigrationContext) -> list[RevisionStep]:
@@ -218,7 +217,7 @@ class Migrations:
 
         try:
             self._run(connection, oldest, transactional_ddl=True)
-            # env.py without begin_transaction() leaves the commit to whoever gave the connection.
+            # env.py without begin_transaction() leaves the commit to this function.
             connection.commit()
         except PartitaError:
             connection.rollback()
@@ -229,7 +228,7 @@ class Migrations:
         return len(steps) > 1
 
     def _run(self, connection: Connection | None, plan: ChooseSteps, **options: Any) -> None:
-        """Run env.py once; `plan` is asked for the steps, after env.py has proved itself."""
+        """Run env.py once; `plan` returns the steps, after env.py was checked."""
         was_asked = False
 
         def steps(heads: Heads, context: MigrationContext) -> list[RevisionStep]:
@@ -252,17 +251,18 @@ class Migrations:
         if connection is None:
             if not context.as_sql:
                 raise self._bad_environment(
-                    "MigrationConnectionIgnored", "env.py went to a database to write a script."
+                    "MigrationConnectionIgnored",
+                    "env.py connected to a database to write a script.",
                 )
             return
         used = context.connection
-        # Alembic may have put execution options on it: the driver's connection tells them apart.
+        # Alembic may have added execution options, so the driver connections are compared.
         if used is None or used.connection.dbapi_connection is not (
             connection.connection.dbapi_connection
         ):
             raise self._bad_environment(
                 "MigrationConnectionIgnored",
-                "env.py opened a connection of its own: the shard's was not used.",
+                "env.py opened another connection instead of using that of the shard.",
             )
 
     def _bad_environment(self, code: str, message: str) -> ConfigurationError:
@@ -270,13 +270,13 @@ class Migrations:
             code,
             message,
             facts={"file": self._scripts.env_py_location},
-            hint='Let env.py run on context.config.attributes["connection"] when it is there: '
-            "partita.shards.fleet.migrations.ENVIRONMENT_TEMPLATE is an env.py that does.",
+            hint='Use context.config.attributes["connection"] in env.py if it is set: see '
+            "partita.shards.fleet.migrations.ENVIRONMENT_TEMPLATE.",
         )
 
 
 def revision_text(heads: Heads) -> str:
-    """Print revisions as people write them: `base` for a database that has none."""
+    """Return the revisions as text: `base` if there are none."""
     return ", ".join(heads) or "base"
 
 
@@ -286,7 +286,7 @@ def _read_config(project: str | Path | Config) -> Config:
     path = Path(project)
     if path.is_file():
         return Config(str(path))
-    # No ini file on purpose: fileConfig() in env.py would silence the application's loggers.
+    # Without an ini file, because fileConfig() in env.py would disable existing loggers.
     config = Config()
     config.set_main_option("path_separator", "os")
     config.set_main_option("script_location", str(path.absolute()).replace("%", "%%"))
@@ -296,9 +296,9 @@ def _read_config(project: str | Path | Config) -> Config:
 def _no_project(project: object) -> ConfigurationError:
     return ConfigurationError(
         "MigrationsNotFound",
-        "There is no Alembic project here: a folder with env.py, or an ini file that names one.",
+        "Not an Alembic project: pass a folder with env.py, or an ini file that names one.",
         facts={"project": str(project)},
-        hint="Make one with `alembic init`, then give its folder, its ini file or a Config.",
+        hint="Create one with `alembic init`, then pass its folder, its ini file or a Config.",
     )
 
 
@@ -308,8 +308,8 @@ def _migration_failed(steps: list[RevisionStep], cause: Exception) -> ShardError
         "MigrationFailed",
         f"Revision {revision} failed and was rolled back: {type(cause).__name__}: {cause}",
         facts={"revision": revision},
-        hint="The shard is as it was before this revision. Repair and upgrade again: "
-        "shards at the target are skipped.",
+        hint="The shard was not changed by it. Correct the migration and upgrade again: shards at "
+        "the target are skipped.",
     )
     error.cause = cause
     return error
@@ -317,7 +317,7 @@ def _migration_failed(steps: list[RevisionStep], cause: Exception) -> ShardError
 
 @contextmanager
 def upgrade_lock(connection: Connection, timeout: float) -> Iterator[None]:
-    """Keep other upgrades of this database out, until the end or until the connection breaks."""
+    """Lock out other upgrades of this database, until the end or until the connection breaks."""
     if connection.dialect.name == "postgresql":
         with _postgres_lock(connection, timeout):
             yield
@@ -330,8 +330,8 @@ def upgrade_lock(connection: Connection, timeout: float) -> Iterator[None]:
 
 @contextmanager
 def _postgres_lock(connection: Connection, timeout: float) -> Iterator[None]:
-    # Of the session, not of a transaction: each revision commits, and CREATE INDEX CONCURRENTLY
-    # leaves the transaction. On this very connection: if it breaks, migration and lock end as one.
+    # A lock of the session, because each revision commits and CREATE INDEX CONCURRENTLY runs
+    # outside a transaction. On the same connection, so that migration and lock end together.
     key = {"key": LOCK_NUMBER}
     try:
         with connection.begin():
@@ -354,10 +354,10 @@ def _postgres_lock(connection: Connection, timeout: float) -> Iterator[None]:
 
 @contextmanager
 def _sqlite_lock(connection: Connection, timeout: float) -> Iterator[None]:
-    """Let each revision begin with the write lock, and keep foreign keys out of table rebuilds.
+    """Begin each revision with the write lock, and disable foreign keys during table rebuilds.
 
-    A table is changed by copying it and dropping the old one: with foreign keys on, the drop
-    would delete what refers to it. They are checked as a whole before each commit instead.
+    A table is changed by copying it and dropping the old one: with foreign keys enabled, the drop
+    would delete rows that refer to it. All foreign keys are checked before each commit instead.
     """
     keys = connection.exec_driver_sql("PRAGMA foreign_keys").scalar_one()
     connection.rollback()
@@ -398,7 +398,7 @@ class _SqliteLock:
             cursor.close()
 
     def wait_for(self, seconds: float) -> float:
-        """Set how long a transaction waits for the lock; return what it was."""
+        """Set how long a transaction waits for the lock; return the previous value."""
         if isinstance(self._driver, RevocableConnection):
             before, self._driver.busy_seconds = self._driver.busy_seconds, seconds
             return before
@@ -407,7 +407,7 @@ class _SqliteLock:
         return milliseconds / 1000
 
     def take(self, *_statement: object) -> None:
-        # Before the first statement, because only then nothing was read that could be too old.
+        # Before the first statement, because a snapshot taken by a read may be too old.
         if self._is_taken:
             return
         if self._driver.in_transaction:
@@ -428,10 +428,10 @@ class _SqliteLock:
         try:
             broken = self.run("PRAGMA foreign_key_check")
         except self._error as error:
-            message = f"Foreign keys would not fit: {error}."
+            message = f"Foreign keys would not match: {error}."
             raise _foreign_keys_broken(message) from error
         if broken is not None:
-            message = f"Rows of {broken[0]!r} would refer to nothing."
+            message = f"Rows of {broken[0]!r} would refer to missing rows."
             raise _foreign_keys_broken(message)
 
 
@@ -439,14 +439,14 @@ def _foreign_keys_broken(message: str) -> SchemaMismatchError:
     return SchemaMismatchError(
         "ForeignKeysBroken",
         message,
-        hint="It was rolled back. Let the change carry or delete what refers to the table, too.",
+        hint="The migration was rolled back. Let it update or delete the referring rows as well.",
     )
 
 
 def _upgrade_under_way(timeout: float) -> OperationPendingError:
     return OperationPendingError(
         "UpgradeUnderWay",
-        f"Another upgrade held the shard for the {timeout:.3g} s that this one waited.",
+        f"Another upgrade has locked the shard; gave up after {timeout:.3g} s.",
         facts={"waited": timeout},
-        hint="Try again when it is done: shards at the target are skipped.",
+        hint="Try again when it has ended: shards at the target are skipped.",
     )

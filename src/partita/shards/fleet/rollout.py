@@ -1,6 +1,6 @@
-"""One change carried through the shards: canaries first, a few at a time, stopped by failures.
+"""Upgrade the shards in order: canaries first, several in parallel, stopped by failures.
 
-What is done to a shard is handed in and never raises; here is only decided who comes next.
+The upgrade of one shard is passed in and never raises.
 """
 
 import threading
@@ -17,12 +17,12 @@ from partita.errors import ShardError
 from partita.shards.keys.mapping import Shard
 
 UpgradeState = Literal["upgraded", "current", "written", "failed", "not tried"]
-Progress = Literal["auto", "bar", "none"] | Callable[["ShardUpgrade"], None]
+ProgressOption = Literal["auto", "bar", "none"] | Callable[["ShardUpgrade"], None]
 """A bar on terminals, a bar always, nothing, or a function called after each shard."""
 
 
 class ShardUpgrade(msgspec.Struct, frozen=True):
-    """What became of one shard."""
+    """The outcome of one shard."""
 
     shard: Shard
     state: UpgradeState
@@ -34,7 +34,7 @@ class ShardUpgrade(msgspec.Struct, frozen=True):
 
 
 class UpgradeReport(msgspec.Struct, frozen=True):
-    """What became of each shard, in the order in which they were to be upgraded."""
+    """The outcome of each shard, in the order of the upgrade."""
 
     target: str
     shards: list[ShardUpgrade]
@@ -48,7 +48,7 @@ class UpgradeReport(msgspec.Struct, frozen=True):
         return all(each.state not in ("failed", "not tried") for each in self.shards)
 
     def raise_if_incomplete(self) -> None:
-        """Raise the errors of all shards as one group, if there are any."""
+        """Raise the errors of all shards as an ExceptionGroup, if there are any."""
         if self.errors:
             raise ExceptionGroup("The upgrade failed on some shards.", list(self.errors.values()))
 
@@ -61,7 +61,7 @@ def roll_out(
     stop_after: int | None = 1,
     on_done: Callable[[ShardUpgrade], None] = lambda _done: None,
 ) -> list[ShardUpgrade]:
-    """Upgrade the canaries of the first wave, and the rest only if none of them failed."""
+    """Upgrade the canaries of the first wave, then the rest if no canary failed."""
     canaries, rest = waves
     done = _run_wave(canaries, upgrade, parallel=parallel, stop_after=1, on_done=on_done)
     if any(each.state == "failed" for each in done):
@@ -99,8 +99,8 @@ def _run_wave(
 
 
 @contextmanager
-def show_progress(progress: Progress, total: int) -> Iterator[Callable[[ShardUpgrade], None]]:
-    """Give what is to be called after each shard."""
+def show_progress(progress: ProgressOption, total: int) -> Iterator[Callable[[ShardUpgrade], None]]:
+    """Yield the function to call after each shard."""
     if callable(progress):
         yield progress
         return
@@ -118,7 +118,7 @@ def show_progress(progress: Progress, total: int) -> Iterator[Callable[[ShardUpg
 
 
 def shard_error(shard: Shard, cause: Exception) -> ShardError:
-    """Name the shard that an error came from."""
+    """Return the error with its shard."""
     if isinstance(cause, ShardError) and cause.shard is not None:
         return cause
     code = cause.code if isinstance(cause, ShardError) else "ShardFailed"

@@ -1,8 +1,8 @@
-"""Mappings by key, as far as this process has seen them: one cache for each shard map.
+"""The mappings of a shard map that this process has read, by key.
 
-Readers take no lock: they search lists that are never changed, only replaced. The mappings lie
-sorted and disjoint in chunks, so that a change copies one chunk and the list of chunks. What is
-found may be stale; validation on the shard tells.
+Readers take no lock: they search lists that are never changed, only replaced. The mappings are
+sorted, disjoint and divided into chunks, so that a change copies one chunk and the list of chunks.
+A cached mapping may be stale; validation on the shard detects that.
 """
 
 from array import array
@@ -17,34 +17,34 @@ from partita.shards.keys.mapping import Mapping
 from partita.shards.keys.ranges import KeyRange
 
 CHUNK_MAX = 128
-"""The most mappings of one chunk; the root of their number if that is more."""
+"""The maximum number of mappings in a chunk, or the square root of their total if greater."""
 
 NUMBER_BYTES = 8
-"""Keys of this length, as all integers are, can be searched as numbers."""
+"""Keys of this length, such as integers, can be searched as numbers."""
 NUMBERS_FROM = 100_000
-"""From so many mappings on they are. Numbers lie side by side, bounds are scattered: among a
-million, a search waits for memory. Among few, comparing bytes is faster."""
+"""With at least this many mappings, such keys are searched as numbers: an array of numbers is
+contiguous in memory. With fewer, comparing bytes is faster."""
 
 _Chunk = tuple[list[bytes], list[Mapping | None], "array[int]"]
-"""Bounds, what owns the keys from each bound to the next (a mapping, or nothing cached), and the
-bounds as numbers.
+"""Bounds, the owner of the keys from each bound to the next (None: not cached), and the bounds as
+numbers.
 
-The first bound is the low end of a mapping. The last owner holds up to the next chunk.
+The first bound is the low end of a mapping. The last owner extends to the next chunk.
 """
 
 
 class MappingCache:
-    """The mappings of one shard map that were looked up or loaded."""
+    """The cached mappings of one shard map."""
 
     def __init__(self) -> None:
         self._chunks: tuple[list[bytes], list[_Chunk], array[int]] = ([], [], array("Q"))
-        """The first bound of every chunk, the chunks, and the first bounds as numbers (none while
+        """The first bound of every chunk, the chunks, and the first bounds as numbers (empty while
         there are few mappings). Replaced as a whole, under the lock."""
         self._by_id: dict[str, Mapping] = {}
-        """Touched only under the lock."""
+        """Used only under the lock."""
         self._lock = Lock()
         self.hits = 0
-        """Counted without a lock: threads may lose a few."""
+        """Counted without a lock, so threads may lose a few."""
         self.misses = 0
         self.adds = 0
         self.removes = 0
@@ -68,13 +68,13 @@ class MappingCache:
         return mapping
 
     def add(self, mapping: Mapping) -> None:
-        """Put a mapping in; cached mappings that overlap it are stale and go."""
+        """Add a mapping; overlapping cached mappings are stale and removed."""
         with self._lock:
             self._replace(mapping.key_range, [mapping])
             self.adds += 1
 
     def remove(self, mapping_id: str) -> bool:
-        """Take a mapping out; say whether it was there."""
+        """Remove a mapping; return whether it was cached."""
         with self._lock:
             mapping = self._by_id.get(mapping_id)
             if mapping is None:
@@ -83,7 +83,7 @@ class MappingCache:
             return True
 
     def load(self, mappings: Iterable[Mapping]) -> None:
-        """Replace everything by the mappings of a whole map, in one go."""
+        """Replace the content of the cache by all mappings of a map."""
         ordered = sorted(mappings, key=_low)
         _check_disjoint(ordered)
         with self._lock:
@@ -97,7 +97,7 @@ class MappingCache:
         self.load([])
 
     def mappings(self) -> list[Mapping]:
-        """Return what is cached now, in the order of the keys."""
+        """Return the cached mappings in the order of their keys."""
         return _mappings_of(self._chunks[1])
 
     def counters(self) -> dict[str, int]:
@@ -112,11 +112,11 @@ class MappingCache:
         return len(self._by_id)
 
     def _replace(self, key_range: KeyRange, added: list[Mapping]) -> None:
-        """Drop what overlaps the range and put `added`, which lies inside it, there."""
+        """Remove mappings that overlap the range, and add `added`, which are inside it."""
         firsts, chunks, numbers = self._chunks
         start = max(bisect_right(firsts, key_range.low) - 1, 0)
         end = len(firsts) if key_range.high is None else bisect_left(firsts, key_range.high)
-        # A range before all chunks joins the first one, rather than become a chunk of its own.
+        # A range before all chunks is added to the first one.
         end = max(end, min(start + 1, len(firsts)))
         touched = _mappings_of(chunks[start:end])
         first, last = _overlap(touched, key_range)
@@ -146,7 +146,7 @@ def _mappings_of(chunks: list[_Chunk]) -> list[Mapping]:
 
 
 def _overlap(ordered: list[Mapping], key_range: KeyRange) -> tuple[int, int]:
-    """Return from where to where the sorted mappings overlap the range."""
+    """Return the first and the last index, exclusive, of the mappings that overlap the range."""
     first = bisect_right(ordered, key_range.low, key=_low)
     if first and ordered[first - 1].key_range.intersects(key_range):
         first -= 1
@@ -156,7 +156,7 @@ def _overlap(ordered: list[Mapping], key_range: KeyRange) -> tuple[int, int]:
 
 
 def _cut(ordered: list[Mapping], total: int) -> tuple[list[bytes], list[_Chunk]]:
-    """Cut sorted mappings into chunks, all with room to grow if there are more than one."""
+    """Divide sorted mappings into chunks; if several are needed, each is half full."""
     most = max(CHUNK_MAX, isqrt(total))
     size = most if len(ordered) <= most else most // 2
     chunks = [_chunk(ordered[start : start + size]) for start in range(0, len(ordered), size)]
@@ -182,13 +182,13 @@ def _chunk(ordered: list[Mapping]) -> _Chunk:
 
 
 def _numbers(bounds: list[bytes]) -> "array[int]":
-    """Return, for each bound, the least number whose eight bytes are not below it."""
+    """Return for each bound the least number whose eight bytes are not less than it."""
     least = [
         int.from_bytes(bound[:NUMBER_BYTES].ljust(NUMBER_BYTES, b"\0"))
         + (len(bound) > NUMBER_BYTES)
         for bound in bounds
     ]
-    # No key of eight bytes reaches the bounds beyond the greatest number: they are the last.
+    # Bounds greater than all numbers are the last ones; no key of eight bytes reaches them.
     return array("Q", (number for number in least if number < 2 ** (8 * NUMBER_BYTES)))
 
 
@@ -197,7 +197,7 @@ def _check_disjoint(ordered: list[Mapping]) -> None:
         if left.key_range.intersects(right.key_range):
             raise CatalogMismatchError(
                 "MappingsOverlap",
-                "Two mappings of one shard map hold the same keys.",
+                "Two mappings of the shard map overlap.",
                 facts={"map": left.map_name, "mappings": (left.id, right.id)},
-                hint="Compare the catalogs: partita shards recover.",
+                hint="Compare the catalogs with `partita shards recover`.",
             )

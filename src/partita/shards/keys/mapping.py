@@ -1,8 +1,8 @@
-"""The values of a shard map: where a shard is (Location), the shard, and its mappings.
+"""The values of a shard map: locations, shards and mappings.
 
-A Location never holds a secret: users, passwords and tokens are left out when it is made from a
-URL, so that catalogs, errors and logs can show it. Everything here is frozen; a changed mapping
-is another mapping with another id.
+A Location contains no secrets: users, passwords and tokens are removed when it is created from a
+URL, so that catalogs, errors and logs can show it. All values are frozen; a changed mapping is a
+new value with a new id.
 """
 
 import enum
@@ -19,7 +19,7 @@ from partita.errors import ConfigurationError, DamageError, TransactionUseError
 from partita.shards.keys.ranges import KeyRange, Range
 
 LOCATION_TEXT_MAX = 2048
-"""The most characters of a location's text."""
+"""The maximum length of the text of a location."""
 PORT_MAX = 65_535
 
 _SECRET_NAMES = frozenset(("user", "username", "uid", "passfile", "key", "hexkey"))
@@ -28,7 +28,7 @@ _SECRET_PARTS = re.compile(
     r"|private_?key|scram_(client|server)_key"
 )
 _OPAQUE_NAMES = frozenset(("odbc_connect", "dsn", "conninfo"))
-"""Options that are connection strings of their own, and may hold a password anywhere."""
+"""Options that are connection strings, which may contain a password."""
 _DEFAULT_PORTS = {"postgresql": 5432, "mysql": 3306, "mariadb": 3306, "mssql": 1433, "oracle": 1521}
 _DIALECT = re.compile(r"\w+(\+\w+)?")
 _HOST = re.compile(r"[^\s/?#@\[\]]*")
@@ -39,7 +39,7 @@ _TEXT = re.compile(
 
 
 class UrlParts(Protocol):
-    """What a Location is made from; sqlalchemy.engine.URL has it."""
+    """The parts of a URL from which a Location is created; sqlalchemy.engine.URL has them."""
 
     @property
     def drivername(self) -> str: ...
@@ -54,19 +54,19 @@ class UrlParts(Protocol):
 
 
 class Location(msgspec.Struct, frozen=True):
-    """A database, without who may use it. Hosts compare without regard to case."""
+    """Where a database is, without credentials. Hosts are compared case-insensitively."""
 
     dialect: str
-    """With its driver, if one was named: `postgresql+psycopg`."""
+    """With the driver, if the URL named one: `postgresql+psycopg`."""
     host: str = ""
     port: int | None = None
     database: str = ""
     options: tuple[tuple[str, str], ...] = ()
-    """The other parts of the URL that are no secrets, sorted by name."""
+    """The other parts of the URL that are not secret, sorted by name."""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "host", self.host.lower())
-        # Only the order of one name's values has a meaning (a list of hosts).
+        # Only the order of values with the same name matters (a list of hosts).
         options = tuple(sorted(self.options, key=lambda option: option[0]))
         msgspec.structs.force_setattr(self, "options", options)
 
@@ -74,28 +74,28 @@ class Location(msgspec.Struct, frozen=True):
     def from_url(cls, url: UrlParts, *, relative_to: str = "") -> "Location":
         """Return the location of a URL, without user, password and tokens.
 
-        A relative path of a SQLite file is put behind the folder `relative_to`; without one it is
-        refused, because every process would read it differently.
+        The relative path of a SQLite file is resolved against the folder `relative_to`. Without
+        that folder it is refused, because its meaning depends on the process.
         """
         if url.drivername.partition("+")[0] == "sqlite":
             return _sqlite_location(url, relative_to)
         host, options = url.host or "", _options(url.query)
         if host.startswith("/"):
-            # A URL has no place for the path of a socket but an option.
+            # In a URL, the path of a socket must be an option.
             host, options = "", [*options, ("host", host)]
         location = cls(url.drivername, host, url.port, url.database or "", tuple(options))
         return _checked(location)
 
     @classmethod
     def from_text(cls, text: str) -> "Location":
-        """Return the location that `text` was made from."""
+        """Return the location with this text."""
         match = _TEXT.fullmatch(text)
         if match is None:
             raise DamageError(
                 "StoreDamaged",
-                "A stored location cannot be read.",
+                "A stored location is damaged.",
                 facts={"characters": len(text)},
-                hint="Compare the catalogs (partita shards recover) before changing anything.",
+                hint="Compare the catalogs with `partita shards recover` before any change.",
             )
         return cls(
             match["dialect"],
@@ -112,7 +112,7 @@ class Location(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The one way to write this location: a URL that SQLAlchemy reads, without secrets."""
+        """The canonical form of this location: a URL for SQLAlchemy, without secrets."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         port = "" if self.port is None else f":{self.port}"
         options = urlencode(self.options)
@@ -120,12 +120,12 @@ class Location(msgspec.Struct, frozen=True):
         return f"{self.dialect}://{host}{port}/{database}" + (f"?{options}" if options else "")
 
     def url(self) -> str:
-        """Return the text for sqlalchemy.create_engine; credentials are the caller's to add."""
+        """Return the URL for sqlalchemy.create_engine; the caller must add credentials."""
         return self.text
 
     @property
     def identity(self) -> str:
-        """What two ways to reach one database have in common: no driver, no options, all ports."""
+        """Equal for all locations of one database: without driver and options, with the port."""
         named = dict(self.options)
         hosts = [_folded(value) for name, value in self.options if name == "host"] or [self.host]
         port = self.port or named.get("port") or _DEFAULT_PORTS.get(self.backend, "")
@@ -139,14 +139,14 @@ class Location(msgspec.Struct, frozen=True):
 
 
 class ShardStatus(enum.Enum):
-    """Whether the shard may get more mappings; those that it has have a status of their own."""
+    """Whether the shard accepts new mappings; existing ones have a status of their own."""
 
     ONLINE = "online"
     OFFLINE = "offline"
 
 
 class MappingStatus(enum.Enum):
-    """Whether keys of the mapping can be routed now."""
+    """Whether the keys of the mapping can be routed."""
 
     ONLINE = "online"
     OFFLINE = "offline"
@@ -161,14 +161,14 @@ class Shard(msgspec.Struct, frozen=True, eq=False):
     version: str = ""
     status: ShardStatus = ShardStatus.ONLINE
     opens: Callable[[Location], Any] | None = None
-    """How to reach it; whoever reads the shard from a catalog puts it in."""
+    """Opens a connection; set when the shard is read from a catalog."""
 
     def connect(self) -> Any:
-        """Return an unrouted connection: it is not checked against any mapping."""
+        """Return an unrouted connection, which is not validated."""
         if self.opens is None:
             raise TransactionUseError(
                 "ShardNotAttached",
-                "This shard was not read from a catalog and cannot be connected to.",
+                "The shard was not read from a catalog, so it cannot be connected to.",
                 facts={"shard": self.location.text},
                 hint="Get the shard from its map: shards(), get_shard(), get(key).shard.",
             )
@@ -178,14 +178,14 @@ class Shard(msgspec.Struct, frozen=True, eq=False):
         return isinstance(other, Shard) and self.id == other.id
 
     def __ne__(self, other: object) -> bool:
-        # Struct has one of its own, which would compare by identity.
+        # The inherited one would compare by identity.
         return not self == other
 
     def __hash__(self) -> int:
         return hash(self.id)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # How to reach it stays in this process.
+        # `opens` is not pickled.
         return Shard, (self.id, self.map_name, self.location, self.version, self.status)
 
     def __repr__(self) -> str:
@@ -196,7 +196,7 @@ class Mapping(msgspec.Struct, frozen=True):
     """A range of keys (or one key) and the shard that owns it."""
 
     id: str
-    """New at every change: a cached mapping with an old id is stale."""
+    """Changes with every change of the mapping, so an old id is stale."""
     map_name: str
     shard: Shard
     key_range: KeyRange
@@ -217,11 +217,11 @@ class Mapping(msgspec.Struct, frozen=True):
 def _sqlite_location(url: UrlParts, relative_to: str) -> Location:
     database, options = url.database or "", _options(url.query)
     if url.host:
-        raise _refused("A SQLite file has no host.", "Write three slashes: sqlite:///file.db.")
+        raise _refused("A SQLite URL has no host.", "Write three slashes: sqlite:///file.db.")
     is_in_memory = ("mode", "memory") in options or ":memory:" in database
     if not _path_of(database) or is_in_memory:
         raise _refused(
-            "A database in memory cannot be a shard or a catalog: no other connection sees it.",
+            "An in-memory database cannot be a shard or a catalog.",
             "Name a file: sqlite:////folder/file.db.",
         )
     path = _absolute(_path_of(database), relative_to)
@@ -242,8 +242,8 @@ def _absolute(path: str, relative_to: str) -> str:
         return "/" + str(PurePosixPath(path)).lstrip("/")
     if not relative_to:
         raise _refused(
-            "The path of a SQLite file is relative.",
-            "Write the whole path, with four slashes: sqlite:////folder/file.db.",
+            "The path of the SQLite file is relative.",
+            "Write the absolute path, with four slashes: sqlite:////folder/file.db.",
         )
     return str(PurePosixPath(relative_to) / path)
 
@@ -252,7 +252,7 @@ def _options(query: Dictionary[str, str | tuple[str, ...]]) -> list[tuple[str, s
     kept: list[tuple[str, str]] = []
     for name, given in query.items():
         if name.lower() in _OPAQUE_NAMES:
-            message = f"The option {name} holds a connection string, perhaps with a password."
+            message = f"The option {name} is a connection string, which may contain a password."
             raise _refused(
                 message,
                 "Write host, port, database and options as parts of the URL.",
@@ -271,19 +271,19 @@ def _is_secret(name: str) -> bool:
 def _checked(location: Location) -> Location:
     named = dict(location.options)
     if not _DIALECT.fullmatch(location.dialect):
-        raise _refused("The URL has no dialect that can be read.", "Begin with postgresql:// …")
+        raise _refused("The URL has no valid dialect.", "Begin the URL with postgresql://.")
     if not _HOST.fullmatch(location.host):
-        raise _refused("The host has characters that no host has.", "Check the URL's host.")
+        raise _refused("The host of the URL is not valid.", "Check the host of the URL.")
     if location.port is not None and not 1 <= location.port <= PORT_MAX:
-        raise _refused("The URL has a port that no server has.", "Ports are 1 to 65535.")
+        raise _refused("The port of the URL is not valid.", "Use a port from 1 to 65535.")
     if "\0" in location.database:
-        raise _refused("The name of the database has a NUL in it.", "Check the URL's database.")
+        raise _refused("The database name contains a NUL.", "Check the database of the URL.")
     if not (location.database or "dbname" in named or "service" in named):
-        raise _refused("The URL names no database.", "Write it: postgresql://host/database.")
+        raise _refused("The URL does not name a database.", "Write postgresql://host/database.")
     if len(location.text) > LOCATION_TEXT_MAX:
         raise _refused(
             "The location is too long.",
-            "Leave out options that do not say where the database is.",
+            "Remove options that do not identify the database.",
         )
     return location
 

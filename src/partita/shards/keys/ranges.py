@@ -1,8 +1,7 @@
-"""Ranges of sharding keys: as users write them (Range) and as everything compares them (KeyRange).
+"""Ranges of sharding keys: as values (Range) and encoded as bytes (KeyRange).
 
-Both are half-open, `[low, high)`, and without a bound where None stands. An empty or inverted
-KeyRange cannot be made; a Range is checked when it is encoded, because only the key type knows
-the order.
+Both are half-open, `[low, high)`; None means unbounded. An empty or inverted KeyRange cannot be
+created. A Range is checked when it is encoded, because its order depends on the key type.
 """
 
 from collections.abc import Iterable
@@ -16,7 +15,7 @@ from partita.shards.keys.shard_key import KeyType
 
 
 class Range(msgspec.Struct, frozen=True, gc=False):
-    """All keys from `low` on and before `high`; None is no bound.
+    """All keys from `low` to `high`, exclusive; None means unbounded.
 
     A mapping of one key (list maps) is shown as `Range(key, key)`.
     """
@@ -33,7 +32,7 @@ class Range(msgspec.Struct, frozen=True, gc=False):
 
 
 class KeyRange(msgspec.Struct, frozen=True, gc=False):
-    """All encoded keys from `low` on and before `high`; an empty `low` or no `high` is no bound.
+    """All encoded keys from `low` to `high`, exclusive; an empty `low` or None means unbounded.
 
     Ranges are ordered by their low end, then by their high end.
     """
@@ -43,11 +42,11 @@ class KeyRange(msgspec.Struct, frozen=True, gc=False):
 
     def __post_init__(self) -> None:
         if self.high is not None and self.low >= self.high:
-            raise _refused("InvalidRange", "The range is empty or turned around.")
+            raise _refused("InvalidRange", "The range is empty or inverted.")
 
     @classmethod
     def point(cls, key: bytes) -> "KeyRange":
-        """Return the range of exactly this key: no bytes lie between a key and the key with 00."""
+        """Return the range of this key only: no bytes sort between it and itself with 00 added."""
         return cls(key, key + b"\x00")
 
     @property
@@ -58,7 +57,7 @@ class KeyRange(msgspec.Struct, frozen=True, gc=False):
         return self.low <= key and (self.high is None or key < self.high)
 
     def covers(self, other: "KeyRange") -> bool:
-        """Tell whether all of `other` lies in this range."""
+        """Return whether `other` is inside this range."""
         return self.low <= other.low and _end(other) <= _end(self)
 
     def intersects(self, other: "KeyRange") -> bool:
@@ -67,7 +66,7 @@ class KeyRange(msgspec.Struct, frozen=True, gc=False):
         )
 
     def touches(self, other: "KeyRange") -> bool:
-        """Tell whether one ends exactly where the other begins."""
+        """Return whether one range ends where the other begins."""
         return self.high == other.low or other.high == self.low
 
     def intersection(self, other: "KeyRange") -> "KeyRange | None":
@@ -76,7 +75,7 @@ class KeyRange(msgspec.Struct, frozen=True, gc=False):
         return KeyRange(max(self.low, other.low), min(self, other, key=_end).high)
 
     def minus(self, other: "KeyRange") -> "list[KeyRange]":
-        """Return what is left of this range without `other`: none, one or two ranges."""
+        """Return this range without `other`: zero, one or two ranges."""
         if not self.intersects(other):
             return [self]
         left = [KeyRange(self.low, other.low)] if self.low < other.low else []
@@ -86,22 +85,22 @@ class KeyRange(msgspec.Struct, frozen=True, gc=False):
         return left + right
 
     def split(self, at: bytes) -> "tuple[KeyRange, KeyRange]":
-        """Return both halves; `at` begins the upper one and must lie strictly inside."""
+        """Return both parts; `at` is the low end of the second and must be strictly inside."""
         if not self.low < at or not self.contains(at):
             raise _refused(
                 "InvalidSplit",
-                "A range can be split only at a key inside it that is not its first.",
-                "Choose a key above the low end and below the high end.",
+                "The split point must be strictly inside the range.",
+                "Choose a key greater than the low end and less than the high end.",
             )
         return KeyRange(self.low, at), KeyRange(at, self.high)
 
     def join(self, other: "KeyRange") -> "KeyRange":
-        """Return the one range of two that touch."""
+        """Return the union of two adjacent ranges."""
         if not self.touches(other):
             raise _refused(
                 "RangesApart",
-                "Only ranges of which one ends where the other begins can be joined.",
-                "Name two mappings that are neighbours.",
+                "Only adjacent ranges can be joined.",
+                "Name two adjacent mappings.",
             )
         first, second = sorted((self, other))
         return KeyRange(first.low, second.high)
@@ -124,31 +123,31 @@ FULL = KeyRange()
 
 
 def encode_range(range: Range, key: KeyType) -> KeyRange:  # noqa: A002 - the domain's word
-    """Return the range in bytes; RangeError if no key can lie in it."""
+    """Return the range in bytes; RangeError if it cannot contain a key."""
     low = b"" if range.low is None else key.encode_bound(range.low)
     high = None if range.high is None else key.encode_bound(range.high)
     if high is not None and max(low, key.lowest) >= high:
-        raise _refused("InvalidRange", f"No {key.name} lies in {range!r}.")
+        raise _refused("InvalidRange", f"{range!r} contains no key of type {key.name}.")
     return KeyRange(low, high)
 
 
 def decode_range(encoded: KeyRange, key: KeyType) -> Range:
-    """Return the range that was encoded; a low end that is no bound comes back as None."""
+    """Return the range that was encoded; an empty low end becomes None."""
     low = key.decode_bound(encoded.low) if encoded.low else None
     high = None if encoded.high is None else key.decode_bound(encoded.high)
     return Range(low, high)
 
 
 def decode_point(encoded: KeyRange, key: KeyType) -> Range:
-    """Return the range of one key as `Range(key, key)`: the form in which list maps show it."""
+    """Return the range of one key as `Range(key, key)`, the form of list maps."""
     if not encoded.is_point:
-        raise DamageError("StoreDamaged", "A mapping of a list map holds more than one key.")
+        raise DamageError("StoreDamaged", "A stored mapping of a list map holds more than one key.")
     value = key.decode(encoded.low)
     return Range(value, value)
 
 
 def first_overlap(ranges: Iterable[KeyRange]) -> tuple[KeyRange, KeyRange] | None:
-    """Return two of the ranges that have a key in common, if any do."""
+    """Return two of the ranges that overlap, or None."""
     ordered = sorted(ranges)
     for left, right in pairwise(ordered):
         if left.intersects(right):
@@ -162,5 +161,5 @@ def _end(key_range: KeyRange) -> tuple[bool, bytes]:
 
 def _refused(code: str, message: str, hint: str = "") -> RangeError:
     return RangeError(
-        code, message, hint=hint or "Give a low end that lies below the high end; None is no bound."
+        code, message, hint=hint or "The low end must be less than the high end; None means unbounded."
     )

@@ -1,14 +1,14 @@
-"""Which tables of a schema are sharded, by which column, and which are reference tables.
+"""The sharded tables of a schema with their sharding columns, and the reference tables.
 
 Sharded tables hold the rows of shardlets and move with them; reference tables are the same on
-every shard. Names are kept as schema and table, never as one quoted text, so that a name with a
-dot or a quote stays itself. The JSON form is stored in the global catalog and never changes:
+every shard. A table is identified by schema and name, not by one quoted text, so that names may
+contain dots and quotes. The JSON form is stored in the global catalog and never changes:
 
     {"version": 1,
      "sharded": [{"schema": null, "table": "blog", "columns": ["tenant_id"]}, ...],
      "reference": [{"schema": null, "table": "region"}, ...]}
 
-Both lists are in the order in which rows can be copied: parents before children.
+Both lists are in the order in which rows are copied: parents before children.
 """
 
 import json
@@ -56,7 +56,7 @@ COLUMN_TYPES: dict[type, TypeEngine[Any]] = {
 
 
 class TableName(msgspec.Struct, frozen=True):
-    """A table, with the database schema that it lies in."""
+    """A table with its database schema."""
 
     schema: str | None
     table: str
@@ -71,7 +71,7 @@ class ShardedTable(TableName, frozen=True):
     """A table whose rows belong to shardlets."""
 
     columns: tuple[str, ...]
-    """Names of the sharding columns in the database: one for each part of the key."""
+    """Names of the sharding columns in the database: one per part of the key."""
 
 
 class _Stored(msgspec.Struct):
@@ -81,7 +81,7 @@ class _Stored(msgspec.Struct):
 
 
 class ShardedSchema:
-    """The sharded and reference tables of one shard map; nothing changes after it is made.
+    """The sharded and reference tables of one shard map; immutable.
 
     `keys` names the sharding column of each sharded table (a list of them for a composite key).
     Tables are named as in the MetaData: `"blog"`, `"sales.order"`.
@@ -94,7 +94,7 @@ class ShardedSchema:
         keys: Mapping[str, str | Sequence[str]],
         reference: Iterable[str] = (),
     ) -> None:
-        # A declarative base is taken for what it declares.
+        # A declarative base is accepted in place of its MetaData.
         metadata = getattr(metadata, "metadata", metadata)
         tables = _find_tables(metadata, [*keys, *reference])
         self.metadata: MetaData | None = metadata
@@ -104,7 +104,7 @@ class ShardedSchema:
 
     @classmethod
     def from_json(cls, text: str | bytes, metadata: MetaData | None = None) -> "ShardedSchema":
-        """Read the stored form; with `metadata` it is checked against it like a new schema."""
+        """Parse the stored form; with `metadata` it is checked like a new schema."""
         stored = _read(text)
         if metadata is not None:
             keys = {table.name: table.columns for table in stored.sharded}
@@ -116,12 +116,12 @@ class ShardedSchema:
         return schema
 
     def to_json(self) -> str:
-        """Return the stored form: the same schema is always the same text."""
+        """Return the stored form; equal schemas have equal texts."""
         stored = _Stored(SCHEMA_FORMAT_VERSION, self._sharded, self._reference)
         return json.dumps(msgspec.to_builtins(stored), separators=(",", ":"))
 
     def sharded_tables(self) -> list[ShardedTable]:
-        """Return the sharded tables, parents before children: the order to copy rows in."""
+        """Return the sharded tables, parents before children."""
         return list(self._sharded)
 
     def reference_tables(self) -> list[TableName]:
@@ -129,18 +129,18 @@ class ShardedSchema:
         return list(self._reference)
 
     def other_tables(self) -> list[TableName]:
-        """Return the tables of the MetaData that are in neither list: no move touches them."""
+        """Return the other tables of the MetaData, which moves do not change."""
         if self.metadata is None:
             return []
         listed = {table.name for table in (*self._sharded, *self._reference)}
         return [_name(table) for table in _in_copy_order(self.metadata) if table.key not in listed]
 
     def find_sharded(self, name: str) -> ShardedTable | None:
-        """Return the sharded table of this name in the MetaData."""
+        """Return the sharded table with this name in the MetaData, or None."""
         return next((table for table in self._sharded if table.name == name), None)
 
     def check_key_type(self, key: KeyType) -> None:
-        """Refuse a key whose values the sharding columns cannot hold (SchemaError)."""
+        """Raise SchemaError if the sharding columns cannot hold such keys."""
         for sharded in self._sharded:
             if len(sharded.columns) != len(key.parts):
                 raise _column_mismatch(sharded, key, f"{len(sharded.columns)} columns")
@@ -165,20 +165,20 @@ def _find_tables(metadata: MetaData, names: list[str]) -> set[str]:
                 "UnknownTable",
                 f"The MetaData has no table {name!r}.",
                 facts={"table": name, "tables": sorted(metadata.tables)},
-                hint="Write the name as the MetaData has it, with its schema: 'sales.order'.",
+                hint="Use the name of the MetaData, with the schema: 'sales.order'.",
             )
         if names.count(name) > 1:
             raise SchemaError(
                 "TableListedTwice",
                 f"The table {name!r} is listed twice.",
                 facts={"table": name},
-                hint="A table is sharded or a reference table, and is listed once.",
+                hint="List a table once, as sharded or as reference table.",
             )
     return set(names)
 
 
 def _in_copy_order(metadata: MetaData) -> list[Table]:
-    # Not sorted_tables: that warns of foreign keys in a circle, which are allowed here.
+    # Not sorted_tables, which warns about cycles of foreign keys; they are allowed here.
     by_name = sorted(metadata.tables.values(), key=lambda table: table.key)
     ordered = sort_tables_and_constraints(by_name)  # type: ignore[no-untyped-call]
     return [table for table, _ in ordered if table is not None]
@@ -190,9 +190,9 @@ def _sharded(table: Table, given: str | Sequence[str]) -> ShardedTable:
     if not columns or len(set(columns)) != len(columns):
         raise SchemaError(
             "InvalidShardingColumns",
-            f"The sharding columns of {table.key!r} are none, or one of them twice.",
+            f"The sharding columns of {table.key!r} are empty or contain a column twice.",
             facts={"table": table.key, "columns": columns},
-            hint="Name one column, or one for each part of a composite key.",
+            hint="Name one column, or one per part of a composite key.",
         )
     named = _name(table)
     return ShardedTable(named.schema, named.table, columns)
@@ -211,7 +211,7 @@ def _find_column(table: Table, name: str) -> Column[Any]:
 
 
 def _name(table: Table) -> TableName:
-    # str() because SQLAlchemy's names may be of a class of its own.
+    # str(), because names of SQLAlchemy may be instances of a subclass.
     return TableName(None if table.schema is None else str(table.schema), str(table.name))
 
 
@@ -224,15 +224,15 @@ def _check_columns(table: Table, sharded: ShardedTable, key: KeyType) -> None:
 
 def _fits(column_type: TypeEngine[Any], part: type) -> bool:
     if isinstance(column_type, TypeDecorator):
-        return True  # what it turns its values into is its own affair
+        return True  # its conversion of values is not known
     try:
         found = column_type.python_type
     except NotImplementedError:
         found = object
     if found is object:
-        return True  # SQLAlchemy does not know; the first row will tell
+        return True  # unknown to SQLAlchemy; the first row will show
     if isinstance(column_type, DateTime) and not column_type.timezone:
-        return False  # the database would guess the zone, and each session another one
+        return False  # without a time zone, the value depends on the session
     return issubclass(found, part) and (found, part) not in _NARROWER
 
 
@@ -241,7 +241,7 @@ def _column_mismatch(sharded: ShardedTable, key: KeyType, found: str) -> SchemaE
         "ShardingColumnMismatch",
         f"The table {sharded.name!r} has {found} for a sharding key of type {key.name}.",
         facts={"table": sharded.name, "columns": sharded.columns, "expected": key.name},
-        hint="Declare the column and the map's key alike; datetimes need DateTime(timezone=True).",
+        hint="Declare the column with the key type of the map; use DateTime(timezone=True).",
     )
 
 
@@ -249,12 +249,12 @@ def _read(text: str | bytes) -> _Stored:
     try:
         stored = msgspec.json.decode(text, type=_Stored)
     except (msgspec.MsgspecError, UnicodeError) as error:
-        raise DamageError("StoreDamaged", "The stored sharded schema cannot be read.") from error
+        raise DamageError("StoreDamaged", "The stored sharded schema is damaged.") from error
     if stored.version != SCHEMA_FORMAT_VERSION:
         raise FormatVersionError(
             "FormatVersion",
             "The sharded schema was stored by another version of Partita.",
             facts={"version": stored.version, "expected": SCHEMA_FORMAT_VERSION},
-            hint="Use a version of Partita that is at least as new as the catalog's.",
+            hint="Use a version of Partita at least as new as that of the catalog.",
         )
     return stored

@@ -1,6 +1,6 @@
-"""Sharding keys as bytes: one KeyType for each kind of key that a shard map can have.
+"""The encoding of sharding keys: one KeyType for each kind of key.
 
-`encode(a) < encode(b)` exactly when `a < b`, and equal keys have equal bytes: catalogs, caches and
+`encode(a) < encode(b)` exactly if `a < b`, and equal keys have equal bytes: catalogs, caches and
 ranges compare bytes only. The bytes are stored in catalogs and never change:
 
     int        8 bytes, the number + 2**63
@@ -30,11 +30,11 @@ import msgspec
 from partita.errors import DamageError, InvalidShardKeyError
 
 KEY_BYTES_MAX = 512
-"""The longest encoded key."""
+"""The maximum length of an encoded key."""
 BUCKETS_MAX = 2**31
-"""The most buckets of a hash map."""
+"""The maximum number of buckets of a hash map."""
 TUPLE_PARTS_MAX = 16
-"""The most parts of a composite key."""
+"""The maximum number of parts of a composite key."""
 
 _INT_BIAS = 2**63
 _TIMEDELTA_BIAS = 2**79
@@ -49,21 +49,21 @@ _unpack_int = struct.Struct(">Q").unpack
 
 
 class KeyType(msgspec.Struct, frozen=True, eq=False):
-    """One kind of sharding key; the same name means the same kind.
+    """One kind of sharding key, identified by its name.
 
-    `encode` checks its value (InvalidShardKeyError). A bound of a range is a key, or the first
-    parts of a composite key: `("eu",)` lies before `("eu", anything)`.
+    `encode` raises InvalidShardKeyError for other values. A bound of a range is a key, or the first
+    parts of a composite key: `("eu",)` sorts before `("eu", anything)`.
     """
 
     name: str
     parts: tuple[type, ...]
-    """The Python types of the key: one, or one for each part of a composite key."""
+    """The Python types of the key: one, or one per part of a composite key."""
     encode: Callable[[Any], bytes]
     decode: Callable[[bytes], Any]
     encode_bound: Callable[[Any], bytes]
     decode_bound: Callable[[bytes], Any]
     lowest: bytes
-    """No key of this type has smaller bytes."""
+    """A lower limit of all encoded keys of this type."""
 
     @property
     def is_composite(self) -> bool:
@@ -92,7 +92,7 @@ def key_type(declared: object) -> KeyType:
 
 
 def key_type_named(name: str) -> KeyType:
-    """Return the key type that a catalog names: `int`, `tuple[str,int]`."""
+    """Return the key type with a name from a catalog: `int`, `tuple[str,int]`."""
     if name.startswith("tuple[") and name.endswith("]"):
         return _composite(tuple(name[6:-1].split(",")))
     if name == BUCKET.name:
@@ -103,7 +103,7 @@ def key_type_named(name: str) -> KeyType:
 
 
 def bucket_of(key: bytes, buckets: int) -> bytes:
-    """Return the encoded bucket of an encoded key: every client must come to the same one."""
+    """Return the encoded bucket of an encoded key; it must be the same for every client."""
     digest = blake2b(key, digest_size=8).digest()
     return (int.from_bytes(digest) % buckets).to_bytes(4)
 
@@ -138,7 +138,7 @@ def _tuple_name(names: Iterable[str]) -> str:
 
 
 class _Composite:
-    """The codec of one composite key: its parts, each in a form that is no prefix of another."""
+    """The codec of one composite key; no encoded part is a prefix of another value."""
 
     def __init__(self, parts: tuple[KeyType, ...]) -> None:
         self.parts = parts
@@ -210,13 +210,13 @@ def _decimal_end(encoded: bytes, start: int) -> int:
 
 
 def _encode_int(value: object) -> bytes:
-    # The exact type first: every routed call comes by here.
+    # The exact type first, because every routed call executes this.
     if type(value) is not int and (not isinstance(value, int) or isinstance(value, bool)):
         _refuse("int", value)
     try:
         return _pack_int(value + _INT_BIAS)
     except struct.error:
-        _refuse("int", value, "The number does not fit 64 bits.")
+        _refuse("int", value, "The number does not fit into 64 bits.")
 
 
 def _decode_int(encoded: bytes) -> int:
@@ -229,10 +229,10 @@ def _encode_str(value: object) -> bytes:
     if not isinstance(value, str):
         _refuse("str", value)
     try:
-        # str.encode() of a subclass may be anything.
+        # A subclass may override encode().
         encoded = str.encode(value)
     except UnicodeEncodeError:
-        _refuse("str", value, "The text holds half of a surrogate pair.")
+        _refuse("str", value, "The text contains an unpaired surrogate.")
     return encoded if len(encoded) <= KEY_BYTES_MAX else _refuse_long(encoded)
 
 
@@ -285,7 +285,7 @@ def _encode_datetime(value: object) -> bytes:
         _refuse("datetime", value, "The datetime has no time zone.")
     microseconds = (value - _FIRST_MOMENT) // _MICROSECOND
     if not 0 <= microseconds <= _MICROSECONDS_MAX:
-        _refuse("datetime", value, "The datetime lies outside the years 1 to 9999 in UTC.")
+        _refuse("datetime", value, "The datetime is outside the years 1 to 9999 in UTC.")
     return microseconds.to_bytes(8)
 
 
@@ -320,7 +320,7 @@ def _encode_decimal(value: object) -> bytes:
         return b"\x80"
     exponent = value.adjusted() + _EXPONENT_BIAS
     if not 0 <= exponent < 2 * _EXPONENT_BIAS:
-        _refuse("decimal", value, "The exponent of the decimal does not fit 24 bits.")
+        _refuse("decimal", value, "The exponent of the decimal does not fit into 24 bits.")
     sign, digits, _ = value.as_tuple()
     raw = bytes(digit + 1 for digit in digits).rstrip(b"\x01")
     encoded = b"\x81" + exponent.to_bytes(3) + raw + b"\x00"
@@ -345,7 +345,7 @@ def _encode_bucket(value: object) -> bytes:
     if not isinstance(value, int) or isinstance(value, bool):
         _refuse("bucket", value)
     if not 0 <= value <= BUCKETS_MAX:
-        _refuse("bucket", value, "There is no bucket of this number.")
+        _refuse("bucket", value, "The bucket number is out of range.")
     return value.to_bytes(4)
 
 
@@ -377,7 +377,7 @@ _DIGITS = frozenset(range(1, 11))
 _ESCAPED = frozenset(("str", "bytes"))
 _WIDTHS = {"int": 8, "uuid": 16, "date": 4, "datetime": 8, "timedelta": 10, "bucket": 4}
 BUCKET = _scalar(int, _encode_bucket, _decode_bucket, name="bucket", lowest=bytes(4))
-"""The key type of a hash map's ranges; the number of buckets is its last bound."""
+"""The key type of the ranges of a hash map; the number of buckets is the last bound."""
 _SCALARS = {
     scalar.name: scalar
     for scalar in (
@@ -411,16 +411,16 @@ def _refuse(expected: str, value: object, message: str = "") -> NoReturn:
         "InvalidShardKey",
         message or f"The sharding key must be {expected}, not {given}.",
         facts={"expected": expected, "given": given},
-        hint="Give the key as the type that the shard map was created with.",
+        hint="Pass the key in the key type of the shard map.",
     )
 
 
 def _refuse_long(encoded: bytes) -> NoReturn:
     raise InvalidShardKeyError(
         "ShardKeyTooLong",
-        f"The sharding key takes {len(encoded)} bytes; {KEY_BYTES_MAX} is the most.",
+        f"The sharding key has {len(encoded)} bytes; the maximum is {KEY_BYTES_MAX}.",
         facts={"bytes": len(encoded), "bytes_max": KEY_BYTES_MAX},
-        hint="Shard by something shorter, such as a digest of the key.",
+        hint="Use a shorter key, such as a hash of this one.",
     )
 
 
@@ -443,7 +443,7 @@ def _unknown_type(name: str) -> InvalidShardKeyError:
 def _damaged(name: str) -> DamageError:
     return DamageError(
         "StoreDamaged",
-        f"A stored sharding key is not the encoding of a {name}.",
+        f"A stored sharding key is not a valid encoding of {name}.",
         facts={"expected": name},
-        hint="Compare the catalogs (partita shards recover) before changing anything.",
+        hint="Compare the catalogs with `partita shards recover` before any change.",
     )

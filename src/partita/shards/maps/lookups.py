@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection
 
-from partita.errors import ShardMapNotFoundError, ShardNotFoundError
+from partita.errors import ShardMapNotFoundError
 from partita.shards.catalog import global_catalog
 from partita.shards.catalog.change_plans import MappingRow, ShardRow
 from partita.shards.keys.mapping import Mapping, Shard
@@ -133,12 +133,8 @@ def get_shard(shard_map: OpenMap, where: Where) -> Shard:
     """Return the shard at a location from the global catalog, or raise ShardNotFoundError."""
     found = find_shard(shard_map, where)
     if found is None:
-        raise ShardNotFoundError(
-            "ShardNotFound",
-            "The database is not a shard of this map.",
-            facts={"map": shard_map.name, "location": place_of(where).text},
-            hint="List the shards with shards(), or add one with create_shard().",
-        )
+        location = place_of(where).text
+        raise global_catalog.shard_not_found({"map": shard_map.name, "location": location})
     return found
 
 

@@ -1,7 +1,7 @@
-"""ShardMapManager: makes, opens and repairs a catalog, and gives its shard maps.
+"""ShardMapManager: creates, opens and repairs a catalog, and returns its shard maps.
 
-One manager for each process and catalog is enough: it owns the engines, the caches and the
-counters. Rule: what it knows is a cache; the global catalog decides.
+One manager per process and catalog is enough: it owns the engines, the caches and the counters.
+Rule: its knowledge is a cache; the global catalog is authoritative.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from partita.shards.keys.cache import MappingCache
 from partita.shards.keys.mapping import Location
 from partita.shards.keys.schema import ShardedSchema
 from partita.shards.keys.shard_key import BUCKETS_MAX, key_type
-from partita.shards.maps.recovery import Recovery
+from partita.shards.maps.recovery import Recovery, check_choice
 from partita.shards.maps.shard_map import HashShardMap, ListShardMap, RangeShardMap
 from partita.ticks import Clock
 
@@ -38,7 +38,7 @@ Kind = Literal["list", "range", "hash"]
 AnyShardMap = ListShardMap | RangeShardMap | HashShardMap
 
 MAP_NAME_MAX = 50
-"""The most characters of the name of a shard map."""
+"""The maximum length of the name of a shard map."""
 
 DEPLOY_TRIES = 50
 DEPLOY_PAUSE_SECONDS = 0.05
@@ -51,15 +51,15 @@ _KINDS: dict[str, type[AnyShardMap]] = {
 
 
 class ShardMapManager:
-    """The shard maps of one catalog. Make one with create(), open() or try_open()."""
+    """The shard maps of one catalog; call create(), open() or try_open() to get one."""
 
     def __init__(self, executor: Executor) -> None:
         self.executor = executor
         self.engines = executor.engines
         self._maps: dict[str, AnyShardMap] = {}
-        """By name, as last seen."""
+        """By name, as last read."""
 
-    # --- making and opening -----------------------------------------------------------------------
+    # --- creating and opening ---------------------------------------------------------------------
 
     @classmethod
     def create(
@@ -72,12 +72,12 @@ class ShardMapManager:
         clock: Clock | None = None,
         engine_options: Mapping[str, Any] | None = None,
     ) -> "ShardMapManager":
-        """Make a catalog in a database.
+        """Create a catalog in a database.
 
-        `replace` throws away an existing catalog with all its maps (rows of shards stay), `keep`
-        opens it.
+        If there is one already, "replace" deletes it with all its maps (rows of shards stay), and
+        "keep" opens it.
         """
-        _check_choice("if_exists", if_exists, ("fail", "keep", "replace"))
+        check_choice("if_exists", if_exists, ("fail", "keep", "replace"))
         executor = _executor(url, credentials, clock, engine_options)
         with _disposed_on_error(executor):
             create_file(executor.catalog)
@@ -94,7 +94,7 @@ class ShardMapManager:
         clock: Clock | None = None,
         engine_options: Mapping[str, Any] | None = None,
     ) -> "ShardMapManager":
-        """Open an existing catalog; ShardMapNotFoundError where there is none."""
+        """Open an existing catalog, or raise ShardMapNotFoundError."""
         executor = _executor(url, credentials, clock, engine_options)
         with _disposed_on_error(executor):
             if not _has_catalog(executor):
@@ -102,7 +102,7 @@ class ShardMapManager:
                     "CatalogNotFound",
                     "The database has no catalog.",
                     facts={"catalog": executor.catalog.text},
-                    hint="Make one with ShardMapManager.create().",
+                    hint="Create one with ShardMapManager.create().",
                 )
             return _loaded(cls(executor), load)
 
@@ -129,7 +129,7 @@ class ShardMapManager:
         self.engines.dispose()
 
     async def aclose(self) -> None:
-        """Close all connections of this manager, those of async sessions too."""
+        """Close all connections of this manager, including those of async sessions."""
         await self.engines.adispose()
 
     def __enter__(self) -> "ShardMapManager":
@@ -168,7 +168,7 @@ class ShardMapManager:
     def create_hash_map(
         self, name: str, *, key: object, buckets: int = 1024, schema: ShardedSchema | None = None
     ) -> HashShardMap:
-        """Make a map that spreads keys evenly; the number of buckets cannot be changed later."""
+        """Create a map that distributes keys evenly; the number of buckets is fixed."""
         _check_buckets(buckets)
         made = self._create_map("hash", name, key, buckets, schema)
         assert isinstance(made, HashShardMap)
@@ -177,7 +177,7 @@ class ShardMapManager:
     def get_map(
         self, name: str, *, kind: Kind | None = None, key: object | None = None
     ) -> AnyShardMap:
-        """Return a map; `kind` and `key` are compared if they are given."""
+        """Return a map; `kind` and `key`, if given, must match it."""
         found = self.find_map(name)
         if found is None:
             raise global_catalog.map_not_found(name)
@@ -185,14 +185,14 @@ class ShardMapManager:
         if kind not in {None, found.kind} or asked != found.key_type:
             raise UsageError(
                 "ShardMapMismatch",
-                "The shard map has another kind or key type than was asked for.",
+                "The shard map has another kind or key type than requested.",
                 facts={"map": name, "kind": found.kind, "key": found.key_type.name},
-                hint="Ask for what it is, or for no kind and key at all.",
+                hint="Pass its kind= and key=, or omit both.",
             )
         return found
 
     def find_map(self, name: str) -> AnyShardMap | None:
-        """Return a map, or None; a map that was seen before costs one small query."""
+        """Return a map, or None."""
         row = self.executor.read(lambda connection: global_catalog.find_map(connection, name))
         if row is None:
             self._maps.pop(name, None)
@@ -204,7 +204,7 @@ class ShardMapManager:
         return [self._map(row) for row in rows]
 
     def delete_map(self, name: str) -> None:
-        """Delete a map without shards; a map that is not there is deleted already."""
+        """Delete a map without shards; do nothing if it does not exist."""
         found = self.find_map(name)
         if found is None:
             return
@@ -228,9 +228,9 @@ class ShardMapManager:
         except IntegrityError as error:
             raise ShardMapExistsError(
                 "ShardMapExists",
-                "A shard map of this name exists already.",
+                "A shard map with this name already exists.",
                 facts={"map": name},
-                hint="Use get_map(), or another name.",
+                hint="Use get_map(), or choose another name.",
             ) from error
         except DBAPIError as error:
             raise catalog_unreachable(self.location) from error
@@ -261,10 +261,10 @@ class ShardMapManager:
         self._maps[made.name] = made
         return made
 
-    # --- upkeep -----------------------------------------------------------------------------------
+    # --- maintenance ------------------------------------------------------------------------------
 
     def repair(self) -> dict[str, Ending]:
-        """End the unfinished changes whose doers are gone; say how each ended."""
+        """End the unfinished changes whose processes have died; return how each ended."""
         return self.executor.repair()
 
     @property
@@ -278,7 +278,7 @@ class ShardMapManager:
         return [Location.from_text(one) for one in found]
 
     def upgrade_store(self) -> None:
-        """Bring the global catalog and then every shard's to the version of this program."""
+        """Upgrade the global catalog, then all local catalogs, to the version of this program."""
         try:
             with self.executor.engine.begin() as connection:
                 global_catalog.upgrade(connection)
@@ -293,7 +293,7 @@ class ShardMapManager:
 
     @property
     def counters(self) -> dict[str, int]:
-        """What this process did, as plain numbers that only grow.
+        """Counts of events in this process, which only grow.
 
         lookups, hits, misses, adds and removes of the caches; reroutes, refused and retries of
         routing; fan_outs; moves; operations, operations_undone and operations_finished of the
@@ -322,8 +322,8 @@ def _deploy_in_turn(executor: Executor, if_exists: IfExists) -> None:
         try:
             return _deploy(executor, if_exists)
         except OperationalError as error:
-            # Because many processes may start at once, and SQLite does not wait for its turn
-            # while a file is set up.
+            # Many processes may start at once, and SQLite does not wait for the lock while a file
+            # is initialized.
             if "locked" not in str(error):
                 raise
         time.sleep(DEPLOY_PAUSE_SECONDS)
@@ -338,7 +338,7 @@ def _deploy(executor: Executor, if_exists: IfExists) -> None:
             return
     raise ShardMapExistsError(
         "CatalogExists",
-        "The database has a catalog already.",
+        "The database already has a catalog.",
         facts={"catalog": executor.catalog.text},
         hint='Use open(), or create(…, if_exists="keep" or "replace").',
     )
@@ -353,7 +353,7 @@ def _has_catalog(executor: Executor) -> bool:
 
 
 def _loaded(manager: ShardMapManager, load: Load) -> ShardMapManager:
-    _check_choice("load", load, ("lazy", "eager"))
+    check_choice("load", load, ("lazy", "eager"))
     with manager.executor.engine.connect() as connection:
         global_catalog.check_version(connection)
     if load == "eager":
@@ -364,7 +364,7 @@ def _loaded(manager: ShardMapManager, load: Load) -> ShardMapManager:
 
 @contextlib.contextmanager
 def _disposed_on_error(executor: Executor) -> Iterator[None]:
-    """Close what was opened when no manager can be handed out."""
+    """Close all connections if the manager cannot be created."""
     try:
         yield
     except DBAPIError as error:
@@ -385,7 +385,7 @@ def _check_name(name: object) -> None:
         return
     raise UsageError(
         "InvalidShardMapName",
-        "The name of a shard map is 1 to 50 printable characters, without spaces around it.",
+        "The name of a shard map must be 1 to 50 printable characters without outer spaces.",
         facts={"name": name},
         hint="Choose another name.",
     )
@@ -396,17 +396,7 @@ def _check_buckets(buckets: object) -> None:
         return
     raise UsageError(
         "InvalidBuckets",
-        "The number of buckets is out of bounds.",
+        "The number of buckets is out of range.",
         facts={"buckets": buckets, "least": 1, "most": BUCKETS_MAX},
-        hint="Choose a few buckets for each shard that you may ever have.",
+        hint="Choose a few buckets for each shard that you may ever need.",
     )
-
-
-def _check_choice(name: str, given: str, choices: tuple[str, ...]) -> None:
-    if given not in choices:
-        raise UsageError(
-            "UnknownOption",
-            f"There is no {name}={given!r}.",
-            facts={"choices": choices},
-            hint="Choose one of those.",
-        )

@@ -1,8 +1,8 @@
 """Compare and rebuild catalogs after a restore, a failover or a loss.
 
-Differences are shown first and resolved on request: nothing here guesses which side is right.
-Rule: each step writes the global catalog, then shards, with a fresh mark for both; cut off in
-between, the marks differ, so the shard refuses changes until the step is repeated.
+Differences are listed first and resolved on request; the caller chooses which catalog is right.
+Rule: each step writes the global catalog, then the shards, with a new mark in both. After a crash
+in between, the marks differ, so the shard refuses changes until the step is repeated.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -24,7 +24,7 @@ from partita.shards.catalog.change_plans import MappingRow, MapRow, ShardRow
 from partita.shards.catalog.executor import Executor, unreachable
 from partita.shards.catalog.global_catalog import LockedMap
 from partita.shards.catalog.local_catalog import LocalShard
-from partita.shards.catalog.reconciliation import Piece, Reconciled, Side, Where
+from partita.shards.catalog.reconciliation import CatalogName, HeldIn, Piece, Reconciled
 from partita.shards.keys.mapping import Location, Mapping, Shard
 from partita.shards.keys.ranges import KeyRange, Range
 from partita.shards.maps.open_map import place_of
@@ -35,20 +35,20 @@ AnyPlace = Shard | Location | URL | str
 
 
 class MappingDifference(msgspec.Struct, frozen=True):
-    """Keys about which the global catalog and a shard disagree."""
+    """Keys for which the global catalog and a local catalog differ."""
 
     map_name: str
     location: Location
     range: Range
-    where: Where
-    """Which catalog gives the keys to this shard; "both" do, with different mappings."""
+    where: HeldIn
+    """The catalog that maps the keys to this shard; "both" do, with different mappings."""
     in_global: Mapping | None
-    """What the global catalog says: maybe a mapping to another shard."""
+    """The mapping in the global catalog, possibly of another shard."""
     in_local: Mapping | None
 
 
 class Recovery:
-    """Work on the catalogs themselves. Every method takes one map, or all that the shard is in."""
+    """Repairs the catalogs. Each method works on `shard_map`, or on all maps of the shard."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Recovery:
     def differences(
         self, where: AnyPlace, *, shard_map: ShardMap | None = None
     ) -> list[MappingDifference]:
-        """Return the keys about which the global catalog and the shard disagree."""
+        """Return the keys for which the global catalog and the local catalog differ."""
         return [
             difference
             for one in self._maps_at(where, shard_map)
@@ -95,23 +95,18 @@ class Recovery:
         self,
         where: AnyPlace,
         *,
-        keep: Side,
+        keep: CatalogName,
         only: Iterable[object] | None = None,
         shard_map: ShardMap | None = None,
     ) -> None:
-        """Make both catalogs say the same about the shard.
+        """Make the global catalog and the local catalog of the shard equal.
 
-        `keep="local"` gives the shard the keys that it says it owns, and takes them from others;
-        with `only` (ranges or keys) these, and for the rest the global catalog is kept.
-        `keep="global"` corrects the shard's own catalog; with `only` for these keys, and about
-        the rest the catalogs go on to differ, so that the shard goes on to refuse changes.
+        `keep="local"` maps the keys of the local catalog to the shard, and takes them from other
+        shards; with `only` (ranges or keys) just these keys, and the global catalog is kept for
+        the rest. `keep="global"` corrects the local catalog; with `only` just for these keys, and
+        while other keys differ, the shard refuses changes.
         """
-        if keep not in {"global", "local"}:
-            raise UsageError(
-                "UnknownOption",
-                f"There is no keep={keep!r}.",
-                hint='Choose keep="global" or keep="local".',
-            )
+        check_choice("keep", keep, ("global", "local"))
         listed = None if only is None else list(only)
         maps = [
             (one, FULL if listed is None else [one.encode_range(keys) for keys in listed])
@@ -121,12 +116,12 @@ class Recovery:
             self._resolve_in(one, where, keep, wanted)
 
     def rebuild_local(self, *places: AnyPlace, shard_map: ShardMap | None = None) -> None:
-        """Write the shards' own catalogs anew from the global one."""
+        """Rewrite the local catalogs from the global catalog."""
         for where in places:
             self.resolve(where, keep="global", shard_map=shard_map)
 
     def _resolve_in(
-        self, shard_map: ShardMap, where: AnyPlace, keep: Side, wanted: Sequence[KeyRange]
+        self, shard_map: ShardMap, where: AnyPlace, keep: CatalogName, wanted: Sequence[KeyRange]
     ) -> None:
         shard = self._settled(shard_map, where)
         local_rows = self._local_rows(shard_map, shard)
@@ -152,7 +147,10 @@ class Recovery:
             locked.replace_mappings(mine | set(wanted.removed), rows)
             return [
                 (locked.mark_shard(one, mark), locked.mappings_of(one))
-                for one in (*sorted(losers - {shard_id}), shard_id)  # never two owners
+                for one in (
+                    *sorted(losers - {shard_id}),
+                    shard_id,
+                )  # last, so that no key ever has two owners
             ]
 
         for row, rows in self._executor.decide(shard_map.id, shard_map.name, change):
@@ -172,10 +170,10 @@ class Recovery:
         except DBAPIError as error:
             raise unreachable(shard.location) from error
 
-    # --- shards that are lost, or come back -------------------------------------------------------
+    # --- lost and restored shards -----------------------------------------------------------------
 
     def detach(self, where: AnyPlace, *, shard_map: ShardMap | None = None) -> None:
-        """Take a shard and its mappings out of the global catalog without asking the shard."""
+        """Remove a shard and its mappings from the global catalog without contacting the shard."""
         identity = place_of(where).identity
         for one in [shard_map] if shard_map is not None else self._list_maps():
             shard = one.find_shard(where)
@@ -193,10 +191,10 @@ class Recovery:
             one.cache.clear()
 
     def attach(self, url: AnyPlace, *, shard_map: ShardMap | None = None) -> list[Shard]:
-        """Register a database that has a local catalog, where it is now.
+        """Register a database that has a local catalog, at its present location.
 
-        A shard that is known under another location gets this one and keeps its mappings. Those
-        of a new one are only compared: see differences(), then resolve().
+        A shard that is registered at another location gets this one and keeps its mappings. The
+        mappings of a new shard are not changed: call differences(), then resolve().
         """
         location = self._remember(url)
         attached = []
@@ -242,10 +240,10 @@ class Recovery:
         return shard_map.get_shard(location)
 
     def rebuild_global(self, *places: AnyPlace) -> None:
-        """Write the global catalog's mappings anew from what these shards say they own.
+        """Rewrite the mappings of the global catalog from the local catalogs of these shards.
 
-        Maps that the catalog has lost are made again. If two of the shards claim the same keys,
-        nothing is written: resolve() one of them first.
+        Lost maps are created again. If two of the shards have the same keys, nothing is written:
+        call resolve() for one of them first.
         """
         locations = [self._remember(where) for where in places]
         claims = [
@@ -271,9 +269,9 @@ class Recovery:
                 if left.high is None or left.high > right.low:
                     raise CatalogMismatchError(
                         "ShardsDisagree",
-                        "Two shards claim the same keys.",
+                        "Two shards have mappings of the same keys.",
                         facts={"first": one.text, "second": two.text},
-                        hint="Decide which is right: rebuild from that one alone, then "
+                        hint="Rebuild from the right one alone, then call "
                         'resolve(the other, keep="global").',
                     )
 
@@ -283,7 +281,7 @@ class Recovery:
             if local.map.id not in known and self._find_map(local.map.name) is None:
                 global_catalog.insert_map(connection, local.map)
 
-    # --- inside -----------------------------------------------------------------------------------
+    # --- helpers ----------------------------------------------------------------------------------
 
     def _remember(self, where: AnyPlace) -> Location:
         if isinstance(where, Shard | Location):
@@ -297,9 +295,9 @@ class Recovery:
         if not found:
             raise ShardNotFoundError(
                 "ShardNotFound",
-                "The database is no shard of any map.",
+                "The database is not a shard of any map.",
                 facts={"location": place_of(where).text},
-                hint="If it has a local catalog, attach() it.",
+                hint="If it has a local catalog, call attach().",
             )
         return found
 
@@ -310,9 +308,9 @@ class Recovery:
         if (found.kind, found.key_type.name) != (local.map.kind, local.map.key_type):
             raise CatalogMismatchError(
                 "ShardMapsDiffer",
-                "The shard's map has another kind or key type than the catalog's of that name.",
+                "The map in the local catalog has another kind or key type than the global one.",
                 facts={"map": local.map.name},
-                hint="Open the catalog that the shard belongs to.",
+                hint="Open the catalog to which the shard belongs.",
             )
         return found
 
@@ -330,7 +328,7 @@ class Recovery:
             if self._executor.recover(operation, without=given_up) == "alive":
                 raise OperationPendingError(
                     "OperationPending",
-                    "A change of this shard is under way.",
+                    "A change of this shard is in progress.",
                     hint="Try again when it has ended.",
                 )
 
@@ -345,7 +343,7 @@ class Recovery:
             raise unreachable(location.text) from error
 
     def _local_rows(self, shard_map: ShardMap, shard: Shard) -> list[MappingRow]:
-        """Return the shard's own mappings of the map, as if the shard had the global id."""
+        """Return the mappings of the map in the local catalog, with the global ids."""
         for local in self._local_shards(shard.location):
             if local.map.name == shard_map.name:
                 return [
@@ -357,7 +355,7 @@ class Recovery:
     def _global_rows(
         self, shard_map: ShardMap, shard: Shard, local_rows: Sequence[MappingRow]
     ) -> tuple[list[MappingRow], dict[str, Shard]]:
-        """Return the global mappings of the shard, and those that its own ones touch."""
+        """Return the global mappings of the shard, and those that overlap its local mappings."""
         with self._executor.engine.connect() as connection:
             pairs = list(global_catalog.list_mappings(connection, shard_map.id))
             shards = global_catalog.list_shards(connection, shard_map.id)
@@ -381,7 +379,7 @@ def _mapping(
     return None if row is None else shard_map.mapping_of(row, shards[row.shard_id])
 
 
-def _side(keep: Side, wanted: Sequence[KeyRange], keys: KeyRange) -> Side | None:
+def _side(keep: CatalogName, wanted: Sequence[KeyRange], keys: KeyRange) -> CatalogName | None:
     if any(one.covers(keys) for one in wanted):
         return keep
     return "global" if keep == "local" else None
@@ -390,10 +388,10 @@ def _side(keep: Side, wanted: Sequence[KeyRange], keys: KeyRange) -> Side | None
 def _left_undecided(
     shard: ShardRow, rows: list[MappingRow], outcome: Reconciled
 ) -> tuple[ShardRow, list[MappingRow]]:
-    """Return what the shard itself is to hold, given what the global catalog holds of it."""
+    """Return the rows of the local catalog, given those of the global catalog."""
     if not outcome.undecided_global and not outcome.undecided_local:
         return shard, rows
-    # A mark that the global catalog does not know: the shard refuses changes while they differ.
+    # A mark that the global catalog does not have: the shard refuses changes.
     marked = msgspec.structs.replace(shard, last_operation=f"{shard.last_operation}:differs")
     others = {row.id for row in outcome.undecided_global}
     return marked, [*(row for row in rows if row.id not in others), *outcome.undecided_local]
@@ -404,14 +402,25 @@ def _changed_meanwhile(shard_map: ShardMap) -> OperationPendingError:
         "OperationPending",
         "The map was changed while its catalogs were compared.",
         facts={"map": shard_map.name},
-        hint="Compare again.",
+        hint="Compare the catalogs again.",
     )
 
 
 def _no_local_catalog(*locations: Location) -> ShardNotFoundError:
     return ShardNotFoundError(
         "LocalCatalogNotFound",
-        "The database has no local catalog of such a map.",
+        "The database has no local catalog of this map.",
         facts={"locations": [location.text for location in locations]},
-        hint="Use create_shard() for a database that never was a shard.",
+        hint="Use create_shard() for a database that was never a shard.",
     )
+
+
+def check_choice(name: str, given: str, choices: tuple[str, ...]) -> None:
+    """Refuse an unknown value of an option."""
+    if given not in choices:
+        raise UsageError(
+            "UnknownOption",
+            f"{name}={given!r} is not an option.",
+            facts={"choices": choices},
+            hint="Use one of " + ", ".join(repr(one) for one in choices) + ".",
+        )

@@ -1,22 +1,23 @@
-"""Change capture on the source of a move: triggers that note which rows changed. Texts only.
+"""The SQL of change capture: triggers on the source of a move record which rows changed.
 
-Each sharded table gets an outbox with the typed primary key and sharding columns of every changed
-row of the range, in the same transaction as the change. Nothing else is noted: whoever replays an
-entry reads the row as it is now. Why no change is lost:
+Each sharded table gets an outbox with the primary key and the sharding columns of every changed row
+of the range, written in the transaction of the change. A replay reads the current rows of the
+entries.
+Why no change is lost:
 
-1. Installed for all later changes. PostgreSQL's CREATE TRIGGER takes SHARE ROW EXCLUSIVE, which
-   waits for every transaction that has written to the table, and a transaction that began before
-   but writes later sees the trigger when it locks the table. On SQLite writers are serial; one
-   whose snapshot is older than the trigger cannot write at all. Copying begins after that, so
-   what was changed before the triggers is in every copied batch.
-2. An entry is visible exactly when its change is. A pass reads entries and rows in one snapshot,
-   so each row that it reads contains the change of each entry that it saw.
-3. Sequence order is not commit order: entry 5 may appear after entry 6. So there is no mark up to
-   which entries are done. A pass deletes exactly the entries of its own snapshot (PostgreSQL: by
-   their transaction, `pg_visible_in_snapshot`; SQLite: by number, because writers are serial),
-   and only after the target has committed. A crash between replays them again: same outcome.
-4. Passes follow each other, so what is written last on the target was read last on the source.
-   The pass behind the fence, when nobody writes any more, leaves no entry: both sides are equal.
+1. All later changes are captured. PostgreSQL's CREATE TRIGGER takes a SHARE ROW EXCLUSIVE lock,
+   which waits for every transaction that has written to the table; a transaction that began before
+   but writes later sees the trigger when it locks the table. On SQLite writers are serial, and one
+   whose snapshot is older than the trigger cannot write. Copying begins after that, so that all
+   batches contain the changes made before the triggers.
+2. An entry is visible exactly when its change is. A pass reads entries and rows in one snapshot, so
+   that each row contains the changes of all entries that the pass has read.
+3. Sequence order is not commit order: entry 5 may appear after entry 6. So entries are not complete
+   up to a number. A pass deletes exactly the entries of its own snapshot (PostgreSQL: by their
+   transaction, `pg_visible_in_snapshot`; SQLite: by number, because writers are serial), after the
+   target has committed. After a crash in between they are replayed again, with the same outcome.
+4. Passes are serial, so the last write on the target was read last on the source. The pass behind
+   the fence, when there are no more writers, leaves no entry: both sides are equal.
 """
 # ruff: noqa: S608 - names are quoted and values are literals of known types
 
@@ -28,7 +29,7 @@ NAME = "partita_outbox"
 
 
 def quote(name: str) -> str:
-    """Return an identifier for SQL, whatever characters it has."""
+    """Return a quoted identifier for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -48,7 +49,7 @@ def listed(names: Sequence[str], alias: str = "") -> str:
 
 
 def outbox(job_id: str, number: int) -> str:
-    """Return the name of the outbox, trigger and function of one table of one job."""
+    """Return the name of the outbox, trigger and function of one table in one job."""
     return f"{NAME}_{job_id[:12]}_{number}"
 
 
@@ -56,7 +57,7 @@ def outbox(job_id: str, number: int) -> str:
 
 
 def postgres_outbox(shape: TableShape, name: str, schema: str) -> list[str]:
-    """Return the DDL of an outbox and of the function that fills it; nobody else needs to wait."""
+    """Return the DDL of an outbox; it blocks no other session."""
     full = f"{quote(schema)}.{quote(name)}"
     return [
         (
@@ -70,9 +71,9 @@ def postgres_outbox(shape: TableShape, name: str, schema: str) -> list[str]:
 def postgres_function(
     shape: TableShape, name: str, schema: str, conditions: tuple[str, str]
 ) -> list[str]:
-    """Return the trigger's function; `conditions` are of the row before and after the change.
+    """Return the function of the trigger; `conditions` test the row before and after a change.
 
-    It runs with the rights of the mover, because writers need none on the outbox.
+    It runs with the permissions of the mover, because writers have none on the outbox.
     """
     full = f"{quote(schema)}.{quote(name)}"
     columns = f"partita_tx, {listed(shape.identity)}"
@@ -97,9 +98,9 @@ END $partita$""",
 
 
 def postgres_triggers(shape: TableShape, name: str, schema: str) -> list[str]:
-    """Return the DDL that makes writers of the table fill the outbox: for one transaction.
+    """Return the DDL of the triggers, to be executed in one transaction.
 
-    ALWAYS, because a session that applies replicated changes writes rows as well.
+    ALWAYS, because sessions that apply replicated changes write rows as well.
     """
     full = f"{quote(schema)}.{quote(name)}"
     table, rows, truncation = table_name(shape), quote(name), quote(f"{name}_t")
@@ -120,7 +121,7 @@ def postgres_triggers(shape: TableShape, name: str, schema: str) -> list[str]:
 
 
 def postgres_removal(shape: TableShape, name: str, schema: str) -> list[str]:
-    """Return the DDL that takes everything of one table away again."""
+    """Return the DDL that removes the capture of one table."""
     full = f"{quote(schema)}.{quote(name)}"
     table = table_name(shape)
     return [
@@ -141,10 +142,10 @@ def sqlite_capture(
     unique: Sequence[Sequence[str]],
     inside: str,
 ) -> list[str]:
-    """Return the DDL of an outbox and its triggers, for one transaction.
+    """Return the DDL of an outbox and its triggers, to be executed in one transaction.
 
-    INSERT OR REPLACE takes rows away that clash on a unique index without calling the triggers of
-    a deletion, so rows that would clash are noted beforehand (`inside` is the range of a row).
+    INSERT OR REPLACE deletes rows that conflict on a unique index without calling their delete
+    triggers, so conflicting rows are recorded before (`inside` is the condition of the range).
     """
     full, table = quote(name), table_name(shape)
     columns = listed(shape.identity)
@@ -152,7 +153,7 @@ def sqlite_capture(
     insert = f"INSERT INTO {full} ({columns})"
     old = f"{insert} SELECT {listed(shape.identity, 'OLD')} WHERE {before};"
     new = f"{insert} SELECT {listed(shape.identity, 'NEW')} WHERE {after};"
-    clashes = "".join(
+    conflicts = "".join(
         f" {insert} SELECT {columns} FROM {table} WHERE {_equal(index)} AND {inside};"
         for index in unique
     )
@@ -164,13 +165,21 @@ def sqlite_capture(
         *_sqlite_trigger(f"{name}_i", f"AFTER INSERT ON {table}", new),
         *_sqlite_trigger(f"{name}_u", f"AFTER UPDATE ON {table}", f"{old} {new}"),
         *_sqlite_trigger(f"{name}_d", f"AFTER DELETE ON {table}", old),
-        *(_sqlite_trigger(f"{name}_bi", f"BEFORE INSERT ON {table}", clashes) if clashes else []),
-        *(_sqlite_trigger(f"{name}_bu", f"BEFORE UPDATE ON {table}", clashes) if clashes else []),
+        *(
+            _sqlite_trigger(f"{name}_bi", f"BEFORE INSERT ON {table}", conflicts)
+            if conflicts
+            else []
+        ),
+        *(
+            _sqlite_trigger(f"{name}_bu", f"BEFORE UPDATE ON {table}", conflicts)
+            if conflicts
+            else []
+        ),
     ]
 
 
 def sqlite_removal(name: str) -> list[str]:
-    """Return the DDL that takes everything of one table away again."""
+    """Return the DDL that removes the capture of one table."""
     triggers = [f"{name}_{end}" for end in ("i", "u", "d", "bi", "bu")]
     return [
         *(f"DROP TRIGGER IF EXISTS {quote(trigger)}" for trigger in triggers),

@@ -1,8 +1,8 @@
-"""The rows of one range on two shards: what a move asks of a database, and the range as SQL.
+"""The contract of copying a range between two shards, and the range as SQL.
 
-`RowCopy` is the contract; copying_postgres.py and copying_sqlite.py keep it. Rule: whatever
-writes to the target writes rows of the range only, and nothing that was not read from the source.
-Sequences and identities stay as they are on each shard: the target's do not know moved rows.
+`RowCopy` is implemented in copying_postgres.py and copying_sqlite.py. Rule: only rows of the range
+that were read from the source are written to the target. Sequences and identity columns are not
+changed: those of the target do not account for moved rows.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,21 +23,21 @@ from partita.shards.moving.move_plan import Position, Sides, TableShape
 
 Side = Literal["source", "target"]
 KEYS = "partita_keys"
-"""The temporary table with the keys of the range, where no comparison can tell them."""
+"""The temporary table with the keys of the range, for hashed keys."""
 
 
 class Shardlet(msgspec.Struct, frozen=True):
-    """The range that moves, and how to tell whether a row belongs to it."""
+    """The range that moves, and how its keys are encoded."""
 
     key_range: KeyRange
     range: Range | None
-    """The range as values; None where keys are hashed: the range is of buckets then."""
+    """The range as values; None for hash maps, whose ranges are of buckets."""
     key_type: KeyType
     encode_key: Callable[[Any], bytes]
     schema: ShardedSchema
 
     def types_of(self, table: ShardedTable) -> list[TypeEngine[Any]]:
-        """Return the types of the sharding columns, as declared or as usual for the key."""
+        """Return the types of the sharding columns, as declared or by the key type."""
         metadata = self.schema.metadata
         known = None if metadata is None else metadata.tables.get(table.name)
         declared = {} if known is None else {each.name: each.type for each in known.columns}
@@ -48,32 +48,32 @@ class Shardlet(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """Rows that were handled together, and where they ended; no end: the table is done."""
+    """The number of rows of a batch, and its last position; None: the table is complete."""
 
     rows: int
     end: Position | None
 
 
 class Replay(msgspec.Struct, frozen=True):
-    """One pass over the outboxes: how many changed rows it carried over."""
+    """One pass over the outboxes: the number of changed rows that it copied."""
 
     rows: int
 
 
 class RowCopy(Protocol):
-    """Both sides of a move, each by one connection of its own that nobody else uses."""
+    """Both sides of a move, each with a connection of its own."""
 
     @property
     def driver_error(self) -> type[Exception]:
-        """The root of what the driver raises."""
+        """The base class of the errors of the driver."""
         ...
 
     def take(self, job_id: str) -> bool:
-        """Become the only mover of the job, until closed or dead; False if somebody else is."""
+        """Lock the job for this mover; return False if another mover holds it."""
         ...
 
     def release(self) -> None:
-        """Give up the job for good: it has ended."""
+        """Remove the lock of a job that has ended."""
         ...
 
     def close(self) -> None: ...
@@ -83,11 +83,11 @@ class RowCopy(Protocol):
         ...
 
     def obstacles(self, sharded: Sides) -> list[str]:
-        """Return what speaks against a move in this kind of database only."""
+        """Return the obstacles that only this kind of database has."""
         ...
 
     def use(self, sharded: Sequence[TableShape], job_id: str) -> None:
-        """Work on these tables from now on, parents before children."""
+        """Set the tables of the job, parents before children."""
         ...
 
     def count(self, side: Side) -> int:
@@ -95,11 +95,11 @@ class RowCopy(Protocol):
         ...
 
     def has_rows(self, side: Side) -> bool:
-        """Tell whether there is any row of the range."""
+        """Return whether there is any row of the range."""
         ...
 
     def find_open_reference(self, side: Side) -> str | None:
-        """Return a foreign key by which a row of the range points to what is not there."""
+        """Return a foreign key by which a row of the range refers to a missing row."""
         ...
 
     def copy_reference(self, shape: TableShape) -> int:
@@ -107,46 +107,46 @@ class RowCopy(Protocol):
         ...
 
     def install_capture(self, installed: Callable[[int], None]) -> None:
-        """Put triggers on every table of the source; `installed` is called after each."""
+        """Create triggers on the tables of the source; call `installed` after each."""
         ...
 
     def remove_capture(self) -> None: ...
 
     def delete_after(self, number: int, after: Position | None) -> None:
-        """Delete the target's rows of a table behind a position: their copy is in doubt."""
+        """Delete the rows of the target after a position: their copy is in doubt."""
         ...
 
     def copy_batch(self, number: int, after: Position | None, limit: int) -> Batch: ...
 
     def pending(self) -> bool:
-        """Tell whether there are changes that were not carried over."""
+        """Return whether there are changes that were not copied."""
         ...
 
     def replay(self, applied: Callable[[], None], *, verify: bool, whole: bool = False) -> Replay:
-        """Carry over every change of one snapshot, and compare those rows if asked, or all.
+        """Copy all changes of one snapshot; compare them with `verify`, or all rows with `whole`.
 
-        `applied` is called when the target has them and the source has not forgotten them yet.
+        `applied` is called after the commit on the target, before the entries are deleted.
         """
         ...
 
     def compare_batch(self, number: int, after: Position | None, limit: int) -> Batch:
-        """Compare so many rows of a table by count and hash, in one snapshot with a replay."""
+        """Compare up to `limit` rows by count and hash, in one snapshot with a replay."""
         ...
 
     def delete_batch(self, side: Side, number: int, after: Position | None, limit: int) -> Batch:
-        """Delete so many rows of the range, in the order of their keys."""
+        """Delete up to `limit` rows of the range, in the order of their keys."""
         ...
 
     def watch(self, held_up: HeldUp) -> None:
-        """Report from now on who keeps the move waiting, and end whom the answer names."""
+        """Report blockers to `held_up`, and terminate those that it returns."""
         ...
 
     def wait_for_writers(self) -> None:
-        """Return when no open transaction would keep a change of the catalogs waiting."""
+        """Wait until no open transaction would block a change of the catalogs."""
         ...
 
     def bound_time(self, seconds: float | None) -> None:
-        """Let statements that take longer fail; None takes the bound away."""
+        """Set a time-out of statements; None removes it."""
         ...
 
 
@@ -154,7 +154,7 @@ class RowCopy(Protocol):
 
 
 class RangeText:
-    """Writes the condition "this row lies in the range" for one dialect."""
+    """Writes the condition "this row is in the range" for one dialect."""
 
     def __init__(
         self, shardlet: Shardlet, dialect: Dialect, literal: Callable[[Any], str], binary: str
@@ -163,16 +163,16 @@ class RangeText:
         self._dialect = dialect
         self._literal = literal
         self._binary = binary
-        """The collation that compares text by its bytes, as encoded keys do."""
+        """The collation that compares text by its bytes, as encoded keys are compared."""
         self.plain: set[tuple[str, str]] = set()
-        """Columns, by table and name, that compare by their bytes anyway."""
+        """Columns, by table and name, whose own collation compares bytes."""
 
     @property
     def is_hashed(self) -> bool:
         return self._shardlet.range is None
 
     def condition(self, table: ShardedTable, alias: str = "", *, keys: str | None = KEYS) -> str:
-        """Return the condition; of hashed keys only the table `keys` can tell, else all fit."""
+        """Return the condition; hashed keys are in the table `keys`, without which all match."""
         dot = f"{alias}." if alias else ""
         columns = [dot + quote(name) for name in table.columns]
         wanted = self._shardlet.range
@@ -203,7 +203,7 @@ class RangeText:
         self, columns: list[str], types: list[TypeEngine[Any]], operator: str, bound: Any
     ) -> str:
         values = bound if isinstance(bound, tuple) else (bound,)
-        # A bound may be the first parts of a composite key only: the other columns do not matter.
+        # A bound may consist of the first parts of a composite key only.
         left = columns[: len(values)]
         right = [
             self._literal(self._stored(type_, value))
@@ -220,7 +220,7 @@ class RangeText:
         return value if processor is None else processor(value)
 
     def contains(self, table: ShardedTable, row: Sequence[Any]) -> bool:
-        """Tell whether sharding columns as the driver gives them lie in the range."""
+        """Return whether sharding columns, as the driver returns them, are in the range."""
         if None in row:
             return False
         values = [
@@ -234,7 +234,7 @@ class RangeText:
         processor = type_.dialect_impl(self._dialect).result_processor(self._dialect, None)
         loaded = value if processor is None else processor(value)
         if isinstance(loaded, datetime) and loaded.tzinfo is None:
-            return loaded.replace(tzinfo=UTC)  # SQLite keeps no zone; what it was given was UTC
+            return loaded.replace(tzinfo=UTC)  # SQLite stores no time zone; stored values are UTC
         return loaded
 
 
@@ -242,25 +242,25 @@ def sharded_table(shape: TableShape) -> ShardedTable:
     return ShardedTable(shape.schema, shape.table, shape.sharding)
 
 
-# --- what can go wrong on the way -----------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 def rows_differ(name: str, source: object, target: object) -> CatalogMismatchError:
     return CatalogMismatchError(
         "MoveRowsDiffer",
-        "The rows on the target are not those of the source.",
+        "The rows on the target differ from those on the source.",
         facts={"table": name, "source": source, "target": target},
-        hint="Nothing was switched. Find out who writes to the target, cancel the job and move "
-        "again.",
+        hint="The mapping was not switched. Find what writes to the target, cancel the job and "
+        "move again.",
     )
 
 
 def rows_collide(name: str, error: Exception) -> MoveRefusedError:
     refused = MoveRefusedError(
         "MoveRowsCollide",
-        "A row of the range does not fit into the target: a key of it is taken there.",
+        "A row of the range conflicts with a row on the target.",
         facts={"table": name, "reason": str(error).splitlines()[0]},
-        hint="Primary and unique keys must include the sharding column or be unique over all "
+        hint="Primary and unique keys must include the sharding column or be unique across all "
         "shards. Cancel the job.",
     )
     refused.__cause__ = error
@@ -270,9 +270,9 @@ def rows_collide(name: str, error: Exception) -> MoveRefusedError:
 def rows_dangle(reference: str) -> MoveRefusedError:
     return MoveRefusedError(
         "MoveRowsDangle",
-        "Since the move began, a row of the range points to one that does not move with it.",
+        "Since the move began, a row of the range refers to a row that does not move with it.",
         facts={"reference": reference},
-        hint="Rows may refer to their own shardlet and to reference tables. Mend the row and "
+        hint="Rows may refer to their own shardlet and to reference tables. Correct the row and "
         "resume the job, or cancel it.",
     )
 
@@ -281,7 +281,7 @@ def tables_busy(name: str, blockers: Sequence[Blocker] = ()) -> UnavailableError
     said = "; ".join(str(each) for each in blockers)
     return UnavailableError(
         "MoveTableBusy",
-        "A long transaction keeps the move from going on" + (f": {said}." if said else "."),
+        "A long transaction blocks the move" + (f": {said}." if said else "."),
         facts={"held": name, "pids": [each.pid for each in blockers]},
         hint="End the transaction and resume the job, or resume it with terminate_blockers=True "
         "(--terminate-blockers).",

@@ -1,10 +1,10 @@
-"""The online move: carry a mapping's rows to another shard while readers and writers go on.
+"""Move a mapping and its rows to another shard while readers and writers continue.
 
-Ten recorded steps (move_plan.py), each of which may run twice. A mover that dies is followed by
-resume(); one that is stopped leaves its job paused. Only between `fence` and `switch` is the
-mapping offline, for FENCE_SECONDS_MAX at the most: then the source is opened again, under a new
-mapping id, and the job goes back to `catch_up`. Rule: what the catalog says about the mapping
-decides where a job stands; the record only says how far inside.
+A move has ten recorded steps (move_plan.py), each of which may run twice. resume() continues the
+job of a mover that died or was stopped. The mapping is offline only between `fence` and `switch`,
+for at most FENCE_SECONDS_MAX: after that the source comes online again, under a new mapping id, and
+the job returns to `catch_up`. Rule: the mapping in the catalog decides at which step a job is; the
+record only holds the progress within the step.
 """
 
 import contextlib
@@ -59,26 +59,26 @@ if TYPE_CHECKING:
 BATCH_ROWS = 20_000
 GRACE_SECONDS = 2.0
 FENCE_SECONDS_MAX = 5.0
-"""How long the mapping may be offline before the move gives up for now."""
+"""How long the mapping may be offline before the move brings it online and tries again."""
 FENCE_TRIES = 3
 CATCH_UP_ROWS = 500
-"""So few changed rows are left to the pass behind the fence."""
+"""With at most this many changed rows left, the move goes on to the fence."""
 CATCH_UP_PASSES_MAX = 200
 COMPARED_ROWS = 20_000
-"""Rows that are compared in one snapshot."""
+"""The number of rows compared in one snapshot."""
 FENCED_ROWS_MAX = 20_000
-"""Ranges of at most so many rows are compared as a whole once more behind the fence."""
+"""Ranges of at most this many rows are compared again as a whole behind the fence."""
 DELETED_ROWS = 2_000
 RECORD_SECONDS = 0.5
-"""How much copying a crash can lose."""
+"""The pause between two records of progress: how much copying a crash can lose."""
 
 
-class StopMove(Exception):  # noqa: N818 - a wish, not an error
-    """Raise this from on_progress to pause the move; resume() goes on with it."""
+class StopMove(Exception):  # noqa: N818 - a request, not an error
+    """Raise this from on_progress to pause the move; resume() continues it."""
 
 
 class MoveProgress(msgspec.Struct, frozen=True):
-    """Told to on_progress: which of the ten steps, and how far."""
+    """The argument of on_progress: which of the ten steps, and its progress."""
 
     job_id: str
     step: Step
@@ -86,17 +86,17 @@ class MoveProgress(msgspec.Struct, frozen=True):
     """From 1 to 10."""
     rows: int
     rows_total: int
-    """As counted when the move was planned; rows may come and go meanwhile."""
+    """As counted in the step plan; the number may change during the move."""
     seconds: float
-    """Since this call began."""
+    """Since the call began."""
     table: str = ""
-    """What is worked on, or waited for."""
+    """The table or file that is processed or waited for."""
     blockers: tuple[Blocker, ...] = ()
-    """The sessions that keep the move waiting."""
+    """The sessions that block the move."""
 
 
 class MoveReport(msgspec.Struct, frozen=True):
-    """What became of a move."""
+    """The state of a move."""
 
     job_id: str
     map_name: str
@@ -107,11 +107,11 @@ class MoveReport(msgspec.Struct, frozen=True):
     step: Step
     rows: int
     seconds: float
-    """Spent by this call."""
+    """The duration of the call."""
     fence_seconds: float
-    """From the first refused transaction to the first admitted one; 0.0 if it never came to it."""
+    """How long transactions were refused; 0.0 if the move did not reach the fence."""
     terminated: int
-    """Sessions that outlived the grace, or blocked the move, and were terminated."""
+    """The number of sessions terminated after the grace period or because they blocked the move."""
     error: str = ""
 
 
@@ -131,12 +131,12 @@ def move(  # noqa: PLR0913 - options by name
     terminate_blockers: bool = False,
     clock: Clock | None = None,
 ) -> MoveReport:
-    """Carry the rows of a mapping to another shard, online.
+    """Move a mapping and its rows to another shard, online.
 
-    `rate` is the most rows a second. MoveRefusedError lists everything that speaks against the
-    move before anything is changed. An error later leaves the job paused: resume() or cancel().
-    With `terminate_blockers`, sessions whose transaction keeps the move waiting for longer than
-    `grace` are ended; `on_progress` is told who they are.
+    `rate` is the maximum number of rows per second. MoveRefusedError lists all obstacles before
+    anything is changed. A later error leaves the job paused: call resume() or cancel(). With
+    `terminate_blockers`, sessions that block the move for longer than `grace` are terminated;
+    `on_progress` is called with them.
     """
     shard_map = manager.get_map(mapping.map_name)
     _check_ends(shard_map, mapping, to)
@@ -174,9 +174,9 @@ def resume(
     terminate_blockers: bool = False,
     clock: Clock | None = None,
 ) -> list[MoveReport]:
-    """Go on with every unfinished move that no other process is at work on.
+    """Continue every unfinished move that no other process is running.
 
-    A move that fails again is reported with its error; the others go on.
+    A move that fails again is reported with its error; the others continue.
     """
     reports: list[MoveReport] = []
     for job_id in move_record.list_unfinished(manager.executor):
@@ -191,15 +191,15 @@ def resume(
 
 
 def cancel(manager: ShardMapManager, job_id: str) -> MoveReport:
-    """Take a move back that has not switched: as if it had never begun.
+    """Undo a move that has not switched.
 
-    MoveRefusedError after the switch: then there is only forward, with resume().
+    After the switch it raises MoveRefusedError: the move can only be completed with resume().
     """
     return _mover(manager, job_id, None, None).cancel()
 
 
 def list_moves(manager: ShardMapManager) -> list[MoveReport]:
-    """Return the unfinished moves as their records tell them, without touching them."""
+    """Return the unfinished moves, from their records."""
     unfinished = move_record.list_unfinished(manager.executor)
     return [_mover(manager, job_id, None, None).report() for job_id in unfinished]
 
@@ -213,7 +213,7 @@ def _mover(
 
 
 class Mover:
-    """One job in the hands of this process."""
+    """Runs one job in this process."""
 
     def __init__(
         self,
@@ -237,8 +237,9 @@ class Mover:
         self._copy: RowCopy
         self._fence: Fence | None = None
         self._fenced: Mapping
-        """The mapping behind the fence, and the shard that it goes to."""
+        """The mapping behind the fence."""
         self._to: Shard
+        """The shard to which it moves."""
         self._fenced_at = 0.0
         self._fence_tries = 0
         self._started = self._clock.monotonic()
@@ -257,10 +258,10 @@ class Mover:
             "clean_up": self._clean_up,
         }
 
-    # --- one run ----------------------------------------------------------------------------------
+    # --- running ----------------------------------------------------------------------------------
 
     def run(self) -> MoveReport:
-        """Do the steps that are left."""
+        """Run the remaining steps."""
         if self._record.state not in UNFINISHED:
             return self.report()
         if self._record.state == "cancelling":
@@ -282,11 +283,11 @@ class Mover:
         return self.report()
 
     def _has_begun(self) -> bool:
-        """Tell whether anything was changed that would have to be taken back."""
+        """Return whether the move has changed anything that must be undone."""
         return is_past(self._record.step, "lock")
 
     def _forget(self) -> None:
-        # Whether the lock of the step "lock" was taken is not known: released it is no harm.
+        # Whether the step "lock" took the lock is not known; unlocking is harmless.
         self._map.unlock(self._plan.token)
         self._record.forget()
         self._record.state = "failed"
@@ -310,7 +311,7 @@ class Mover:
 
     @contextlib.contextmanager
     def _taken(self) -> Iterator[None]:
-        """Connect to both shards and be the only one at work on the job."""
+        """Connect to both shards and lock the job for this process."""
         source, target = (Location.from_text(one) for one in (self._plan.source, self._plan.target))
         try:
             self._copy = open_copy(self._map.engines, source, target, self._shardlet())
@@ -338,9 +339,9 @@ class Mover:
         except self._copy.driver_error as error:
             raise UnavailableError(
                 "MoveInterrupted",
-                f"A shard refused or lost a statement of the step {self._record.step}.",
+                f"A statement of the step {self._record.step} failed on a shard.",
                 facts={"job": self._record.id, "reason": str(error).splitlines()[0]},
-                hint="The job is paused: resume() goes on, cancel() takes it back.",
+                hint="The job is paused: continue it with resume(), or undo it with cancel().",
             ) from error
 
     def _shardlet(self) -> Shardlet:
@@ -354,7 +355,7 @@ class Mover:
         )
 
     def _begin(self) -> None:
-        """Find out where the job stands; a mover before this one may have died anywhere."""
+        """Find the step of the job; an earlier mover may have died at any time."""
         self._record.save(state="running", error="")
         if self._record.progress.is_cleaned:
             return
@@ -392,11 +393,11 @@ class Mover:
         return following
 
     def _after_failure(self, error: BaseException) -> Step:
-        """Open the source again behind the fence; return the step to go on with, or raise."""
+        """Bring the source online again; return the step to continue with, or raise."""
         self._drop_fence()
         row = self._current_row()
         if row.shard_id == self._plan.target_id:
-            # The error came after the commit point: only forward.
+            # The catalog has switched, so the move can only be completed.
             self._copy.bound_time(None)
             self._record.save(step="clean_up")
             return "clean_up"
@@ -408,7 +409,7 @@ class Mover:
         return "catch_up"
 
     def _reopen(self, row: MappingRow) -> None:
-        """Put the source back online, under a new mapping id: nobody may enter by the old one."""
+        """Bring the source online under a new mapping id; the old id must not be entered."""
         self._copy.bound_time(None)
         if row.status != self._plan.status:
             mapping = self._current(row)
@@ -417,15 +418,15 @@ class Mover:
 
     def _pause(self, error: str) -> None:
         if self._record.state == "running":
-            # Swallowed because the catalog may be what failed: a job that is still called
-            # running is resumed all the same.
+            # Suppressed because the catalog may be what failed; a job that is still marked as
+            # running can be resumed as well.
             with contextlib.suppress(PartitaError, DBAPIError):
                 self._record.save(state="paused", error=error)
 
-    # --- what the catalog says --------------------------------------------------------------------
+    # --- the catalogs -----------------------------------------------------------------------------
 
     def _current_row(self) -> MappingRow:
-        """Return the mapping as it is now, after ending the change that it is stamped with."""
+        """Return the mapping from the catalog, after ending an unfinished change of it."""
 
         def read(locked: LockedMap) -> list[MappingRow]:
             return locked.overlapping(self._plan.low, self._plan.high)
@@ -436,9 +437,9 @@ class Mover:
         if is_past(self._record.step, "lock") and rows[0].lock_owner != self._plan.token:
             raise StaleMappingError(
                 "MoveLockLost",
-                "The mapping is not locked by the move any more.",
+                "The mapping is no longer locked by the move.",
                 facts={"map": self._map.name, "job": self._record.id},
-                hint="Somebody unlocked it by force; look at the mapping before going on.",
+                hint="The lock was forced open; check the mapping before you continue.",
             )
         return rows[0]
 
@@ -453,10 +454,11 @@ class Mover:
         for shard in self._map.shards():
             if shard.id == self._plan.target_id:
                 return shard
-        raise _refused(self._plan, ["the target is no shard of the map any more"])
+        self._refuse(["the target is no longer a shard of the map"])
+        raise AssertionError
 
     def _check_not_owner(self, location: str) -> None:
-        """Make sure, before rows are deleted, that the shard itself knows it does not own them."""
+        """Check, before rows are deleted, that the local catalog does not map them to the shard."""
         table = local_catalog.mappings
         with self._manager.executor.on_shard(location) as connection:
             rows = connection.execute(
@@ -467,7 +469,7 @@ class Mover:
                 "MoveWouldDeleteOwned",
                 "The shard owns rows that the move is about to delete.",
                 facts={"job": self._record.id, "location": location},
-                hint="Compare the catalogs (partita shards recover) before anything else.",
+                hint="Compare the catalogs with `partita shards recover` before any change.",
             )
 
     # --- 1 to 4 -----------------------------------------------------------------------------------
@@ -475,7 +477,7 @@ class Mover:
     def _use_tables(self) -> None:
         schema = self._map.schema
         if schema is None or not schema.sharded_tables():
-            self._refuse(["the map does not know which tables are sharded: set_schema()"])
+            self._refuse(["the map has no schema: call set_schema()"])
             return
         sharded, reference = self._copy.look(schema.sharded_tables(), schema.reference_tables())
         found = [shape for shape in sharded.source if shape is not None]
@@ -487,17 +489,23 @@ class Mover:
         self._copy.use(found, self._record.id)
 
     def _refuse(self, reasons: list[str]) -> None:
-        if not reasons:
-            return
-        raise _refused(self._plan, reasons)
+        """Raise MoveRefusedError if there are reasons."""
+        plan = self._plan
+        if reasons:
+            facts: dict[str, object] = {
+                "map": plan.map_name,
+                "source": plan.source,
+                "target": plan.target,
+            }
+            raise _refused(reasons, facts, "Resolve the listed obstacles and move again.")
 
     def _look(self) -> None:
         reasons = []
         if self._copy.has_rows("target"):
-            reasons.append("the target has rows of the range already")
+            reasons.append("the target already has rows of the range")
         dangling = self._copy.find_open_reference("source")
         if dangling is not None:
-            reasons.append(f"rows point out of the shardlet: {dangling}")
+            reasons.append(f"rows refer to rows outside the shardlet: {dangling}")
         self._refuse(reasons)
         self._record.save(rows_total=self._copy.count("source"))
 
@@ -525,7 +533,7 @@ class Mover:
         progress = self._record.progress
         position, rows = progress.position, progress.rows
         for number in range(progress.table, len(self._tables)):
-            # Rows behind the recorded position were copied by a mover that died, perhaps long ago.
+            # Rows after the recorded position were copied by a mover that died.
             self._copy.delete_after(number, position)
             rows = self._copy_table(number, position, rows)
             position = None
@@ -548,7 +556,7 @@ class Mover:
 
     @property
     def _batch_rows(self) -> int:
-        """Rows of a batch: what the rate allows in a second, at the most."""
+        """The size of a batch: at most what the rate allows per second."""
         most = self._plan.batch_rows
         return most if self._plan.rate is None else max(1, min(most, int(self._plan.rate)))
 
@@ -573,8 +581,8 @@ class Mover:
 
     def _replay_until_few(self) -> None:
         for _ in range(CATCH_UP_PASSES_MAX):
-            # Once the rows were compared, every pass compares what it carries: both sides stay
-            # equal by induction, and the fence need not wait for a look at everything.
+            # After the rows were compared once, every pass compares what it copies. So both sides
+            # stay equal, and the fence need not wait for another comparison of all rows.
             replay = self._copy.replay(
                 lambda: self._fault("catch_up applied"), verify=self._plan.verify
             )
@@ -583,9 +591,9 @@ class Mover:
                 return
         raise UnavailableError(
             "MoveOutrun",
-            "Rows are changed faster than they can be carried over.",
+            "Rows change faster than they can be copied.",
             facts={"job": self._record.id},
-            hint="Resume the job when there are fewer writers.",
+            hint="Resume the job when there are fewer writes.",
         )
 
     def _walk(
@@ -607,12 +615,12 @@ class Mover:
         mapping, self._to = self._current(), self._target()
         grace = min(self._plan.grace, FENCE_SECONDS_MAX / 2)
         engines = self._map.engines
-        # While the mapping is still online: behind the fence there is no time to wait.
+        # Before the fence, while the mapping is still online.
         self._copy.wait_for_writers()
         self._copy.bound_time(FENCE_SECONDS_MAX)
         self._fenced_at = self._clock.monotonic()
         if mapping.is_online:
-            # Recorded first: whoever comes after a crash must wait for transactions of this id.
+            # Recorded first: after a crash, resume() must drain transactions of this id.
             self._record.save(online_id=mapping.id)
             self._fault("fence recorded")
             self._fenced_at = self._clock.monotonic()
@@ -638,7 +646,7 @@ class Mover:
             whole=self._plan.verify and is_small,
         )
         if self._copy.pending():
-            raise _too_long(self._record.id, "Somebody writes to the source past the fence.")
+            raise _too_long(self._record.id, "The source was written to behind the fence.")
         self._check_time()
 
     def _check_references(self) -> None:
@@ -648,7 +656,7 @@ class Mover:
 
     def _switch(self) -> None:
         if self._fence is None or not self._fence.is_held:
-            raise _too_long(self._record.id, "The fence fell: its session was ended.")
+            raise _too_long(self._record.id, "The fence was lost: its session was terminated.")
         self._check_time()
         self._map.update_mapping(
             self._fenced,
@@ -675,7 +683,7 @@ class Mover:
         if fence is not None:
             fence.close()
 
-    # --- 10 clean up, and the way back ------------------------------------------------------------
+    # --- 10 clean up, and cancel ------------------------------------------------------------------
 
     def _clean_up(self) -> None:
         if not self._record.progress.is_cleaned:
@@ -708,12 +716,12 @@ class Mover:
                 self._pace(batch.rows)
 
     def cancel(self) -> MoveReport:
-        """Take everything back."""
+        """Undo the move."""
         if self._record.state not in UNFINISHED:
-            raise _only_forward(self._record.id, "The move has ended already.")
+            raise _only_forward(self._record.id, "The move has already ended.")
         with self._taken():
             if not self._record.progress.is_cleaned:
-                self._take_back()
+                self._undo()
                 self._record.save(is_cleaned=True)
                 self._fault("cancel recorded")
             self._map.unlock(self._plan.token)
@@ -727,12 +735,12 @@ class Mover:
         except StaleMappingError:
             if is_past(self._record.step, "lock"):
                 raise
-            return None  # somebody changed the mapping before it was locked: nothing was done
+            return None  # the mapping was changed before it was locked: nothing to undo
 
-    def _take_back(self) -> None:
+    def _undo(self) -> None:
         row = self._row_to_cancel()
         if row is not None and row.shard_id == self._plan.target_id:
-            raise _only_forward(self._record.id, "The mapping belongs to the target already.")
+            raise _only_forward(self._record.id, "The mapping already belongs to the target.")
         self._record.save(state="cancelling")
         self._fault("cancel begins")
         if row is None or not is_past(self._record.step, "lock"):
@@ -746,10 +754,10 @@ class Mover:
             self._check_not_owner(self._plan.target)
             self._delete_rows("target", "cancel batch")
 
-    # --- telling ----------------------------------------------------------------------------------
+    # --- progress ---------------------------------------------------------------------------------
 
     def _held_up(self, what: str, blockers: Sequence[Blocker], seconds: float) -> Sequence[Blocker]:
-        """Tell who keeps the move waiting; return whom to end."""
+        """Report the sessions that block the move; return those to terminate."""
         self._tell(what, blockers=tuple(blockers))
         if not self.terminates_blockers:
             return ()
@@ -793,27 +801,23 @@ _NO_SCHEMA = ShardedSchema.from_json('{"version":1,"sharded":[],"reference":[]}'
 def _check_ends(shard_map: AnyShardMap, mapping: Mapping, to: Shard) -> None:
     reasons = []
     if to.id == mapping.shard.id:
-        reasons.append("the mapping is on this shard already")
+        reasons.append("the mapping is already on this shard")
     elif to.location.identity == mapping.shard.location.identity:
         reasons.append("source and target are the same database")
     if to not in shard_map.shards():
-        reasons.append("the target is no shard of the map")
+        reasons.append("the target is not a shard of the map")
     if reasons:
-        raise MoveRefusedError(
-            "MoveRefused",
-            "The move cannot be done: " + "; ".join(reasons) + ".",
-            facts={"map": shard_map.name, "target": to.location.text, "reasons": reasons},
-            hint="Choose another shard of the map.",
-        )
+        facts: dict[str, object] = {
+            "map": shard_map.name,
+            "target": to.location.text,
+            "reasons": reasons,
+        }
+        raise _refused(reasons, facts, "Choose another shard of the map.")
 
 
-def _refused(plan: MovePlan, reasons: list[str]) -> MoveRefusedError:
-    return MoveRefusedError(
-        "MoveRefused",
-        "The move cannot be done: " + "; ".join(sorted(reasons)) + ".",
-        facts={"map": plan.map_name, "source": plan.source, "target": plan.target},
-        hint="Remove what stands against it and move again.",
-    )
+def _refused(reasons: list[str], facts: dict[str, object], hint: str) -> MoveRefusedError:
+    listed = "; ".join(sorted(reasons))
+    return MoveRefusedError("MoveRefused", f"Cannot move: {listed}.", facts=facts, hint=hint)
 
 
 def _only_forward(job_id: str, message: str) -> MoveRefusedError:
@@ -821,7 +825,7 @@ def _only_forward(job_id: str, message: str) -> MoveRefusedError:
         "MoveSwitched",
         message,
         facts={"job": job_id},
-        hint="Finish it with resume(), then move the mapping back if you want to.",
+        hint="Complete it with resume(); then you can move the mapping back.",
     )
 
 
@@ -830,5 +834,5 @@ def _too_long(job_id: str, message: str) -> UnavailableError:
         "MoveFenceFailed",
         message,
         facts={"job": job_id, "seconds_max": FENCE_SECONDS_MAX},
-        hint="The source is open again and the job is paused: resume() tries once more.",
+        hint="The source is online again and the job is paused: call resume() to try again.",
     )

@@ -1,22 +1,22 @@
-"""What a move consists of: its ten steps, its record, and what speaks against it. No I/O.
+"""The ten steps of a move, its plan and progress, and its obstacles. No I/O.
 
-    plan       look at both shards and refuse early        (nothing is written)
+    plan       inspect both shards and refuse early        (nothing is written)
     lock       lock the mapping with the token of the job
-    capture    triggers on the source note every changed row of the range
-    reference  copy reference tables where they are empty
-    copy       copy the range in key-ordered batches
-    catch_up   carry over what changed meanwhile, compare both sides
-    fence      mapping offline, transactions ended: nobody writes
-    verify     carry over the rest, compare again
-    switch     one operation of the catalogs: the mapping belongs to the target, online
-    clean_up   remove triggers, delete the rows behind, unlock
+    capture    create triggers on the source that record every changed row of the range
+    reference  copy reference tables that are empty on the target
+    copy       copy the range in batches by primary key
+    catch_up   copy the changes made meanwhile, compare both sides
+    fence      take the mapping offline and end its transactions: there are no more writers
+    verify     copy the remaining changes, compare again
+    switch     one change of the catalogs: the mapping belongs to the target, online
+    clean_up   remove the triggers, delete the rows of the source, unlock
 
-Rule: before `switch` everything can be taken back, after it there is only forward. Every step
-may be run twice, because a crash may come before its end is recorded.
+Rule: before `switch` a move can be cancelled, after it only completed. Each step may run twice,
+because a crash may happen before its end is recorded.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -32,42 +32,31 @@ Step = Literal[
     "switch",
     "clean_up",
 ]
-STEPS: tuple[Step, ...] = (
-    "plan",
-    "lock",
-    "capture",
-    "reference",
-    "copy",
-    "catch_up",
-    "fence",
-    "verify",
-    "switch",
-    "clean_up",
-)
+STEPS: tuple[Step, ...] = get_args(Step)
 FENCED: frozenset[Step] = frozenset(("fence", "verify", "switch"))
 """Steps during which the mapping may be offline."""
 
 State = Literal["running", "paused", "cancelling", "done", "cancelled", "failed"]
 UNFINISHED: tuple[State, ...] = ("running", "paused", "cancelling")
 Position = tuple[str, ...]
-"""The primary key of the last row of a batch, each part as text of its database."""
+"""The primary key of the last row of a batch, each part as text of the database."""
 
 
 class MovePlan(msgspec.Struct, frozen=True):
-    """What a job of kind `move` does; it never changes after it is recorded."""
+    """The parameters of a move; they do not change after they are recorded."""
 
     map_name: str
     source_id: str
     source: str
-    """Location of the shard that the rows come from."""
+    """The location of the source."""
     target_id: str
     target: str
     low: bytes
     high: bytes | None
     mapping_id: str
-    """The mapping as the caller knew it, before the lock."""
+    """The id of the mapping as the caller passed it."""
     status: str
-    """Online or offline: what the mapping was and will be again."""
+    """The status of the mapping before and after the move."""
     token: str
     batch_rows: int
     rate: float | None
@@ -76,31 +65,31 @@ class MovePlan(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a job is inside its step."""
+    """The progress of a job within its step."""
 
     rows: int = 0
     rows_total: int = 0
     table: int = 0
-    """Number of the table that is being copied; those before it are done."""
+    """The number of the table that is being copied; earlier ones are complete."""
     position: Position | None = None
-    """Rows up to here are on the target for certain."""
+    """Rows up to this position are on the target."""
     online_id: str = ""
-    """The id under which the mapping was online when the fence went up."""
+    """The id of the mapping before it was taken offline."""
     terminated: int = 0
     fence_seconds: float = 0.0
     is_cleaned: bool = False
-    """Everything is done but the unlocking: the mapping may belong to others by now."""
+    """Only the unlocking is left; the mapping may have been changed by others."""
     error: str = ""
 
 
 class ColumnShape(msgspec.Struct, frozen=True):
-    """A column as its database describes it."""
+    """A column of a table in the database."""
 
     name: str
     type: str
     is_generated: bool = False
     is_builtin: bool = True
-    """False for types that a database defines itself: their numbers differ between databases."""
+    """False for user-defined types, whose OIDs differ between databases."""
     collation: str = ""
 
 
@@ -114,7 +103,7 @@ class ForeignKey(msgspec.Struct, frozen=True):
 
 
 class TableShape(msgspec.Struct, frozen=True):
-    """A table as its database describes it, and the columns by which it is sharded."""
+    """A table in the database, with its sharding columns."""
 
     schema: str | None
     table: str
@@ -132,30 +121,30 @@ class TableShape(msgspec.Struct, frozen=True):
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """The columns that capture notes: which row, and which shardlet it belongs to."""
+        """The columns that capture records: primary key and sharding columns."""
         return self.primary_key + tuple(
             name for name in self.sharding if name not in self.primary_key
         )
 
     @property
     def copied(self) -> tuple[str, ...]:
-        """The columns that are copied; generated ones are computed again by the target."""
+        """The columns that are copied; the target computes generated columns itself."""
         return tuple(column.name for column in self.columns if not column.is_generated)
 
     @property
     def is_portable(self) -> bool:
-        """Tell whether its rows mean the same in another database byte by byte."""
+        """Whether the binary format of its rows is the same in another database."""
         return all(column.is_builtin for column in self.columns)
 
 
 class Sides(msgspec.Struct, frozen=True):
-    """What a look at both shards found; None where a table is missing."""
+    """The tables on both shards; None if a table is missing."""
 
     tables: tuple[str, ...]
     source: tuple[TableShape | None, ...]
     target: tuple[TableShape | None, ...]
     may_replicate: tuple[bool, bool] = (True, True)
-    """Whether the role may switch off triggers and foreign keys, on the source and the target."""
+    """Whether the role can disable triggers and foreign keys, on the source and the target."""
 
 
 def next_step(step: Step) -> Step | None:
@@ -165,17 +154,17 @@ def next_step(step: Step) -> Step | None:
 
 
 def is_past(step: Step, other: Step) -> bool:
-    """Tell whether `step` comes after `other`."""
+    """Return whether `step` comes after `other`."""
     return STEPS.index(step) > STEPS.index(other)
 
 
 def resumed_step(step: Step, *, on_target: bool, is_online: bool) -> Step:
-    """Return where a job goes on, by what the catalog says about its mapping."""
+    """Return the step with which a job continues, given its mapping in the catalog."""
     if on_target and step in FENCED:
         return "clean_up"
     if step not in FENCED:
         return step
-    # Offline: nobody has written since the fence, but how far the last replay came is unknown.
+    # Offline: there were no writes since the fence, but the progress of the last replay is unknown.
     return "catch_up" if is_online else "fence"
 
 
@@ -187,7 +176,7 @@ def obstacles(sharded: Sides, reference: Sides) -> list[str]:
     known = inside | set(reference.tables)
     for shape in present:
         found += _shape_obstacles(shape, inside, known)
-    return [*found, *_right_obstacles(sharded)]
+    return [*found, *_permission_obstacles(sharded)]
 
 
 def _differences(sides: Sides) -> Iterable[str]:
@@ -214,7 +203,7 @@ def _column_differences(source: TableShape, target: TableShape) -> Iterable[str]
 
 
 def _kind(column: ColumnShape) -> tuple[str, bool, str]:
-    # Another collation is another order of rows, and batches are intervals of that order.
+    # The collation determines the order of rows, and batches are intervals of that order.
     return column.type, column.is_generated, column.collation
 
 
@@ -234,7 +223,7 @@ def _shape_obstacles(shape: TableShape, inside: set[str], known: set[str]) -> It
             yield f"table {name}, which is not sharded, has a foreign key to {shape.name}"
 
 
-def _right_obstacles(sides: Sides) -> Iterable[str]:
+def _permission_obstacles(sides: Sides) -> Iterable[str]:
     for side, shapes, may in (
         ("source", sides.source, sides.may_replicate[0]),
         ("target", sides.target, sides.may_replicate[1]),
@@ -243,18 +232,18 @@ def _right_obstacles(sides: Sides) -> Iterable[str]:
             continue
         for shape in shapes:
             if shape is not None and shape.has_triggers:
-                yield f"table {shape.name} on the {side} has triggers that cannot be switched off"
+                yield f"table {shape.name} on the {side} has triggers that cannot be disabled"
             if shape is not None and (shape.foreign_keys or shape.referring):
                 yield (
-                    f"table {shape.name} on the {side} has foreign keys that this role may not "
-                    "switch off (GRANT SET ON PARAMETER session_replication_role)"
+                    f"table {shape.name} on the {side} has foreign keys that this role cannot "
+                    "disable (GRANT SET ON PARAMETER session_replication_role)"
                 )
 
 
 def open_foreign_keys(shape: TableShape, shapes: Sequence[TableShape]) -> list[ForeignKey]:
-    """Return the foreign keys that could point outside of the shardlet: rows must be looked at.
+    """Return the foreign keys that could refer to rows outside the shardlet.
 
-    A key that carries the sharding columns to the sharding columns cannot.
+    A key that includes the sharding columns of both tables cannot.
     """
     by_name = {(one.schema, one.table): one for one in shapes}
     found = []

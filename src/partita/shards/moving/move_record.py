@@ -1,7 +1,7 @@
 """The record of a move in the global catalog (`partita_jobs`), read and written by its mover.
 
-Rule: a record is written only over the version that was read before (`changed_at` grows with
-every write), so a mover that was taken for dead cannot turn back what its successor did.
+Rule: a write requires the version that was read before (`changed_at` grows with every write), so
+that a mover that counted as dead cannot overwrite the progress of its successor.
 """
 
 import msgspec
@@ -16,7 +16,7 @@ KIND = "move"
 
 
 class MoveRecord:
-    """One job: what is to be done, and how far it is."""
+    """One job: its plan and its progress."""
 
     def __init__(  # noqa: PLR0913 - one row of the table
         self,
@@ -38,11 +38,11 @@ class MoveRecord:
         self.state = state
         self.progress = progress or Progress()
         self._changed_at = changed_at
-        """The version that this process wrote or read last."""
+        """The version that this process read or wrote last."""
 
     @classmethod
     def start(cls, executor: Executor, map_id: str, plan: MovePlan, job_id: str) -> "MoveRecord":
-        """Write the record: from now on the job can be resumed."""
+        """Write the record; from then on the job can be resumed."""
         now = executor.clock.ticks()
         record = cls(executor, job_id, plan, map_id=map_id, changed_at=now)
         values = record._values() | {
@@ -60,7 +60,7 @@ class MoveRecord:
     def save(
         self, *, step: Step | None = None, state: State | None = None, **progress: object
     ) -> None:
-        """Write what has changed; OperationPendingError if somebody else took the job over."""
+        """Write changes; OperationPendingError if another process took over the job."""
         self.step = step or self.step
         self.state = state or self.state
         self.progress = msgspec.structs.replace(self.progress, **progress)
@@ -75,7 +75,7 @@ class MoveRecord:
         self._changed_at = now
 
     def forget(self) -> None:
-        """Delete the record of a job that never began."""
+        """Delete the record of a job that did not start."""
         with self._executor.engine.begin() as connection:
             connection.execute(delete(jobs).where(jobs.c.id == self.id))
 
@@ -88,7 +88,7 @@ class MoveRecord:
 
 
 def list_unfinished(executor: Executor, map_id: str | None = None) -> list[str]:
-    """Return the ids of the moves, of one map or all, that have not ended, the oldest first."""
+    """Return the ids of unfinished moves, of one map or all, the oldest first."""
     query = select(jobs.c.id).where(jobs.c.kind == KIND, jobs.c.state.in_(UNFINISHED))
     if map_id is not None:
         query = query.where(jobs.c.map_id == map_id)
@@ -97,16 +97,16 @@ def list_unfinished(executor: Executor, map_id: str | None = None) -> list[str]:
 
 
 def read(executor: Executor, job_id: str) -> MoveRecord:
-    """Return the record of a job; ShardMapNotFoundError where there is none."""
+    """Return the record of a job, or raise ShardMapNotFoundError."""
     query = select(jobs).where(jobs.c.id == job_id, jobs.c.kind == KIND)
     with executor.engine.connect() as connection:
         row = connection.execute(query).one_or_none()
     if row is None or row.step not in STEPS:
         raise ShardMapNotFoundError(
             "MoveNotFound",
-            "There is no move with this id.",
+            "The move does not exist.",
             facts={"job": job_id},
-            hint="The report of a move tells its id.",
+            hint="The report of a move contains its id.",
         )
     return MoveRecord(
         executor,
@@ -123,7 +123,7 @@ def read(executor: Executor, job_id: str) -> MoveRecord:
 def running_elsewhere(job_id: str) -> OperationPendingError:
     return OperationPendingError(
         "MoveRunning",
-        "Another process is at work on this move.",
+        "Another process is running this move.",
         facts={"job": job_id},
-        hint="Wait for it, or stop it first.",
+        hint="Wait for that process, or stop it first.",
     )

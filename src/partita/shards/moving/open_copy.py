@@ -1,4 +1,4 @@
-"""Which copy belongs to which two databases: each module needs its own driver only."""
+"""Open the RowCopy for two databases; each implementation imports its own driver."""
 
 from partita.errors import MoveRefusedError
 from partita.shards.connections.engines import Engines
@@ -7,15 +7,15 @@ from partita.shards.moving.copying import RowCopy, Shardlet
 
 
 def open_copy(engines: Engines, source: Location, target: Location, shardlet: Shardlet) -> RowCopy:
-    """Connect to both shards; they must be of one kind."""
+    """Connect to both shards, which must be databases of the same kind."""
     if source.backend != target.backend or source.backend not in {"postgresql", "sqlite"}:
         raise MoveRefusedError(
             "MoveRefused",
             f"Rows cannot be moved from {source.backend} to {target.backend}.",
             facts={"source": source.text, "target": target.text},
-            hint="Move between two databases of PostgreSQL or two files of SQLite.",
+            hint="Move between two PostgreSQL databases or two SQLite files.",
         )
-    # Imported here because each needs the driver of its own database only.
+    # Imported here, because each needs only the driver of its own database.
     if source.backend == "sqlite":
         from partita.shards.moving.copying_sqlite import SqliteCopy  # noqa: PLC0415
 

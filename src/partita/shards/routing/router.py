@@ -25,7 +25,7 @@ from partita.errors import (
     TransactionUseError,
     UsageError,
 )
-from partita.shards.catalog import change_plans as operations
+from partita.shards.catalog import change_plans
 from partita.shards.connections import validation
 from partita.shards.connections.engines import ENTRY, Engines
 from partita.shards.connections.validation import Admission
@@ -234,7 +234,7 @@ def _open(path: _Route, key: Any, mapping: Mapping, options: RoutingOptions) -> 
             if not error.connection_invalidated:
                 if _lacks_catalog(error):
                     location = mapping.shard.location.text
-                    raise operations.local_catalog_differs(mapping.map_name, location) from error
+                    raise change_plans.local_catalog_differs(mapping.map_name, location) from error
                 raise
             # No statement of the caller ran on it, so a broken connection is simply replaced.
             if broken:
