@@ -942,6 +942,7 @@ def test_failures_in_processes_are_the_same_errors(
     assert (report.shards[1].before, report.shards[1].after) == ("three", "three")
 
 
+@pytest.mark.proof
 def test_a_process_that_dies_fails_its_shard_only(
     sqlite_manager: ShardMapManager, new_sqlite: NewDatabase, tmp_path: Path
 ) -> None:
@@ -984,6 +985,7 @@ def test_a_config_with_attributes_is_not_for_processes(
         fleet.upgrade(parallel=2)
 
 
+@pytest.mark.proof
 @on_both
 def test_two_upgrades_at_once_run_each_revision_once(
     manager: ShardMapManager, tenants: RangeShardMap, database_urls: NewDatabase, tmp_path: Path
@@ -1009,6 +1011,7 @@ def test_two_upgrades_at_once_run_each_revision_once(
     assert marks.read_text() == "four five "
 
 
+@pytest.mark.proof
 @on_both
 def test_a_killed_upgrade_leaves_the_shard_whole_and_free(
     manager: ShardMapManager, tenants: RangeShardMap, database_urls: NewDatabase, tmp_path: Path

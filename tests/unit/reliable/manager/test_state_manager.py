@@ -52,6 +52,7 @@ from partita.reliable.state.state import (
     encode_description,
 )
 from partita.reliable.values import limits
+from support.repeats import repeat
 from support.states import Cart, Machine, User, a_state
 
 
@@ -630,7 +631,7 @@ async def discarded_a_turn(
     return discarded
 
 
-RECORDS = 1_000_000
+RECORDS = repeat(100_000, 1_000_000, 1_000_000)
 HOT = bytes(8)
 
 
@@ -657,6 +658,7 @@ class TestManyRecordsBesideASnapshot:
             state.close_snapshot(before)
         return state, opened
 
+    @pytest.mark.repeated
     @pytest.mark.parametrize("write", ["one key", "many keys", "one key, many snapshots"])
     async def test_closing_it_discards_a_bounded_number_of_records_a_turn(self, write: str) -> None:
         state, opened = self.many(write)
