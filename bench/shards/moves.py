@@ -45,7 +45,7 @@ from partita.shards.keys.ranges import Range
 from partita.shards.keys.schema import ShardedSchema
 from partita.shards.maps.manager import ShardMapManager
 from partita.shards.moving import move
-from shards import postgres
+from support import postgres
 
 ROW_BYTES = 200
 TENANTS = 100

@@ -21,7 +21,7 @@ from bench.shards import fan_out, lookup, routing, upgrade, writers
 from bench.shards.neighbours import OTHER_CORES_MAX, noted
 from bench.tables import report, servers
 
-from shards import postgres
+from support import postgres
 
 PARTS = ("routing", "lookup", "writers", "fan_out", "upgrade", "moves")
 DRIVERS = ("psycopg", "asyncpg")

@@ -17,8 +17,8 @@ from partita.clock import ManualClock
 from partita.patterns.ports import connecting
 from partita.service.hosting import in_process
 from partita.ticks import Clock
-from unit.patterns.fake_world import FakeWorld
-from wire.live import LiveServer
+from support.fake_world import FakeWorld
+from support.live import LiveServer
 
 T = TypeVar("T")
 

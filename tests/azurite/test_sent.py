@@ -16,7 +16,7 @@ from partita.patterns import Database, connect, evolve
 from partita.service.hosting.in_process import LocalAccount, Respond
 from partita.service.hosting.services import TABLES, ServiceKind
 from partita.service.http.request import Request, Response
-from patterns.staff import KEYRING, Department, Employee, Expense, anywhere, by_last, person
+from support.staff import KEYRING, Department, Employee, Expense, anywhere, by_last, person
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 ILLEGAL_IN_KEYS = re.compile(r"[/\\#?\x00-\x1f\x7f-\x9f]")

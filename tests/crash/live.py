@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from email.utils import formatdate
 from pathlib import Path
 
-from wire.live import ANY_PORTS
+from support.live import ANY_PORTS
 
 ACCOUNT = "devstoreaccount1"
 KEY = base64.b64decode(

@@ -16,8 +16,8 @@ from partita.reliable.storage.checkpoint import RESTORE_FILE, name_of, verify_fi
 from partita.reliable.storage.disk import Disk, GrowingFile
 from partita.reliable.storage.local_log import Durability, LocalLog
 from partita.simulation.disk import Cut, Medium, SimDisk, boundaries
+from support.histories import History
 from support.repeats import repeat
-from unit.reliable.histories import History
 
 SEEDS = range(repeat(1, 2, 30))
 MIXED_CUTS = repeat(1, 2, 10)

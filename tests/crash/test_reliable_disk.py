@@ -29,7 +29,7 @@ from partita.reliable.opening import open_local
 from partita.reliable.storage.local_log import LocalLog
 from partita.simulation.disk import CUTS, SimDisk, SimFile
 from support.repeats import repeat
-from unit.reliable.states import Machine, simulate
+from support.states import Machine, simulate
 
 NEVER = 2**40
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from docs.sources import PROJECT, code_blocks
-from wire.live import ANY_PORTS
+from support.live import ANY_PORTS
 
 
 def run(code: str, folder: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 import partita.patterns
 from azurite.gaps import GAPS
 from docs.sources import PROJECT
-from wire.live import ANY_PORTS
+from support.live import ANY_PORTS
 
 DOCUMENTS = PROJECT / "docs" / "patterns"
 EXAMPLE = PROJECT / "examples" / "patterns.py"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from docs.sources import PROJECT
 from docs.test_shards_documents import FENCED, MARK, SETTING_UP, run_code
-from wire.live import LiveServer
+from support.live import LiveServer
 
 SERVED = "http://127.0.0.1:10002/devstoreaccount1"
 """Where `partita serve` says it is, if nobody tells it another port."""

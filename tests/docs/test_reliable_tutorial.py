@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from docs.sources import PROJECT, code_blocks
-from replicated.cluster import free_port
+from support.cluster import free_port
 
 DOCUMENTS = PROJECT / "docs" / "reliable"
 EXAMPLES = PROJECT / "examples"

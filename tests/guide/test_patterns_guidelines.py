@@ -50,8 +50,8 @@ from partita.patterns.writing.context import Context
 from partita.service.hosting.in_process import LocalAccount, Respond
 from partita.service.hosting.services import ServiceKind
 from partita.service.http.request import Request, Response
-from unit.patterns.fake_world import FakeWorld
-from wire.live import LiveServer
+from support.fake_world import FakeWorld
+from support.live import LiveServer
 
 T = TypeVar("T")
 

@@ -29,7 +29,7 @@ from partita.patterns.faults import Faults
 from partita.service.hosting.in_process import LocalAccount, Respond
 from partita.service.hosting.services import ServiceKind
 from partita.service.http.request import Request, Response
-from wire.live import LiveServer
+from support.live import LiveServer
 
 FAT = "x" * 10_000
 """Text whose entity counts for 20 of one KiB: a hundred of them are a partition's second."""

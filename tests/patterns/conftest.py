@@ -16,9 +16,9 @@ from partita.patterns.protocol.calls import (
     ask,
 )
 from partita.service.hosting.in_process import LocalAccount
-from patterns.staff import KEYRING, Department, Employee, Expense, Note
 from support import teams
-from wire.live import LiveServer
+from support.live import LiveServer
+from support.staff import KEYRING, Department, Employee, Expense, Note
 
 TYPES = (Department, Employee, Expense, Note)
 CONTAINERS = ("partita-large", "partita-indexes", "scans")

@@ -15,7 +15,7 @@ from partita.patterns import (
     evolve,
 )
 from partita.patterns.faults import Faults
-from patterns.staff import Department, Employee, Note, by_email, note, person
+from support.staff import Department, Employee, Note, by_email, note, person
 
 
 async def test_many_entities_go_in_few_groups(any_db: Database) -> None:

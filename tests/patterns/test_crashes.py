@@ -27,7 +27,9 @@ from partita.patterns.types.decorators import entity_type
 from partita.patterns.writing import write as changes
 from partita.patterns.writing.context import Context
 from partita.service.hosting.in_process import LocalAccount
-from patterns.simulated import (
+from support.fake_world import Crashed, FakeWorld, Fault
+from support.repeats import IS_SOAK, repeat
+from support.simulated import (
     CONTAINER,
     PERSON,
     TEAM,
@@ -46,8 +48,6 @@ from patterns.simulated import (
     people,
     recover,
 )
-from support.repeats import IS_SOAK, repeat
-from unit.patterns.fake_world import Crashed, FakeWorld, Fault
 
 SECOND_CRASHES = repeat(range(1, 200, 67), range(1, 200, 17), range(1, 200))
 pytestmark = pytest.mark.timeout(1200 if IS_SOAK else 300)

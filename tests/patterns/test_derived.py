@@ -30,9 +30,9 @@ from partita.patterns.types.row_layout import VERSION
 from partita.service.hosting.in_process import LocalAccount, Respond
 from partita.service.hosting.services import ServiceKind
 from partita.service.http.request import Request, Response
-from patterns.simulated import begin, drain, ignore
-from patterns.staff import Department, Employee, person, rows_of
-from unit.patterns.fake_world import FakeWorld
+from support.fake_world import FakeWorld
+from support.simulated import begin, drain, ignore
+from support.staff import Department, Employee, person, rows_of
 
 
 async def told(db: Database, name: str = "Sales") -> tuple[int, str | None]:

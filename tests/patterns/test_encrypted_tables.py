@@ -33,9 +33,9 @@ from partita.patterns.series.periods import Periods
 from partita.patterns.types.decorators import entity_type
 from partita.patterns.types.table_series import TableSeries
 from partita.service.hosting.in_process import LocalAccount
-from patterns.simulated import begin, ignore
-from patterns.staff import KEYRING, Employee, anywhere, by_email, person, rows_of
-from unit.patterns.fake_world import FakeWorld
+from support.fake_world import FakeWorld
+from support.simulated import begin, ignore
+from support.staff import KEYRING, Employee, anywhere, by_email, person, rows_of
 
 SECRET = 918_273_645
 OLD = AesKey("2023", bytes(32))

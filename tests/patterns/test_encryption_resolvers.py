@@ -8,8 +8,8 @@ from partita.errors import UsageError
 from partita.patterns import CopiedFrom, Database, Encrypted, InBlob, connect, entity, index
 from partita.patterns.encryption.keyring import AesKey, Keyring
 from partita.service.hosting.in_process import LocalAccount
-from patterns.staff import KEYRING
 from support.entities import rows
+from support.staff import KEYRING
 
 
 @pytest.fixture

@@ -30,7 +30,8 @@ from partita.patterns.types.decorators import entity_type
 from partita.patterns.writing import load as reading
 from partita.patterns.writing.context import Context
 from partita.service.hosting.in_process import LocalAccount
-from patterns.simulated import (
+from support.fake_world import Crashed, FakeWorld, Fault
+from support.simulated import (
     Face,
     begin,
     each_stop,
@@ -39,7 +40,6 @@ from patterns.simulated import (
     recover,
     rows_of,
 )
-from unit.patterns.fake_world import Crashed, FakeWorld, Fault
 
 QUEUE, POISON = "partita-outbox", "partita-poison"
 

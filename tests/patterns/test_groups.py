@@ -20,7 +20,7 @@ from partita.patterns import (
     evolve,
 )
 from partita.patterns.faults import Faults
-from patterns.staff import Department, Employee, Note, by_email, keys_of, note, person
+from support.staff import Department, Employee, Note, by_email, keys_of, note, person
 
 
 async def send(table: Table[Any], fill: Callable[[Group], None], **given: Any) -> Group:

@@ -17,7 +17,7 @@ from partita.patterns import (
     sync,
 )
 from partita.service.hosting.in_process import LocalAccount
-from patterns.staff import KEYRING, Department, Employee, by_last, person
+from support.staff import KEYRING, Department, Employee, by_last, person
 
 MEMBERS = 50
 

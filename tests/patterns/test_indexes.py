@@ -26,7 +26,7 @@ from partita.patterns import (
 )
 from partita.patterns.faults import Faults
 from partita.service.hosting.in_process import LocalAccount
-from patterns.staff import (
+from support.staff import (
     KEYRING,
     Department,
     Employee,

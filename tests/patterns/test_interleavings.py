@@ -42,7 +42,9 @@ from partita.patterns.writing import outbox_entry as outbox
 from partita.patterns.writing import write as changes
 from partita.patterns.writing.context import Context, OutboxReference
 from partita.service.hosting.in_process import LocalAccount
-from patterns.simulated import (
+from support.fake_world import FakeWorld
+from support.repeats import IS_SOAK, repeat
+from support.simulated import (
     BADGE,
     OFFICE,
     PERSON,
@@ -64,8 +66,6 @@ from patterns.simulated import (
     recover,
     rows_of,
 )
-from support.repeats import IS_SOAK, repeat
-from unit.patterns.fake_world import FakeWorld
 
 SEEDS = repeat(20, 100, 4000)
 DUELS = repeat(40, 300, 20_000)

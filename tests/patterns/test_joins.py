@@ -10,7 +10,7 @@ from partita.patterns import Database, EntityExistsError, Table, connect, evolve
 from partita.service.hosting.in_process import LocalAccount, Respond
 from partita.service.hosting.services import ServiceKind
 from partita.service.http.request import Request, Response
-from patterns.staff import KEYRING, Department, Employee, Note, note, person
+from support.staff import KEYRING, Department, Employee, Note, note, person
 
 
 class Clocked:

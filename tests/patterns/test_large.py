@@ -26,7 +26,7 @@ from partita.service.hosting.in_process import LocalAccount, Respond
 from partita.service.hosting.services import ServiceKind
 from partita.service.http.request import Request, Response
 from partita.ticks import TICKS_PER_SECOND
-from patterns.staff import KEYRING, Employee, by_email, person, rows_of
+from support.staff import KEYRING, Employee, by_email, person, rows_of
 
 PHOTO = bytes(range(256)) * 400
 

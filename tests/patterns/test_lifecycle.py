@@ -40,7 +40,9 @@ from partita.patterns.writing import context as contexts
 from partita.patterns.writing import load as reading
 from partita.patterns.writing.context import Context, IndexState
 from partita.service.hosting.in_process import LocalAccount
-from patterns.simulated import (
+from support.fake_world import Crashed, FakeWorld
+from support.repeats import IS_SOAK, repeat
+from support.simulated import (
     PERSON,
     TEAM,
     Person,
@@ -64,8 +66,6 @@ from patterns.simulated import (
     recover,
     rows_of,
 )
-from support.repeats import IS_SOAK, repeat
-from unit.patterns.fake_world import Crashed, FakeWorld
 
 SEEDS = repeat(5, 25, 2000)
 pytestmark = pytest.mark.timeout(1200 if IS_SOAK else 300)

@@ -24,7 +24,9 @@ from partita.patterns.types.decorators import entity
 from partita.patterns.types.indexes import AnyIndex
 from partita.patterns.writing.context import Context
 from partita.service.hosting.in_process import LocalAccount
-from patterns.simulated import (
+from support.fake_world import Crashed, FakeWorld, Fault
+from support.repeats import repeat
+from support.simulated import (
     MODELS,
     PERSON,
     Person,
@@ -45,8 +47,6 @@ from patterns.simulated import (
     recover,
     rows_of,
 )
-from support.repeats import repeat
-from unit.patterns.fake_world import Crashed, FakeWorld, Fault
 
 pytestmark = pytest.mark.timeout(300)
 INDEXES = {

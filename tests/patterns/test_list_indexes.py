@@ -21,7 +21,7 @@ from partita.patterns.protocol.calls import GetBlob, PutBlob, ask
 from partita.patterns.protocol.split_text import cut
 from partita.patterns.protocol.values import RowKey
 from partita.patterns.writing.index_rows import members_in
-from patterns.staff import keys_of, rows_of
+from support.staff import keys_of, rows_of
 
 
 @entity(table="crew", partition="{ship}", row="crew_{id:06d}")

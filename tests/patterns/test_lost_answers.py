@@ -12,9 +12,9 @@ from partita.patterns.ports.metering import metered
 from partita.patterns.ports.sdk_port_sync import MeteredTransport
 from partita.patterns.protocol.calls import Cost, WriteRows
 from partita.patterns.types.decorators import entity_type
-from patterns.simulated import begin
 from support.entities import ScoreV2, Todo, Wide
-from unit.patterns.fake_world import FakeWorld
+from support.fake_world import FakeWorld
+from support.simulated import begin
 
 WIDE, TODO, SCORE = entity_type(Wide), entity_type(Todo), entity_type(ScoreV2)
 

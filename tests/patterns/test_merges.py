@@ -27,7 +27,7 @@ from partita.patterns import (
 )
 from partita.patterns.faults import Faults
 from partita.service.hosting.in_process import LocalAccount
-from patterns.staff import KEYRING
+from support.staff import KEYRING
 
 WHERE: dict[str, Any] = {"partition": "{site}", "row": "{id:04d}"}
 

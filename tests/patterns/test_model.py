@@ -23,7 +23,8 @@ from partita.patterns import (
     connect,
     evolve,
 )
-from patterns.staff import (
+from support.repeats import repeat
+from support.staff import (
     KEYRING,
     Department,
     Employee,
@@ -32,7 +33,6 @@ from patterns.staff import (
     by_last,
     person,
 )
-from support.repeats import repeat
 
 T = TypeVar("T")
 K = TypeVar("K", str, tuple[str, int])

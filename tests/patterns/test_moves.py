@@ -30,7 +30,9 @@ from partita.patterns.writing import write as changes
 from partita.patterns.writing.context import Context, OutboxReference
 from partita.patterns.writing.outbox_entry import Move
 from partita.service.hosting.in_process import LocalAccount
-from patterns.simulated import (
+from support.fake_world import Crashed, FakeWorld, Fault
+from support.repeats import IS_SOAK, repeat
+from support.simulated import (
     PERSON,
     TEAM,
     Person,
@@ -48,8 +50,6 @@ from patterns.simulated import (
     recover,
     rows_of,
 )
-from support.repeats import IS_SOAK, repeat
-from unit.patterns.fake_world import Crashed, FakeWorld, Fault
 
 SEEDS = repeat(10, 30, 1000)
 pytestmark = pytest.mark.timeout(1200 if IS_SOAK else 300)

@@ -27,7 +27,7 @@ from partita.patterns.fields.codecs import edm_of
 from partita.patterns.protocol.values import Value
 from partita.service.hosting.in_process import LocalAccount
 from partita.tables import edm
-from patterns.staff import KEYRING, rows_of
+from support.staff import KEYRING, rows_of
 
 
 class Level(enum.IntEnum):

@@ -5,8 +5,8 @@ import pytest
 from partita.errors import PartitaError, UsageError
 from partita.patterns import Database, connect
 from partita.service.hosting.in_process import LocalAccount
-from patterns.staff import KEYRING
 from support.entities import PlainNew, Todo, User
+from support.staff import KEYRING
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ from partita.patterns.protocol.calls import QueryRows
 from partita.patterns.protocol.capabilities import COSMOS
 from partita.patterns.types.decorators import entity_type
 from partita.patterns.writing.context import Context
-from patterns.simulated import begin, drain, ignore
+from support.fake_world import FakeWorld
 from support.repeats import repeat
-from unit.patterns.fake_world import FakeWorld
+from support.simulated import begin, drain, ignore
 
 NOTHING = lambda _partition, _row, _name: False  # noqa: E731
 """A resolver might encrypt any property, so that conditions are decided by the client."""

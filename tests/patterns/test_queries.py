@@ -29,7 +29,7 @@ from partita.patterns import (
 from partita.patterns.faults import Faults
 from partita.patterns.planning.plans import QueryKind
 from partita.service.hosting.in_process import LocalAccount
-from patterns.staff import Employee, Expense, Grade, Note, by_email, note, person
+from support.staff import Employee, Expense, Grade, Note, by_email, note, person
 
 START = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
 

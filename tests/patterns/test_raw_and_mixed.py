@@ -18,8 +18,8 @@ from partita.patterns import (
     entity,
 )
 from partita.patterns.protocol.values import Instant
-from patterns.staff import Department, Employee, Note, note, person
 from support.entities import Todo
+from support.staff import Department, Employee, Note, note, person
 
 EVERY_TYPE: dict[str, Any] = {
     "Text": "ä'\"\n😀",

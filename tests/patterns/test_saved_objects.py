@@ -15,9 +15,9 @@ from partita.patterns.operations import verbs
 from partita.patterns.protocol.calls import WriteRows
 from partita.patterns.types.decorators import entity_type
 from partita.service.hosting.in_process import LocalAccount
-from patterns.simulated import begin
 from support.entities import Stranger, Todo
-from unit.patterns.fake_world import FakeWorld
+from support.fake_world import FakeWorld
+from support.simulated import begin
 
 
 @pytest.fixture

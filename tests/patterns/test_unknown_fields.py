@@ -6,8 +6,8 @@ import pytest
 
 from partita.patterns import Database, Encrypted, InBlob, connect, entity, evolve, index
 from partita.service.hosting.in_process import LocalAccount
-from patterns.staff import KEYRING
 from support.entities import PlainNew, rows
+from support.staff import KEYRING
 
 
 @pytest.fixture

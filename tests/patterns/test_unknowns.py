@@ -12,8 +12,8 @@ from partita.patterns.operations.groups import Collected
 from partita.patterns.types.decorators import EntityType, entity_type
 from partita.patterns.writing.context import Context
 from partita.patterns.writing.outbox_entry import names_in, read_entry
-from patterns.simulated import begin, drain, outbox_rows
-from unit.patterns.fake_world import FakeWorld
+from support.fake_world import FakeWorld
+from support.simulated import begin, drain, outbox_rows
 
 QUEUE, POISON = "partita-outbox", "partita-poison"
 

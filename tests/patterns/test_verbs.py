@@ -38,7 +38,7 @@ from partita.patterns import (
 )
 from partita.patterns.faults import Faults
 from partita.service.hosting.in_process import LocalAccount
-from patterns.staff import (
+from support.staff import (
     KEYRING,
     Department,
     Employee,

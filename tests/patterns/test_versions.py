@@ -21,7 +21,7 @@ from partita.patterns import (
     upcast,
 )
 from partita.service.hosting.in_process import LocalAccount
-from patterns.staff import Employee, Grade, Note, anywhere, by_email, by_last, person, rows_of
+from support.staff import Employee, Grade, Note, anywhere, by_email, by_last, person, rows_of
 
 
 def stored_v1(number: int, name: str = "Jun Cao", **other: Any) -> RawEntity:

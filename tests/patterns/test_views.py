@@ -27,7 +27,9 @@ from partita.patterns.writing import load as reading
 from partita.patterns.writing.context import Context
 from partita.patterns.writing.outbox_entry import read_entry
 from partita.service.hosting.in_process import LocalAccount
-from patterns.simulated import (
+from support.fake_world import FakeWorld
+from support.repeats import IS_SOAK, repeat
+from support.simulated import (
     StallingWorld,
     begin,
     drain,
@@ -37,8 +39,6 @@ from patterns.simulated import (
     outbox_rows,
     rows_of,
 )
-from support.repeats import IS_SOAK, repeat
-from unit.patterns.fake_world import FakeWorld
 
 SEEDS = repeat(40, 120, 3000)
 pytestmark = pytest.mark.timeout(1200 if IS_SOAK else 300)

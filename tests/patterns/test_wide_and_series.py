@@ -22,7 +22,7 @@ from partita.patterns.faults import Faults
 from partita.service.hosting.in_process import LocalAccount, Respond
 from partita.service.hosting.services import ServiceKind
 from partita.service.http.request import Request, Response
-from patterns.staff import Employee, person, rows_of
+from support.staff import Employee, person, rows_of
 
 YEAR = {day: day + 1 for day in range(365)}
 

@@ -31,7 +31,8 @@ from partita.patterns.writing.context import Context, OutboxReference
 from partita.patterns.writing.outbox_entry import hint
 from partita.queues.limits import MESSAGE_BYTES_MAX
 from partita.service.hosting.in_process import LocalAccount
-from patterns.simulated import (
+from support.fake_world import Crashed, FakeWorld, Fault
+from support.simulated import (
     OFFICE,
     PERSON,
     Person,
@@ -48,7 +49,6 @@ from patterns.simulated import (
     put_text,
     recover,
 )
-from unit.patterns.fake_world import Crashed, FakeWorld, Fault
 
 QUEUE, POISON = "partita-outbox", "partita-poison"
 

@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from replicated.cluster import Cluster, running_cluster
+from support.cluster import Cluster, running_cluster
 
 
 @pytest.fixture(scope="session")

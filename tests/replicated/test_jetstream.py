@@ -31,7 +31,7 @@ from partita.reliable.nats.cluster import find_server
 from partita.reliable.nats.jetstream import JetStream
 from partita.reliable.nats.link import server_urls
 from partita.reliable.replication.stream import NoAnswer, PublishRefused, Register, Stream
-from replicated.cluster import ELECTION_SECONDS, Cluster, free_port, running_cluster
+from support.cluster import ELECTION_SECONDS, Cluster, free_port, running_cluster
 
 SOON = 60.0
 """Far beyond what anything here takes, also on a busy machine."""
@@ -633,6 +633,7 @@ class TestDurability:
 
 
 class TestFaults:
+    @pytest.mark.proof
     async def test_a_killed_leader_loses_and_doubles_nothing(self, cluster: Cluster) -> None:
         async with opened(cluster) as stream, opened(cluster, stream.partition) as follower:
             await stream.seal(1, timeout=SOON)
@@ -648,6 +649,7 @@ class TestFaults:
             assert found == [(n, b"record %d" % n) for n in range(1, 151)]
             assert await stream.bounds(timeout=SOON) == (1, 150)
 
+    @pytest.mark.proof
     async def test_a_frozen_leader_is_left_and_refused_when_it_wakes(
         self, cluster: Cluster
     ) -> None:

@@ -19,7 +19,7 @@ from partita.cli import nats
 from partita.errors import ConfigurationError
 from partita.reliable.nats.cluster import cluster_config, find_server, is_free, nodes_of
 from partita.reliable.nats.jetstream import JetStream
-from replicated.cluster import free_port
+from support.cluster import free_port
 
 RUN = """
 import argparse, sys

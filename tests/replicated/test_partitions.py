@@ -26,8 +26,8 @@ from partita.errors import (
 from partita.reliable.manager.state_manager import StateManager
 from partita.reliable.service.requests import PAYLOAD_BYTES_MAX, RemoteError, Request
 from partita.reliable.service.service import Service, open_service
-from replicated.cluster import ELECTION_SECONDS, Cluster
 from replicated.serve_counts import PARTITIONS, count, open_counts
+from support.cluster import ELECTION_SECONDS, Cluster
 
 KEYS = [f"user-{n}" for n in range(24)]
 

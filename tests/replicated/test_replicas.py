@@ -41,8 +41,8 @@ from partita.reliable.nats.jetstream import JetStream
 from partita.reliable.replication import replica as replicas
 from partita.reliable.replication.quorum_log import QuorumLog
 from partita.reliable.values.schema import Schema
-from replicated.cluster import Cluster, running_cluster
 from replicated.replica_process import Asked, Ledger, Told, key_of
+from support.cluster import Cluster, running_cluster
 from support.repeats import IS_SOAK
 
 KILLS = 20 if IS_SOAK else 3

@@ -9,7 +9,7 @@ from sqlalchemy import event
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool import ConnectionPoolEntry, Pool
 
-from shards import postgres
+from support import postgres
 
 NewDatabase = Callable[[str], str]
 

@@ -31,7 +31,7 @@ from partita.shards.keys.mapping import Mapping, Shard
 from partita.shards.keys.ranges import Range
 from partita.shards.keys.schema import ShardedSchema
 from partita.shards.maps.manager import AnyShardMap, ShardMapManager
-from shards import postgres
+from support import postgres
 from support.repeats import IS_SOAK
 
 NewDatabase = Callable[[str], str]

@@ -8,7 +8,7 @@ import sys
 from sqlalchemy.exc import DBAPIError
 
 from partita.shards.maps.manager import ShardMapManager
-from shards.routed import Note
+from support.routed import Note
 
 
 def main(catalog: str, writer: int, commits: int) -> None:

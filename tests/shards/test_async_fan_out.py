@@ -22,7 +22,7 @@ from partita.errors import (
 from partita.shards.fan_out.gathering import FanOutEvent
 from partita.shards.fan_out.tasks import AsyncFanOutResult
 from shards.conftest import NewDatabase
-from shards.shop import Blog, Shop, a_shared_shop, a_shop, nap
+from support.shop import Blog, Shop, a_shared_shop, a_shop, nap
 
 
 @pytest.fixture(params=["sqlite", "psycopg", "asyncpg"])

@@ -8,7 +8,7 @@ from sqlalchemy import create_engine, insert, select
 from partita.errors import TransactionUseError
 from partita.shards import ShardMapManager
 from partita.shards.connections import revocable
-from shards.routed import Note, Routed, a_shared_map, count_notes
+from support.routed import Note, Routed, a_shared_map, count_notes
 
 
 @pytest.fixture

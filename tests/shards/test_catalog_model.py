@@ -36,7 +36,7 @@ from partita.shards.keys.mapping import Mapping, MappingStatus
 from partita.shards.keys.ranges import Range
 from partita.shards.maps.manager import ShardMapManager
 from partita.shards.maps.shard_map import RangeShardMap
-from shards.catalogs import OFFLINE, ONLINE, an_empty_database, assert_catalogs_agree, pending
+from support.catalogs import OFFLINE, ONLINE, an_empty_database, assert_catalogs_agree, pending
 from support.repeats import repeat
 
 END = 24

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from partita.errors import TransactionUseError
 from partita.shards.routing.session import RoutedSession
-from shards.routed import (
+from support.routed import (
     ASYNC,
     SYNC,
     Base,

@@ -5,9 +5,9 @@ from sqlalchemy import Column, Integer, MetaData, String, Table
 
 from partita.shards.fleet.drift import Difference, find_differences, list_tables
 from partita.shards.fleet.migrations import Migrations
-from shards.alembic_projects import PROJECT, connected, run_sql
 from shards.conftest import NewDatabase
-from shards.migrations_project.models import metadata
+from support.alembic_projects import PROJECT, connected, run_sql
+from support.migrations_project.models import metadata
 
 
 def a_database(url: str) -> str:

@@ -12,7 +12,7 @@ from partita.errors import ConfigurationError
 from partita.shards import Fleet, ShardMapManager
 from partita.shards.connections.engines import location_of
 from partita.shards.keys.mapping import Location
-from shards.routed import Base, Routed, a_shared_map
+from support.routed import Base, Routed, a_shared_map
 
 
 @pytest.fixture

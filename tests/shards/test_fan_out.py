@@ -40,9 +40,9 @@ from partita.shards.keys.ranges import Range
 from partita.shards.keys.schema import ShardedSchema
 from partita.shards.maps.manager import ShardMapManager
 from partita.shards.maps.shard_map import HashShardMap, ListShardMap, RangeShardMap
-from shards import postgres
 from shards.conftest import NewDatabase
-from shards.shop import Base, Blog, Post, Shop, a_shared_shop, a_shop, nap
+from support import postgres
+from support.shop import Base, Blog, Post, Shop, a_shared_shop, a_shop, nap
 
 SOAK = bool(os.environ.get("PARTITA_SOAK"))
 

@@ -10,7 +10,7 @@ from sqlalchemy import Float, select
 from partita.errors import InvalidRequestError
 from partita.shards.fan_out.plan import fan_out_plan
 from partita.shards.fan_out.threads import _ThreadStream
-from shards.shop import Blog, Shop, a_shared_shop
+from support.shop import Blog, Shop, a_shared_shop
 
 
 @pytest.fixture

@@ -38,10 +38,10 @@ from partita.shards.keys.schema import ShardedSchema
 from partita.shards.maps.manager import ShardMapManager
 from partita.shards.maps.shard_map import RangeShardMap
 from partita.shards.moving.move import MoveProgress, StopMove
-from shards.alembic_projects import PROJECT, a_project, add_revision, connected, run_sql
 from shards.conftest import NewDatabase
-from shards.migrations_project.models import metadata
-from shards.postgres import PASSWORD_ROLE
+from support.alembic_projects import PROJECT, a_project, add_revision, connected, run_sql
+from support.migrations_project.models import metadata
+from support.postgres import PASSWORD_ROLE
 
 SCHEMA = ShardedSchema(metadata, keys={"blog": "tenant_id", 'Order "Lines"': "tenant id"})
 
@@ -942,6 +942,7 @@ def test_failures_in_processes_are_the_same_errors(
     assert (report.shards[1].before, report.shards[1].after) == ("three", "three")
 
 
+@pytest.mark.proof
 def test_a_process_that_dies_fails_its_shard_only(
     sqlite_manager: ShardMapManager, new_sqlite: NewDatabase, tmp_path: Path
 ) -> None:
@@ -984,6 +985,7 @@ def test_a_config_with_attributes_is_not_for_processes(
         fleet.upgrade(parallel=2)
 
 
+@pytest.mark.proof
 @on_both
 def test_two_upgrades_at_once_run_each_revision_once(
     manager: ShardMapManager, tenants: RangeShardMap, database_urls: NewDatabase, tmp_path: Path
@@ -1009,6 +1011,7 @@ def test_two_upgrades_at_once_run_each_revision_once(
     assert marks.read_text() == "four five "
 
 
+@pytest.mark.proof
 @on_both
 def test_a_killed_upgrade_leaves_the_shard_whole_and_free(
     manager: ShardMapManager, tenants: RangeShardMap, database_urls: NewDatabase, tmp_path: Path

@@ -31,9 +31,9 @@ from partita.shards.keys.ranges import Range
 from partita.shards.keys.schema import ShardedSchema
 from partita.shards.maps.manager import ShardMapManager
 from partita.shards.maps.shard_map import HashShardMap, ListShardMap, RangeShardMap
-from shards import catalogs
-from shards.catalogs import NewDatabase, a_catalog
-from shards.routed import Base, count_notes
+from support import catalogs
+from support.catalogs import NewDatabase, a_catalog
+from support.routed import Base, count_notes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

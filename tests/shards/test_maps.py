@@ -36,8 +36,8 @@ from partita.shards.keys.ranges import Range
 from partita.shards.keys.shard_key import KEY_BYTES_MAX
 from partita.shards.maps.manager import ShardMapManager
 from partita.shards.maps.shard_map import RangeShardMap, ShardMap
-from shards import catalogs, postgres
-from shards.catalogs import (
+from support import catalogs, postgres
+from support.catalogs import (
     OFFLINE,
     ONLINE,
     Catalog,

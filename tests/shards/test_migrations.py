@@ -16,8 +16,8 @@ from partita.errors import (
 )
 from partita.shards.fleet.drift import list_tables
 from partita.shards.fleet.migrations import ENVIRONMENT_TEMPLATE, LOCK_NUMBER, Migrations
-from shards.alembic_projects import PROJECT, a_project, add_revision, connected, run_sql
 from shards.conftest import NewDatabase
+from support.alembic_projects import PROJECT, a_project, add_revision, connected, run_sql
 
 IGNORES_THE_CONNECTION = """
 from alembic import context
@@ -247,7 +247,7 @@ def test_a_folder_without_env_is_no_project(tmp_path: Path) -> None:
 def test_the_template_works(database_urls: NewDatabase, tmp_path: Path) -> None:
     template = ENVIRONMENT_TEMPLATE.replace(
         "from my_application.models import Base",
-        "from shards.migrations_project import models as Base",
+        "from support.migrations_project import models as Base",
     )
     project = a_project(tmp_path / "project", env=template)
     url = database_urls("one")

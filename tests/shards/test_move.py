@@ -52,7 +52,6 @@ from partita.shards.maps.manager import ShardMapManager
 from partita.shards.moving import copying_postgres, copying_sqlite, move
 from partita.shards.moving.move import MoveProgress, StopMove
 from partita.shards.moving.move_plan import STEPS, Step
-from shards.catalogs import assert_catalogs_agree
 from shards.moves import (
     Kept,
     Moving,
@@ -76,6 +75,7 @@ from shards.moves import (
     traces,
     two_shards,
 )
+from support.catalogs import assert_catalogs_agree
 
 if TYPE_CHECKING:
     from partita.shards.moving.blockers import Blocker

@@ -16,7 +16,6 @@ from partita.shards.maps.manager import ShardMapManager
 from partita.shards.moving import move
 from partita.shards.moving.move_plan import STEPS
 from shards import mover_process
-from shards.catalogs import assert_catalogs_agree, local_rows
 from shards.mover_process import forked
 from shards.moves import (
     Content,
@@ -32,6 +31,7 @@ from shards.moves import (
     on_both,
     together,
 )
+from support.catalogs import assert_catalogs_agree, local_rows
 from support.repeats import IS_SOAK, repeat, sample, sample_pairs
 
 __all__ = ["kept", "kept_postgres", "kept_sqlite"]

@@ -32,7 +32,6 @@ from partita.shards.moving.move_plan import Step
 from partita.shards.routing import router
 from partita.shards.routing.retry import Retry
 from partita.shards.routing.session import RoutedSession
-from shards.catalogs import assert_catalogs_agree
 from shards.mover_process import Killer, forked
 from shards.moves import (
     Kept,
@@ -45,6 +44,7 @@ from shards.moves import (
     kept_sqlite,
     mapping_of,
 )
+from support.catalogs import assert_catalogs_agree
 from support.repeats import repeat
 
 __all__ = ["kept", "kept_postgres", "kept_sqlite"]

@@ -16,7 +16,7 @@ from partita.errors import (
 from partita.shards.connections import revocable
 from partita.shards.keys.mapping import MappingStatus
 from partita.shards.routing import offline
-from shards.routed import NewDatabase, Note, Routed, a_routed_map, another_client, select_one
+from support.routed import NewDatabase, Note, Routed, a_routed_map, another_client, select_one
 
 
 @pytest.fixture

@@ -27,8 +27,9 @@ from partita.shards.catalog.change_plans import ChangePlan, LocalChange, decode_
 from partita.shards.keys.mapping import Mapping, ShardStatus
 from partita.shards.keys.ranges import Range
 from partita.shards.maps.manager import ShardMapManager
-from shards import catalog_writer, catalogs, postgres
-from shards.catalogs import (
+from shards import catalog_writer
+from support import catalogs, postgres
+from support.catalogs import (
     OFFLINE,
     ONLINE,
     Catalog,

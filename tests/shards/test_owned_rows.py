@@ -13,7 +13,7 @@ from partita.shards.fan_out.owned_rows import OwnedRows
 from partita.shards.keys.ranges import KeyRange, encode_range
 from partita.shards.keys.schema import ShardedTable
 from partita.shards.keys.shard_key import key_type
-from shards.shop import Blog, Shop, a_shared_shop
+from support.shop import Blog, Shop, a_shared_shop
 
 
 @pytest.fixture

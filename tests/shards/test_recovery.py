@@ -28,8 +28,8 @@ from partita.shards.keys.mapping import Shard
 from partita.shards.keys.ranges import KeyRange, Range
 from partita.shards.maps.manager import ShardMapManager
 from partita.shards.maps.shard_map import ShardMap
-from shards import catalogs
-from shards.catalogs import (
+from support import catalogs
+from support.catalogs import (
     OFFLINE,
     Catalog,
     NewDatabase,

@@ -23,7 +23,7 @@ from partita.errors import (
 )
 from partita.shards.routing.retry import Retry, is_transient
 from partita.shards.routing.session import RoutedSession
-from shards.routed import (
+from support.routed import (
     ASYNC,
     SYNC,
     NewDatabase,

@@ -18,8 +18,8 @@ from partita.shards import (
     ShardedSchema,
     ShardMapManager,
 )
-from shards import postgres
 from shards.conftest import NewDatabase
+from support import postgres
 
 ROLES = ("partita_test_application", "partita_test_administrator")
 OF_THE_CATALOG = """

@@ -25,8 +25,8 @@ from partita.shards.connections.engines import LEASE, Engines, create_file, loca
 from partita.shards.keys.mapping import Location
 from partita.shards.maps.manager import ShardMapManager
 from partita.shards.routing import router
-from shards.postgres import PASSWORD_ROLE
-from shards.routed import (
+from support.postgres import PASSWORD_ROLE
+from support.routed import (
     ASYNC,
     SYNC,
     NewDatabase,

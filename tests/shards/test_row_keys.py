@@ -29,7 +29,7 @@ from partita.shards.keys.schema import ShardedSchema
 from partita.shards.maps.manager import ShardMapManager
 from partita.shards.routing.session import RoutedSession
 from shards.conftest import NewDatabase
-from shards.routed import ASYNC, SYNC, Base, Note, Routed, a_shared_map, count_notes
+from support.routed import ASYNC, SYNC, Base, Note, Routed, a_shared_map, count_notes
 
 note = Base.metadata.tables["note"]
 ELSEWHERE = 205

@@ -17,7 +17,7 @@ from partita.errors import (
     UsageError,
 )
 from partita.shards.routing.session import RoutedSession
-from shards.routed import (
+from support.routed import (
     ASYNC,
     SYNC,
     Note,

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from partita.errors import MappingOfflineError, UsageError
 from partita.shards import Retry
-from shards.routed import Note, Routed, a_shared_map
+from support.routed import Note, Routed, a_shared_map
 
 
 @pytest.fixture

@@ -29,7 +29,8 @@ from partita.shards.connections.revocable import RevocableConnection
 from partita.shards.connections.writing_turns import turns_of
 from partita.shards.routing.retry import Retry
 from partita.shards.routing.session import RoutedSession
-from shards.routed import (
+from support.repeats import IS_SOAK
+from support.routed import (
     NewDatabase,
     Note,
     Routed,
@@ -37,7 +38,6 @@ from shards.routed import (
     another_client,
     count_notes,
 )
-from support.repeats import IS_SOAK
 
 WRITERS = 8 if IS_SOAK else 4
 MOVES = 200 if IS_SOAK else 8

@@ -13,7 +13,7 @@ from partita.errors import InDoubtError, PartitaError
 from partita.shards.maps.manager import ShardMapManager
 from partita.shards.routing.retry import Retry
 from partita.shards.routing.session import RoutedSession
-from shards.routed import Note, count_notes
+from support.routed import Note, count_notes
 
 IDS_PER_WRITER = 1_000_000
 PATIENT = Retry(longest=0.2, budget=120)

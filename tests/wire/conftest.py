@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from wire.live import LiveServer
+from support.live import LiveServer
 from wire.raw import JSON, RawClient
 from wire.sdk import CREDENTIAL, HALVES, open_service
 

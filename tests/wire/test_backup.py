@@ -28,8 +28,8 @@ from partita.service.backup.manifest import Manifest, decode, encode
 from partita.service.backup.restoring import check_backup, restore
 from partita.service.backup.taking import back_up
 from partita.service.hosting.in_process import LocalAccount
+from support.live import LiveServer
 from support.repeats import repeat
-from wire.live import LiveServer
 
 ACCOUNT = "devstoreaccount1"
 BACKUPS = repeat(1, 4, 20)

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from support.live import LiveServer
 from wire.bad_blob_rows import LEASE, TABLE, Row
-from wire.live import LiveServer
 from wire.raw_blob import APPEND, BLOCK, PAGE, RawBlobClient
 
 CPU_SECONDS_MAX = 5

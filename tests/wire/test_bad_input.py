@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 import pytest
 
+from support.live import ANY_PORTS, LiveServer
 from wire.bad_rows import (
     ENTITY,
     INPUT,
@@ -41,7 +42,6 @@ from wire.hostile import (
     in_seconds,
     read_answer,
 )
-from wire.live import ANY_PORTS, LiveServer
 
 ENTITIES = 12
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 
 from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
-from wire.live import LiveServer
+from support.live import LiveServer
 from wire.raw_blob import BLOCK, RawBlobClient
 from wire.raw_queue import VERSION
 

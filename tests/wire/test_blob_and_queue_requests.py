@@ -15,7 +15,7 @@ from azure.storage.blob import (
 )
 
 from partita.service.accounts.account import DEVELOPMENT_KEY
-from wire.live import LiveServer
+from support.live import LiveServer
 from wire.raw_blob import APPEND, BLOCK, PAGE, RawBlobClient
 from wire.raw_queue import RawQueueClient
 

@@ -40,7 +40,7 @@ from azure.storage.blob import (
 from azure.storage.blob.aio import BlobServiceClient as AsyncBlobServiceClient
 
 from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
-from wire.live import LiveServer
+from support.live import LiveServer
 
 CREDENTIAL = {"account_name": DEVELOPMENT_ACCOUNT, "account_key": DEVELOPMENT_KEY}
 SOON = datetime.now(UTC) + timedelta(hours=1)

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from wire.live import LiveServer
+from support.live import LiveServer
 from wire.raw_blob import APPEND, BLOCK, PAGE, RawBlobClient
 from wire.raw_queue import VERSION, QueueAnswer
 

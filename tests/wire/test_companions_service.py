@@ -40,8 +40,8 @@ from azure.storage.queue import (
 
 from partita.service.accounts.account import DEVELOPMENT_ACCOUNT as ACCOUNT
 from partita.service.accounts.account import DEVELOPMENT_KEY as KEY
+from support.live import LiveServer
 from wire.conftest import StartServer
-from wire.live import LiveServer
 
 LATER = datetime.now(UTC) + timedelta(hours=1)
 EARLIER = datetime.now(UTC) - timedelta(hours=1)

@@ -22,8 +22,8 @@ import partita
 from partita.errors import ConfigurationError, StoreLockedError, UsageError
 from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
 from partita.service.hosting.services import TABLES
+from support.live import ANY_PORTS, LiveServer
 from wire.conftest import StartServer
-from wire.live import ANY_PORTS, LiveServer
 
 
 def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ import pytest
 
 from partita.patterns.protocol.calls import CountMessages, DeleteMessage, ReceiveMessages, ask
 from partita.patterns.sync import Database, connect
+from support.live import PATIENCE_SECONDS, LiveServer
 from wire import worker_models
-from wire.live import PATIENCE_SECONDS, LiveServer
 from wire.timed_server import TimedServer
 from wire.worker_models import Employee, anywhere, failing, working
 

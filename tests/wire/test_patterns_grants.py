@@ -22,7 +22,8 @@ from partita.patterns.keys.intervals import between
 from partita.patterns.protocol.values import RowKey
 from partita.patterns.types.decorators import entity, entity_type
 from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
-from wire.live import LiveServer
+from support.live import LiveServer
+from support.repeats import sample_pairs
 from wire.sdk import CREDENTIAL
 
 HOUR = timedelta(hours=1)
@@ -160,7 +161,7 @@ CASES: list[tuple[type[Any], dict[str, Any], set[tuple[str, str]]]] = [
 ]
 
 
-@pytest.mark.parametrize(("cls", "given", "expected"), CASES)
+@pytest.mark.parametrize(("cls", "given", "expected"), sample_pairs(CASES, 3))
 def test_exactly_the_keys_of_a_grant_are_reached(
     cls: type[Any],
     given: dict[str, Any],

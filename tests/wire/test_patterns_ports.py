@@ -69,7 +69,7 @@ from partita.patterns.protocol.calls import (
 )
 from partita.patterns.protocol.values import Instant, Int32, Row, RowKey, measure
 from partita.service.hosting.in_process import LocalAccount, open_account
-from wire.live import LiveServer
+from support.live import LiveServer
 
 T = TypeVar("T")
 

@@ -18,8 +18,8 @@ from azure.core.exceptions import (
 )
 from azure.data.tables import EdmType, EntityProperty, UpdateMode
 
+from support.live import LiveServer
 from wire.conftest import StartServer
-from wire.live import LiveServer
 from wire.sdk import CREDENTIAL, all_of, code_of, open_service, pages_of
 
 STALE = "W/\"datetime'2012-06-15T22%3A51%3A44.9662825Z'\""

@@ -25,8 +25,8 @@ from azure.data.tables import (
     generate_table_sas,
 )
 
+from support.live import LiveServer
 from wire.conftest import Certificate, StartServer
-from wire.live import LiveServer
 from wire.sdk import CREDENTIAL, all_of, code_of, open_service
 
 NOW = datetime.now(UTC)

@@ -13,7 +13,7 @@ from azure.data.tables import (
     UpdateMode,
 )
 
-from wire.live import LiveServer
+from support.live import LiveServer
 from wire.sdk import all_of, open_service
 
 STALE = "W/\"datetime'2012-06-15T22%3A51%3A44.9662825Z'\""

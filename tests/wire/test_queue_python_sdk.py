@@ -25,7 +25,7 @@ from azure.storage.queue import (
 )
 
 from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
-from wire.live import LiveServer
+from support.live import LiveServer
 from wire.queue_sdk import code_of, open_queue, open_queues
 from wire.sdk import all_of, pages_of
 

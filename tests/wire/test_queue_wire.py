@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
-from wire.live import LiveServer
+from support.live import LiveServer
 from wire.raw import GUID, TIME
 from wire.raw_queue import MESSAGE, RawQueueClient
 

@@ -11,8 +11,8 @@ from urllib.parse import parse_qs, quote
 
 import pytest
 
+from support.live import ANY_PORTS
 from wire.hostile import JSON, Service, a_batch, a_part, in_seconds
-from wire.live import ANY_PORTS
 
 ACCOUNT = "harbour"
 KEYS = [base64.b64encode(bytes([seed]) * 64).decode() for seed in (7, 201)]

@@ -16,7 +16,7 @@ from azure.data.tables import TableServiceClient
 from azure.storage.blob import BlobServiceClient
 from azure.storage.queue import QueueServiceClient
 
-from wire.live import ANY_PORTS
+from support.live import ANY_PORTS
 
 
 @contextmanager

@@ -7,8 +7,8 @@ import urllib.request
 
 import pytest
 
+from support.live import LiveServer
 from wire.conftest import Certificate, StartServer
-from wire.live import LiveServer
 from wire.raw import JSON, KEYS, RawClient, insert
 
 

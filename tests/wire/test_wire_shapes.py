@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from support.live import LiveServer
 from wire.hostile import Service
-from wire.live import LiveServer
 from wire.raw import GUID, JSON, KEYS, MINIMAL, RawClient, accepting, insert
 
 LEVELS = ("nometadata", "minimalmetadata", "fullmetadata")

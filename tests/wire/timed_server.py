@@ -14,7 +14,7 @@ from partita.service.hosting.in_process import open_account
 from partita.service.hosting.server import Server
 from partita.service.hosting.services import BLOBS, KINDS, QUEUES, TABLES, ServiceKind
 from partita.service.http.request import Request, Response
-from wire.live import PATIENCE_SECONDS
+from support.live import PATIENCE_SECONDS
 
 T = TypeVar("T")
 

@@ -28,7 +28,7 @@ from partita.shards import (
 from partita.shards.maps.recovery import Recovery
 from partita.shards.maps.shard_map import ShardMap
 from partita.shards.moving.move import StopMove
-from shards.alembic_projects import a_project, add_revision, run_sql
+from support.alembic_projects import a_project, add_revision, run_sql
 
 Capture = pytest.CaptureFixture[str]
 

@@ -14,7 +14,7 @@ import pytest
 
 from partita.errors import ETagMismatchError, ScanRefusedError, UniqueViolationError, UsageError
 from partita.patterns import aio, between, evolve, sync
-from patterns.staff import (
+from support.staff import (
     KEYRING,
     Department,
     Employee,

@@ -24,7 +24,7 @@ from partita.reliable.opening import open_local
 from partita.simulation.disk import SimDisk
 from partita.ticks import TICKS_PER_SECOND
 from support.repeats import repeat
-from unit.reliable.states import User
+from support.states import User
 
 T = TypeVar("T")
 

@@ -23,14 +23,14 @@ from partita.tables.filters import (
     parse_table_filter,
     to_text,
 )
-from unit.tables.filter_strategies import (
+from support.filter_strategies import (
     OPERATORS,
     POOLS,
     filters,
     many_entities,
     typed_entities,
 )
-from unit.tables.reference_filter import Typed, TypedEntity, Value, build, decode, evaluate
+from support.reference_filter import Typed, TypedEntity, Value, build, decode, evaluate
 
 NOT_VALID = "One of the request inputs is not valid."
 NOT_IMPLEMENTED = "The requested operation is not implemented on the specified resource."

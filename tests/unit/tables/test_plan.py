@@ -6,7 +6,7 @@ from partita.tables.entity import EntityKey
 from partita.tables.filters import Filter, compile_filter, parse, to_text
 from partita.tables.paging import KeyRange, after
 from partita.tables.plan import Plan, PlanKind, describe, plan
-from unit.tables.filter_strategies import KEYS, key_filters
+from support.filter_strategies import KEYS, key_filters
 
 ENTITIES = [
     {"PartitionKey": partition_key, "RowKey": row_key, "A": index % 7}

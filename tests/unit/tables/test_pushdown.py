@@ -17,14 +17,14 @@ from partita.tables.filters import (
     literal_text,
     parse,
 )
-from unit.tables.filter_strategies import (
+from support.filter_strategies import (
     OPERATORS,
     POOLS,
     filters,
     literals_of,
     many_entities,
 )
-from unit.tables.reference_filter import Typed, TypedEntity, Value, build, decode
+from support.reference_filter import Typed, TypedEntity, Value, build, decode
 
 SCHEMA = """
 CREATE TABLE entity (

@@ -1,0 +1,176 @@
+"""Replicas: full copies, checkpoints, waiting for a sequence, stepping down."""
+
+import asyncio
+
+import pytest
+
+from partita.errors import (
+    CollectionNotFoundError,
+    DamageError,
+    InDoubtError,
+    NotPrimaryError,
+    NotReadableError,
+)
+from partita.reliable.manager.state_manager import StateManager
+from partita.reliable.opening import open_replicated
+from partita.reliable.replication.replica import Replica
+from partita.reliable.state.state import State
+from partita.simulation.disk import SimDisk
+from partita.simulation.loop import SimClock, run, running_loop
+from partita.simulation.stream import SimCluster
+from support.states import Machine, a_state, put, settle, simulate
+
+
+class TestReplicas:
+    async def test_a_checkpoint_under_way_does_not_take_the_place_of_a_newer_copy(self) -> None:
+        machine = Machine()
+        async with machine.open() as one, a_state() as other:
+            counts = await one.dictionary("counts", key=int, value=int)
+            await put(one, counts, 1)
+            others = await other.dictionary("counts", key=int, value=int)
+            for key in range(5):
+                await put(other, others, key)
+            await other.checkpoint()
+            content = other.checkpoints.read(other.checkpoints.newest)  # type: ignore[arg-type]
+            machine.disk.sync_seconds = 0.05
+            writing = asyncio.create_task(one.checkpoints.write(one.state))
+            await settle()
+            machine.disk.sync_seconds = 0.0
+
+            copy = State()
+            await one.checkpoints.install(content, copy)
+            await writing
+
+            newest = one.checkpoints.newest
+            assert newest is not None
+            assert newest.sequence == copy.sequence
+            assert newest.name in machine.disk.names()
+
+    def test_a_replica_that_stopped_for_good_does_not_hold_up_the_log(self) -> None:
+        async def main() -> None:
+            cluster = SimCluster(seed=0)
+            state = await a_replica(cluster, "a")
+            assert await state.wait_primary()
+            other = await a_replica(cluster, "b")
+            replica = other.replica
+            assert isinstance(replica, Replica)
+
+            replica._fail(DamageError("Damage", "Stop."))
+            await asyncio.sleep(10.0)
+
+            assert isinstance(state.replica, Replica)
+            assert list(await state.replica.heartbeats()) == [state.replica_id]
+            await other.close()
+            await state.close()
+
+        run(main(), seed=0)
+
+    def test_who_waits_for_a_sequence_is_told_by_a_full_copy(self) -> None:
+        async def scenario(state: StateManager) -> float:
+            copy = State()
+            copy.sequence = 100
+            waiting = asyncio.create_task(state.read_at_least(100))
+            await settle()
+            began = asyncio.get_running_loop().time()
+            state.replace(copy)
+            await waiting
+            assert state._progress.waits == []
+            return asyncio.get_running_loop().time() - began
+
+        assert simulate(scenario) == 0.0
+
+    def test_waiting_in_vain_leaves_nothing_behind(self) -> None:
+        async def scenario(state: StateManager) -> None:
+            for _ in range(3):
+                with pytest.raises(NotReadableError):
+                    await state.read_at_least(100, timeout=1.0)
+            assert state._progress.waits == []
+
+        simulate(scenario)
+
+    async def test_a_full_copy_with_another_collection_of_that_name_ends_the_old_one(self) -> None:
+        async with a_state() as one, a_state() as other:
+            await other.dictionary("another", key=int, value=int)
+            await other.queue("things", value=str)
+            things = await one.dictionary("things", key=int, value=int)
+            one.depose(NotPrimaryError("NotPrimary", "Another is."))
+
+            one.replace(other.state)
+
+            async with one.snapshot() as snapshot:
+                with pytest.raises(CollectionNotFoundError):
+                    await things.count(snapshot)
+
+    async def test_a_transaction_over_a_full_copy_may_be_tried_again(self) -> None:
+        machine = Machine()
+        async with machine.open() as one:
+            counts = await one.dictionary("counts", key=int, value=int)
+            await put(one, counts, 1)
+            one.depose(NotPrimaryError("NotPrimary", "Another is."))
+            copy = State()
+            await one.checkpoints.write(one.state)
+            content = one.checkpoints.read(one.checkpoints.newest)  # type: ignore[arg-type]
+            await one.checkpoints.install(content, copy)
+            async with one.transaction() as tx:
+                assert await counts.get(tx, 1) == 1
+                one.replace(copy)
+                with pytest.raises(NotReadableError):
+                    await counts.get(tx, 1)
+
+    def test_stepping_down_while_no_node_answers_is_no_error(self) -> None:
+        async def main() -> None:
+            cluster = SimCluster(seed=0)
+            state = await a_replica(cluster, "a")
+            assert await state.wait_primary()
+            cluster.leaderless_until = 1e9
+
+            await state.step_down()
+
+            assert not state.is_primary
+            await state.close()
+
+        run(main(), seed=0)
+
+    def test_a_stream_that_is_full_for_a_while_stops_no_replica(self) -> None:
+        async def main() -> None:
+            cluster = SimCluster(seed=0)
+            state = await a_replica(cluster, "a")
+            assert await state.wait_primary()
+            cluster.is_full = True
+            await state.step_down()
+            await asyncio.sleep(60.0)
+            cluster.is_full = False
+
+            assert await state.wait_primary()
+            await state.close()
+
+        run(main(), seed=0)
+
+    def test_a_replica_in_doubt_over_a_place_that_was_cut_goes_on_to_read(self) -> None:
+        async def main() -> None:
+            cluster = SimCluster(seed=0)
+            state = await a_replica(cluster, "a")
+            assert await state.wait_primary()
+            counts = await state.dictionary("counts", key=int, value=int)
+
+            async def lose(*_: object, **__: object) -> None:
+                raise InDoubtError("InDoubt", "Its place was truncated before it was read.")
+
+            append, state.log.append = state.log.append, lose  # type: ignore[method-assign]
+            replica = state.replica
+            assert isinstance(replica, Replica)
+            replica.wants_primary = False
+            with pytest.raises(InDoubtError):
+                await put(state, counts, 1)
+            state.log.append = append  # type: ignore[method-assign]
+            await asyncio.sleep(5.0)
+            async with state.snapshot() as snapshot:
+                assert await counts.count(snapshot) == 0
+            await state.close()
+
+        run(main(), seed=0)
+
+
+async def a_replica(cluster: SimCluster, name: str) -> StateManager:
+    clock = SimClock(running_loop(), name)
+    return await open_replicated(cluster.connect(name), SimDisk(clock), clock, address=name)
