@@ -286,19 +286,18 @@ def seal_row(
 
 def check_row(model: EntityType[Any], row: Row) -> None:
     """Raise with advice for a row that the service would refuse."""
-    facts = {"type": model.name, **row.key.facts}
     if len(row.properties) > limits.PROPERTIES_MAX:
         raise LimitExceededError(
             "TooManyProperties",
             f"The entity has more than {limits.PROPERTIES_MAX} properties.",
-            facts=facts,
+            facts={"type": model.name, **row.key.facts},
             hint="Put fields into a nested value, or numbered ones into a Series.",
         )
     if (size := measure(row)) > limits.ENTITY_BYTES_MAX:
         raise LimitExceededError(
             "EntityTooLarge",
-            f"The entity has {size} bytes; the service takes {limits.ENTITY_BYTES_MAX}.",
-            facts=facts,
+            f"The entity has {size} bytes; the service accepts {limits.ENTITY_BYTES_MAX}.",
+            facts={"type": model.name, **row.key.facts},
             hint="Declare large fields InBlob.",
         )
 
