@@ -47,7 +47,7 @@ from partita.patterns.writing.index_rows import Version
 from partita.patterns.writing.load import count_sources, find, find_rows, keys_between, load
 from partita.patterns.writing.outbox_entry import Touched
 from partita.patterns.writing.rows import Stored, open_row, shows_secrets
-from partita.patterns.writing.write import Change, put_blob, write
+from partita.patterns.writing.write import Change, put_blob, too_many_conflicts, write
 
 _NAME_PART_MAX = 60
 """The most characters of a key in the name of a blob, which has 1,024 in all."""
@@ -440,9 +440,8 @@ def refers_to(stored: Stored | None, container: str, name: str) -> bool:
 
 
 def _source_kept_changing(what: str, key: RowKey) -> StoreBusyError:
-    return StoreBusyError(
-        "TooManyConflicts",
+    return too_many_conflicts(
         f"The source of {what!r} kept changing; gave up after {ROUNDS_MAX} attempts.",
-        facts={"partition_key": key.partition, "row_key": key.row},
+        facts=key.facts,
         hint="Nothing needs to be done: it is retried later.",
     )

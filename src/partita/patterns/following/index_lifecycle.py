@@ -58,7 +58,6 @@ from partita.patterns.protocol.calls import (
     GetRow,
     ListBlobs,
     ListedBlob,
-    Parallel,
     QueryRows,
     RowOperation,
     Steps,
@@ -74,7 +73,7 @@ from partita.patterns.types.indexes import AnyIndex, ListIndex, Storage
 from partita.patterns.types.row_layout import COPY_MARK, STATES_PARTITION, VERSION
 from partita.patterns.writing import derived_fields, index_rows
 from partita.patterns.writing.context import Context, IndexState
-from partita.patterns.writing.load import count_sources, load, read_all_rows
+from partita.patterns.writing.load import count_sources, in_parallel, load, read_all_rows
 from partita.patterns.writing.rows import read_copy, shows_secrets
 from partita.patterns.writing.write import Change, write
 from partita.ticks import TICKS_PER_SECOND
@@ -283,7 +282,7 @@ def _reindex_all(
     """
     lists: dict[object, list[tuple[RowKey, RowKey | None]]] = {}
     if _is_shared(index):
-        wanted_keys = yield from _in_parallel(
+        wanted_keys = yield from in_parallel(
             context, [_list_of(context, index, key) for key in keys]
         )
         for key, wanted in zip(keys, wanted_keys, strict=True):
@@ -291,7 +290,7 @@ def _reindex_all(
     else:
         lists = {key: [(key, None)] for key in keys}
     chains = [_reindex_chain(context, index, each, counter) for each in lists.values()]
-    yield from _in_parallel(context, chains)
+    yield from in_parallel(context, chains)
 
 
 def _is_shared(index: AnyIndex) -> bool:
@@ -317,14 +316,6 @@ def _reindex_chain(
         else:
             yield from settle_absent(context, index, key)
         counter.add()
-
-
-def _in_parallel(context: Context, steps: Sequence[Steps[T]]) -> Steps[Sequence[T]]:
-    """Run steps in parallel, within the limit of the database; return their answers in order."""
-    if not steps:
-        return ()
-    answers = yield from ask(Parallel(tuple(steps), context.options.parallel))
-    return answers
 
 
 def reindex(
@@ -397,7 +388,7 @@ def _clear(context: Context, index: AnyIndex, progress: Progress) -> Steps[int]:
     else:
         rows = yield from _index_rows(index, ("PartitionKey", "RowKey"))
         removals = [_remove_row(index, row.key, counter) for row in rows]
-    yield from _in_parallel(context, removals)
+    yield from in_parallel(context, removals)
     return counter.done
 
 
@@ -468,7 +459,7 @@ def verify(context: Context, model: EntityType[Any], progress: Progress) -> Step
             _check_entity(context, model, row.key, indexes, counter)
             for row in _of_type(model, page.rows)
         ]
-        for checked in (yield from _in_parallel(context, checks)):
+        for checked in (yield from in_parallel(context, checks)):
             found += checked.drifts
             for name, key, member in checked.wanted:
                 wanted[name].setdefault(key, set()).add(member)
@@ -601,7 +592,7 @@ def _lists(
         blobs = yield from _list_blobs(index)
         keys = [list_blob_key(index, blob) for blob in blobs]
         reads = [read_list_blob(index, key) for key in keys]
-        lists = yield from _in_parallel(context, reads)
+        lists = yield from in_parallel(context, reads)
         return [
             (key, set(map(tuple, listed.members))) for key, listed in zip(keys, lists, strict=True)
         ]
@@ -631,11 +622,11 @@ def repair(
         else:
             absent.setdefault(drift.what, []).append(drift.key)
     removals = [_remove_orphans(context, indexes, each, counter) for each in orphans.values()]
-    yield from _in_parallel(context, removals)
+    yield from in_parallel(context, removals)
     for name, keys in absent.items():
         yield from _reindex_all(context, indexes[name], keys, counter)
     derivations = [_derive_again(context, model, each, counter) for each in wrong.values()]
-    yield from _in_parallel(context, derivations)
+    yield from in_parallel(context, derivations)
     return counter.done
 
 

@@ -19,7 +19,7 @@ The outbox of a period table is not swept, so entities in it cannot leave their 
 """
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -42,7 +42,7 @@ from partita.patterns.writing.context import Context, OutboxReference
 from partita.patterns.writing.load import fill, load
 from partita.patterns.writing.outbox_entry import Entry, Move, entry_operation, new_key
 from partita.patterns.writing.rows import Stored
-from partita.patterns.writing.write import Change, write
+from partita.patterns.writing.write import Change, too_many_conflicts, write
 
 MOVED_TO = "_MovedTo"
 MOVED_FROM = "_MovedFrom"
@@ -228,20 +228,38 @@ def load_unmoving(context: Context, model: EntityType[Any], key: RowKey) -> Step
 
 
 def _unmark_target(model: EntityType[Any], target: RowKey, source: RowKey) -> Steps[None]:
-    """Remove the mark from a target."""
+    def is_marked(properties: Mapping[str, Value]) -> bool:
+        descent = _descent_of(properties)
+        return descent is not None and descent.source == source
+
+    # Only this mark: the target may be in another move already.
+    yield from _remove_mark(model, target, MOVED_FROM, is_marked)
+
+
+def _unmark_source(model: EntityType[Any], stored: Stored) -> Steps[None]:
+    mark = stored.origin.extra[MOVED_TO]
+    yield from _remove_mark(
+        model, stored.origin.key, MOVED_TO, lambda properties: properties.get(MOVED_TO) == mark
+    )
+
+
+def _remove_mark(
+    model: EntityType[Any],
+    key: RowKey,
+    name: str,
+    is_marked: Callable[[Mapping[str, Value]], bool],
+) -> Steps[None]:
     for _ in range(ROUNDS_MAX):
-        row = yield from ask(GetRow(model.table, target))
-        descent = None if row is None else _descent_of(row.properties)
-        if row is None or descent is None or descent.source != source:
+        row = yield from ask(GetRow(model.table, key))
+        if row is None or not is_marked(row.properties):
             return
-        kept = unmarked(row.properties, [MOVED_FROM])  # it may be in another move already
-        operation = RowOperation(Verb.REPLACE, Row(row.key, kept), row.etag)
+        kept = Row(row.key, unmarked(row.properties, [name]))
         try:
-            yield from ask(WriteRows(model.table, (operation,)))
+            yield from ask(WriteRows(model.table, (RowOperation(Verb.REPLACE, kept, row.etag),)))
         except ConflictError:
             continue  # because a derived field in it was written
         return
-    raise _kept_changing(model, target)
+    raise _kept_changing(model, key)
 
 
 def _find_target(
@@ -284,23 +302,6 @@ def _source_of(there: Stored) -> RowKey | None:
     return None if descent is None else descent.source
 
 
-def _unmark_source(model: EntityType[Any], stored: Stored) -> Steps[None]:
-    """Remove the mark from a source whose target key belongs to another entity."""
-    mark = stored.origin.extra[MOVED_TO]
-    for _ in range(ROUNDS_MAX):
-        row = yield from ask(GetRow(model.table, stored.origin.key))
-        if row is None or row.properties.get(MOVED_TO) != mark:
-            return
-        kept = unmarked(row.properties, [MOVED_TO])
-        restored = RowOperation(Verb.REPLACE, Row(row.key, kept), row.etag)
-        try:
-            yield from ask(WriteRows(model.table, (restored,)))
-        except ConflictError:
-            continue  # because a derived field in it was written
-        return
-    raise _kept_changing(model, stored.origin.key)
-
-
 def unmarked(
     properties: Mapping[str, Value], marks: Sequence[str] = (MOVED_TO, MOVED_FROM)
 ) -> dict[str, Value]:
@@ -313,10 +314,9 @@ def _pair(key: RowKey) -> tuple[str, str]:
 
 
 def _kept_changing(model: EntityType[Any], key: RowKey) -> StoreBusyError:
-    return StoreBusyError(
-        "TooManyConflicts",
+    return too_many_conflicts(
         f"The {model.name} to be moved kept changing; gave up after {ROUNDS_MAX} attempts.",
-        facts={"partition_key": key.partition, "row_key": key.row},
+        facts=key.facts,
     )
 
 
@@ -324,6 +324,6 @@ def _target_exists(model: EntityType[Any], target: RowKey) -> EntityExistsError:
     return EntityExistsError(
         "EntityAlreadyExists",
         f"Another {model.name} has the target keys.",
-        facts={"partition_key": target.partition, "row_key": target.row},
+        facts=target.facts,
         hint="Delete it first, or move to other keys.",
     )

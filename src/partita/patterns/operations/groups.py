@@ -10,7 +10,6 @@ from partita.errors import (
     EntityNotFoundError,
     ETagMismatchError,
     GroupRuleError,
-    StoreBusyError,
 )
 from partita.patterns.following.eventual_transactions import EventualTransaction, start_message
 from partita.patterns.following.moving import load_unmoving
@@ -22,7 +21,7 @@ from partita.patterns.operations.verbs import (
     remember,
     upsert_of,
 )
-from partita.patterns.protocol.calls import Sleep, Steps, ask
+from partita.patterns.protocol.calls import Steps
 from partita.patterns.protocol.values import RowKey
 from partita.patterns.types.decorators import EntityType, entity_type
 from partita.patterns.types.projections import refuse_partial
@@ -30,7 +29,7 @@ from partita.patterns.writing import outbox_entry
 from partita.patterns.writing.context import Context
 from partita.patterns.writing.load import locate
 from partita.patterns.writing.merges import Merge
-from partita.patterns.writing.write import Change, pause, write
+from partita.patterns.writing.write import Change, too_many_conflicts, wait_before, write
 
 
 class _Removal(msgspec.Struct):
@@ -121,7 +120,7 @@ class Collected:
             raise GroupRuleError(
                 "InvalidDuplicateRow",
                 f"The group already changes this {model.name}.",
-                facts={"partition_key": key.partition, "row_key": key.row},
+                facts=key.facts,
                 hint="Combine the changes into one, or use two groups.",
             )
         self._keys.add(key)
@@ -146,8 +145,7 @@ class Collected:
         """Send the group; return the saved entities in their order."""
         context = self._context
         for attempt in range(context.options.attempts_max):
-            if attempt:
-                yield from ask(Sleep(pause(context, attempt)))
+            yield from wait_before(context, attempt)
             changes: list[Change] = []
             read_here: set[int] = set()
             for wanted in self._changes:
@@ -176,8 +174,7 @@ class Collected:
                 for change, outcome in zip(changes, written, strict=True)
                 if change.after is not None
             ]
-        raise StoreBusyError(
-            "TooManyConflicts",
+        raise too_many_conflicts(
             "An entity that the group deletes or replaces kept changing.",
             facts={"table": self._table, "partition_key": self._partition},
         )

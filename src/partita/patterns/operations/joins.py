@@ -14,17 +14,17 @@ import msgspec
 
 from partita.errors import PartitaError
 from partita.patterns.operations.verbs import key_of
-from partita.patterns.protocol.calls import Parallel, Steps, ask
+from partita.patterns.protocol.calls import Steps
 from partita.patterns.protocol.values import RowKey
 from partita.patterns.types.decorators import EntityType
 from partita.patterns.writing.context import Context
-from partita.patterns.writing.load import find_any
+from partita.patterns.writing.load import find_any, in_parallel
 from partita.ticks import Clock
 
 CACHE_ENTRIES_MAX = 10_000
 
 
-class _Entry(msgspec.Struct, frozen=True):
+class _CacheEntry(msgspec.Struct, frozen=True):
     entity: Any
     until: float
 
@@ -36,10 +36,10 @@ class Cache:
         self._clock = clock
         self._ttl = ttl
         self._entries_max = entries_max
-        self._entries: dict[RowKey, _Entry] = {}
+        self._entries: dict[RowKey, _CacheEntry] = {}
         self._lock = threading.Lock()  # threads of the synchronous API share a cache
 
-    def find(self, key: RowKey) -> _Entry | None:
+    def find(self, key: RowKey) -> _CacheEntry | None:
         with self._lock:
             entry = self._entries.get(key)
             if entry is not None and self._clock.monotonic() >= entry.until:
@@ -59,7 +59,7 @@ class Cache:
                 return
             while len(self._entries) >= self._entries_max:
                 del self._entries[next(iter(self._entries))]
-            self._entries[key] = _Entry(entity, asked_at + self._ttl)
+            self._entries[key] = _CacheEntry(entity, asked_at + self._ttl)
 
     @contextmanager
     def doubting(self, key: RowKey) -> Iterator[None]:
@@ -97,10 +97,8 @@ def load_many(
     missing = [key for key in dict.fromkeys(keys) if key not in found]
     if missing:
         asked_at = 0.0 if cache is None else cache.now()
-        entities = yield from ask(
-            Parallel(
-                tuple(find_any(context, model, key) for key in missing), context.options.parallel
-            )
+        entities = yield from in_parallel(
+            context, (find_any(context, model, key) for key in missing)
         )
         for key, entity in zip(missing, entities, strict=True):
             found[key] = entity

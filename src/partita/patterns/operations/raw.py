@@ -61,7 +61,7 @@ def get_raw(table: str, key: RowKey) -> Steps[RawEntity]:
         raise EntityNotFoundError(
             "ResourceNotFound",
             "The entity does not exist.",
-            facts={"table": table, "partition_key": key.partition, "row_key": key.row},
+            facts={"table": table, **key.facts},
         )
     return to_raw(row)
 

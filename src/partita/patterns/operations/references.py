@@ -24,11 +24,11 @@ from partita.errors import DefinitionError
 from partita.patterns.fields.annotations import plain, union_members
 from partita.patterns.following.index_lifecycle import Drift
 from partita.patterns.operations.joins import aim, join
-from partita.patterns.protocol.calls import Parallel, Steps, ask
+from partita.patterns.protocol.calls import Steps
 from partita.patterns.protocol.values import RowKey
 from partita.patterns.types.decorators import EntityType, entity_type
 from partita.patterns.writing.context import Context
-from partita.patterns.writing.load import find
+from partita.patterns.writing.load import find, in_parallel
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -99,13 +99,7 @@ def still_named(
     context: Context, reference: Reference[Any, Any], keys: Sequence[RowKey]
 ) -> Steps[list[Any]]:
     """Read suspects again: one that was changed or deleted in between is not dangling."""
-    if not keys:
-        return []
-    found = yield from ask(
-        Parallel(
-            tuple(find(context, reference.owner, key) for key in keys), context.options.parallel
-        )
-    )
+    found = yield from in_parallel(context, (find(context, reference.owner, key) for key in keys))
     return [entity for entity in found if entity is not None]
 
 

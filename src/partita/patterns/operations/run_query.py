@@ -46,7 +46,7 @@ from partita.patterns.types.projections import Partial
 from partita.patterns.types.row_layout import HIDDEN_MARK, PARTS, STAMP, VERSION, place_of
 from partita.patterns.writing import index_rows
 from partita.patterns.writing.context import Context
-from partita.patterns.writing.load import find, to_entity
+from partita.patterns.writing.load import find, in_parallel, to_entity
 from partita.patterns.writing.rows import Stored, from_rows, read_copy, read_some
 
 PAGE_SIZE_MAX = 1000
@@ -311,16 +311,8 @@ def _units(key: RowKey) -> tuple[bytes, bytes]:
 def _read_points(context: Context, query: Ask, position: Position, size: int) -> Steps[Slice]:
     """Read several points in parallel, in the order of their keys."""
     requests = query.plan.requests[position.request : position.request + size]
-    answers = yield from ask(
-        Parallel(
-            tuple(
-                _read_point(context, query, read.key)
-                for read in requests
-                if isinstance(read, PointRead)
-            ),
-            context.options.parallel,
-        )
-    )
+    keys = [read.key for read in requests if isinstance(read, PointRead)]
+    answers = yield from in_parallel(context, (_read_point(context, query, key) for key in keys))
     end = position.request + len(requests)
     after = Position(end) if end < len(query.plan.requests) else None
     return Slice([entity for found in answers for entity in found], after)
@@ -445,8 +437,9 @@ def _from_wide(context: Context, query: Ask, rows: Sequence[Row]) -> Steps[dict[
         key = RowKey(row.key.partition, first)
         if place == 0 or key in grouped:  # the first rows of others were in the previous page
             grouped.setdefault(key, []).append(row)
-    wholes = tuple(_whole(context, query, key, parts) for key, parts in grouped.items())
-    found = yield from ask(Parallel(wholes, context.options.parallel))
+    found = yield from in_parallel(
+        context, (_whole(context, query, key, parts) for key, parts in grouped.items())
+    )
     return {key: entity for entities in found for key, entity in entities.items()}
 
 
@@ -469,11 +462,7 @@ def _filled(context: Context, query: Ask, stored: Sequence[Stored]) -> Steps[dic
 
 
 def _find_all(context: Context, query: Ask, keys: Sequence[RowKey]) -> Steps[dict[RowKey, Any]]:
-    if not keys:
-        return {}
-    found = yield from ask(
-        Parallel(tuple(find(context, query.model, key) for key in keys), context.options.parallel)
-    )
+    found = yield from in_parallel(context, (find(context, query.model, key) for key in keys))
     return _wanted(query, dict(zip(keys, found, strict=True)))
 
 
@@ -703,12 +692,9 @@ def _from_keys(query: Ask, via: ListIndex[Any], listed_in: RowKey, member: RowKe
 
 def _each_member(context: Context, query: Ask, members: Sequence[RowKey]) -> Steps[list[Any]]:
     """Return the entity or projection of each member; None for one that does not match."""
-    if not members:
-        return []
     via = query.plan.asked.via
     model = query.model if via is None else via.owner
-    finds = tuple(find(context, model, key) for key in members)
-    found = yield from ask(Parallel(finds, context.options.parallel))
+    found = yield from in_parallel(context, (find(context, model, key) for key in members))
     return [_wanted_of(query, entity) for entity in found]
 
 
@@ -765,11 +751,8 @@ def _first_of_all(
     """Return the next rows of all parts together, each with the number of its part."""
     reads = [read for read in query.plan.requests if isinstance(read, RangeRead)]
     starts = [_after(read, passed.get(place)) for place, read in enumerate(reads)]
-    parts = yield from ask(
-        Parallel(
-            tuple(_first_rows(context, query, start, count) for start in starts),
-            context.options.parallel,
-        )
+    parts = yield from in_parallel(
+        context, (_first_rows(context, query, start, count) for start in starts)
     )
     heads = [[(place, row) for row in part] for place, part in enumerate(parts)]
     merged = heapq.merge(*heads, key=lambda head: (head[1].key.row, head[1].key.partition))

@@ -34,7 +34,6 @@ from partita.patterns.protocol.calls import (
     GetRow,
     Invoke,
     RowOperation,
-    Sleep,
     Steps,
     Verb,
     WriteRows,
@@ -62,7 +61,14 @@ from partita.patterns.writing.rows import (
     slot_name,
     with_types,
 )
-from partita.patterns.writing.write import Change, Written, pause, write, write_in_doubt
+from partita.patterns.writing.write import (
+    Change,
+    Written,
+    too_many_conflicts,
+    wait_before,
+    write,
+    write_in_doubt,
+)
 
 T = TypeVar("T")
 
@@ -212,7 +218,7 @@ def _not_as_loaded(change: Change, reason: str) -> ETagMismatchError:
     error = ETagMismatchError(
         "UpdateConditionNotSatisfied",
         f"This {change.model.name} {reason}.",
-        facts={"partition_key": change.key.partition, "row_key": change.key.row},
+        facts=change.key.facts,
         hint="Load it by its keys and apply the change again.",
     )
     error.entity = change.entity
@@ -224,8 +230,7 @@ def upsert(context: Context, model: EntityType[T], entity: T, *, merge: Merge = 
     own = check_entity(model, entity)
     is_there: bool | None = True
     for attempt in range(context.options.attempts_max):
-        if attempt:
-            yield from ask(Sleep(pause(context, attempt)))
+        yield from wait_before(context, attempt)
         change = yield from upsert_of(context, model, entity, merge=merge, is_there=is_there)
         try:
             [written] = yield from write(context, [change])
@@ -330,7 +335,7 @@ def _other_type_stored(model: EntityType[Any], stored: EntityType[Any], key: Row
     return UsageError(
         "TypeMismatch",
         f"A {stored.name} has the keys of this {model.name}.",
-        facts={"type": model.name, "partition_key": key.partition, "row_key": key.row},
+        facts={"type": model.name, **key.facts},
         hint="Delete it first: the two types have different followers.",
     )
 
@@ -388,8 +393,7 @@ def update(
 ) -> Steps[T]:
     """Read, call a pure function, write; repeat if the entity changed in between."""
     for attempt in range(context.options.attempts_max):
-        if attempt:
-            yield from ask(Sleep(pause(context, attempt)))
+        yield from wait_before(context, attempt)
         entity = yield from find(context, model, key)
         if entity is None:
             raise absent(model, key)
@@ -420,10 +424,9 @@ def update_by(
 
 
 def _busy(model: EntityType[Any], key: RowKey, attempts: int) -> StoreBusyError:
-    return StoreBusyError(
-        "TooManyConflicts",
+    return too_many_conflicts(
         f"The write of this {model.name} conflicted with other writers {attempts} times.",
-        facts={"partition_key": key.partition, "row_key": key.row},
+        facts=key.facts,
         hint="Try later, or spread frequent writes over several entities.",
     )
 
@@ -472,8 +475,7 @@ def delete_key(context: Context, model: EntityType[Any], key: RowKey) -> Steps[b
             return bool(error.facts.get("answer_lost"))
         return True
     for attempt in range(context.options.attempts_max):
-        if attempt:
-            yield from ask(Sleep(pause(context, attempt)))
+        yield from wait_before(context, attempt)
         stored = yield from load_unmoving(context, model, key)
         if stored is None:
             return False
@@ -540,8 +542,8 @@ def _merge_sum(
     lost: UnavailableError | None = None
     in_doubt: ConflictError | None = None
     for attempt in range(context.options.attempts_max):
-        if attempt and lost is None:
-            yield from ask(Sleep(pause(context, attempt)))
+        if lost is None:
+            yield from wait_before(context, attempt)
         row = yield from ask(GetRow(model.table, key, (name, WRITE, VERSION)))
         if row is not None and is_noted(write_id, row.properties.get(WRITE)):
             return field.codec.decode(row.properties[name])  # only the answer was lost

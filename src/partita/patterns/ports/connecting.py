@@ -1,7 +1,7 @@
-"""Where a database is: a folder, memory, an open account, or a connection string.
+"""The location of a database: a folder, memory, an open account, or a connection string.
 
-`parse` is pure; `open_async` and `open_sync` make ports of what it found. Texts that cannot be
-understood are never repeated in an error: they may hold a key.
+`parse` is pure; `open_async` and `open_sync` create ports. Invalid texts are never repeated in an
+error, because they may contain a key.
 """
 
 import asyncio
@@ -29,33 +29,33 @@ _SUFFIX = "core.windows.net"
 _NAME = re.compile(r"[A-Za-z0-9.-]+(?::[0-9]+)?")
 _KINDS = {"tables": "table", "queues": "queue", "blobs": "blob"}
 _EXAMPLES = (
-    "One of: 'partita:./folder' (in this process, the folder is made), 'partita::memory:', "
+    "Use one of: 'partita:./folder' (in this process; the folder is created), 'partita::memory:', "
     "an account of partita.open_account(), 'UseDevelopmentStorage=true' (a local server), "
     "'AccountName=...;AccountKey=...;TableEndpoint=http://127.0.0.1:10002/...;"
-    "QueueEndpoint=...;BlobEndpoint=...', or the connection string that the Azure portal shows "
-    "of a storage account or of Cosmos DB for Table."
+    "QueueEndpoint=...;BlobEndpoint=...', or the connection string of a storage account or of "
+    "Cosmos DB for Table from the Azure portal."
 )
 
 Where = str | LocalAccount
 
 
 class Folder(msgspec.Struct, frozen=True):
-    """An account in this process; None keeps it in memory."""
+    """An account in this process; a path of None is an account in memory."""
 
     path: str | None
 
 
 class Remote(msgspec.Struct, frozen=True):
-    """Services at addresses, and the one credential for all of them."""
+    """The addresses of services, and one credential for all of them."""
 
     endpoints: dict[str, str]
-    """By "tables", "queues" and "blobs"; what is not named is not there."""
+    """By "tables", "queues" and "blobs"; services without an entry do not exist."""
     account: str = ""
     key: str = ""
     sas: str = ""
 
     def __repr__(self) -> str:
-        return f"Remote({self.endpoints!r})"  # a key has no place in a traceback
+        return f"Remote({self.endpoints!r})"  # without the key, for tracebacks
 
     @property
     def capabilities(self) -> Capabilities:
@@ -68,7 +68,7 @@ class Remote(msgspec.Struct, frozen=True):
 
 
 def parse(text: str) -> Folder | Remote:
-    """Read a place.
+    """Parse a location.
 
     >>> parse("partita:./data")
     Folder(path='./data')
@@ -81,7 +81,7 @@ def parse(text: str) -> Folder | Remote:
             return Folder(None)
         if path.strip() and "\x00" not in path:
             return Folder(path)
-        raise _unreadable("It names no folder.")
+        raise _unreadable("The folder is missing.")
     return _parse_connection_string(text)
 
 
@@ -93,10 +93,10 @@ def _parse_connection_string(text: str) -> Remote:
     account, key = members.get("accountname", ""), members.get("accountkey", "")
     sas = members.get("sharedaccesssignature", "").lstrip("?")
     if "tables" not in endpoints:
-        raise _unreadable("It names no tables: neither TableEndpoint nor AccountName.")
+        raise _unreadable("It has neither TableEndpoint nor AccountName.")
     has_key = bool(account and key)
     if not sas and not has_key:
-        raise _unreadable("It holds neither AccountName and AccountKey nor SharedAccessSignature.")
+        raise _unreadable("It has neither AccountName and AccountKey nor SharedAccessSignature.")
     return Remote(endpoints, account, key if has_key else "", "" if has_key else sas)
 
 
@@ -135,12 +135,12 @@ def _endpoints_of(members: Mapping[str, str]) -> dict[str, str]:
         if members.get(f"{word}endpoint")
     }
     account = members.get("accountname")
-    # With one endpoint spelled out and no suffix, the others are not guessed: there may be none.
+    # If one endpoint is given without a suffix, the others are not guessed: they may not exist.
     if account and ("endpointsuffix" in members or not named):
         protocol = members.get("defaultendpointsprotocol", "https")
         suffix = members.get("endpointsuffix") or _SUFFIX
         if not _NAME.fullmatch(account + suffix):
-            raise _unreadable("AccountName or EndpointSuffix in it is no part of an address.")
+            raise _unreadable("Its AccountName or EndpointSuffix is not valid in an address.")
         made = {
             kind: _checked(f"{protocol}://{account}.{word}.{suffix}")
             for kind, word in _KINDS.items()
@@ -150,21 +150,21 @@ def _endpoints_of(members: Mapping[str, str]) -> dict[str, str]:
 
 
 def _checked(endpoint: str) -> str:
-    """Return an address that a client can connect to."""
+    """Return a valid address of a service."""
     try:
         parts = urlsplit(endpoint)
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname)
         is_address = is_address and parts.port != 0 and endpoint.isprintable()
-    except ValueError:  # a port or an IPv6 address that is none
+    except ValueError:  # an invalid port or IPv6 address
         is_address = False
     if not is_address:
-        raise _unreadable("An endpoint in it is no http or https address.")
+        raise _unreadable("One of its endpoints is not an http or https address.")
     return endpoint
 
 
 def _unreadable(why: str) -> ConfigurationError:
     return ConfigurationError(
-        "PlaceUnreadable", f"This is no place that a database can be at. {why}", hint=_EXAMPLES
+        "PlaceUnreadable", f"Not a valid database location. {why}", hint=_EXAMPLES
     )
 
 
@@ -172,34 +172,34 @@ def _clients_of(where: Where) -> tuple[LocalClients | RemoteClients, Capabilitie
     if isinstance(where, LocalAccount):
         return LocalClients(where, is_owned=False), ORDERED
     if not isinstance(where, str):
-        raise _unreadable("It is neither a text nor an account.")
-    place = parse(where)
-    if isinstance(place, Remote):
-        remote = RemoteClients(place.endpoints, place.account, place.key, place.sas)
-        return remote, place.capabilities
-    path = None if place.path is None else os.path.expanduser(place.path)  # noqa: PTH111
+        raise _unreadable("It is neither a string nor an account.")
+    location = parse(where)
+    if isinstance(location, Remote):
+        remote = RemoteClients(location.endpoints, location.account, location.key, location.sas)
+        return remote, location.capabilities
+    path = None if location.path is None else os.path.expanduser(location.path)  # noqa: PTH111
     return LocalClients(open_account(path), is_owned=True), ORDERED
 
 
 def credential_of(where: Where) -> tuple[str, str, str]:
-    """Return account, key and table endpoint of a place, for whoever signs grants."""
-    place = parse(where) if isinstance(where, str) else None
-    if not isinstance(place, Remote):
+    """Return account, key and table endpoint of a location, for signing grants."""
+    location = parse(where) if isinstance(where, str) else None
+    if not isinstance(location, Remote):
         return DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, ENDPOINTS["tables"]
-    place.capabilities.require_signatures("A grant")
-    if not place.key:
+    location.capabilities.require_signatures("A grant")
+    if not location.key:
         raise ConfigurationError(
             "AccountKeyMissing",
-            "Only who has the account's key can grant access.",
-            hint="Connect with a string that has AccountName and AccountKey.",
+            "Granting access requires the key of the account.",
+            hint="Connect with a connection string that has AccountName and AccountKey.",
         )
-    return place.account, place.key, place.endpoints["tables"]
+    return location.account, location.key, location.endpoints["tables"]
 
 
 async def open_async(where: Where, *, direct: bool = False) -> AsyncPort:
-    """Open a place for the asynchronous face.
+    """Open a location for the asynchronous API.
 
-    An account that is handed in stays open when the port is closed. `direct` skips the SDK for
+    An account that was passed in stays open when the port is closed. `direct` bypasses the SDK for
     the tables of an account in this process.
     """
     clients, capabilities = await asyncio.to_thread(_clients_of, where)
@@ -210,7 +210,7 @@ async def open_async(where: Where, *, direct: bool = False) -> AsyncPort:
 
 
 def open_sync(where: Where, *, direct: bool = False) -> SyncPort:
-    """Open a place for the synchronous face, as `open_async` does."""
+    """Open a location for the synchronous API, as `open_async` does."""
     clients, capabilities = _clients_of(where)
     port = SdkPort(clients, capabilities=capabilities)
     if not direct:
@@ -223,6 +223,6 @@ def _account_of(clients: LocalClients | RemoteClients) -> LocalAccount:
         return clients.account
     raise ConfigurationError(
         "NotInProcess",
-        "direct=True goes to an account in this process, and this one is elsewhere.",
+        "direct=True requires an account in this process.",
         hint="Leave direct=True out, or connect to 'partita:./folder'.",
     )

@@ -1,9 +1,9 @@
-"""The short way to the tables of an account in this process: no SDK, no HTTP, no signatures.
+"""Direct access to the tables of an account in this process: no SDK, no HTTP, no signatures.
 
-The account lives on a loop in a thread of its own. Whatever a caller's loop asks within one turn
-crosses over together, and what is answered together comes back together: the price of a
-crossing is shared. A point read of an account on disk does not cross: it takes ten microseconds
-where it is asked. Queues and blobs go the usual way.
+The account runs on an event loop in its own thread. All calls that a caller's loop makes in one
+iteration are sent to that thread together, and answers are returned together, to share the cost of
+switching threads. A point read of an account on disk is done in the caller's thread, in about ten
+microseconds. Queues and blobs use the SDK.
 """
 
 import asyncio
@@ -49,14 +49,14 @@ from partita.tables.sqlite_store import SqliteTableStore
 
 T = TypeVar("T")
 Work = Callable[[TableEngine], Coroutine[Any, Any, Any]]
-"""What is to be done on the account's loop."""
+"""Work to do on the account's loop."""
 READS_PER_TURN = 64
-"""So many reads where they are asked, then all others of the loop have their turn: who reads and
-reads must not keep a timeout, or the write that it waits for, from happening."""
+"""The number of reads in the caller's thread after which other tasks of the loop get a turn, so
+that a task that only reads does not delay timeouts and writes."""
 
 
 class DirectPort:
-    """Performs table calls on the engine, for the asynchronous face; the rest through `inner`."""
+    """Performs table calls on the engine for the asynchronous API; other calls through `inner`."""
 
     def __init__(self, account: LocalAccount, inner: AsyncPort) -> None:
         self.capabilities = inner.capabilities
@@ -80,7 +80,7 @@ class DirectPort:
         try:
             answer: T = await self._crossing().send(work)
         except PartitaError as error:
-            _tell(error, call)
+            _add_facts(error, call)
             raise
         _count(call, answer, cost)
         return answer
@@ -97,7 +97,7 @@ class DirectPort:
 
 
 class DirectSyncPort:
-    """Performs table calls on the engine, for the synchronous face; the rest through `inner`."""
+    """Performs table calls on the engine for the synchronous API; other calls through `inner`."""
 
     def __init__(self, account: LocalAccount, inner: SyncPort) -> None:
         self.capabilities = inner.capabilities
@@ -116,7 +116,7 @@ class DirectSyncPort:
         try:
             answer: T = asyncio.run_coroutine_threadsafe(work(engine), loop).result()
         except PartitaError as error:
-            _tell(error, call)
+            _add_facts(error, call)
             raise
         _count(call, answer, cost)
         return answer
@@ -126,34 +126,34 @@ class DirectSyncPort:
 
 
 class _Crossing:
-    """Carries work from one loop to the account's, and answers back."""
+    """Sends work from one loop to the account's loop, and returns the answers."""
 
     def __init__(self, account: LocalAccount, home: asyncio.AbstractEventLoop) -> None:
         self._account = account
         self._home = home
-        self._leaving: list[tuple[Work, asyncio.Future[Any]]] = []
-        """Moved by the caller's loop only."""
-        self._returning: list[tuple[asyncio.Future[Any], asyncio.Task[Any]]] = []
-        """Moved by the account's loop only."""
+        self._outgoing: list[tuple[Work, asyncio.Future[Any]]] = []
+        """Changed by the caller's loop only."""
+        self._answered: list[tuple[asyncio.Future[Any], asyncio.Task[Any]]] = []
+        """Changed by the account's loop only."""
 
     def send(self, work: Work) -> asyncio.Future[Any]:
         away = self._account.loop
         answered = self._home.create_future()
-        if not self._leaving:
-            self._home.call_soon(self._leave, away)
-        self._leaving.append((work, answered))
+        if not self._outgoing:
+            self._home.call_soon(self._send_batch, away)
+        self._outgoing.append((work, answered))
         return answered
 
-    def _leave(self, away: asyncio.AbstractEventLoop) -> None:
-        batch, self._leaving = self._leaving, []
+    def _send_batch(self, away: asyncio.AbstractEventLoop) -> None:
+        batch, self._outgoing = self._outgoing, []
         try:
-            away.call_soon_threadsafe(self._arrive, batch, away)
-        except RuntimeError as error:  # it was closed since
+            away.call_soon_threadsafe(self._start_batch, batch, away)
+        except RuntimeError as error:  # it was closed
             for _, answered in batch:
                 if not answered.done():
                     answered.set_exception(error)
 
-    def _arrive(
+    def _start_batch(
         self, batch: list[tuple[Work, asyncio.Future[Any]]], away: asyncio.AbstractEventLoop
     ) -> None:
         engine = self._account.engines.tables
@@ -166,24 +166,24 @@ class _Crossing:
         away: asyncio.AbstractEventLoop,
         done: asyncio.Task[Any],
     ) -> None:
-        if not self._returning:
-            away.call_soon(self._return)
-        self._returning.append((answered, done))
+        if not self._answered:
+            away.call_soon(self._send_answers)
+        self._answered.append((answered, done))
 
-    def _return(self) -> None:
-        batch, self._returning = self._returning, []
+    def _send_answers(self) -> None:
+        batch, self._answered = self._answered, []
         try:
-            self._home.call_soon_threadsafe(_settle, batch)
-        except RuntimeError:  # whoever asked is gone with its loop
+            self._home.call_soon_threadsafe(_resolve, batch)
+        except RuntimeError:  # the caller's loop was closed
             for _, done in batch:
                 done.exception()
 
 
-def _settle(batch: list[tuple[asyncio.Future[Any], asyncio.Task[Any]]]) -> None:
+def _resolve(batch: list[tuple[asyncio.Future[Any], asyncio.Task[Any]]]) -> None:
     for answered, done in batch:
         error = done.exception()
         if answered.done():
-            continue  # the wait was cancelled; what was asked has happened all the same
+            continue  # the wait was cancelled; the work was done nevertheless
         if error is None:
             answered.set_result(done.result())
         else:
@@ -191,8 +191,8 @@ def _settle(batch: list[tuple[asyncio.Future[Any], asyncio.Task[Any]]]) -> None:
 
 
 def _store_here(account: LocalAccount) -> SqliteTableStore | None:
-    """Return the store of an account if any thread may read it: one on disk."""
-    _ = account.loop  # a closed account says so
+    """Return the store of an account on disk, which any thread may read; else None."""
+    _ = account.loop  # raises if the account is closed
     store = account.engines.tables.store
     is_on_disk = isinstance(store, SqliteTableStore) and store.database.folder is not None
     return store if is_on_disk else None  # type: ignore[return-value]
@@ -204,7 +204,7 @@ def _read_here(call: GetRow, store: SqliteTableStore, cost: Cost) -> Row | None:
     try:
         entity = store.get_here(required(store.find_table_here(call.table), call.table), key)
     except PartitaError as error:
-        _tell(error, call)
+        _add_facts(error, call)
         raise
     if entity is None:
         return None
@@ -213,8 +213,8 @@ def _read_here(call: GetRow, store: SqliteTableStore, cost: Cost) -> Row | None:
     return row
 
 
-def _tell(error: PartitaError, call: Call[Any]) -> None:
-    """Say of a refusal what the clients would say of it."""
+def _add_facts(error: PartitaError, call: Call[Any]) -> None:
+    """Add the facts and the hint that the SDK port would add."""
     if not isinstance(call, ListTables):
         error.facts.setdefault("table", call.table)  # type: ignore[attr-defined]
     if isinstance(call, WriteRows) and len(call.operations) == 1:
@@ -231,7 +231,7 @@ def _count(call: Call[Any], answer: Any, cost: Cost) -> None:
         count_rows(cost, (answer,))
 
 
-# What is done on the account's loop
+# Work on the account's loop
 
 
 def _get_row(call: GetRow) -> Work:

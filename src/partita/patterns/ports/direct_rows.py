@@ -1,6 +1,6 @@
-"""Row ↔ the entities of the table engine, for accounts in this process. Pure.
+"""Rows ↔ entities of the table engine, for accounts in this process. Pure.
 
-What goes in is checked as a request body is; what comes out is what a client would read.
+Rows are checked like a request body; entities are converted as a client would read them.
 """
 
 import binascii
@@ -38,12 +38,12 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def key_of(key: RowKey) -> EntityKey:
-    """Return the key, if the service takes it."""
+    """Return the key, checked as the service does."""
     return EntityKey(check_key("PartitionKey", key.partition), check_key("RowKey", key.row))
 
 
 def operation_of(operation: RowOperation) -> Operation:
-    """Return a change as the engine applies it."""
+    """Return the engine's operation for a change of a row."""
     key = key_of(operation.row.key)
     if operation.verb is Verb.DELETE:
         return Delete(key, operation.etag)
@@ -75,7 +75,7 @@ def members_of(properties: dict[str, Value]) -> Members:
 
 
 Printed = tuple[object, str | None]
-"""A value as JSON would carry it, and the type that stands beside it."""
+"""A value as in JSON, and its type annotation."""
 
 
 def _printer_of(name: str, value: object) -> Callable[[str, Any], Printed]:
@@ -118,7 +118,7 @@ def _finite_or_text(value: float) -> tuple[object, str | None]:
 
 
 def row_of(entity: Entity, select: Iterable[str] | None = None) -> Row:
-    """Return an entity as a client reads it, or the selected part of it."""
+    """Return an entity as a client reads it, or the selected properties of it."""
     members = entity.properties()
     chosen = select if select is not None else members
     properties: dict[str, Value] = {}

@@ -1,8 +1,8 @@
-"""The multipart body of an entity group transaction, printed and read without the SDK's detour.
+"""The multipart body of an entity group transaction, written and read without the SDK.
 
 The SDK builds each part as a request of its own and reads the answer with an e-mail parser: 0.5 ms
-an operation, more than the service needs to perform it. These bytes say the same; the SDK's
-pipeline still signs, sends and repeats them. Pure.
+per operation, more than the service needs to perform it. These bytes are equivalent; the SDK's
+pipeline still signs, sends and retries them. Pure.
 """
 
 import re
@@ -37,15 +37,15 @@ HEADERS = {
     "MaxDataServiceVersion": "3.0;NetFx",
     "Accept": "application/json",
 }
-"""Of the request itself, beside its content type."""
+"""Headers of the request itself, without its content type."""
 
 
 class Part(msgspec.Struct, frozen=True):
-    """What the service answered to one operation, or to the whole group if it was refused."""
+    """The answer to one operation, or to the whole group if it was refused."""
 
     status: int
     headers: dict[str, str]
-    """By lower-cased names."""
+    """By lower-case names."""
     body: bytes
 
 
@@ -58,7 +58,7 @@ def print_group(
 ) -> bytes:
     """Return the body of the request; `table_url` is the address of the table.
 
-    With `is_tunnelled` a PATCH is said as a POST that stands for a MERGE.
+    With `is_tunnelled` a PATCH is sent as a POST with the header for MERGE.
     """
     delimiter = f"--changeset_{batch_id}"
     front = f"Content-Type: multipart/mixed; boundary={delimiter[2:]}\r\n\r\n"
@@ -101,7 +101,7 @@ def _part(
 def read_answer(body: bytes, content_type: str) -> tuple[Part, ...]:
     """Return the parts of an answer: one for each operation, or a single refusal.
 
-    Lines may end in LF alone: not every server that speaks this protocol follows its letter.
+    Lines may end in LF alone, as some servers send them.
     """
     change_set = _split(body, content_type)[0]
     head, rest = _cut_head(change_set)
@@ -112,7 +112,7 @@ def read_answer(body: bytes, content_type: str) -> tuple[Part, ...]:
 
 
 def etag_of(part: Part) -> str:
-    """Return the new etag; a delete leaves none."""
+    """Return the new etag; empty for a delete."""
     return part.headers.get("etag", "")
 
 

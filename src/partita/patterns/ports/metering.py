@@ -1,6 +1,6 @@
-"""Counts every HTTP request that the SDK sends, its own retries included.
+"""Counts every HTTP request of the SDK, including its retries.
 
-A call in progress has one meter, found by context, so that tasks and threads do not share theirs.
+A call in progress has one meter, in a context variable, so that tasks and threads have their own.
 """
 
 from collections.abc import Iterator
@@ -11,23 +11,23 @@ import msgspec
 
 from partita.patterns.protocol.calls import Cost
 
-_TELLING_NOTHING = frozenset({408, 500, 502, 504})
-"""Answers of a service that gave up, or of what stands before it."""
+_INCONCLUSIVE = frozenset({408, 500, 502, 504})
+"""Statuses of a service that gave up, or of a proxy."""
 
 
 class Meter(msgspec.Struct):
-    """What one call has sent so far."""
+    """The requests of one call so far."""
 
     requests: int = 0
     status: int = 0
-    """Of the last answer; 0 if there was none."""
+    """The status of the last answer; 0 if there was none."""
     is_in_doubt: bool = False
-    """A request was sent whose answer never came, or told nothing: it may have been performed."""
+    """A request was sent without a conclusive answer: it may have been performed."""
 
     def answer(self, status: int) -> None:
-        """Note an answer. What failed in the service or on the way may have been done first."""
+        """Record an answer. A request that failed with such a status may have been performed."""
         self.status = status
-        self.is_in_doubt = self.is_in_doubt or status in _TELLING_NOTHING
+        self.is_in_doubt = self.is_in_doubt or status in _INCONCLUSIVE
 
 
 _current: ContextVar[Meter | None] = ContextVar("partita_meter", default=None)
@@ -35,7 +35,7 @@ _current: ContextVar[Meter | None] = ContextVar("partita_meter", default=None)
 
 @contextmanager
 def metered(cost: Cost) -> Iterator[Meter]:
-    """Count the requests of a block, and add them to `cost` however it ends."""
+    """Count the requests of a block, and add them to `cost` even if it fails."""
     meter = Meter()
     token = _current.set(meter)
     try:

@@ -1,8 +1,8 @@
-"""What reads and writes of rows look like on the wire, and what their answers mean. Pure.
+"""The HTTP requests of reads and writes of rows, and their answers. Pure.
 
-The SDK's own methods build and read each request through generated layers: half a millisecond,
-as much as signing, sending and performing it take together. These bytes say the same; the SDK's
-pipeline still signs, sends and repeats them.
+The SDK's own methods build and read each request through generated layers: half a millisecond, as
+long as signing, sending and performing it take together. These bytes are equivalent; the SDK's
+pipeline still signs, sends and retries them.
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ _NEXT = "x-ms-continuation-Next"
 
 
 class RowRequest(msgspec.Struct, frozen=True):
-    """A request, without what every request of the client has."""
+    """A request, without the headers that every request of the client has."""
 
     method: str
     url: str
@@ -60,7 +60,7 @@ def request_of(call: RowCall, root: str, batch_id: str) -> RowRequest:
     check_group(call)
     if len(call.operations) > 1:
         headers = {**group_body.HEADERS, "Content-Type": group_body.content_type(batch_id)}
-        # Cosmos DB knows no PATCH. Of single requests the SDK's pipeline takes care.
+        # Cosmos DB does not accept PATCH. For single requests the SDK's pipeline handles that.
         is_tunnelled = capabilities_of(root) is COSMOS
         body = group_body.print_group(url, call.operations, batch_id, is_tunnelled=is_tunnelled)
         return RowRequest("POST", f"{root}/$batch", headers, body)
@@ -81,15 +81,15 @@ def _write_of(call: WriteRows, url: str) -> RowRequest:
 
 
 def check_group(call: WriteRows) -> None:
-    """Raise for a group that no service takes."""
+    """Raise for a group that every service refuses."""
     if not call.operations:
-        raise GroupRuleError("InvalidInput", "A group without operations.")
+        raise GroupRuleError("InvalidInput", "The group has no operations.")
     first = call.operations[0].row.key.partition
     for index, operation in enumerate(call.operations):
         if operation.row.key.partition != first:
             raise GroupRuleError(
                 "CommandsInBatchActOnDifferentPartitions",
-                "All operations of a group are on one partition.",
+                "All operations of a group must be on one partition.",
                 facts={"index": index, "table": call.table},
             )
 
@@ -97,7 +97,7 @@ def check_group(call: WriteRows) -> None:
 def _select(call: GetRow | QueryRows) -> dict[str, str]:
     if call.select is None:
         return {}
-    # The keys are always among what is asked for.
+    # The keys are always selected.
     return {"$select": ",".join([*KEYS, *(name for name in call.select if name not in KEYS)])}
 
 
@@ -129,7 +129,7 @@ class _Entities(msgspec.Struct):
 
 
 def read_one(body: bytes) -> Row:
-    """Return the row that was asked for."""
+    """Return the row in a response body."""
     try:
         return read_row(decode(body, dict[str, object]))
     except MISREAD as error:
@@ -137,7 +137,7 @@ def read_one(body: bytes) -> Row:
 
 
 def read_page(body: bytes, headers: Mapping[str, str]) -> RowPage:
-    """Return the rows of a page, and where the next one starts."""
+    """Return the rows of a page, and where the next page starts."""
     try:
         entities: list[Members] = list(decode(body, _Entities).value)
         rows = tuple(map(read_row, entities))

@@ -1,6 +1,6 @@
-"""What the official SDK raises → errors of Partita: by the code of the service, then by status.
+"""Errors of the official SDK → errors of Partita: by the code of the service, then by status.
 
-The code is kept wherever the service sent one. Nothing here touches the network.
+The code is kept if the service sent one. Nothing here uses the network.
 """
 
 import re
@@ -91,10 +91,10 @@ BY_STATUS: dict[int, tuple[type[PartitaError], str]] = {
 }
 
 HINTS: dict[type[PartitaError], str] = {
-    ETagMismatchError: "Read the entity again and decide again.",
-    NotAuthorizedError: "Look at the account name, its key or the SAS of the connection string.",
-    TableNotFoundError: "Make it first: db.create_tables().",
-    ThrottledError: "Send less at once, or spread the partition; the service says when to go on.",
+    ETagMismatchError: "Read the entity and apply the change again.",
+    NotAuthorizedError: "Check the account name, key or SAS in the connection string.",
+    TableNotFoundError: "Create it first: db.create_tables().",
+    ThrottledError: "Send fewer requests, or spread the partition; wait for retry_after.",
 }
 _TRAILER = re.compile(r"\n(?:RequestId|Time|ErrorCode):.*", re.DOTALL)
 _RETRY_AFTER = {"retry-after": 1, "retry-after-ms": 1000, "x-ms-retry-after-ms": 1000}
@@ -103,21 +103,21 @@ _INDEX = re.compile(r"(\d{1,3}):")
 
 
 def translate(error: AzureError, *, endpoint: str) -> PartitaError:
-    """Return what to raise in place of an error of the SDK, from which it is raised."""
+    """Return the error to raise instead of an error of the SDK."""
     if isinstance(error, HttpResponseError) and error.response is not None:
         return _of_answer(error)
     if isinstance(error, DecodeError):
         return UnavailableError(
             "AnswerUnreadable",
-            f"What {endpoint} answered is not an answer of this service.",
+            f"The answer from {endpoint} is not one of this service.",
             facts={"endpoint": endpoint},
-            hint="Look at the address: another server may listen there.",
+            hint="Check the address: another server may be listening there.",
         )
     return _unanswered(error, endpoint)
 
 
 def code_of(error: HttpResponseError) -> str:
-    """Find the code that the service sent; empty if it sent none."""
+    """Return the error code that the service sent; empty if it sent none."""
     code = getattr(error, "error_code", None)
     if code:
         return str(getattr(code, "value", code))
@@ -134,11 +134,11 @@ def _of_answer(error: HttpResponseError) -> PartitaError:
 
 
 def refusal_of_part(status: int, headers: Mapping[str, str], body: bytes) -> PartitaError:
-    """Return what a refused part of a group means."""
+    """Return the error for a refused part of a group."""
     read = _decode_body(body)
     text = _TRAILER.sub("", read.get("message", "The service refused.")).strip()
     found = _INDEX.match(text)
-    # Only the first operation is refused without its place in the message.
+    # If the message has no index, the first operation was refused.
     message, index = (text, 0) if found is None else (text[found.end() :], int(found[1]))
     return _named(status, read.get("code", ""), message, index, headers)
 
@@ -162,7 +162,7 @@ def _named(
 
 
 def _message_of(error: HttpResponseError, response: Any) -> tuple[str, int | None]:
-    """Return the sentence of the service, and the failing place of a transaction."""
+    """Return the message of the service, and the index of the failing operation of a group."""
     text = _read_body(response).get("message") or error.message or "The service refused."
     text = _TRAILER.sub("", text).strip()
     index = getattr(error, "index", None)
@@ -173,7 +173,7 @@ def _message_of(error: HttpResponseError, response: Any) -> tuple[str, int | Non
 
 
 def _read_body(response: Any) -> dict[str, str]:
-    """Read code and message of a JSON error; queues and blobs say their code in a header."""
+    """Return code and message of a JSON error; queues and blobs send the code in a header."""
     try:
         return _decode_body(response.content)
     except (AzureError, AttributeError, TypeError):
@@ -198,8 +198,8 @@ class _ErrorBody(msgspec.Struct):
 
 
 def retry_after(headers: Mapping[str, str]) -> float:
-    """Return how many seconds the service wants to be left alone; 0 if it does not say."""
-    sent = {name.lower(): text.strip() for name, text in headers.items()}  # parts have a dict
+    """Return the delay in seconds that the service requests; 0 if it does not."""
+    sent = {name.lower(): text.strip() for name, text in headers.items()}  # of parts: a plain dict
     for name, unit in _RETRY_AFTER.items():
         if _NUMBER.fullmatch(sent.get(name, "")):
             return float(sent[name]) / unit
@@ -207,10 +207,10 @@ def retry_after(headers: Mapping[str, str]) -> float:
 
 
 def was_sent(error: AzureError) -> bool:
-    """Tell whether a request that got no answer may have reached the service.
+    """Return whether a request without an answer may have reached the service.
 
-    aiohttp's transport says "before sending" of every broken connection, so that only a failure
-    to connect is believed.
+    aiohttp's transport reports "before sending" for every broken connection, so only a failure to
+    connect is trusted.
     """
     if not isinstance(error, ServiceRequestError):
         return True
@@ -222,13 +222,13 @@ def _unanswered(error: AzureError, endpoint: str) -> PartitaError:
     if was_sent(error):
         return UnavailableError(
             "AnswerLost",
-            f"The connection to {endpoint} broke before the answer came.",
+            f"The connection to {endpoint} was lost before the answer arrived.",
             facts={"endpoint": endpoint},
-            hint="The request may have been performed: read before you repeat it.",
+            hint="Read before you repeat the request: it may have been performed.",
         )
     return UnavailableError(
         "ServiceUnreachable",
-        f"Nothing answers at {endpoint}.",
+        f"The service at {endpoint} does not answer.",
         facts={"endpoint": endpoint},
-        hint="Is it running? `partita serve` starts one on this machine.",
+        hint="Check that it is running; `partita serve` starts one on this machine.",
     )

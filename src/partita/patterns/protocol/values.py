@@ -57,6 +57,11 @@ class RowKey(msgspec.Struct, frozen=True, order=True, gc=False):
     partition: str
     row: str
 
+    @property
+    def facts(self) -> dict[str, object]:
+        """The two keys as facts of an error."""
+        return {"partition_key": self.partition, "row_key": self.row}
+
 
 class Row(msgspec.Struct, frozen=True):
     """A stored entity; `properties` excludes keys, etag and timestamp."""

@@ -1,9 +1,9 @@
 """Logs in blobs instead of tables (guide: Log data anti-pattern): a writer and a reader.
 
-Every blob has one writer, and its first line is like no other blob's, so that an append whose
-answer was lost can be recognised. A line is acknowledged when `flush` (or a durable `append`) has
-returned; then it is in exactly one blob, and in the order of its blob. What was not flushed is
-lost with the process. After an error the lines are still here: flush again, do not append again.
+Every blob has one writer and a unique first line, so that an append whose answer was lost can be
+recognised. A line is acknowledged when `flush` (or a durable `append`) has returned; then it is in
+exactly one blob, in order. Lines that were not flushed are lost if the process ends. After an error
+the lines are still buffered: flush again, do not append them again.
 """
 
 import contextlib
@@ -31,24 +31,24 @@ from partita.patterns.series.log_names import LogPlace, decode_line, encode_line
 from partita.ticks import Clock
 
 BLOCK_BYTES_MAX = 4 * 1024 * 1024
-"""One append; services before 2022-11-02 take no more."""
+"""The size of one append; services before version 2022-11-02 accept no more."""
 BUFFER_BYTES_LIMIT = 64 * 1024 * 1024
-"""What waits to be written while the service cannot be reached; then `add` refuses."""
+"""The most bytes that wait to be written while the service is unreachable; then `add` refuses."""
 TURN_SECONDS = 0.005
-"""How often somebody who waits for another's flush looks whether it is over."""
+"""The interval at which a caller checks whether the flush of another caller is over."""
 
 _FULL = frozenset({"BlockCountExceedsLimit", "MaxBlobSizeConditionNotMet"})
 _DIRECTIVE = b"#"
 
 
 class LogBuffering(msgspec.Struct, frozen=True):
-    """When lines are written: at once (`is_durable`), or after so many bytes or seconds."""
+    """When lines are written: at once (`is_durable`), or after a number of bytes or seconds."""
 
     is_durable: bool = False
     bytes_max: int = 256 * 1024
     seconds_max: float = 5.0
     blob_bytes_max: int = 64 * 1024 * 1024
-    """A new blob is begun above this size: a reader holds one blob in memory."""
+    """The size above which a new blob is started; a reader holds one blob in memory."""
     blob_blocks_max: int = blob_limits.APPENDED_BLOCKS_MAX
 
 
@@ -60,12 +60,12 @@ class _Line(msgspec.Struct, frozen=True):
 
 
 class _OpenBlob(msgspec.Struct):
-    """A blob that this writer makes. `position` and `blocks` count what is surely in it."""
+    """A blob of this writer. `position` and `blocks` count what is certainly stored."""
 
     period: datetime
     number: int
     header: bytes
-    """Its first line: no other blob has the same."""
+    """Its first line, which is unique."""
     position: int = 0
     blocks: int = 0
     first: datetime | None = None
@@ -73,9 +73,9 @@ class _OpenBlob(msgspec.Struct):
 
 
 class _Block(msgspec.Struct):
-    """Lines on their way into one blob; kept until they are surely there.
+    """Lines that are being written to one blob, kept until they are certainly stored.
 
-    `content` is the same at every attempt on one blob, so that it can be recognised.
+    `content` is the same for every attempt on one blob, so that it can be recognised.
     """
 
     lines: list[_Line]
@@ -84,11 +84,11 @@ class _Block(msgspec.Struct):
 
 
 class LogWriter:
-    """Appends lines to blobs named by the period in which their times lie.
+    """Appends lines to blobs that are named by the period of the lines.
 
-    `add` and `is_due` are for callers that decide themselves when to flush. Tasks and threads
-    may share a writer: one flush is under way at a time, and those who wait for it find that
-    the next one wrote all their lines in one block.
+    `add` and `is_due` are for callers that decide when to flush. Tasks and threads may share a
+    writer: there is one flush at a time, and the next one writes the lines of all waiting callers
+    in one block.
     """
 
     def __init__(
@@ -104,17 +104,17 @@ class LogWriter:
         self._buffer: deque[_Line] = deque()
         self._buffered_bytes = 0
         self._oldest_at = 0.0
-        """Since when (monotonic) something waits in the buffer."""
+        """Since when (monotonic) the buffer is not empty."""
         self._tickets = 0
         self._outgoing: _Block | None = None
         self._open: dict[datetime, _OpenBlob] = {}
         self._lock = Lock()
-        """Held for the few lines that change the buffer, never over a call."""
+        """Held while the buffer is changed, never during a call."""
         self._is_flushing = False
         self._is_closed = False
 
     def add(self, text: str | bytes, at: datetime | None = None) -> int:
-        """Buffer a line and return its ticket: see `acknowledged`. `at` is now if not given."""
+        """Buffer a line and return its ticket (see `acknowledged`). `at` defaults to now."""
         if self._is_closed:
             raise UsageError("LogClosed", "The log was closed.", hint="Open another writer.")
         moment = utc_now(self._clock) if at is None else in_utc(at, "The time of a log line")
@@ -126,9 +126,9 @@ class LogWriter:
         if self._buffered_bytes + len(stored) > BUFFER_BYTES_LIMIT:
             raise StoreBusyError(
                 "LogBufferFull",
-                "Too many lines wait to be written.",
+                "The buffer of the log is full.",
                 facts={"bytes": self._buffered_bytes, "buffer_bytes_limit": BUFFER_BYTES_LIMIT},
-                hint="Flush until it succeeds, and slow down until then.",
+                hint="Retry flush() until it succeeds, and add no lines until then.",
             )
         if not self._buffer:
             self._oldest_at = self._clock.monotonic()
@@ -139,7 +139,7 @@ class LogWriter:
 
     @property
     def is_due(self) -> bool:
-        """Whether what waits should be flushed now."""
+        """Whether the buffered lines should be flushed now."""
         if not self._buffer:
             return self._outgoing is not None
         return (
@@ -149,14 +149,14 @@ class LogWriter:
         )
 
     def append(self, text: str | bytes, at: datetime | None = None) -> Steps[int]:
-        """Add a line, and flush if the buffering says so; return the ticket of the line."""
+        """Add a line, and flush if it is due; return the ticket of the line."""
         ticket = self.add(text, at)
         if self.is_due:
             yield from self.flush()
         return ticket
 
     def flush(self) -> Steps[int]:
-        """Make every line durable that was added before, and return `acknowledged`."""
+        """Make all lines durable that were added before, and return `acknowledged`."""
         last = self._tickets
         while not self._take_turn():
             yield from ask(Sleep(TURN_SECONDS))
@@ -175,9 +175,9 @@ class LogWriter:
         return self.acknowledged
 
     def close(self) -> Steps[None]:
-        """Take no more lines, flush, and write to each blob when its lines begin and end.
+        """Refuse further lines, flush, and record the first and last time of each blob.
 
-        If it fails, it may be called again.
+        If it fails, it can be called again.
         """
         self._is_closed = True
         yield from self.flush()
@@ -191,7 +191,7 @@ class LogWriter:
         return is_free
 
     def _next_block(self, last: int) -> Steps[_Block | None]:
-        """Return what to write next: what is in doubt comes before everything else."""
+        """Return the next block to write; a block in doubt comes first."""
         if self._outgoing is not None:
             return self._outgoing
         if not self._buffer or self._buffer[0].ticket > last:
@@ -211,7 +211,7 @@ class LogWriter:
         return _OpenBlob(period, number, header)
 
     def _take_lines(self, blob: _OpenBlob) -> list[_Line]:
-        """Take the lines of a blob's period, in order, as many as one block holds."""
+        """Remove the lines of a blob's period from the buffer, up to the size of a block."""
         lines: list[_Line] = []
         others: deque[_Line] = deque()
         size = len(blob.header)
@@ -230,7 +230,7 @@ class LogWriter:
         return lines
 
     def _acknowledge(self) -> None:
-        # The buffer is in the order of tickets, whatever was taken out of it.
+        # The buffer stays in the order of tickets.
         with self._lock:
             self.acknowledged = self._buffer[0].ticket - 1 if self._buffer else self._tickets
 
@@ -238,7 +238,7 @@ class LogWriter:
     # One block
 
     def _write(self, block: _Block) -> Steps[None]:
-        """Bring a block into a blob of its period, its own or the next one that can be made."""
+        """Write a block to a blob of its period: its own, or the next one that can be created."""
         while True:
             blob = block.blob
             if blob.position and not self._has_room(blob, len(block.content)):
@@ -258,12 +258,12 @@ class LogWriter:
         )
 
     def _redirect(self, block: _Block, number: int) -> None:
-        """Send a block, which is surely not in its blob, to a new blob."""
+        """Direct a block, which is certainly not in its blob, to a new blob."""
         block.blob = self._begin_blob(block.blob.period, number)
         block.content = _block(block.lines, block.blob).content
 
     def _append(self, block: _Block) -> Steps[bool]:
-        """Append a block; False: it is not in that blob, and the blob takes it no more."""
+        """Append a block. False: it is not in that blob, which accepts no more."""
         blob = block.blob
         name = self.place.name(blob.period, blob.number)
         start = time_text(min(line.at for line in block.lines))
@@ -279,8 +279,8 @@ class LogWriter:
             return False
         if length is not None:
             return True
-        # Another writer has this number, or our own append arrived and its answer was lost: the
-        # header tells.
+        # Another writer has this number, or our append was performed and its answer was lost: the
+        # header decides.
         stored = yield from ask(GetBlob(self.place.container, name))
         return (
             stored is not None
@@ -317,20 +317,20 @@ class LogWriter:
     # The end of a blob
 
     def _finish_past(self, touched: set[datetime]) -> Steps[None]:
-        """Finish the blobs of past periods for which no late line came in this flush."""
+        """Finish the blobs of past periods that got no late line in this flush."""
         newest = max(self._open, default=None)
         for blob in list(self._open.values()):
             if blob.period != newest and blob.period not in touched:
                 yield from self._finish(blob)
 
     def _finish(self, blob: _OpenBlob) -> Steps[None]:
-        """Say in the metadata which times a blob holds; nothing is appended to it afterwards."""
+        """Record the times of a blob in its metadata; nothing is appended to it afterwards."""
         self._open.pop(blob.period, None)
         assert blob.first is not None
         assert blob.last is not None
         metadata = {"StartTime": time_text(blob.first), "EndTime": time_text(blob.last)}
         name = self.place.name(blob.period, blob.number)
-        # The lines are safe: without an end time a reader looks into the blob.
+        # The lines are stored: without an end time a reader opens the blob.
         with contextlib.suppress(UnavailableError):
             yield from ask(SetBlobMetadata(self.place.container, name, metadata))
 
@@ -341,7 +341,7 @@ def _block(lines: list[_Line], blob: _OpenBlob) -> _Block:
 
 
 class LogLine(msgspec.Struct, frozen=True):
-    """A line that was read, and the blob it lies in."""
+    """A line that was read, and the name of its blob."""
 
     blob: str
     at: datetime
@@ -349,18 +349,18 @@ class LogLine(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The line as text; bytes that are no UTF-8 are kept as Python keeps them in names."""
+        """The line as text; bytes that are not UTF-8 are decoded with "surrogateescape"."""
         return self.content.decode(errors="surrogateescape")
 
 
 class LogReader:
-    """Finds the lines of a range of time by the names and the metadata of blobs."""
+    """Finds the lines of a range of time by the names and metadata of blobs."""
 
     def __init__(self, place: LogPlace) -> None:
         self.place = place
 
     def scan(self, start: datetime, end: datetime) -> "LogScan":
-        """Begin to read the lines from `start` to `end`, both inside, one blob at a time."""
+        """Start reading the lines from `start` to `end`, both included, one blob at a time."""
         return LogScan(
             self.place, in_utc(start, "The start of a range"), in_utc(end, "The end of a range")
         )
@@ -378,7 +378,7 @@ class LogReader:
 
 
 class LogScan:
-    """A reader on its way through a range of time; it holds the lines of one blob."""
+    """A reader of a range of time; it holds the lines of one blob."""
 
     def __init__(self, place: LogPlace, start: datetime, end: datetime) -> None:
         self._place = place
@@ -390,10 +390,10 @@ class LogScan:
         self._listed: deque[ListedBlob] = deque()
         self.blobs_read = 0
         self.blobs_skipped = 0
-        """How many blobs their metadata said nothing of the range is in."""
+        """The number of blobs that were skipped because of the times in their metadata."""
 
     def read(self) -> Steps[tuple[LogLine, ...] | None]:
-        """Return the lines of the next blob that holds some; None: there is no other."""
+        """Return the matching lines of the next blob that has some; None at the end."""
         while True:
             while self._listed:
                 listed = self._listed.popleft()
@@ -429,7 +429,7 @@ class LogScan:
     def _lines_of(self, name: str) -> Steps[tuple[LogLine, ...]]:
         stored = yield from ask(GetBlob(self._place.container, name))
         if stored is None:
-            return ()  # deleted since it was listed
+            return ()  # because it was deleted after it was listed
         self.blobs_read += 1
         lines: list[LogLine] = []
         for number, line in enumerate(stored.content.split(b"\n")[:-1], start=1):
@@ -446,7 +446,7 @@ class LogScan:
 
 
 def _time_in(listed: ListedBlob, name: str) -> datetime | None:
-    """Find a time in the metadata; services differ in the case of its names."""
+    """Find a time in the metadata; services differ in the case of metadata names."""
     for known, value in listed.metadata.items():
         if known.lower() == name:
             try:

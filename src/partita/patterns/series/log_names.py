@@ -1,10 +1,9 @@
-r"""Where log lines lie and how one is written. Pure.
+r"""The names of log blobs and the format of a line. Pure.
 
-The naming scheme is the guide's (Log data anti-pattern): the blob
-`queue/2014/07/31/1800/000001.log` is the first of the lines whose times lie in the hour from
-18:00 UTC. A blob is lines in UTF-8, each ended by LF:
+The naming scheme is the guide's (Log data anti-pattern): `queue/2014/07/31/1800/000001.log` is
+the first blob with lines of the hour from 18:00 UTC. A blob is lines in UTF-8, each ended by LF:
 
-    #Writer: 6f1c... 1        the first line, once: which writer made the blob, and its count
+    #Writer: 6f1c... 1        the first line: the writer of the blob, and the number of its blob
     2014-07-31T18:04:05.000000Z text, with \\ for a backslash, \n and \r for ends of lines
 """
 
@@ -21,7 +20,7 @@ from partita.errors import (
 )
 
 LINE_BYTES_MAX = 1024 * 1024
-"""One line with its time, as it is stored."""
+"""The size of one stored line with its time."""
 NUMBER_MAX = 999_999
 """Six digits, so that names sort as numbers."""
 PREFIX_CHARACTERS_MAX = 900
@@ -30,7 +29,7 @@ PREFIX_CHARACTERS_MAX = 900
 _DAY = timedelta(days=1)
 _UNITS = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": _DAY}
 _YEARS = ((1, 1000), (2, 100), (3, 10), (5, 1))
-"""How many characters of `2014/` name so many years."""
+"""How many characters of `2014/` are the prefix of how many years."""
 _ROLL = re.compile(r"([1-9]\d{0,3})([mhd])", re.ASCII)
 _NAME = re.compile(r"(\d{4})/(\d\d)/(\d\d)/(\d\d)(\d\d)/(\d{6})\.log", re.ASCII)
 _TIME_CHARACTERS = len("2014-07-31T18:04:05.000000Z")
@@ -39,10 +38,10 @@ _ESCAPE = re.compile(rb"\\.", re.DOTALL)
 
 
 class LogPlace(msgspec.Struct, frozen=True):
-    """A container, a prefix in it, and the length of time that one folder stands for.
+    """A container, a prefix in it, and the period of one folder.
 
-    `roll` is a number of minutes, hours or a day that divides the day: "15m", "1h", "1d".
-    Writers and readers of one log must have the same.
+    `roll` is a number of minutes, hours or days that divides the day: "15m", "1h", "1d". Writers
+    and readers of one log must use the same.
     """
 
     container: str
@@ -54,9 +53,9 @@ class LogPlace(msgspec.Struct, frozen=True):
         if match is None or _DAY % (int(match[1]) * _UNITS[match[2]]):
             raise ConfigurationError(
                 "InvalidRoll",
-                f"A log cannot roll every {self.roll!r}.",
+                f"{self.roll!r} is not a valid period of a log.",
                 facts={"roll": self.roll},
-                hint='Give minutes or hours that divide the day: "15m", "1h", "1d".',
+                hint='Use minutes or hours that divide the day: "15m", "1h", "1d".',
             )
         parts = self.prefix.split("/")
         if not all(parts) or len(self.prefix) > PREFIX_CHARACTERS_MAX:
@@ -64,7 +63,7 @@ class LogPlace(msgspec.Struct, frozen=True):
                 "InvalidLogPrefix",
                 "The prefix of a log is empty, has an empty part, or is too long.",
                 facts={"prefix": self.prefix[:80], "characters_max": PREFIX_CHARACTERS_MAX},
-                hint='Give one or more names with a slash between them: "queue".',
+                hint='Use one or more names separated by slashes: "queue".',
             )
 
     @property
@@ -74,7 +73,7 @@ class LogPlace(msgspec.Struct, frozen=True):
         return int(match[1]) * _UNITS[match[2]]
 
     def period_of(self, moment: datetime) -> datetime:
-        """Return when the period began in which a moment lies."""
+        """Return the start of the period that contains a moment."""
         day = moment.replace(hour=0, minute=0, second=0, microsecond=0)
         return day + (moment - day) // self.length * self.length
 
@@ -86,22 +85,22 @@ class LogPlace(msgspec.Struct, frozen=True):
         if number > NUMBER_MAX:
             raise LimitExceededError(
                 "LogNumbersUsedUp",
-                f"A period of a log has {NUMBER_MAX:,} blobs, and a name for no more.",
+                f"A period of the log already has {NUMBER_MAX:,} blobs.",
                 facts={"folder": self.folder(period), "number_max": NUMBER_MAX},
-                hint="Roll more often, or let fewer writers share the prefix.",
+                hint="Use a shorter roll=, or another prefix for some writers.",
             )
         return f"{self.folder(period)}{number:06d}.log"
 
     def number_of(self, name: str) -> int | None:
-        """Return the number in a name; None if it is the name of something else."""
+        """Return the number in the name of a log blob; None for other names."""
         match = _NAME.fullmatch(name.removeprefix(f"{self.prefix}/"))
         return None if match is None else int(match[6])
 
     def folders_between(self, start: datetime, end: datetime) -> Iterator[str]:
-        """Name the folders of all periods from `start` to `end`, in the order of time.
+        """Yield the folders of all periods from `start` to `end`, in the order of time.
 
-        A day, month, year, decade and so on that lies wholly between them is one prefix, so
-        that a long range takes few lists.
+        A day, month, year, decade and so on that is completely in the range is one prefix, so that
+        a long range takes few list requests.
         """
         period = self.period_of(start)
         while period <= end:
@@ -112,7 +111,7 @@ class LogPlace(msgspec.Struct, frozen=True):
             period = following
 
     def _largest(self, period: datetime, end: datetime) -> tuple[str, datetime | None]:
-        """Return the largest folder that begins with a period and ends by `end`, and the next."""
+        """Return the largest folder from a period on that ends by `end`, and the next period."""
         year, month, day = period.year, period.month, period.day
         is_midnight = period.hour == period.minute == 0
         if is_midnight and day == 1:
@@ -143,27 +142,27 @@ def _plus(moment: datetime, length: timedelta) -> datetime | None:
 
 
 def time_text(moment: datetime) -> str:
-    """Print a moment of UTC in 27 characters that sort as moments do."""
+    """Format a moment of UTC in 27 characters that sort like moments."""
     return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def encode_line(at: datetime, text: str | bytes) -> bytes:
-    """Return a line as it is stored, LF included."""
+    """Return the stored form of a line, including LF."""
     raw = text.encode(errors="surrogateescape") if isinstance(text, str) else text
     raw = raw.replace(b"\\", b"\\\\").replace(b"\n", b"\\n").replace(b"\r", b"\\r")
     line = b"%s %s\n" % (time_text(at).encode(), raw)
     if len(line) > LINE_BYTES_MAX:
         raise LimitExceededError(
             "LogLineTooLong",
-            f"A log line takes {len(line):,} bytes; it may take {LINE_BYTES_MAX:,}.",
+            f"The log line has {len(line):,} bytes; the limit is {LINE_BYTES_MAX:,}.",
             facts={"bytes": len(line), "line_bytes_max": LINE_BYTES_MAX},
-            hint="Put the large part into a blob of its own and its name into the line.",
+            hint="Store the large part in a blob and its name in the line.",
         )
     return line
 
 
 def decode_line(line: bytes) -> tuple[datetime, bytes]:
-    """Return the time and the text of a stored line, given without its LF."""
+    """Return the time and the text of a stored line without its LF."""
     try:
         at = datetime.fromisoformat(line[:_TIME_CHARACTERS].decode("ascii"))
     except ValueError:
@@ -172,7 +171,7 @@ def decode_line(line: bytes) -> tuple[datetime, bytes]:
         raise DamageError(
             "LogLineUnreadable",
             "A line of a log does not begin with its time.",
-            hint="Something else than a log writer wrote into the blob.",
+            hint="Another program wrote to the blob.",
         )
     text = line[_TIME_CHARACTERS + 1 :]
     if b"\\" in text:

@@ -1,7 +1,7 @@
-"""Entities of one type in a table for each period (the guide's high volume delete pattern).
+"""Entities of one type in one table per period (the guide's high volume delete pattern).
 
-What is written goes to the table of its own moment; what is read is looked for in the tables of
-all periods that can hold it, each of which may be missing.
+An entity is written to the table of its period. Reads look in the tables of all periods that may
+contain the entity; any of them may be missing.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,22 +27,22 @@ T = TypeVar("T")
 
 
 class Periods(Generic[T]):
-    """A type, the tables of its periods, and the field that says to which one an entity goes."""
+    """A type, its table series, and the field that decides the period of an entity."""
 
     def __init__(self, model: EntityType[T], series: TableSeries, at: str) -> None:
         field = model.fields.get(at)
         if field is None or field.annotation not in (datetime, date):
             raise DefinitionError(
                 "PeriodsRefused",
-                f"{model.name}.{at} is no moment that a period could be told from.",
-                hint="Name a field that is a datetime or a date.",
+                f"{model.name}.{at} is not a datetime or date, so it cannot decide the period.",
+                hint="Pass the name of a datetime or date field in at=.",
             )
         if not all(each.is_plain for each in model.family()):
             raise DefinitionError(
                 "PeriodsRefused",
-                f"{model.name} has indexes, derived fields, large or wide values: they would not "
-                "go with a table that is dropped.",
-                hint="Keep what lies in periods plain.",
+                f"{model.name} has indexes, derived fields, large or wide values, which are not "
+                "removed when the table of a period is dropped.",
+                hint="Use a type without them in period tables.",
             )
         model.check_upcasters()
         self.model = model
@@ -51,7 +51,7 @@ class Periods(Generic[T]):
 
     @property
     def is_newest_first(self) -> bool:
-        """Tell whether the entities of a partition sort from the newest on."""
+        """Return whether the entities of a partition sort newest first."""
         row = self.model.row
         return row.fields[:1] == (self.at,) and row.is_descending(self.at)
 
@@ -73,7 +73,7 @@ class Periods(Generic[T]):
         concurrency: int,
         progress: Callable[[int], object],
     ) -> Steps[BulkOutcome]:
-        """Save many entities, period after period; those of no period that is kept fail."""
+        """Save many entities, one period after the other; entities of expired periods fail."""
         places: dict[str, list[tuple[int, T]]] = {}
         moments: dict[str, Any] = {}
         saved: dict[int, T] = {}
@@ -99,7 +99,7 @@ class Periods(Generic[T]):
             done = yield from self.series.write(moments[table], context.clock, attempt)
             written, failures = list(done.entities), list(done.failures)
             for place, entity in reversed(members):
-                # An object that was given twice fails the second time.
+                # An object that was passed twice fails the second time.
                 if failures and failures[-1].entity is entity:
                     failed[place] = failures.pop()
                 else:
@@ -133,12 +133,12 @@ class Periods(Generic[T]):
     def find(
         self, context: Context, at: datetime | date | None, key: Mapping[str, Any]
     ) -> Steps[T | None]:
-        """Read one entity; its moment need not be told where it is in the keys."""
+        """Read one entity; its moment is only needed if it is not part of the keys."""
         if at is None and self.at not in key:
             raise UsageError(
                 "KeyFields",
-                f"In which period this {self.model.name} lies is told by {self.at!r}.",
-                hint="Give the moment first: get(moment, ...).",
+                f"{self.at!r} is missing, which decides the period of a {self.model.name}.",
+                hint="Pass the moment first: get(moment, ...).",
             )
         table = self.series.table_for(key[self.at] if at is None else at)
         read = partial(self._find_in, context, key_of(self.model, key))
@@ -153,10 +153,9 @@ class Periods(Generic[T]):
         if not self.is_newest_first:
             raise UsageError(
                 "NotALogTail",
-                f"The row key of {self.model.name} does not begin with {self.at!r}, the newest "
-                "first.",
+                f"The row key of {self.model.name} does not begin with a descending {self.at!r}.",
                 facts={"type": self.model.name, "row": self.model.row.text},
-                hint=f'Let it begin so: row="{{{self.at}:desc}}_...".',
+                hint=f'Begin the row key with it: row="{{{self.at}:desc}}_...".',
             )
         tables = self.series.kept_tables(utc_now(context.clock))
         check_allowed(Ask(plan_query(self.model, given)))
@@ -177,7 +176,7 @@ class Periods(Generic[T]):
         *,
         is_scan_allowed: bool,
     ) -> "PeriodScan[T]":
-        """Begin to read what lies between two moments, both inside."""
+        """Start reading the entities between two moments, both included."""
         moment = getattr(Columns(self.model), self.at)
         condition = (moment >= start) & (moment <= end)
         tables = self.series.tables_between(start, end, newest_first=self.is_newest_first)
@@ -191,7 +190,7 @@ class Periods(Generic[T]):
 
 
 class PeriodScan(Generic[T]):
-    """A reader on its way through several tables; it holds one page."""
+    """A reader of several tables; it holds one page."""
 
     def __init__(self, context: Context, queries: Sequence[Ask]) -> None:
         self._context = context
@@ -199,9 +198,9 @@ class PeriodScan(Generic[T]):
         self._position = Position()
 
     def read(self) -> Steps[list[T] | None]:
-        """Return the next page that holds something; None: there is no other."""
+        """Return the next page that is not empty; None at the end."""
         while self._queries:
-            # A table that is missing, or dropped between two pages, has no further page.
+            # A missing table, or one dropped between two pages, has no further page.
             pages = yield from read_first([self._queries[-1].plan.table], self._page, 1)
             piece = pages[0] if pages else Slice([])
             if piece.position is None:

@@ -153,7 +153,7 @@ class Context:
             raise UsageError(
                 "TypeNameTaken",
                 f"Two types of one database have the name {model.name!r}.",
-                hint="Give one of them another name: @entity(..., name=...).",
+                hint="Rename one of them: @entity(..., name=...).",
             )
         check_apart(model, self.models.values())
         self.models[model.name] = model

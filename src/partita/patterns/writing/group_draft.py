@@ -28,7 +28,7 @@ class Reason(enum.Enum):
     OUTBOX = "outbox"
 
 
-class Place(msgspec.Struct):
+class PlannedOperation(msgspec.Struct):
     """The operation on one row, its reason, and the number of the caller's change."""
 
     operation: RowOperation
@@ -47,7 +47,7 @@ class Draft:
 
     def __init__(self, table: str) -> None:
         self.table = table
-        self.places: dict[RowKey, Place] = {}
+        self.places: dict[RowKey, PlannedOperation] = {}
         self.found: dict[RowKey, Row | None] = {}
         """Rows of the partition as read for this draft."""
         self.ranges: dict[tuple[str, tuple[str, str, str | None]], list[Row] | None] = {}
@@ -65,14 +65,14 @@ class Draft:
         planned = self.places.get(key)
         if planned is None:
             self._check_partition(key)
-            self.places[key] = Place(operation, reason, change, index)
+            self.places[key] = PlannedOperation(operation, reason, change, index)
             return
         verbs = {planned.operation.verb, operation.verb}
         if planned.index is not index or Verb.DELETE not in verbs or len(verbs) == 1:
             raise _written_twice(key)
         written = operation if planned.operation.verb is Verb.DELETE else planned.operation
         replaced = msgspec.structs.replace(written, verb=Verb.UPSERT_REPLACE, etag="*")
-        self.places[key] = Place(replaced, reason, change, index)
+        self.places[key] = PlannedOperation(replaced, reason, change, index)
 
     def adjust(self, key: RowKey, name: str, value: Value | None) -> bool:
         """Change one property of a row in the draft. Return False if the row is not in it."""
@@ -162,6 +162,6 @@ def _written_twice(key: RowKey) -> GroupRuleError:
     return GroupRuleError(
         "InvalidDuplicateRow",
         "A group can change an entity only once.",
-        facts={"partition_key": key.partition, "row_key": key.row},
+        facts=key.facts,
         hint="Combine the changes into one, or use two groups.",
     )

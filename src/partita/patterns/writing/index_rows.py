@@ -89,7 +89,7 @@ def _member_of(index: AnyIndex, key: RowKey) -> dict[str, Value]:
 
 
 def key_of(index: AnyIndex, version: Version | None) -> RowKey | None:
-    """Return where an index keeps the row of an entity."""
+    """Return the key of the row of an entity in an index."""
     if version is None:
         return None
     if isinstance(index, ListIndex) and index.storage is Storage.ROWS:
@@ -98,7 +98,7 @@ def key_of(index: AnyIndex, version: Version | None) -> RowKey | None:
 
 
 def check_public(index: AnyIndex, version: Version | None) -> None:
-    """Refuse a key that would show what the resolver of the type has encrypted."""
+    """Refuse an index key with a field that the resolver of the type encrypts."""
     owner, encrypt = index.owner, index.owner.encrypt
     if encrypt is None or version is None:
         return
@@ -107,14 +107,14 @@ def check_public(index: AnyIndex, version: Version | None) -> None:
         if not field.is_key and encrypt(version.key.partition, version.key.row, field.property):
             raise DefinitionError(
                 "IndexRefused",
-                f"{name!r} is encrypted: a key would show it.",
+                f"{name!r} is encrypted; an index key would reveal it.",
                 facts={"type": owner.name, "index": index.name},
-                hint="Index another field, or let the resolver leave this one out.",
+                hint="Index another field, or exclude this one in the resolver.",
             )
 
 
 def is_touched(index: AnyIndex, before: Version | None, after: Version | None) -> bool:
-    """Tell whether a change changes anything for an index."""
+    """Return whether a change affects an index."""
     if before is None or after is None:
         return True
     return before.key != after.key or any(
@@ -204,7 +204,7 @@ def list_row(
         raise LimitExceededError(
             "IndexEntityTooLarge",
             f"The {len(members)} members of one value do not fit into an index entity.",
-            facts={"index": index.name, "partition_key": key.partition, "row_key": key.row},
+            facts={"index": index.name, **key.facts},
             hint='Declare the index with store="rows" (no limit) or store="blob".',
         )
     check_row(index.owner, row)

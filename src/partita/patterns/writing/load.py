@@ -5,7 +5,7 @@ that was replaced) is repeated; a half-written entity is never returned.
 """
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -52,6 +52,14 @@ def find_rows(table: str, keys: Sequence[RowKey]) -> Steps[dict[RowKey, Row | No
     wanted = list(dict.fromkeys(keys))
     rows = yield from ask(Parallel(tuple(ask(GetRow(table, key)) for key in wanted)))
     return dict(zip(wanted, rows, strict=True))
+
+
+def in_parallel(context: Context, steps: Iterable[Steps[T]]) -> Steps[Sequence[T]]:
+    """Run steps in parallel, within the limit of the database; return their answers in order."""
+    started = tuple(steps)
+    if not started:
+        return ()
+    return (yield from ask(Parallel(started, context.options.parallel)))
 
 
 def read_all_rows(query: QueryRows) -> Steps[list[Row]]:
@@ -167,7 +175,7 @@ def find_any(context: Context, model: EntityType[T], key: RowKey) -> Steps[T | N
         entity = yield from find(context, model, own)
     if entity is None and others:
         finds: list[Steps[Any]] = [find(context, model, each) for each in others]
-        found = yield from ask(Parallel(tuple(finds), context.options.parallel))
+        found = yield from in_parallel(context, finds)
         return _only(model, key, [each for each in found if each is not None])
     return entity
 
@@ -211,7 +219,7 @@ def _only(model: EntityType[Any], key: RowKey, found: Sequence[S]) -> S | None:
         raise UsageError(
             "KeyAmbiguous",
             f"Several types derived from {model.name} have an entity with these key fields.",
-            facts={"type": model.name, "partition_key": key.partition, "row_key": key.row},
+            facts={"type": model.name, **key.facts},
             hint="Use the table of the derived type: db.table(...).",
         )
     return found[0] if found else None

@@ -199,7 +199,7 @@ def read_entry(row: Row) -> Entry:
         raise DamageError(
             "OutboxDamaged",
             "An outbox entry cannot be read.",
-            facts={"partition_key": row.key.partition, "row_key": row.key.row},
+            facts=row.key.facts,
         ) from error
 
 

@@ -286,19 +286,18 @@ def seal_row(
 
 def check_row(model: EntityType[Any], row: Row) -> None:
     """Raise with advice for a row that the service would refuse."""
-    facts = {"type": model.name, "partition_key": row.key.partition, "row_key": row.key.row}
     if len(row.properties) > limits.PROPERTIES_MAX:
         raise LimitExceededError(
             "TooManyProperties",
             f"The entity has more than {limits.PROPERTIES_MAX} properties.",
-            facts=facts,
+            facts={"type": model.name, **row.key.facts},
             hint="Put fields into a nested value, or numbered ones into a Series.",
         )
     if (size := measure(row)) > limits.ENTITY_BYTES_MAX:
         raise LimitExceededError(
             "EntityTooLarge",
-            f"The entity has {size} bytes; the service takes {limits.ENTITY_BYTES_MAX}.",
-            facts=facts,
+            f"The entity has {size} bytes; the service accepts {limits.ENTITY_BYTES_MAX}.",
+            facts={"type": model.name, **row.key.facts},
             hint="Declare large fields InBlob.",
         )
 
@@ -331,7 +330,7 @@ def type_of(model: EntityType[Any], row: Row) -> EntityType[Any]:
     for candidate in model.family():
         if candidate.name == said:
             return candidate
-    facts = {"partition_key": row.key.partition, "row_key": row.key.row}
+    facts = row.key.facts
     if said is None:
         raise UnknownTypeError(
             "UnknownType",
@@ -388,7 +387,7 @@ def _fields_in(model: EntityType[Any], key: RowKey) -> dict[str, Any]:
     try:
         return {**model.partition.parse(key.partition), **model.row.parse(key.row)}
     except InvalidKeyError as error:
-        error.facts |= {"partition_key": key.partition, "row_key": key.row}
+        error.facts |= key.facts
         raise
 
 
@@ -412,7 +411,7 @@ def _check_stamps(model: EntityType[Any], rows: Sequence[Row]) -> None:
         raise TornReadError(
             "TornRead",
             f"The rows of a {model.name} were not written together.",
-            facts={"partition_key": rows[0].key.partition, "row_key": rows[0].key.row},
+            facts=rows[0].key.facts,
             hint="Another program changed some of them, or the entity is written all the time.",
         )
 
@@ -456,7 +455,7 @@ def _version_in(properties: Mapping[str, Value], key: RowKey) -> int:
     raise InvalidPropertyError(
         "PropertyTypeMismatch",
         f"{VERSION} is not a number.",
-        facts={"partition_key": key.partition, "row_key": key.row},
+        facts=key.facts,
         hint="Another program wrote it: read the entity with raw().",
     )
 
@@ -480,7 +479,7 @@ def _properties_now(
         raise NewerVersionError(
             "NewerVersion",
             f"This {model.name} has version {version}; the program has {model.version}.",
-            facts={"partition_key": key.partition, "row_key": key.row},
+            facts=key.facts,
             hint="Update this program, or read the entity with raw().",
         )
     return model.upcast(ours, given, version)

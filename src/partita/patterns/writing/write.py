@@ -65,7 +65,7 @@ from partita.patterns.types.row_layout import (
 )
 from partita.patterns.writing import derived_fields, index_rows, outbox_entry
 from partita.patterns.writing.context import Context, IndexState, OutboxReference
-from partita.patterns.writing.group_draft import Draft, Place, Reason
+from partita.patterns.writing.group_draft import Draft, PlannedOperation, Reason
 from partita.patterns.writing.index_rows import Version
 from partita.patterns.writing.load import count_sources, find_rows, load, query_between
 from partita.patterns.writing.rows import (
@@ -175,8 +175,7 @@ def write(
         prepared.append(_Prepared(change, number, references))
     is_careful = False
     for attempt in range(context.options.attempts_max):
-        if attempt:
-            yield from ask(Sleep(pause(context, attempt)))
+        yield from wait_before(context, attempt)
         draft, entry = yield from _compose(context, prepared, write_id, is_careful=is_careful)
         reference = _put_entry(context, draft, entry, started)
         for operation in beside:
@@ -203,12 +202,10 @@ def write(
         if reference is not None:
             yield from _send_hint(context, reference)
         return _finish(draft, prepared, etags, write_id)
-    raise StoreBusyError(
-        "TooManyConflicts",
-        f"The write conflicted with other writers {context.options.attempts_max} times.",
-        facts={"table": table, "partition_key": prepared[0].change.key.partition},
-        hint="Try later; spread a counter or index entity that all writers update.",
-    )
+    message = f"The write conflicted with other writers {context.options.attempts_max} times."
+    facts = {"table": table, "partition_key": prepared[0].change.key.partition}
+    hint = "Try later; spread a counter or index entity that all writers update."
+    raise too_many_conflicts(message, facts, hint)
 
 
 def _check_period(context: Context, change: Change) -> None:
@@ -548,7 +545,7 @@ def _put_indexes(
             draft.put(operation, reason, each.number, index)
 
 
-def _write_the_same_row(planned: Place, operation: RowOperation) -> bool:
+def _write_the_same_row(planned: PlannedOperation, operation: RowOperation) -> bool:
     """Return whether two entities of one group write the same index row."""
     return Verb.DELETE not in (planned.operation.verb, operation.verb)
 
@@ -826,7 +823,7 @@ def write_in_doubt(table: str, key: RowKey) -> UnavailableError:
         "WriteInDoubt",
         "The answer to a write was lost, and later writes make it impossible to tell whether it "
         "was performed.",
-        facts={"table": table, "partition_key": key.partition, "row_key": key.row},
+        facts={"table": table, **key.facts},
         hint="Load the entity and compare it with what was to be written.",
     )
 
@@ -854,7 +851,7 @@ def _handle_conflict(
 
 
 def _with_entity_facts(
-    error: ConflictError, place: Place, prepared: Sequence[_Prepared]
+    error: ConflictError, place: PlannedOperation, prepared: Sequence[_Prepared]
 ) -> ConflictError:
     change = prepared[place.change].change
     error.entity = change.entity
@@ -875,7 +872,7 @@ def _unique_violation(index: AnyIndex, key: RowKey, entity: object) -> UniqueVio
     error = UniqueViolationError(
         "UniqueViolation",
         f"Another {index.owner.name} already has this value.",
-        facts={"index": index.name, "partition_key": key.partition, "row_key": key.row},
+        facts={"index": index.name, **key.facts},
         hint="Choose another value, or change the other entity first.",
     )
     error.index = index
@@ -883,10 +880,16 @@ def _unique_violation(index: AnyIndex, key: RowKey, entity: object) -> UniqueVio
     return error
 
 
-def pause(context: Context, attempt: int) -> float:
-    """Return the delay before a retry: random, and longer after each attempt."""
-    longest: float = min(BACKOFF_SECONDS * 2.0**attempt, BACKOFF_SECONDS_MAX)
-    return longest * int.from_bytes(context.clock.random_bytes(2)) / 0xFFFF
+def wait_before(context: Context, attempt: int) -> Steps[None]:
+    """Wait before a retry, for a random time that is longer after each attempt."""
+    if attempt:
+        longest: float = min(BACKOFF_SECONDS * 2.0**attempt, BACKOFF_SECONDS_MAX)
+        share = int.from_bytes(context.clock.random_bytes(2)) / 0xFFFF
+        yield from ask(Sleep(longest * share))
+
+
+def too_many_conflicts(message: str, facts: Mapping[str, object], hint: str = "") -> StoreBusyError:
+    return StoreBusyError("TooManyConflicts", message, facts=facts, hint=hint)
 
 
 # ---------------------------------------------------------------------------------------------
