@@ -362,7 +362,7 @@ def test_a_recovery_that_removes_the_older_checkpoint_too_soon_is_found_out(
 
     wrong = next(_faults_after_kills(run))
 
-    assert "no checkpoint reaches up to there" in wrong
+    assert "there is no checkpoint of the records before it" in wrong
 
 
 @pytest.mark.proof

@@ -103,7 +103,7 @@ async def crash(service: Service) -> None:
     streams.append(service._membership._stream)
     for stream in streams:
         await stream._link.close()
-    await service._duties.post._link.close()  # type: ignore[attr-defined]
+    await service._context.post._link.close()  # type: ignore[attr-defined]
     await service.close()
 
 

@@ -14,7 +14,7 @@ from partita.reliable.manager.state_manager import StateManager
 from partita.reliable.opening import open_replicated
 from partita.reliable.replication.replica import Timing
 from partita.reliable.replication.stream import NoAnswer
-from partita.reliable.service.held_partition import Duties
+from partita.reliable.service.held_partition import PartitionContext
 from partita.reliable.service.membership import Membership
 from partita.reliable.service.service import Pace, Service
 from partita.simulation.disk import SimDisk
@@ -174,8 +174,8 @@ class World:
     ) -> Service:
         membership = Membership(self.control.connect(name), clock, "counts")
         post = SimPost(self.switch, name)
-        duties = Duties(open_state, post, lambda p: f"counts.{p}", open_counts, count)
-        return Service("counts", membership, duties, clock, address=name)
+        context = PartitionContext(open_state, post, lambda p: f"counts.{p}", open_counts, count)
+        return Service("counts", membership, context, clock, address=name)
 
     async def run(self) -> dict[str, int]:
         clock = SimClock(self.loop, "client")

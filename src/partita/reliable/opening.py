@@ -28,7 +28,7 @@ from partita.ticks import Clock
 logger = logging.getLogger("partita.reliable")
 
 READY_SECONDS = 30.0
-"""How long opening a replica waits for the log and a primary."""
+"""How long opening a replica waits for the log and for a primary."""
 
 Durability = Literal["full", "fast"]
 OnDataLoss = Callable[[RestoreContext], Awaitable[None]]
@@ -51,12 +51,13 @@ async def open_state(  # noqa: PLR0913 - by keyword
 ) -> AsyncIterator[StateManager]:
     """Open the state in a folder, or one partition on NATS ("nats://host:4222", or several).
 
-    On NATS, `partition` names it, `replicas` is the number of nodes that keep each record, and
-    `folder` is where this replica keeps its checkpoints (without one it begins with a copy).
-    `durability="fast"` answers before the disk has synced: a power cut may lose the last moment.
-    `on_data_loss` is asked to restore a backup when what is stored is damaged. `address` is what
-    other replicas tell about this one when it is primary; `monitor` lists the monitoring addresses
-    of the nodes where they are not at the client port + 4000, and `connect_options` go to nats-py.
+    On NATS, `partition` is its name, `replicas` the number of nodes that store each record, and
+    `folder` is where this replica stores its checkpoints (without one it starts with a full copy).
+    `durability="fast"` returns before the disk has synced: a power failure may lose the last
+    commits. `on_data_loss` is called to restore a backup if the stored state is damaged. `address`
+    is the address of this replica in the errors of other replicas; `monitor` has the monitoring
+    addresses of the nodes if they are not at the client port + 4000; `connect_options` are passed
+    to nats-py.
     """
     clock = clock or SystemClock()
     addresses = nats_addresses(where)
@@ -74,8 +75,8 @@ async def open_state(  # noqa: PLR0913 - by keyword
         if on_data_loss is not None:
             raise UsageError(
                 "InvalidStateAddress",
-                "on_data_loss= belongs to a state in a folder.",
-                hint="On NATS, restore a backup as a new partition: restore_state(...).",
+                "on_data_loss= is only for a state in a folder.",
+                hint="On NATS, restore a backup as a new partition with restore_state(...).",
             )
         state = await open_on_nats(
             addresses,
@@ -104,12 +105,12 @@ async def connect_stream(  # noqa: PLR0913 - by keyword
     connect_options: Mapping[str, Any] | None = None,
     first_sequence: int = 1,
 ) -> Stream:
-    """Connect to a partition's stream; a new one begins at `first_sequence`."""
+    """Connect to a partition's stream; a new one starts at `first_sequence`."""
     if partition is None:
         raise UsageError(
             "InvalidStateAddress",
             "A state on NATS needs the name of its partition.",
-            hint='open_state("nats://...", partition="carts-0").',
+            hint='Pass it: open_state("nats://...", partition="carts-0").',
         )
     from partita.reliable.nats.jetstream import JetStream  # noqa: PLC0415 - an extra
 
@@ -180,9 +181,9 @@ async def open_replicated(  # noqa: PLR0913 - by keyword
     ready_seconds: float = READY_SECONDS,
     patience: float = 0.0,
 ) -> StateManager:
-    """Open a replica on a stream, which it owns from here on, and wait until it can be read.
+    """Open a replica on a stream, which it owns from now on, and wait until it can be read.
 
-    `patience` is for how long it leaves a free lease to others.
+    `patience` is the seconds for which it leaves a free lease to other replicas.
     """
     replica_id = clock.random_bytes(5).hex()
     checkpoints = Checkpoints(disk)
@@ -212,12 +213,12 @@ async def open_replicated(  # noqa: PLR0913 - by keyword
 
 
 async def _loaded(checkpoints: Checkpoints) -> State:
-    """Load this replica's own checkpoint; a damaged one is as good as none, others have it all."""
+    """Load this replica's own checkpoint; a damaged one is ignored, other replicas have it."""
     state = State()
     try:
         await checkpoints.load(state)
     except DamageError as error:
-        logger.warning("the replica begins with a full copy: %s", error)
+        logger.warning("the replica starts with a full copy: %s", error)
         return State()
     return state
 
@@ -230,7 +231,7 @@ async def open_local(
     checkpoint_bytes: int = CHECKPOINT_BYTES,
     on_data_loss: OnDataLoss | None = None,
 ) -> StateManager:
-    """Open the state on a disk that this process holds, and close the disk if that fails."""
+    """Open the state on a disk, and close the disk if that fails."""
     try:
         mode = checked_mutation_check(os.environ.get("PARTITA_CHECK_MUTATION", "on"))
         try:
@@ -257,7 +258,7 @@ async def _recovered(
     await finish_restore(disk)
     state, checkpoints = State(), Checkpoints(disk)
     found = await checkpoints.load(state)
-    # Without a checkpoint the log must reach back to the first record.
+    # Without a checkpoint the log must start at the first record.
     chain = (0, NO_HASH) if found is None else (found.sequence, found.hash)
     log = await LocalLog.open(disk, chain=chain, durability=durability)
     state.epoch = max(state.epoch, 1)
@@ -278,7 +279,7 @@ async def _recovered(
 
 
 def _refuse_if_foreign(names: list[str]) -> None:
-    """Begin no state where a table account or backups lie: somebody took the wrong folder."""
+    """Raise if the folder contains a table account or backups instead of a state."""
     if any(name.startswith(("log-", "checkpoint-")) or name == RESTORE_FILE for name in names):
         return
     found = {
@@ -288,14 +289,14 @@ def _refuse_if_foreign(names: list[str]) -> None:
     for what in (what for what, is_there in found.items() if is_there):
         raise ConfigurationError(
             "FolderUnusable",
-            f"The folder cannot be used: it holds {what}, and no state.",
+            f"The folder cannot be used: it contains {what} and no state.",
             facts={"names": names[:3]},
-            hint="Give the state a folder of its own.",
+            hint="Choose a folder of its own for the state.",
         )
 
 
 def nats_addresses(where: object) -> str | list[str] | None:
-    """Return the addresses of NATS servers; None for a folder."""
+    """Return the addresses of NATS servers, None for a folder."""
     if isinstance(where, str) and "://" not in where:
         return None
     if isinstance(where, os.PathLike):
@@ -309,8 +310,8 @@ def nats_addresses(where: object) -> str | list[str] | None:
     ):
         raise UsageError(
             "InvalidStateAddress",
-            f"A state is opened at a folder or at nats://host:port, not at {where!r}.",
-            hint='open_state("./state") or open_state("nats://127.0.0.1:4222", partition="p0").',
+            f"The address of a state must be a folder or nats://host:port, not {where!r}.",
+            hint='Use open_state("./state") or open_state("nats://host:4222", partition="p0").',
         )
     return where if isinstance(where, str) else list(addresses)
 
@@ -319,6 +320,6 @@ def _refuse_nats_arguments(partition: object, folder: object) -> None:
     if partition is not None or folder is not None:
         raise UsageError(
             "InvalidStateAddress",
-            "partition= and folder= belong to a state on NATS; this one is a folder.",
-            hint='Leave them out, or open_state("nats://...", partition=...).',
+            "partition= and folder= are only for a state on NATS; this one is in a folder.",
+            hint='Omit them, or use open_state("nats://...", partition=...).',
         )

@@ -1,4 +1,4 @@
-"""Bringing a backup back: into a folder, or as a new partition on NATS."""
+"""Restoring a backup into a folder, or as a new partition on NATS."""
 
 import contextlib
 import os
@@ -35,11 +35,11 @@ async def restore_state(  # noqa: PLR0913 - by keyword
     connect_options: Mapping[str, Any] | None = None,
     clock: Clock | None = None,
 ) -> Restored:
-    """Bring the newest state of a folder of backups back, or an older one (`up_to`).
+    """Restore the newest state of a folder of backups, or an older one (`up_to`).
 
-    A folder that holds a state is replaced only by one that continues it, or with `force`; no
-    process may have it open. On NATS the state becomes a new partition: one that exists is never
-    touched, so that its replicas cannot see two histories.
+    An existing state in a folder is replaced only if the backup continues it, or with `force`; it
+    must not be open in any process. On NATS the state becomes a new partition: an existing one is
+    never changed, so that its replicas cannot see two histories.
     """
     clock = clock or SystemClock()
     addresses = nats_addresses(where)
@@ -64,30 +64,30 @@ async def restore_state(  # noqa: PLR0913 - by keyword
         first_sequence=restored.sequence + 1,
     )
     try:
-        await _plant(stream, restored, content)
+        await _publish(stream, restored, content)
     finally:
         await stream.close()
     return restored
 
 
-async def _plant(stream: Stream, restored: Restored, content: bytes) -> None:
-    """Leave the state where replicas of an empty, later log look for it."""
+async def _publish(stream: Stream, restored: Restored, content: bytes) -> None:
+    """Store the state where replicas of an empty log look for a full copy."""
     try:
         bounds = await stream.bounds(timeout=ANSWER_SECONDS)
         found = await stream.get_file(CHECKPOINT_FILE, timeout=ANSWER_SECONDS)
         if bounds != (restored.sequence + 1, restored.sequence) or found is not None:
             raise BackupOrderError(
                 "PartitionExists",
-                "A partition of this name holds a state already; it was not touched.",
+                "A partition of this name has a state already; it was not changed.",
                 facts={"first": bounds[0], "last": bounds[1]},
-                hint="Restore under another partition name, and let the service open that one.",
+                hint="Restore it with another partition name, and open that partition.",
             )
         await stream.put_file(CHECKPOINT_FILE, content, timeout=FILE_SECONDS)
     except NoAnswer as error:
         raise QuorumLostError(
             "QuorumLost",
-            "The NATS cluster did not take the restored state in time.",
-            hint="Bring the nodes back, then restore under another partition name.",
+            "The NATS cluster did not accept the restored state in time.",
+            hint="Start the nodes that are down, then restore with another partition name.",
         ) from error
 
 

@@ -702,12 +702,13 @@ def open_state(  # noqa: PLR0913 - by keyword
 ) -> StateManager:
     """Open the state in a folder, or one partition on NATS ("nats://host:4222", or several).
 
-    On NATS, `partition` names it, `replicas` is the number of nodes that keep each record, and
-    `folder` is where this replica keeps its checkpoints (without one it begins with a copy).
-    `durability="fast"` answers before the disk has synced: a power cut may lose the last moment.
-    `on_data_loss` is asked to restore a backup when what is stored is damaged. `address` is what
-    other replicas tell about this one when it is primary; `monitor` lists the monitoring addresses
-    of the nodes where they are not at the client port + 4000, and `connect_options` go to nats-py.
+    On NATS, `partition` is its name, `replicas` the number of nodes that store each record, and
+    `folder` is where this replica stores its checkpoints (without one it starts with a full copy).
+    `durability="fast"` returns before the disk has synced: a power failure may lose the last
+    commits. `on_data_loss` is called to restore a backup if the stored state is damaged. `address`
+    is the address of this replica in the errors of other replicas; `monitor` has the monitoring
+    addresses of the nodes if they are not at the client port + 4000; `connect_options` are passed
+    to nats-py.
 
     The state is open when this returns, and closed by `with`, by `close()`, or at the end of the
     program. Open it after a fork, never before: in a worker of the server, not where the server

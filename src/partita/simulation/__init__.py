@@ -1,1 +1,1 @@
-"""Loop, disk, network and log for deterministic tests; nothing imports it but tests."""
+"""Loop, disk, network and log for deterministic tests; only tests import it."""

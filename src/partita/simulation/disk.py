@@ -1,9 +1,9 @@
-"""A disk in memory that forgets, tears and flips what was not synced: `reliable.disk` for tests.
+"""A disk in memory that loses, tears and corrupts unsynced writes: a Disk for tests.
 
 A file has a durable image and the writes since its last sync; the folder has durable names and
 the creations, renames and removals since its last sync. A power cut decides for each of them:
-lost, kept, or torn at sectors, in any order. The same seed decides the same. Every event is
-recorded, so that a test can cut the power at each boundary of a run.
+lost, kept, or torn at sectors, in any order. The same seed gives the same decisions. Every event
+is recorded, so that a test can cut the power after each event of a run.
 """
 
 import asyncio
@@ -15,25 +15,25 @@ from partita.errors import StoreFullError, StoreStoppedError
 SECTOR_BYTES = 512
 
 Cut = Literal["lost", "kept", "torn", "reversed", "mixed"]
-"""What a power cut does to what was not synced: all lost; all kept; of every write the first
-half of its sectors; the newest write whole, the names, and no other write; each by chance."""
+"""What a power cut does to unsynced changes: all lost; all kept; the first half of the sectors of
+every write; only the newest write and the names; each change at random."""
 CUTS: Sequence[Cut] = ("lost", "kept", "torn", "reversed", "mixed")
 
 
 class Chance(Protocol):
-    """Where the disk's decisions come from: any seeded Clock."""
+    """The source of the disk's decisions: any seeded Clock."""
 
     def random_bytes(self, count: int) -> bytes: ...
 
 
 class Create(NamedTuple):
-    """A file of this name begins, empty."""
+    """An empty file of this name is created."""
 
     name: str
 
 
 class Write(NamedTuple):
-    """Bytes at a place of a file."""
+    """Bytes are written at a place of a file."""
 
     name: str
     place: int
@@ -41,7 +41,7 @@ class Write(NamedTuple):
 
 
 class Cutting(NamedTuple):
-    """A file is made as short as that."""
+    """A file is truncated to this size."""
 
     name: str
     size: int
@@ -55,21 +55,21 @@ class Sync(NamedTuple):
 
 
 class Drop(NamedTuple):
-    """A sync failed: the kernel forgets that the file had changes up to this number."""
+    """A sync failed: the kernel drops the changes of the file up to this number."""
 
     name: str
     number: int
 
 
 class Rename(NamedTuple):
-    """A file gets another name."""
+    """A file is renamed."""
 
     name: str
     new_name: str
 
 
 class Remove(NamedTuple):
-    """A name goes."""
+    """A file is removed."""
 
     name: str
 
@@ -84,14 +84,14 @@ Event = Create | Write | Cutting | Sync | Drop | Rename | Remove | SyncFolder
 
 
 class _File:
-    """What a file shows, what of it is durable, and the changes between the two."""
+    """The content of a file, its durable part, and the changes between them."""
 
     def __init__(self, content: bytes = b"") -> None:
         self.content = bytearray(content)
         self.durable = bytearray(content)
         self.pending: list[Write | Cutting] = []
         self.changes = 0
-        """How many there were; the pending ones are the last of them."""
+        """The number of all changes; the pending ones are the last of them."""
 
     def change(self, event: Write | Cutting) -> None:
         _change(self.content, event)
@@ -103,7 +103,7 @@ class _File:
             _change(self.durable, event)
 
     def drop(self, number: int) -> list[Write | Cutting]:
-        """Return the changes up to a number, which are pending no more."""
+        """Remove and return the pending changes up to a number."""
         count = max(number - (self.changes - len(self.pending)), 0)
         dropped = self.pending[:count]
         del self.pending[:count]
@@ -146,13 +146,13 @@ class Medium:
                 del self._pending_names[:count]
 
     def after_power_cut(self, cut: Cut, chance: Chance) -> "Medium":
-        """Return what the machine finds when the power is back; this medium stays as it is."""
+        """Return the content after a power cut; this medium is not changed."""
         found = Medium()
         names = dict(self._durable_names)
         for change in self._pending_names:
             if cut in ("kept", "torn", "reversed") or (cut == "mixed" and _coin(chance)):
                 _change_names(names, change)
-        # One pass a file, in order of the names: the same chance meets the same file.
+        # In the order of the names, so that the same seed gives the same decisions per file.
         for name in sorted(names):
             found.names[name] = _File(_content_after(names[name], cut, chance))
         found._durable_names = dict(found.names)
@@ -166,10 +166,10 @@ class Medium:
 
 
 class SimDisk:
-    """One process's hold on a simulated folder: satisfies `reliable.disk.Disk`.
+    """A simulated folder as one process uses it; implements Disk.
 
-    `events` are all changes since this object was made; `room` is how many bytes may still be
-    written; `sync_seconds` is how long a sync takes on the loop's clock.
+    `events` are all changes since this object was created; `room` is the number of bytes that can
+    still be written; `sync_seconds` is how long a sync takes on the loop's clock.
     """
 
     def __init__(self, chance: Chance, medium: Medium | None = None) -> None:
@@ -179,22 +179,22 @@ class SimDisk:
         self._chance = chance
         self._medium = medium or Medium()
         self._syncs_until_failure: int | None = None
-        self._is_gone = False
+        self._is_released = False
 
     # Faults
 
     def power_cut(self, cut: Cut = "mixed") -> "SimDisk":
-        """Return the disk after a power cut; the old process has lost its hold."""
-        self._is_gone = True
+        """Return the disk after a power cut; this object can no longer be used."""
+        self._is_released = True
         return SimDisk(self._chance, self._medium.after_power_cut(cut, self._chance))
 
     def restart(self) -> "SimDisk":
-        """Return the disk for the next process: the machine and its memory live on."""
-        self._is_gone = True
+        """Return the disk for the next process, with unsynced writes."""
+        self._is_released = True
         return SimDisk(self._chance, self._medium)
 
     def fail_sync(self, after: int = 0) -> None:
-        """Fail one sync after so many good ones, and drop what it should have kept."""
+        """Fail one sync after this many successful ones, and drop its changes."""
         self._syncs_until_failure = after
 
     def flip(self, name: str, place: int, bit: int = 0) -> None:
@@ -207,7 +207,7 @@ class SimDisk:
     # The contract
 
     def names(self) -> list[str]:
-        self._refuse_if_gone()
+        self._check_in_use()
         return sorted(self._medium.names)
 
     def size(self, name: str) -> int:
@@ -218,7 +218,7 @@ class SimDisk:
         return bytes(content[start:] if count < 0 else content[start : start + count])
 
     def create(self, name: str) -> "SimFile":
-        self._refuse_if_gone()
+        self._check_in_use()
         self._record(Create(name))
         return SimFile(self, self._file(name), name, 0)
 
@@ -237,10 +237,10 @@ class SimDisk:
         self._record(Remove(name))
 
     async def sync_folder(self) -> None:
-        self._refuse_if_gone()
+        self._check_in_use()
         number = self._medium.name_changes
         await asyncio.sleep(self.sync_seconds)
-        self._refuse_if_gone()
+        self._check_in_use()
         if self._sync_fails():
             raise _stopped("sync of the folder failed")
         self._record(SyncFolder(number))
@@ -249,9 +249,9 @@ class SimDisk:
         return 2**40 if self.room is None else self.room
 
     def close(self) -> None:
-        self._is_gone = True
+        self._is_released = True
 
-    # What its files ask
+    # Used by its files
 
     def write(self, file: _File, name: str, place: int, chunk: bytes) -> None:
         self._refuse_unless_same(file, name)
@@ -264,12 +264,12 @@ class SimDisk:
         self._record(Write(name, place, chunk))
 
     def renew(self, file: _File, name: str, start: int) -> None:
-        """Write in place: that needs no room."""
+        """Write in place, which needs no space."""
         self._refuse_unless_same(file, name)
         self._record(Write(name, start, bytes(file.content[start:])))
 
     def sync(self, file: _File, name: str, number: int) -> None:
-        """Make the changes up to a number durable, or fail as a kernel does: drop them."""
+        """Make the changes up to a number durable, or fail and drop them like a kernel."""
         self._refuse_unless_same(file, name)
         if self._sync_fails():
             self._record(Drop(name, number))
@@ -291,22 +291,22 @@ class SimDisk:
 
     def _file(self, name: str) -> _File:
         assert "/" not in name, name
-        self._refuse_if_gone()
+        self._check_in_use()
         if name not in self._medium.names:
             raise _stopped("no such file", name)
         return self._medium.names[name]
 
     def _refuse_unless_same(self, file: _File, name: str) -> None:
-        """Files are renamed and removed only when nobody has them open."""
+        """Check that the file was not renamed or removed while it is open."""
         assert self._file(name) is file, name
 
-    def _refuse_if_gone(self) -> None:
-        if self._is_gone:
-            raise _stopped("the process that held this disk is gone")
+    def _check_in_use(self) -> None:
+        if self._is_released:
+            raise _stopped("it is used by another process")
 
 
 class SimFile:
-    """A file that grows; see `GrowingFile`. After a failed sync it must not be used again."""
+    """An open file; implements GrowingFile. It must not be used after a failed sync."""
 
     def __init__(self, disk: SimDisk, file: _File, name: str, size: int) -> None:
         self.name = name
@@ -336,7 +336,7 @@ class SimFile:
 def boundaries(events: Sequence[Event]) -> Iterator[tuple[int, Medium]]:
     """Yield the medium before the first event and after each one, with their number.
 
-    It is one medium that moves on: ask it for `after_power_cut` before the next one.
+    The same medium is changed at each step: call `after_power_cut` before the next step.
     """
     medium = Medium()
     yield 0, medium
@@ -391,7 +391,7 @@ def _first_half(event: Write | Cutting) -> Write | Cutting:
 
 
 def _some_of(event: Write | Cutting, chance: Chance) -> Iterator[Write | Cutting]:
-    """Lose a change, keep it, or keep some of its sectors."""
+    """Yield nothing of a change, all of it, or some of its sectors."""
     decision = chance.random_bytes(1)[0] % 3
     if decision == 0:
         return

@@ -1,9 +1,9 @@
-"""SimLoop: an asyncio loop whose time is virtual and whose order is decided by a seed.
+"""SimLoop: an asyncio loop with virtual time and an order that a seed decides.
 
-Time stands still while anything can run and then jumps to the next timer. All that is ready at
-one moment runs in an order drawn from the seed, so that one run is one history of a concurrent
-system and the same seed is the same history: `trace_hash` proves it. Tasks may belong to a named
-node, which can be paused like a process under SIGSTOP or killed like one under SIGKILL.
+Time does not advance while anything can run; then it jumps to the next timer. Everything that is
+ready at one moment runs in an order drawn from the seed, so that a run is one history of a
+concurrent system and the same seed gives the same history, as `trace_hash` proves. Tasks may
+belong to a named node, which can be paused like a process by SIGSTOP or killed by SIGKILL.
 """
 
 import asyncio
@@ -27,38 +27,38 @@ from partita.ticks import TICKS_PER_SECOND
 T = TypeVar("T")
 
 STEPS_MAX = 20_000_000
-"""A run that takes more steps is one that spins: time cannot move while something is ready."""
+"""A run with more steps is in an endless loop: time does not advance while tasks are ready."""
 START_TICKS = 17_000_000_000_000_000
 
 
 class SimulationError(Exception):
-    """A run cannot go on, or ended badly; the message names the seed."""
+    """A run failed; the message contains the seed."""
 
 
 class DeadlockedError(SimulationError):
-    """Nothing is ready and no timer is set: every task waits for ever."""
+    """Nothing is ready and no timer is set: no task will ever continue."""
 
 
 class SpinningError(SimulationError):
-    """The run took more steps than any honest run would."""
+    """The run exceeded the limit of steps."""
 
 
 class LeakedTaskError(SimulationError):
-    """The main task ended and others still live."""
+    """The main task ended while others still exist."""
 
 
 class UnseenFailureError(SimulationError):
-    """A callback or a task failed and nobody asked for its outcome."""
+    """A callback or a task failed and its error was never retrieved."""
 
 
 class Ran(msgspec.Struct, Generic[T], frozen=True):
-    """What one run gave, and what it takes to compare it with another."""
+    """The result of one run, and what is needed to compare it with another."""
 
     value: T
     trace_hash: str
     steps: int
     seconds: float
-    """How much virtual time went by."""
+    """The virtual time that passed."""
 
 
 class Node:
@@ -76,7 +76,7 @@ _node: contextvars.ContextVar[Node | None] = contextvars.ContextVar("node", defa
 
 
 def run(coroutine: Coroutine[Any, Any, T], *, seed: int, steps_max: int = STEPS_MAX) -> Ran[T]:
-    """Run a coroutine on a fresh loop to its end."""
+    """Run a coroutine to its end on a new loop."""
     loop = SimLoop(seed=seed, steps_max=steps_max)
     value = loop.run(coroutine)
     return Ran(value, loop.trace_hash, loop.steps, loop.time())
@@ -90,13 +90,13 @@ def running_loop() -> "SimLoop":
 
 
 class SimLoop(asyncio.BaseEventLoop):
-    """One run. There is no network, no thread and no real waiting here.
+    """One run, without network, threads and real waits.
 
-    Everything ready is put in a stable order by its label before the seed shuffles it: asyncio
-    keeps some tasks in sets, whose order depends on addresses.
+    Ready handles are sorted by their labels before the seed shuffles them: asyncio keeps some
+    tasks in sets, whose order depends on addresses.
     """
 
-    # Of BaseEventLoop, which fills them.
+    # Attributes of BaseEventLoop.
     _ready: deque[asyncio.Handle]
     _scheduled: list[asyncio.TimerHandle]
     _stopping: bool
@@ -120,24 +120,24 @@ class SimLoop(asyncio.BaseEventLoop):
 
     @property
     def trace_hash(self) -> str:
-        """A hash over every step, its time, and what was traced: equal for equal histories."""
+        """A hash of every step, its time, and the traced texts; equal for equal histories."""
         return self._hash.hexdigest()
 
     def trace(self, text: str) -> None:
-        """Make something part of the history that the hash stands for."""
+        """Add a text to the history that is hashed."""
         self._hash.update(f"{text}@{self._now!r}\n".encode())
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run to the end of the coroutine, then demand that nothing is left over.
+        """Run to the end of the coroutine, then check that no task is left.
 
-        The collector of cycles is off meanwhile: what it finds, and when, depends on what ran
-        before, and it wakes finalizers.
+        The garbage collector is off meanwhile: its timing depends on what ran before, and it
+        calls finalizers.
         """
         was_enabled = gc.isenabled()
         gc.disable()
         try:
             value = self.run_until_complete(coroutine)
-            self._demand_nothing_left()
+            self._check_nothing_left()
             return value
         finally:
             self._clean_up()
@@ -146,7 +146,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 gc.enable()
 
     def spawn(self, node: str, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start a task on a node; what it starts belongs to the node too.
+        """Start a task on a node; tasks that it starts belong to the node too.
 
         After a kill the same name is a new process.
         """
@@ -155,21 +155,21 @@ class SimLoop(asyncio.BaseEventLoop):
         return self.create_task(coroutine, context=context)
 
     def pause(self, node: str, seconds: float) -> None:
-        """Let nothing of the node run for a while; the world goes on, its timers run late."""
+        """Run nothing of the node for a while; everything else continues, its timers run late."""
         paused = self._nodes.setdefault(node, Node(node))
         paused.is_paused = True
         paused.paused_until = max(paused.paused_until, self._now + seconds)
         self.call_at(paused.paused_until, self._resume, paused, context=contextvars.Context())
 
     def kill(self, node: str) -> None:
-        """Let nothing of the node ever run again: no `finally`, no `except`, as kill -9 would."""
+        """Never run anything of the node again, not even `finally` or `except`, like kill -9."""
         killed = self._nodes.pop(node, None)
         if killed is None:
             return
         killed.is_dead = True
         for task in self._living_tasks():
             if self._task_nodes.get(task) is killed:
-                cast("Any", task)._log_destroy_pending = False  # noqa: SLF001 - it is meant to be
+                cast("Any", task)._log_destroy_pending = False  # noqa: SLF001 - intended
                 self._buried.append(task)
         killed.held.clear()
 
@@ -183,7 +183,7 @@ class SimLoop(asyncio.BaseEventLoop):
         name: object = None,
         context: contextvars.Context | None = None,
     ) -> asyncio.Task[T]:
-        """Name the task by a counter of this loop: asyncio's own counts through all loops."""
+        """Name the task by a counter of this loop: asyncio's counter is shared by all loops."""
         self._tasks_made += 1
         node = _node.get() if context is None else context.get(_node, None)
         if name is None:
@@ -214,16 +214,16 @@ class SimLoop(asyncio.BaseEventLoop):
             return
         self.steps += 1
         if self.steps > self._steps_max:
-            raise SpinningError(self._told(f"more than {self._steps_max} steps; now {label}"))
+            raise SpinningError(self._text(f"more than {self._steps_max} steps; now {label}"))
         self._hash.update(label.encode())
-        handle._run()  # noqa: SLF001 - what every asyncio loop does
+        handle._run()  # noqa: SLF001 - as every asyncio loop does
 
     def _jump(self) -> None:
-        """Move the time to the next timer: nothing else can happen before it."""
+        """Advance the time to the next timer: nothing else can happen before it."""
         while self._scheduled and self._scheduled[0].cancelled():
             heapq.heappop(self._scheduled)
         if not self._scheduled:
-            raise DeadlockedError(self._told(f"every task waits for ever: {self._waiting()}"))
+            raise DeadlockedError(self._text(f"no task can continue: {self._waiting()}"))
         self._now = max(self._now, self._scheduled[0].when())
         self._hash.update(f"@{self._now!r}\n".encode())
 
@@ -238,19 +238,21 @@ class SimLoop(asyncio.BaseEventLoop):
         self._ready.extend(node.held)
         node.held.clear()
 
-    def _demand_nothing_left(self) -> None:
+    def _check_nothing_left(self) -> None:
         left = [task.get_name() for task in self._living_tasks() if task not in self._buried]
         if left:
-            raise LeakedTaskError(self._told(f"tasks outlived the run: {', '.join(left)}"))
+            raise LeakedTaskError(self._text(f"tasks are left after the run: {', '.join(left)}"))
         if self._failures:
             first = self._failures[0]
-            told = self._told(f"{len(self._failures)} failures unseen; first: {first['message']}")
-            raise UnseenFailureError(told) from first.get("exception")
+            text = self._text(
+                f"{len(self._failures)} errors not retrieved; first: {first['message']}"
+            )
+            raise UnseenFailureError(text) from first.get("exception")
 
     def _clean_up(self) -> None:
-        """Close what lives, quietly: the run's own error is the one to be seen."""
+        """Close the remaining tasks without errors, which would hide the error of the run."""
         for task in self._living_tasks():
-            cast("Any", task)._log_destroy_pending = False  # noqa: SLF001 - it is meant to be
+            cast("Any", task)._log_destroy_pending = False  # noqa: SLF001 - intended
             _close(task)
         for handle in (*self._ready, *self._scheduled):
             handle.cancel()
@@ -265,20 +267,20 @@ class SimLoop(asyncio.BaseEventLoop):
     def _waiting(self) -> str:
         return ", ".join(task.get_name() for task in self._living_tasks())
 
-    def _told(self, what: str) -> str:
+    def _text(self, what: str) -> str:
         return f"seed {self.seed}, {self._now:.6f} s, step {self.steps}: {what}"
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Leave it in the heap: it is skipped when its time comes."""
+        """Leave it in the heap: it is skipped later."""
 
     def _write_to_self(self) -> None:
-        """Wake nothing: there is no other thread."""
+        """Do nothing: there is no other thread."""
 
 
 class SimClock:
-    """A node's clock on the loop's time; it may stand wrong, run wrong and jump.
+    """The clock of a node on the loop's time, with skew, drift and jumps.
 
-    `drift` is how many seconds it gains in one. Its randomness depends on the seed and its name.
+    `drift` is the seconds that it gains per second. Its random bytes depend on the seed and name.
     """
 
     def __init__(
@@ -307,7 +309,7 @@ class SimClock:
 
 
 def label_of(handle: asyncio.Handle) -> str:
-    """Name what a handle runs, without addresses: the task, or the function."""
+    """Return the name of the task or function that a handle runs, without addresses."""
     callback: Callable[..., object] = handle._callback  # type: ignore[attr-defined]  # noqa: SLF001
     owner = getattr(callback, "__self__", None)
     if isinstance(owner, asyncio.Task):
@@ -322,6 +324,6 @@ def _label_first(labelled: tuple[str, asyncio.Handle]) -> str:
 
 
 def _close(task: asyncio.Task[Any]) -> None:
-    # Whatever a dying task still says: the run is over and nobody can be told.
+    # The run is over: errors of a closed task are ignored.
     with contextlib.suppress(BaseException):
         cast("Coroutine[Any, Any, Any]", task.get_coro()).close()

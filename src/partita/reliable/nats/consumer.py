@@ -1,7 +1,7 @@
-"""Reading a stream in order with a pull consumer, until it seems to be gone.
+"""Reading a stream in order with a pull consumer, until the consumer stops answering.
 
 A consumer lives on one node and may vanish with it, start too low on a node that lags, or lose
-what was under way: whoever reads checks the sequences and begins again where one is missing.
+messages in flight: the caller checks the sequences and starts a new one where one is missing.
 """
 
 import asyncio
@@ -23,16 +23,16 @@ PULL_BYTES = 2 * limits.RECORD_BYTES_MAX
 PULL_SECONDS = 10.0
 HEARTBEAT_SECONDS = 1.0
 PATIENCE_SECONDS = 2.5
-"""A consumer that is silent for so long is given up for a new one."""
+"""A consumer without a message for this time is replaced by a new one."""
 CREATE_SECONDS = 2.0
 
 
 async def pull(
     api: Api, stream: str, start: int, sleepers: set[Callable[[], None]]
 ) -> AsyncGenerator[tuple[int, bytes], None]:
-    """Yield what one new consumer delivers. Raises NoAnswer.
+    """Yield the messages of one new consumer. Raises NoAnswer.
 
-    While it waits, a function in `sleepers` wakes it; it ends then if the link is closed.
+    The functions in `sleepers` wake it while it waits; it then ends if the link is closed.
     """
     consumer = await _create(api, stream, start)
     connection = await api.link.connection()
@@ -50,7 +50,7 @@ async def pull(
                     left -= 1
                 elif _ends_pull(status, str(message.headers)):
                     break
-                elif not _says_nothing(status, str(message.headers)):
+                elif not _is_ignored(status, str(message.headers)):
                     return
 
 
@@ -74,7 +74,7 @@ async def _create(api: Api, stream: str, start: int) -> str:
 
 
 class _Inbox:
-    """Where the pulled messages of one consumer arrive."""
+    """Receives the pulled messages of one consumer."""
 
     def __init__(self, connection: Connection, sleepers: set[Callable[[], None]]) -> None:
         self._connection = connection
@@ -86,7 +86,7 @@ class _Inbox:
 
     async def __aenter__(self) -> "_Inbox":
         try:
-            # The pull bounds what can arrive; nats-py must not drop any of it.
+            # The pull limits the number of messages; nats-py must not drop any of them.
             self._subscription = await self._connection.client.subscribe(
                 self._subject, cb=self._take, pending_msgs_limit=0, pending_bytes_limit=0
             )
@@ -125,7 +125,7 @@ class _Inbox:
             raise NoAnswer(str(error)) from error
 
     async def next(self) -> Msg | None:
-        """Return the next message; None after too long a silence, or when it is all over."""
+        """Return the next message, None after PATIENCE_SECONDS or at the end."""
         while not self._arrived:
             if self._is_over:
                 return None
@@ -139,16 +139,16 @@ class _Inbox:
 
 
 def _ends_pull(status: str, headers: str) -> bool:
-    """True when the pull has expired, or has brought its bytes."""
+    """Return whether the pull has expired or has reached its size."""
     return status == "408" or "MaxBytes" in headers
 
 
-def _says_nothing(status: str, headers: str) -> bool:
-    """True for a heartbeat, and for the end of a pull whose messages were counted already."""
+def _is_ignored(status: str, headers: str) -> bool:
+    """Return whether the status is a heartbeat, or the end of a completed pull."""
     return status == "100" or "Batch Completed" in headers
 
 
 def _sequence_of(reply: str) -> int:
-    """Read the stream sequence out of `$JS.ACK.…`, which has more tokens with a domain."""
+    """Return the stream sequence of `$JS.ACK.…`, which has more tokens with a domain."""
     tokens = reply.split(".")
     return int(tokens[5] if len(tokens) < 11 else tokens[7])

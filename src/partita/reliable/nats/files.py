@@ -1,7 +1,7 @@
 """Files in a NATS object store, in the layout of the NATS tools, which can list and read them.
 
-A file is chunks under a fresh name and one entry that points to them, written last: a reader
-finds the old file or the new one, whole.
+A file consists of chunks under a new name and one entry that refers to them, written last: a
+reader finds the complete old file or the complete new one.
 """
 
 import base64
@@ -19,7 +19,7 @@ CLEAN_UP_SECONDS = 2.0
 
 
 class FileEntry(msgspec.Struct, frozen=True):
-    """What points to the chunks of a file."""
+    """The entry that refers to the chunks of a file."""
 
     name: str
     bucket: str
@@ -61,23 +61,25 @@ class FileBucket:
                 content = await self._content(entry, timeout)
                 if _digest(content) == entry.digest:
                     return content
-                if await self._entry(name, timeout) == entry:  # else it was just replaced
+                if await self._entry(name, timeout) == entry:  # otherwise it was just replaced
                     raise ChecksumError(
                         "FileDamaged",
-                        "A file beside the log is not what was stored.",
+                        "A file in the object store does not match its checksum.",
                         facts={"file": name, "bucket": self._name},
-                        hint="Remove it; a replica puts a new one with its next checkpoint.",
+                        hint="Remove it; a replica stores a new one with its next checkpoint.",
                     )
 
     async def _put_new(self, name: str, content: bytes, nuid: str, timeout: float) -> None:
         begins = range(0, len(content), CHUNK_BYTES)
         for begin in begins:
             piece = content[begin : begin + CHUNK_BYTES]
-            await self._api.store_surely(self._chunks(nuid), piece, {}, timeout)
+            await self._api.store_until_answered(self._chunks(nuid), piece, {}, timeout)
         digest = _digest(content)
         entry = FileEntry(name, self._name, nuid, len(content), len(begins), digest)
         raw = msgspec.json.encode(entry)
-        await self._api.store_surely(self._subject(name), raw, {"Nats-Rollup": "sub"}, timeout)
+        await self._api.store_until_answered(
+            self._subject(name), raw, {"Nats-Rollup": "sub"}, timeout
+        )
 
     async def _entry(self, name: str, timeout: float) -> FileEntry | None:
         message = await self._api.get(self.stream, {"last_by_subj": self._subject(name)}, timeout)
@@ -99,7 +101,7 @@ class FileBucket:
         return b"".join(pieces)
 
     async def _clean_up(self, nuid: str) -> None:
-        """Give free the chunks that nothing points to; what is missed costs room only."""
+        """Remove chunks without an entry; remaining ones only use space."""
         order = {"filter": self._chunks(nuid)}
         with contextlib.suppress(NoAnswer):
             await self._api.change(f"STREAM.PURGE.{self.stream}", order, CLEAN_UP_SECONDS)

@@ -1,7 +1,7 @@
 """The Stream contract on NATS JetStream: a stream, a key-value bucket and an object store.
 
-Only a publish proves anything about being current; what it answers is the fence of the log.
-Nothing is called durable before every node has said that it syncs what it acknowledges.
+Only a publish proves that this process is up to date; its answer is the fence of the log. The
+stream is used only after every node has confirmed that it syncs before it acknowledges.
 """
 
 import asyncio
@@ -35,13 +35,13 @@ from partita.ticks import Clock
 
 PARTITION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 SERVER_VERSION_MIN = (2, 12)
-"""Older servers lack the repairs of 2.12; the tests run on 2.15."""
+"""Older servers lack fixes of 2.12; the tests run on 2.15."""
 HEADER_BYTES = 1024
-"""Room in a message for what is not the record."""
+"""Bytes of a message that are reserved for headers."""
 MAX_PAYLOAD_MIN = 1024 * 1024
-"""What a server takes unless it is told otherwise."""
+"""The default of max_payload."""
 BOUNDS_SECONDS = 2.0
-"""For the question that messages() asks on its own."""
+"""The time-out when messages() reads the bounds."""
 NODES_AGAIN_SECONDS = 30.0
 MISSING_NODES_AGAIN_SECONDS = 2.0
 
@@ -65,7 +65,7 @@ class JetStream:
         self._sleepers: set[Callable[[], None]] = set()
 
     @classmethod
-    async def connect(  # noqa: PLR0913 - each is a setting of its own
+    async def connect(  # noqa: PLR0913 - by keyword
         cls,
         url: str | Sequence[str],
         *,
@@ -79,12 +79,12 @@ class JetStream:
         first_sequence: int = 1,
         clock: Clock | None = None,
     ) -> "JetStream":
-        """Connect, prove that the cluster syncs, and create or open what the partition needs.
+        """Connect, verify that the cluster syncs, and create or open the partition's streams.
 
-        `monitor` gives the nodes' monitoring addresses (http://host:8222) where they are not at
-        the client port + 4000. `connect_options` go to nats-py: user, password, token,
-        user_credentials, nkeys_seed, tls, tls_hostname, name. `first_sequence` is where a log
-        begins that is created here: right after a state that was restored.
+        `monitor` has the monitoring addresses of the nodes (http://host:8222) if they are not at
+        the client port + 4000. `connect_options` are passed to nats-py: user, password, token,
+        user_credentials, nkeys_seed, tls, tls_hostname, name. `first_sequence` is the first
+        sequence of a new log: the one after a restored state.
         """
         _check_arguments(partition, replicas, register_seconds)
         urls = server_urls(url)
@@ -103,7 +103,7 @@ class JetStream:
         return stream
 
     async def close(self) -> None:
-        """End messages() and whatever waits for an answer; leave nothing running."""
+        """End messages() and all waits for answers, and close the connection."""
         self._link.closed = True
         await end_tasks(self._watching)
         await self._link.close()
@@ -120,9 +120,9 @@ class JetStream:
         if len(raw) > self.message_bytes_max:
             raise LimitExceededError(
                 "RecordTooLarge",
-                "The record is larger than a message of this NATS cluster may be.",
+                f"A record of {len(raw)} bytes exceeds the limit of {self.message_bytes_max}.",
                 facts={"bytes": len(raw), "limit": self.message_bytes_max},
-                hint="Write less in one transaction, or raise max_payload on every node.",
+                hint="Write less in one transaction, or increase max_payload on every node.",
             )
         headers = {"Nats-Expected-Last-Sequence": str(expected), "Nats-Msg-Id": message_id}
         try:
@@ -137,7 +137,7 @@ class JetStream:
         return None if message is None else message.content
 
     async def bounds(self, *, timeout: float) -> tuple[int, int]:
-        state = (await self._api.look(self._stream, timeout)).state
+        state = (await self._api.stream_info(self._stream, timeout)).state
         if state.messages == 0:
             return state.last_seq + 1, state.last_seq
         return state.first_seq, state.last_seq
@@ -149,7 +149,7 @@ class JetStream:
                 consumer = pull(self._api, self._stream, needed, self._sleepers)
                 async with contextlib.aclosing(consumer) as pulled:
                     async for sequence, raw in pulled:
-                        if sequence < needed:  # a lagging node begins at its own end
+                        if sequence < needed:  # a lagging node starts at its own end
                             continue
                         if sequence > needed:
                             break
@@ -160,8 +160,8 @@ class JetStream:
                 await asyncio.sleep(PAUSE_SECONDS)
 
     async def seal(self, epoch: int, *, timeout: float) -> None:
-        """Swap the subject; PublishRefused when a higher epoch has sealed the stream already."""
-        answer = await self._api.look(self._stream, timeout)
+        """Change the subject; PublishRefused if a higher epoch has sealed the stream."""
+        answer = await self._api.stream_info(self._stream, timeout)
         current = int(answer.config["subjects"][0].rpartition(".e")[2])
         if current == epoch:
             return
@@ -172,7 +172,7 @@ class JetStream:
         await self._api.change(f"STREAM.UPDATE.{self._stream}", settings, timeout)
 
     async def purge(self, below: int, *, timeout: float) -> None:
-        # Purging beyond the end would move the end: the next record would get another sequence.
+        # A purge beyond the end would change the sequence of the next record.
         _, last = await self.bounds(timeout=timeout)
         order = {"seq": min(below, last + 1)}
         if order["seq"] > 1:
@@ -185,7 +185,7 @@ class JetStream:
 
     async def list_registers(self, prefix: str, *, timeout: float) -> dict[str, Register]:
         bucket = f"KV_{self._bucket}"
-        held = await self._api.look(bucket, timeout, subjects=f"$KV.{self._bucket}.>")
+        held = await self._api.stream_info(bucket, timeout, subjects=f"$KV.{self._bucket}.>")
         begin = self._key_subject(prefix)
         subjects = [subject for subject in sorted(held.state.subjects) if subject.startswith(begin)]
         reads = await asyncio.gather(*(self._read_register(each, timeout) for each in subjects))
@@ -205,7 +205,7 @@ class JetStream:
             raise no_answer(failure) from failure
 
     async def remove_register(self, key: str, *, revision: int, timeout: float) -> None:
-        # Only the newest revision is kept: a newer one lies above what is purged here.
+        # Only the newest revision is stored; a newer one is above the purged sequence.
         order = {"filter": self._key_subject(key), "seq": revision + 1}
         await self._api.change(f"STREAM.PURGE.KV_{self._bucket}", order, timeout)
 
@@ -238,9 +238,9 @@ class JetStream:
         if needed < first:
             raise NotReadableError(
                 "LogTruncated",
-                "The log no longer holds what was asked for.",
+                "The requested record was truncated.",
                 facts={"sequence": needed, "first": first, "last": last},
-                hint="Begin with a checkpoint or a full copy; what was truncated is in it.",
+                hint="Start from a checkpoint, or from a full copy.",
             )
 
     async def _check_server(self) -> None:
@@ -249,7 +249,7 @@ class JetStream:
         if (version.major, version.minor) < SERVER_VERSION_MIN:
             raise ConfigurationError(
                 "NatsServerTooOld",
-                "The NATS server is older than Partita needs.",
+                "The version of the NATS server is too old.",
                 facts={"version": f"{version.major}.{version.minor}.{version.patch}"},
                 hint="Use nats-server {}.{} or later.".format(*SERVER_VERSION_MIN),
             )
@@ -257,11 +257,11 @@ class JetStream:
         self._fit_into(client.max_payload)
 
     def _fit_into(self, max_payload: int) -> None:
-        """Keep records below what a node takes; another node may be the next to be asked."""
+        """Limit records to what this node accepts, since any node may receive the next one."""
         if max_payload < MAX_PAYLOAD_MIN:
             raise ConfigurationError(
                 "NatsPayloadTooSmall",
-                "max_payload of a NATS node leaves too little room for a record.",
+                "max_payload of a NATS node is too small for a record.",
                 facts={"max_payload": max_payload, "needed": MAX_PAYLOAD_MIN},
                 hint="Set max_payload: 8MB on every node.",
             )
@@ -282,41 +282,41 @@ class JetStream:
                 self._api, kind, self.partition, settings, replicas=replicas, timeout=left
             )
 
-    # Whether the nodes sync
+    # Durability of the nodes
 
     async def _verify_nodes(self, deadline: float) -> None:
-        """Refuse a cluster that does not sync; go on watching it once it does."""
+        """Raise if a node does not sync; then watch the cluster."""
         began = asyncio.get_running_loop().time()
         while True:
             try:
                 missing = await self._ask_nodes(asyncio.get_running_loop().time() - began)
             except NotDurableError as error:
-                # While nodes start, stop or elect, some cannot be asked; it passes, or it does not.
+                # While nodes start, stop or elect a leader, some do not answer: retry.
                 is_certain = error is self._not_durable
                 if is_certain or asyncio.get_running_loop().time() > deadline:
                     raise
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
             for name in missing:
-                logger.warning("the NATS node %s is down; it is asked when it comes back", name)
-            self._watching = asyncio.create_task(self._watch_nodes(is_whole=not missing))
+                logger.warning("the NATS node %s is down; it is checked when it is back", name)
+            self._watching = asyncio.create_task(self._watch_nodes(is_complete=not missing))
             return
 
-    async def _watch_nodes(self, *, is_whole: bool) -> None:
-        """Stop publishing when a node comes back, or joins, that does not sync."""
+    async def _watch_nodes(self, *, is_complete: bool) -> None:
+        """Stop publishing if a node that returns or joins does not sync."""
         while True:
-            await asyncio.sleep(NODES_AGAIN_SECONDS if is_whole else MISSING_NODES_AGAIN_SECONDS)
+            await asyncio.sleep(NODES_AGAIN_SECONDS if is_complete else MISSING_NODES_AGAIN_SECONDS)
             try:
-                is_whole = not await self._ask_nodes()
+                is_complete = not await self._ask_nodes()
             except NotDurableError as error:
-                is_whole = False
+                is_complete = False
                 if error is self._not_durable:
                     logger.error("%s", error)
             except ConfigurationError as error:
-                logger.error("%s", error)  # a node joined that takes too little
+                logger.error("%s", error)  # the max_payload of a new node is too small
 
     async def _ask_nodes(self, waited: float = 0.0) -> list[str]:
-        """Ask all nodes and return those that are down; remember one that says it does not sync."""
+        """Check all nodes and return those that are down; remember an error of the others."""
         given = self._monitor
         addresses = monitor_urls(self._link.urls) if given is None else list(given)
         statuses = await ask_all(addresses)
@@ -336,7 +336,7 @@ _PLAIN = re.compile(r"[-/_A-Za-z0-9]")
 
 
 def _nats_key(key: str) -> str:
-    """Write a key with the characters that NATS allows; prefixes stay prefixes.
+    """Encode a key with the characters that NATS allows; prefixes are preserved.
 
     >>> _nats_key("replica/a.b"), _plain_key("replica/a=2Eb")
     ('replica/a=2Eb', 'replica/a.b')
@@ -359,22 +359,22 @@ def _check_arguments(partition: str, replicas: int, register_seconds: float) -> 
     if not PARTITION.fullmatch(partition):
         raise UsageError(
             "InvalidPartitionName",
-            "A partition's name has 1 to 100 of the characters A-Z a-z 0-9 _ -, the first not one"
-            " of the last two.",
+            "A partition name must have 1 to 100 of the characters A-Z a-z 0-9 _ - and start with"
+            " a letter or digit.",
             facts={"partition": partition},
             hint="Choose another name.",
         )
     if replicas not in (1, 3, 5):
         raise UsageError(
             "InvalidReplicas",
-            "A log has 3 or 5 replicas; 1 is for development.",
+            "A log must have 3 or 5 replicas, or 1 for development.",
             facts={"replicas": replicas},
-            hint="Give replicas=3.",
+            hint="Pass replicas=3.",
         )
     if register_seconds < 1:
         raise UsageError(
             "InvalidLease",
-            "A lease on NATS lasts at least a second.",
+            "A lease on NATS must last at least one second.",
             facts={"seconds": register_seconds},
-            hint="Give 3 seconds or more.",
+            hint="Pass 3 seconds or more.",
         )

@@ -1,8 +1,8 @@
-"""One lasting connection to a NATS cluster: it asks, listens, and finds another node when one goes.
+"""A connection to a NATS cluster that changes to another node when its node is lost.
 
-nats-py speaks the protocol; staying connected is done here. Its own reconnecting waits for a
-frozen server to read what was written to it, and sends old messages again after the change.
-Here a lost node is left at once, and what was under way there ends with NoAnswer.
+nats-py implements the protocol; reconnecting is done here. The reconnect of nats-py waits until a
+frozen server has read what was written to it, and sends old messages again on the new connection.
+Here a lost node is dropped at once, and its open requests end with NoAnswer.
 """
 
 import asyncio
@@ -24,19 +24,19 @@ except ImportError as error:  # only without the extra
     raise ConfigurationError(
         "ExtraMissing",
         "A state on NATS needs the package nats-py.",
-        hint='pip install "partita[replicated]".',
+        hint='Install it with pip install "partita[replicated]".',
     ) from error
 
 CONNECT_SECONDS = 2.0
 PING_SECONDS = 1.0
 FROZEN_SECONDS = 3.0
-"""A node that does not answer a ping for so long is left."""
+"""A node that does not answer a ping for this time is dropped."""
 PAUSE_SECONDS = 0.1
-"""Between two attempts to reach somebody."""
+"""The pause between two attempts."""
 PATIENCE_SECONDS = 1.0
-"""How long the first silence lasts before a question is asked again; it doubles."""
+"""How long to wait for an answer before a request is sent again; doubles each time."""
 PENDING_BYTES_MAX = 1 << 40
-"""More than can be: at this limit nats-py would wait, and lose a cancellation meanwhile."""
+"""Practically unlimited: at its limit nats-py would wait and lose a cancellation."""
 LOST = "The connection was lost."
 
 logger = logging.getLogger("partita.reliable")
@@ -46,7 +46,7 @@ Listener = Callable[[Msg], Awaitable[None]]
 
 
 def server_urls(url: str | Sequence[str]) -> list[str]:
-    """Take addresses apart: a list, or one text with commas; scheme and user are said once.
+    """Return the addresses of a list or of a text with commas; the first has scheme and user.
 
     >>> server_urls("nats://ada:secret@one:4222,two")
     ['nats://ada:secret@one:4222', 'nats://ada:secret@two:4222']
@@ -79,23 +79,23 @@ def _whole_url(part: str, scheme: str, user: str) -> str:
 
 
 def _bad_url(url: object) -> ConfigurationError:
-    shown = str(url).rpartition("@")[2]  # what stands before is a secret
+    shown = str(url).rpartition("@")[2]  # the part before is a secret
     return ConfigurationError(
         "InvalidNatsUrl",
-        "This is not the address of a NATS cluster.",
+        "Not a valid address of a NATS cluster.",
         facts={"url": shown},
-        hint="Write nats://host1:4222,host2:4222,host3:4222 (or tls://…).",
+        hint="Use the form nats://host1:4222,host2:4222,host3:4222 (or tls://…).",
     )
 
 
-class NobodyListens(Exception):  # noqa: N818 - an answer, not an error
-    """The node knows of nobody who takes messages on the subject: it was not passed on."""
+class NoListener(Exception):  # noqa: N818 - an answer, not an error
+    """There is no subscriber of the subject: the request was not delivered."""
 
 
 class Connection:
-    """A client of one node, its open questions, and those who want to know when it is lost.
+    """A client of one node, its open requests, and listeners for its loss.
 
-    Questions are kept here and not by nats-py, whose waiting may swallow a cancellation.
+    Requests are tracked here and not by nats-py, whose wait may swallow a cancellation.
     """
 
     def __init__(self, url: str) -> None:
@@ -105,7 +105,7 @@ class Connection:
         self.listeners: set[Callable[[], None]] = set()
         self.last_error: Exception | None = None
         self._inbox = ""
-        self._asked = 0
+        self._requests = 0
         self._answers: dict[str, asyncio.Future[Msg]] = {}
 
     async def open(self, options: Mapping[str, Any]) -> None:
@@ -114,7 +114,7 @@ class Connection:
                 servers=[self.url],
                 allow_reconnect=False,
                 max_reconnect_attempts=1,
-                reconnect_time_wait=0,  # a node that refuses is left for another at once
+                reconnect_time_wait=0,  # after a refusal, try another node at once
                 connect_timeout=int(CONNECT_SECONDS) or 1,
                 ping_interval=24 * 3600,  # the link pings
                 pending_size=PENDING_BYTES_MAX,
@@ -128,11 +128,11 @@ class Connection:
             )
 
     async def request(self, subject: str, payload: bytes, headers: dict[str, str] | None) -> Msg:
-        """Ask and wait for ever; the caller has a deadline. Raises NobodyListens, NoAnswer."""
+        """Send a request and wait without a time-out. Raises NoListener, NoAnswer."""
         if self.lost.is_set():
             raise NoAnswer(LOST)
-        self._asked += 1
-        token = str(self._asked)
+        self._requests += 1
+        token = str(self._requests)
         answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
         self._answers[token] = answer
         try:
@@ -144,7 +144,7 @@ class Connection:
         finally:
             self._answers.pop(token, None)
         if not message.data and (message.headers or {}).get("Status") == "503":
-            raise NobodyListens
+            raise NoListener
         return message
 
     async def _take(self, message: Msg) -> None:
@@ -163,17 +163,17 @@ class Connection:
 
     @property
     def shown(self) -> str:
-        """The address without its secrets."""
+        """The address without secrets."""
         return self.url.rpartition("://")[2].rpartition("@")[2]
 
     @property
     def is_alive(self) -> bool:
-        """False when nobody reads the socket any more: a ping would not notice."""
+        """Whether the socket is still read, which a ping would not show."""
         reading = self.client._reading_task  # noqa: SLF001 - no public way
         return self.client.is_connected and reading is not None and not reading.done()
 
     def lose(self) -> None:
-        """Tell all who wait for an answer of this node that none will come."""
+        """End all open requests of this node with NoAnswer, and call the listeners."""
         if self.lost.is_set():
             return
         self.lost.set()
@@ -184,10 +184,10 @@ class Connection:
             listener()
 
     async def drop(self) -> None:
-        """Let go of everything now, also of a node that is frozen and reads no more."""
+        """Close the connection at once, also to a frozen node that does not read."""
         self.lose()
         client = self.client
-        # nats-py would first write what is pending and wait until it is read.
+        # nats-py would first write pending messages and wait until they are read.
         client._pending, client._pending_data_size = [], 0  # noqa: SLF001 - no public way
         writer = getattr(client._transport, "_io_writer", None)  # noqa: SLF001
         if writer is not None:
@@ -197,7 +197,7 @@ class Connection:
             async with asyncio.timeout(CONNECT_SECONDS):
                 await client.close()
         except (nats.errors.Error, OSError, TimeoutError, RuntimeError) as error:
-            logger.debug("NATS at %s, while it was left: %r", self.shown, error)
+            logger.debug("NATS at %s, while closing: %r", self.shown, error)
         finally:
             await end_tasks(
                 client._reading_task,  # noqa: SLF001
@@ -208,7 +208,7 @@ class Connection:
 
 
 async def end_tasks(*tasks: "asyncio.Task[Any] | None") -> None:
-    """Cancel until they have ended: nats-py and wait_for() swallow a cancellation at times."""
+    """Cancel tasks until they have ended: nats-py and wait_for() may swallow a cancellation."""
     left = {task for task in tasks if task is not None and task is not asyncio.current_task()}
     while left := {task for task in left if not task.done()}:
         for task in left:
@@ -217,7 +217,7 @@ async def end_tasks(*tasks: "asyncio.Task[Any] | None") -> None:
 
 
 class Link:
-    """The connection that is there whenever one of the nodes is."""
+    """A connection to any node that is up."""
 
     def __init__(self, urls: Sequence[str], options: Mapping[str, Any]) -> None:
         self._given = list(urls)
@@ -225,14 +225,14 @@ class Link:
         self._known = list(urls)
         self._connection: Connection | None = None
         self._newest: Connection | None = None
-        """The connection, or the one that is being opened: whoever ends the keeper drops it."""
+        """The current connection, or the one being opened; dropped by `close`."""
         self._connected = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._last_error: Exception | None = None
         self.closed = False
 
     async def start(self, timeout: float) -> None:
-        """Connect to any node, or say why none could be reached in time."""
+        """Connect to any node; raise if none could be reached in time."""
         self._keeper = asyncio.create_task(self._keep())
         try:
             async with asyncio.timeout(timeout):
@@ -240,7 +240,7 @@ class Link:
                     async with asyncio.timeout(CONNECT_SECONDS):
                         await self._connected.wait()
                 if not self._connected.is_set():
-                    logger.warning("no NATS server answers yet at %s", ", ".join(self._shown()))
+                    logger.warning("no NATS server answers at %s", ", ".join(self._shown()))
                 await self._connected.wait()
         except TimeoutError:
             await self.close()
@@ -251,7 +251,7 @@ class Link:
 
     async def close(self) -> None:
         self.closed = True
-        self._connected.set()  # whoever waits for a connection learns that none will come
+        self._connected.set()  # ends the waits for a connection
         await end_tasks(self._keeper)
         if self._newest is not None:
             await self._newest.drop()
@@ -259,11 +259,11 @@ class Link:
 
     @property
     def urls(self) -> list[str]:
-        """Every client address that was given or that a node has told of."""
+        """All client addresses that were given or reported by a node."""
         return list(self._known)
 
     async def connection(self) -> Connection:
-        """Return the live connection; wait for it while there is none."""
+        """Return the current connection; wait while there is none."""
         while True:
             if self.closed:
                 raise NoAnswer("The connection is closed.")
@@ -282,11 +282,11 @@ class Link:
         headers: Mapping[str, str] | None = None,
         once: bool = False,
     ) -> Msg:
-        """Ask and return the answer. Raises NoAnswer.
+        """Send a request and return the answer. Raises NoAnswer.
 
-        While nobody listens on the subject it asks again: the node that should is about to be
-        elected. It asks again, too, when the node asked is silent: it may have died with the
-        question. Not so with `once`, for a message that may have arrived.
+        The request is sent again while the subject has no listener, since its node is about to
+        be elected, and when a node does not answer, since it may have stopped. With `once` a
+        request that may have been received is not sent again.
         """
         why = f"No answer within {timeout:.3g} s."
         patience = timeout if once else PATIENCE_SECONDS
@@ -296,8 +296,8 @@ class Link:
                     try:
                         async with asyncio.timeout(patience):
                             return await self._ask(subject, payload, headers)
-                    except NobodyListens:
-                        why = "Nobody listens on the subject."
+                    except NoListener:
+                        why = "The subject has no listener."
                     except TimeoutError:
                         if once:
                             raise
@@ -327,7 +327,7 @@ class Link:
             logger.info("lost the connection to the NATS node at %s", connection.shown)
 
     async def _connect_to_any(self) -> Connection:
-        """Go round the known nodes until one takes us."""
+        """Try the known nodes in turn until one accepts a connection."""
         while True:
             for _ in range(len(self._known)):
                 url = self._known.pop(0)
@@ -344,13 +344,13 @@ class Link:
             await asyncio.sleep(PAUSE_SECONDS)
 
     def _learn(self, connection: Connection) -> None:
-        """Remember the nodes that this one tells of, reached in the same way."""
-        told = [each.netloc for each in connection.client.discovered_servers]
-        fresh = server_urls([self._given[0], *told])[1:]
-        self._known += [url for url in dict.fromkeys(fresh) if url not in self._known]
+        """Add the nodes that this one reports, with the same scheme and user."""
+        reported = [each.netloc for each in connection.client.discovered_servers]
+        found = server_urls([self._given[0], *reported])[1:]
+        self._known += [url for url in dict.fromkeys(found) if url not in self._known]
 
     async def _watch(self, connection: Connection) -> None:
-        """Return when the node is lost: closed, or silent for too long."""
+        """Return when the node is lost: closed, or without an answer for too long."""
         while not connection.lost.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(PING_SECONDS):
@@ -366,7 +366,7 @@ class Link:
             self._learn(connection)
 
     def _shown(self) -> list[str]:
-        """The given addresses without their secrets."""
+        """Return the given addresses without secrets."""
         return [url.rpartition("://")[2].rpartition("@")[2] for url in self._given]
 
     def _unreachable(self) -> QuorumLostError | NotAuthorizedError:
@@ -374,9 +374,9 @@ class Link:
         if "authorization" in str(self._last_error).lower():
             return NotAuthorizedError(
                 "NatsNotAuthorized",
-                "The NATS cluster does not know this user, password or token.",
+                "The NATS cluster refused the user, password or token.",
                 facts=facts,
-                hint="Give them in the URL (nats://user:password@host) or in connect_options.",
+                hint="Pass them in the URL (nats://user:password@host) or in connect_options.",
             )
         return QuorumLostError(
             "NatsUnreachable",

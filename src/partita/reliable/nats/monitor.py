@@ -1,7 +1,7 @@
-"""What the nodes of a NATS cluster say of themselves: asked at /varz, the monitoring page.
+"""The status of the nodes of a NATS cluster, from /varz of their monitoring ports.
 
-The client protocol does not tell whether a node syncs before it acknowledges; this page does.
-The rule: a node that takes part and has not said that it syncs makes the log not durable.
+The client protocol does not show whether a node syncs before it acknowledges; this page does. A
+log is not durable if a node takes part that has not confirmed that it syncs.
 """
 
 import asyncio
@@ -15,24 +15,24 @@ from partita.errors import ConfigurationError, NotDurableError
 
 CLIENT_PORT = 4222
 MONITOR_OFFSET = 4000
-"""By convention the monitoring port lies so far above the client port: 4222 and 8222."""
+"""By convention the monitoring port is the client port plus this: 4222 and 8222."""
 ASK_SECONDS = 2.0
 SILENT_SECONDS = 5.0
-"""A node that the leader has not heard for so long takes no part in a quorum."""
+"""A node that the leader has not heard from for this time is not part of a quorum."""
 PAGE_BYTES_MAX = 4 * 1024 * 1024
 
 
 class Peer(msgspec.Struct, frozen=True):
-    """Another node as one node sees it."""
+    """Another node, as one node reports it."""
 
     name: str
     current: bool = False
     offline: bool = False
     active: int = 0
-    """Nanoseconds since it was heard."""
+    """Nanoseconds since its last message."""
 
     def is_silent(self, waited: float) -> bool:
-        """True if it takes no part; a new leader needs time to hear of those that do."""
+        """Return whether it takes no part; a new leader needs time to hear from all nodes."""
         if self.offline or self.active > SILENT_SECONDS * 1e9:
             return True
         is_unheard = not self.current and self.active == 0
@@ -40,7 +40,7 @@ class Peer(msgspec.Struct, frozen=True):
 
 
 class Meta(msgspec.Struct, frozen=True):
-    """The group that places streams; every JetStream node belongs to it."""
+    """The meta group of JetStream, to which every JetStream node belongs."""
 
     leader: str = ""
     replicas: tuple[Peer, ...] = ()
@@ -61,7 +61,7 @@ class ClusterStatus(msgspec.Struct, frozen=True):
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
-    """One node's page."""
+    """The status of one node."""
 
     server_name: str
     max_payload: int = 0
@@ -78,7 +78,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
 
     @property
     def leads(self) -> bool:
-        """True for the node that knows about all others; one alone knows all there is."""
+        """Whether it is the meta leader, which knows all nodes, or a single node."""
         meta = self.jetstream.meta
         if meta is None:
             return not self.cluster.name
@@ -96,33 +96,33 @@ def monitor_urls(client_urls: Sequence[str]) -> list[str]:
 
 
 async def ask_all(urls: Sequence[str]) -> list[NodeStatus]:
-    """Return the pages of those that answer, each node once."""
+    """Return the status of the nodes that answer, each node once."""
     pages = await asyncio.gather(*(_ask(url) for url in urls))
     return list({page.server_name: page for page in pages if page is not None}.values())
 
 
 def unsynced(statuses: Sequence[NodeStatus]) -> list[str]:
-    """Name the nodes that say themselves that they acknowledge before they sync."""
+    """Return the names of the nodes that acknowledge before they sync."""
     return sorted(each.server_name for each in statuses if each.has_jetstream and not each.syncs)
 
 
 def check_durable(
     statuses: Sequence[NodeStatus], asked: Sequence[str], *, waited: float = 0.0
 ) -> list[str]:
-    """Refuse a log with a node that does not sync, or that takes part and cannot be asked.
+    """Raise if a node does not sync, or takes part without an answer on its monitoring port.
 
-    Returns the nodes that are down, and so could not be asked: ask them when they come back.
-    `waited` says for how many seconds they have been asked already.
+    Returns the nodes that are down; they must be checked when they are back. `waited` is the
+    number of seconds since the first check.
     """
     facts: dict[str, object] = {"asked": ",".join(asked)}
-    loose = unsynced(statuses)
-    if loose:
+    not_synced = unsynced(statuses)
+    if not_synced:
         raise NotDurableError(
             "LogNotDurable",
-            "A NATS node acknowledges what it has not synced to disk.",
-            facts={"nodes": ",".join(loose)},
+            "A NATS node acknowledges messages before they are synced to disk.",
+            facts={"nodes": ",".join(not_synced)},
             hint="Set jetstream { sync_interval: always } on every node, as `partita nats config`"
-            " writes it, and restart them one after the other.",
+            " writes it, and restart the nodes one after the other.",
         )
     if statuses and not any(each.has_jetstream for each in statuses):
         raise ConfigurationError(
@@ -133,14 +133,16 @@ def check_durable(
         )
     leader = next((each for each in statuses if each.has_jetstream and each.leads), None)
     if leader is None:
-        raise _cannot_ask("The leader of the NATS cluster could not be asked.", facts)
+        raise _cannot_ask(
+            "The leader of the NATS cluster does not answer on its monitoring port.", facts
+        )
     peers = leader.jetstream.meta.replicas if leader.jetstream.meta else ()
     answered = {each.server_name for each in statuses}
     unknown = [peer for peer in peers if peer.name not in answered]
     taking_part = [peer.name for peer in unknown if not peer.is_silent(waited)]
     if taking_part:
         facts["nodes"] = ",".join(taking_part)
-        raise _cannot_ask("Not every NATS node could be asked whether it syncs.", facts)
+        raise _cannot_ask("A NATS node does not answer on its monitoring port.", facts)
     return [peer.name for peer in unknown]
 
 
@@ -149,13 +151,13 @@ def _cannot_ask(message: str, facts: dict[str, object]) -> NotDurableError:
         "LogNotDurable",
         message,
         facts=facts,
-        hint="Open the monitoring port (client port + 4000) of every node to this machine, or give"
+        hint="Open the monitoring port (client port + 4000) of every node to this machine, or pass"
         " monitor=[…] with their addresses.",
     )
 
 
 async def _ask(url: str) -> NodeStatus | None:
-    """Fetch one page; None when there is no answer, or none of a NATS node."""
+    """Return the status of one node, None if there is no valid answer."""
     with contextlib.suppress(OSError, TimeoutError, ValueError, EOFError, msgspec.MsgspecError):
         async with asyncio.timeout(ASK_SECONDS):
             return msgspec.json.decode(await _fetch(url), type=NodeStatus)

@@ -1,6 +1,6 @@
-"""How requests travel: what a service asks of the network that carries them.
+"""The transport of requests that a service needs; NATS request/reply implements it.
 
-NATS request/reply gives it. Nothing is kept: a question finds whoever listens now, or nobody.
+Requests are not stored: a request reaches a listener that exists now, or none.
 """
 
 from collections.abc import Awaitable, Callable
@@ -9,19 +9,19 @@ from typing import Protocol
 Answering = Callable[[bytes], Awaitable[bytes]]
 
 
-class Listening(Protocol):
+class RequestSubscription(Protocol):
     async def close(self, seconds: float) -> None:
-        """Take nothing more; let what is under way be answered for so long, then end it."""
+        """Stop accepting requests; let running ones end within this time, then cancel them."""
         ...
 
 
-class Post(Protocol):
+class RequestTransport(Protocol):
     async def ask(self, subject: str, raw: bytes, *, timeout: float) -> bytes:
-        """Return the answer of one listener. Raises NoAnswer; it may have been heard then."""
+        """Return the answer of one listener. Raises NoAnswer, also if the request was received."""
         ...
 
-    async def listen(self, subject: str, answering: Answering) -> Listening:
-        """Answer what is asked on a subject until closed, through lost connections too."""
+    async def listen(self, subject: str, answering: Answering) -> RequestSubscription:
+        """Answer the requests on a subject until closed, also after lost connections."""
         ...
 
     async def close(self) -> None: ...

@@ -1,7 +1,7 @@
-"""The three streams of a partition: created if they are not there, and checked to be ours.
+"""The three streams of a partition: created if they do not exist, otherwise verified.
 
-A stream that Partita did not create, or that was created with other settings, is refused and
-left as it is. Processes that open a partition at the same time all get the same streams.
+A stream that Partita did not create, or that was created with other settings, is refused and not
+changed. Processes that open a partition at the same time all get the same streams.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ def file_settings(name: str, subjects: list[str]) -> dict[str, Any]:
 async def open_stream(
     api: Api, kind: str, partition: str, settings: dict[str, Any], *, replicas: int, timeout: float
 ) -> None:
-    """Create the stream or find it as it was created; refuse any other."""
+    """Create the stream, or verify the existing one."""
     marks = {"partita.kind": kind, "partita.partition": partition, "partita.format": FORMAT}
     wanted = {
         **settings,
@@ -82,16 +82,16 @@ async def open_stream(
     except NoAnswer as error:
         raise QuorumLostError(
             "QuorumLost",
-            "The NATS cluster did not open the log in time: too few of its nodes answer.",
+            "The NATS cluster did not open the log in time because too few nodes answer.",
             facts={"stream": wanted["name"], "cause": str(error)},
-            hint="Start the nodes that are down; a majority is needed.",
+            hint="Start the NATS nodes that are down; a majority is needed.",
         ) from error
     check_ours(wanted, answer.config)
 
 
 async def _look_or_create(api: Api, wanted: dict[str, Any], timeout: float) -> StreamAnswer:
     name = wanted["name"]
-    passing: Failed | None = None
+    temporary: Failed | None = None
     try:
         async with deadline(timeout):
             while True:
@@ -103,52 +103,52 @@ async def _look_or_create(api: Api, wanted: dict[str, Any], timeout: float) -> S
                 try:
                     return await api.call(f"STREAM.CREATE.{name}", wanted, StreamAnswer, timeout)
                 except Failed as failure:
-                    if not _passes(failure):
+                    if not _is_temporary(failure):
                         raise _refused(wanted, failure) from failure
-                    passing = failure
+                    temporary = failure
                 await asyncio.sleep(PAUSE_SECONDS)
     except NoAnswer:
-        if passing is None:
+        if temporary is None:
             raise
-        # It did not pass in time: what the cluster said last is the reason, not our waiting.
-        raise _refused(wanted, passing) from passing
+        # The last refusal of the cluster is the reason, not the time-out.
+        raise _refused(wanted, temporary) from temporary
 
 
-def _passes(failure: Failed) -> bool:
-    """True for what time may mend: somebody else creates it, or a node is being restarted."""
+def _is_temporary(failure: Failed) -> bool:
+    """Return whether to retry: another process creates it, or a node is being restarted."""
     is_offline = failure.code == NO_PEERS and "offline" in str(failure)
     return failure.code == NAME_IN_USE or is_offline
 
 
 def check_ours(wanted: dict[str, Any], found: dict[str, Any]) -> None:
-    """Refuse another's stream, and one of ours that was made otherwise."""
+    """Raise if the stream is foreign, or was created with other settings."""
     marks = found.get("metadata") or {}
     if any(marks.get(name) != value for name, value in wanted["metadata"].items()):
         raise ConfigurationError(
             "ForeignStream",
-            "A stream of this name exists that Partita did not create; it was not touched.",
+            "A stream of this name exists that Partita did not create; it was not changed.",
             facts={"stream": wanted["name"]},
-            hint="Choose another partition name, or remove that stream if nobody needs it.",
+            hint="Choose another partition name, or remove that stream if it is not needed.",
         )
     names = [name for name in _CHECKED if name in wanted and wanted[name] != found.get(name)]
     if names:
         raise ConfigurationError(
             "StreamDiffers",
-            "The partition's stream was created with other settings.",
+            "The stream of the partition was created with other settings.",
             facts={"stream": wanted["name"]}
             | {name: f"{found.get(name)} instead of {wanted[name]}" for name in names},
-            hint="Open it as it was created, or change the stream with the NATS tools first.",
+            hint="Open it with the settings it was created with, or change it with the NATS tools.",
         )
 
 
 def _refused(wanted: dict[str, Any], failure: Failed) -> PartitaError:
-    """Say why a stream could not be opened or created."""
+    """Return the error for a stream that could not be opened or created."""
     replicas = wanted["num_replicas"]
     facts = {"stream": wanted["name"], "replicas": replicas, "cause": str(failure)}
     if failure.code in (NO_PEERS, NOT_CLUSTERED):
         return QuorumLostError(
             "TooFewNodes",
-            f"The NATS cluster has fewer running JetStream nodes than {replicas}.",
+            f"The NATS cluster has fewer than {replicas} running JetStream nodes.",
             facts=facts,
             hint="Start the missing nodes; `partita nats up` starts three. replicas=1 is for"
             " development on one node.",
@@ -156,9 +156,9 @@ def _refused(wanted: dict[str, Any], failure: Failed) -> PartitaError:
     if failure.code == SUBJECT_OVERLAP:
         return ConfigurationError(
             "ForeignStream",
-            "Another stream already takes the subjects of this partition; it was not touched.",
+            "Another stream uses the subjects of this partition; it was not changed.",
             facts=facts,
-            hint="Choose another partition name, or remove that stream if nobody needs it.",
+            hint="Choose another partition name, or remove that stream if it is not needed.",
         )
     if failure.code in NOT_ENABLED:
         return ConfigurationError(
@@ -171,5 +171,5 @@ def _refused(wanted: dict[str, Any], failure: Failed) -> PartitaError:
         "StreamNotOpened",
         "The NATS server refused to open the partition's stream.",
         facts=facts,
-        hint="See what the server says of it in its own log.",
+        hint="Check the log of the NATS server.",
     )

@@ -1,1 +1,1 @@
-"""The log as a stream on a quorum, and the replicas that follow it."""
+"""The log on a replicated stream, and the replicas that follow it."""

@@ -1,10 +1,11 @@
-"""QuorumLog: the Log over a replicated stream, with exactly one fenced record in flight.
+"""QuorumLog: the Log on a replicated stream, with exactly one fenced record in flight.
 
-An append ends only by what the stream holds at its sequence. Silence is answered by sending the
-same message again: the message id finds it if it landed in the last ten minutes, the expected
-sequence keeps it from landing twice after that. A refusal is answered by reading who is there;
-a node that does not have that sequence yet proves nothing. Two fenced records in flight would
-be unsound: a stale writer's first is refused, and its second may fit behind the foreign record.
+The result of an append is decided only by what the stream contains at its sequence. Without an
+answer the same message is sent again: the message id identifies it if it was stored in the last
+ten minutes, the expected sequence prevents a second copy after that. After a refusal the record
+at that sequence is read; a node that does not have it yet proves nothing. Two fenced records in
+flight would be unsound: the first record of a stale writer would be refused, and its second might
+fit after the foreign record.
 """
 
 import asyncio
@@ -14,32 +15,34 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from partita.errors import (
     ChainBrokenError,
     InDoubtError,
-    LimitExceededError,
     NotPrimaryError,
-    NotReadableError,
     QuorumLostError,
-    StateClosedError,
     UnavailableError,
-    UsageError,
 )
 from partita.reliable.replication.stream import NoAnswer, PublishRefused, Stream
 from partita.reliable.state.records import record_hash
+from partita.reliable.storage.log import (
+    log_closed,
+    log_truncated,
+    not_next_record,
+    record_too_large,
+)
 from partita.reliable.values.limits import RECORD_BYTES_MAX
 from partita.ticks import Clock
 
 ANSWER_SECONDS = 2.0
-"""How long one question to the stream waits for its answer."""
+"""How long one request to the stream waits for its answer."""
 QUORUM_SECONDS = 10.0
-"""How long an append may stay open before the owner is told that the quorum is lost."""
+"""How long an append may be open before `on_quorum_lost` is called."""
 PAUSE_SECONDS_MIN = 0.02
 PAUSE_SECONDS_MAX = 1.0
-"""Between two attempts: doubled each time, and drawn from the upper half."""
+"""The longest pause between two attempts; pauses double, with jitter."""
 SEAL_EVERY = 4
-"""After so many silent attempts the seal is set again: an older one may have come late."""
+"""After this many attempts without an answer the seal is set again, as an older one may be late."""
 
 
 class Flight:
-    """One record on its way, until the stream's own content settles what became of it."""
+    """One record in flight, until the content of the stream decides its result."""
 
     def __init__(self, sequence: int, raw: bytes, epoch: int) -> None:
         self.sequence = sequence
@@ -58,11 +61,11 @@ class Flight:
 
 
 class QuorumLog:
-    """A Log on a stream that it owns. Records must differ between writers, byte for byte.
+    """A Log on a stream that it owns. The records of different writers must differ.
 
-    `epoch` names the subject of the next append; whoever takes over sets it before the record
-    that opens the epoch. `on_quorum_lost` is called once for each append that stays open too
-    long: the owner stops serving, the append goes on until its end is known.
+    `epoch` names the subject of the next append; a replica that takes over sets it before the
+    record that opens the epoch. `on_quorum_lost` is called once for each append that is open too
+    long: the owner stops serving, the append continues until its result is known.
     """
 
     def __init__(
@@ -97,41 +100,41 @@ class QuorumLog:
         on_quorum_lost: Callable[[], None] | None = None,
         quorum_seconds: float = QUORUM_SECONDS,
     ) -> "QuorumLog":
-        """Return a log that knows its bounds; QuorumLostError when no node tells them."""
+        """Return a log that knows its bounds; QuorumLostError if no node answers."""
         log = cls(stream, clock, on_quorum_lost=on_quorum_lost, quorum_seconds=quorum_seconds)
         await log.refresh()
         return log
 
     async def refresh(self) -> int:
-        """Ask for the bounds and return `last`: at least this much is there, perhaps more."""
+        """Read the bounds and return `last`; the stream may contain more."""
 
         async def ask() -> None:
             first, last = await self._stream.bounds(timeout=ANSWER_SECONDS)
             self._note_bounds(first, last)
 
-        await self._insist(ask)
+        await self._retry(ask)
         return self.last
 
     async def seal(self, epoch: int) -> None:
-        """Let the stream refuse all other epochs: a second line of defence behind the fence.
+        """Let the stream refuse all other epochs, in addition to the fence.
 
-        NotPrimaryError says that a higher epoch was here first, though it may never have been
-        opened: whoever still wants to take over must name a higher one.
+        NotPrimaryError: the stream is sealed by a higher epoch, which may never have been
+        opened. Use an epoch above it to take over.
         """
         try:
-            await self._insist(lambda: self._stream.seal(epoch, timeout=ANSWER_SECONDS))
+            await self._retry(lambda: self._stream.seal(epoch, timeout=ANSWER_SECONDS))
         except PublishRefused:
             raise _sealed(epoch) from None
         self._sealed_epoch = epoch
 
-    async def append(self, sequence: int, raw: bytes, *, alone: bool = False) -> bytes:  # noqa: ARG002 - no sync is quicker here
-        """Return when the record is at `sequence`, as the contract of Log says.
+    async def append(self, sequence: int, raw: bytes, *, alone: bool = False) -> bytes:  # noqa: ARG002 - there is no local sync
+        """Return the hash when the record is at `sequence`, as the Log contract says.
 
-        A cancelled caller does not recall the record: it goes on to its end, and the next
-        append waits for that. While one is open, another for the same sequence may be sent, as
-        a replica does that takes over anew: the fence lets one of them in and settles both.
+        If the caller is cancelled, the append continues, and the next one waits for its end.
+        While an append is open, another for the same sequence may be sent, as by a replica that
+        takes over again: the fence accepts one of them, which decides both.
         """
-        await self._end_of_forsaken(sequence)
+        await self._wait_for_cancelled(sequence)
         self._check_append(sequence, raw)
         flight = Flight(sequence, raw, self.epoch)
         self._start(flight)
@@ -156,7 +159,7 @@ class QuorumLog:
 
     async def follow(self, sequence: int) -> AsyncGenerator[tuple[int, bytes], None]:
         if sequence < self.first:
-            raise _truncated(sequence, self.first)
+            raise log_truncated(sequence, self.first)
         messages = self._stream.messages(sequence)
         try:
             async for found, raw in messages:
@@ -167,7 +170,7 @@ class QuorumLog:
                 await messages.aclose()
 
     async def sync(self) -> None:
-        """Return at once: an append ends only when a quorum has synced it."""
+        """Return at once: an append ends when a quorum has synced it."""
 
     async def truncate(self, below: int) -> None:
         below = min(below, self.last + 1)
@@ -176,18 +179,18 @@ class QuorumLog:
         try:
             await self._stream.purge(below, timeout=ANSWER_SECONDS)
         except NoAnswer:
-            return  # because the next truncation asks for more than this one
+            return  # the next truncation includes this one
         self.first = max(self.first, below)
 
     async def close(self) -> None:
-        """End all reading, and leave an open append in doubt: its record may yet land."""
+        """End all reads; an open append stays in doubt, as its record may still be stored."""
         self._is_closed = True
         for flight in list(self._flights):
             self._fail(flight, _in_doubt(flight, "The log was closed before the answer came."))
         await asyncio.gather(*self._senders, return_exceptions=True)
         await self._stream.close()
 
-    async def _end_of_forsaken(self, sequence: int) -> None:
+    async def _wait_for_cancelled(self, sequence: int) -> None:
         """Wait for records at other sequences whose callers were cancelled."""
         for flight in list(self._flights):
             if not flight.has_caller and flight.sequence != sequence and self.has_quorum:
@@ -195,13 +198,13 @@ class QuorumLog:
 
     @property
     def record_bytes_max(self) -> int:
-        """Ask the stream each time: a node that joins may take less than the others."""
+        """The limit of the stream, which may change: a node that joins may accept less."""
         return min(RECORD_BYTES_MAX, self._stream.message_bytes_max)
 
     def abandon(self) -> None:
-        """Stop waiting for what is in flight: its end stays open, InDoubtError says so.
+        """Stop waiting for the record in flight, with InDoubtError.
 
-        It may still land; who follows the log from its sequence on will see it then.
+        It may still be stored; readers of the log from its sequence on will then see it.
         """
         for flight in list(self._flights):
             self._fail(flight, _in_doubt(flight, "This replica stopped waiting for the answer."))
@@ -209,9 +212,9 @@ class QuorumLog:
 
     def _check_append(self, sequence: int, raw: bytes) -> None:
         if self._is_closed:
-            raise _closed()
+            raise log_closed()
         if len(raw) > self.record_bytes_max:
-            raise _too_large(len(raw), self.record_bytes_max)
+            raise record_too_large(sequence, len(raw), self.record_bytes_max)
         if not self._one_in_flight:
             return
         others = [flight for flight in self._flights if flight.sequence != sequence]
@@ -219,10 +222,10 @@ class QuorumLog:
             raise _quorum_lost(self._quorum_seconds)
         assert not others, "one record in flight: the fence is unsound for two"
         if sequence > self.last + 1:
-            raise _not_next(sequence, self.last)
+            raise not_next_record(sequence, self.last)
 
     def _start(self, flight: Flight) -> None:
-        """Send in a task of its own: a caller that is cancelled does not stop it."""
+        """Send in a task of its own, which continues if the caller is cancelled."""
         loop = asyncio.get_running_loop()
         self._flights.append(flight)
         flight.alarm = loop.call_later(self._quorum_seconds, self._lose_quorum)
@@ -242,7 +245,7 @@ class QuorumLog:
         if flight.is_settled:
             return
         flight.is_stored.set_exception(error)
-        # Marks it as seen: the caller of append may have been cancelled and gone.
+        # Marks it as retrieved: the caller of append may have been cancelled.
         flight.is_stored.exception()
         self._end(flight)
 
@@ -250,14 +253,14 @@ class QuorumLog:
         self._flights.remove(flight)
         if flight.alarm is not None:
             flight.alarm.cancel()
-        # A reader may have settled it while the sender still waits for an answer.
+        # A reader may have decided it while the sender still waits for an answer.
         if flight.sender is not None and flight.sender is not asyncio.current_task():
             flight.sender.cancel()
 
     async def _send(self, flight: Flight) -> None:
         try:
             await self._send_until_settled(flight)
-        except Exception as error:  # noqa: BLE001 - because it belongs to the caller of append
+        except Exception as error:  # noqa: BLE001 - raised in the caller of append
             self._fail(flight, error)
 
     async def _send_until_settled(self, flight: Flight) -> None:
@@ -272,7 +275,7 @@ class QuorumLog:
             except UnavailableError:
                 if attempt == 0:
                     raise
-                # This attempt stored nothing; one before it may still land.
+                # This attempt stored nothing; an earlier one may still be stored.
                 await self._look(flight)
             attempt += 1
             if not flight.is_settled:
@@ -295,22 +298,22 @@ class QuorumLog:
             self._settle(flight, is_stored=True)
 
     async def _after_refusal(self, flight: Flight) -> None:
-        """Read whose record is there. A node that has none proves nothing: ask again later."""
+        """Read the record at the sequence. If the node has none, try again later."""
         await self._look(flight)
         if not flight.is_settled:
             await self._check_truncated(flight)
 
     async def _after_silence(self, flight: Flight, attempt: int) -> None:
-        """Look whether the sequence is taken; the seal of another may have cut us off."""
+        """Read the record at the sequence, and renew the seal from time to time."""
         await self._look(flight)
         is_sealed_again = flight.epoch == self._sealed_epoch and attempt % SEAL_EVERY == 1
         if is_sealed_again and not flight.is_settled:
-            # Because the next round asks again, and the stream's content decides anyway.
+            # The next attempt tries again, and the content of the stream decides.
             with contextlib.suppress(NoAnswer, PublishRefused):
                 await self._stream.seal(flight.epoch, timeout=ANSWER_SECONDS)
 
     async def _look(self, flight: Flight) -> None:
-        """Settle by what one node has at the sequence, if it has anything."""
+        """Decide the result by what one node has at the sequence, if it has anything."""
         try:
             stored = await self._stream.get(flight.sequence, timeout=ANSWER_SECONDS)
         except NoAnswer:
@@ -319,21 +322,21 @@ class QuorumLog:
             self._note_stored(flight.sequence, stored)
 
     async def _check_truncated(self, flight: Flight) -> None:
-        """Give up when the sequence was purged: whose record it was cannot be read any more."""
+        """Give up if the sequence was purged, so that its record cannot be read."""
         try:
             first, last = await self._stream.bounds(timeout=ANSWER_SECONDS)
         except NoAnswer:
             return
         self._note_bounds(first, last)
         if first > flight.sequence:
-            self._fail(flight, _in_doubt(flight, "Its place was truncated before it was read."))
+            self._fail(flight, _in_doubt(flight, "Its sequence was truncated unread."))
 
     async def _pause(self, attempt: int) -> None:
         most = min(PAUSE_SECONDS_MAX, PAUSE_SECONDS_MIN * 2.0 ** min(attempt, 10))
         share = 0.5 + self._clock.random_bytes(1)[0] / 512
         await asyncio.sleep(most * share)
 
-    async def _insist(self, ask: Callable[[], Awaitable[None]]) -> None:
+    async def _retry(self, ask: Callable[[], Awaitable[None]]) -> None:
         deadline = self._clock.monotonic() + self._quorum_seconds
         attempt = 0
         while not self._is_closed:
@@ -344,10 +347,10 @@ class QuorumLog:
                     raise _quorum_lost(self._quorum_seconds) from None
             attempt += 1
             await self._pause(attempt)
-        raise _closed()
+        raise log_closed()
 
     def _note_stored(self, sequence: int, raw: bytes) -> None:
-        """Take note of a record that the stream holds: what is stored stays."""
+        """Note a record that is in the stream, and decide the appends at its sequence."""
         self.last = max(self.last, sequence)
         for flight in [flight for flight in self._flights if flight.sequence == sequence]:
             self._settle(flight, is_stored=flight.raw == raw)
@@ -376,31 +379,7 @@ def _sealed(epoch: int) -> NotPrimaryError:
         "EpochSealed",
         f"The stream was sealed by an epoch above {epoch}.",
         facts={"epoch": epoch},
-        hint="Read on: another replica is taking over. Name a higher epoch to try again.",
-    )
-
-
-def _closed() -> StateClosedError:
-    return StateClosedError(
-        "StateClosed", "The log was closed.", hint="Open the state again to go on."
-    )
-
-
-def _truncated(sequence: int, first: int) -> NotReadableError:
-    return NotReadableError(
-        "LogTruncated",
-        f"The log begins at {first}: record {sequence} was truncated.",
-        facts={"sequence": sequence, "first": first},
-        hint="Start from a checkpoint, or from a full copy.",
-    )
-
-
-def _not_next(sequence: int, last: int) -> UsageError:
-    return UsageError(
-        "LogOrder",
-        f"Record {sequence} cannot be appended after record {last}.",
-        facts={"sequence": sequence, "last": last},
-        hint="Append records one at a time, each at the sequence after the last.",
+        hint="Continue to follow the log: another replica takes over. Use a higher epoch to retry.",
     )
 
 
@@ -409,7 +388,7 @@ def _in_doubt(flight: Flight, why: str) -> InDoubtError:
         "InDoubt",
         f"A record may or may not be in the log. {why}",
         facts={"sequence": flight.sequence, "epoch": flight.epoch},
-        hint="Ask for the outcome by its idempotency key, or read before trying again.",
+        hint="Call state.outcome() with the idempotency key, or read the data before a retry.",
     )
 
 
@@ -418,23 +397,15 @@ def _quorum_lost(seconds: float) -> QuorumLostError:
         "QuorumLost",
         f"Too few nodes of the log answered for {seconds:.3g} s.",
         facts={"seconds": seconds},
-        hint="Bring the nodes back; what is open ends by itself, and nothing was guessed.",
+        hint="Start the nodes that are down; the open append then ends with a definite result.",
     )
 
 
 def _misplaced(flight: Flight, stored: int) -> ChainBrokenError:
     return ChainBrokenError(
         "RecordMisplaced",
-        f"The stream says that it stored a record at {stored} instead of {flight.sequence}.",
+        f"The stream stored a record at sequence {stored} instead of {flight.sequence}.",
         facts={"sequence": flight.sequence, "stored": stored, "epoch": flight.epoch},
-        hint="The stream was made anew or is not one of Partita: stop, and restore from a backup.",
-    )
-
-
-def _too_large(size: int, limit: int) -> LimitExceededError:
-    return LimitExceededError(
-        "RecordTooLarge",
-        f"A record has {size} bytes; this log takes {limit}.",
-        facts={"bytes": size, "limit": limit},
-        hint="Commit less at once, or raise max_payload of the servers.",
+        hint="Stop and restore a backup: the stream was created again, or belongs to another "
+        "program.",
     )

@@ -1,10 +1,10 @@
-"""A replica of a partition on a quorum log: secondary, primary, and the ways between them.
+"""A replica of a partition on a quorum log: its roles, and the changes between them.
 
-A secondary follows the log and applies it. Who holds the lease reads to the end of the log and
-appends a record that opens its epoch; once that is stored it is primary, and every replica
-ignores what an older epoch may still append. The lease decides who tries, never who is right:
-only a fenced append proves that. A primary that cannot renew its lease in time, whose append is
-refused, or that loses the quorum, stops at once and follows again.
+A secondary follows the log and applies it. The replica that holds the lease reads to the end of
+the log and appends a record that opens its epoch; when that is stored, it is primary, and every
+replica ignores later records of older epochs. The lease decides which replica tries to become
+primary; only a fenced append proves that it is. A primary that cannot renew its lease in time,
+whose append is refused, or that loses the quorum, stops at once and follows the log again.
 """
 
 import asyncio
@@ -52,33 +52,33 @@ CHECKPOINT_FILE = "checkpoint"
 ANSWER_SECONDS = 2.0
 FILE_SECONDS = 60.0
 SHORT_ANSWERS_MAX = 40
-"""Answers in a row by which the log is shorter than the state before a replica stops."""
+"""Consecutive answers with a log shorter than the state, after which a replica stops."""
 BEHIND_SECONDS = 15.0
-"""How long a log may seem shorter than what is applied: a node that was down lags for a while."""
+"""How long a log may seem shorter than the state: a node that was down lags for a while."""
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """How patient a replica is; the register's time to live is `lease_seconds`."""
+    """The times of the lease; the register's time to live is `lease_seconds`."""
 
     lease_seconds: float = 3.0
     renew_seconds: float = 0.8
     margin_seconds: float = 0.7
-    """A lease counts as lost this long before others may take it: clocks drift, answers travel."""
+    """A lease counts as lost this long before it expires, because of clock drift and latency."""
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """What the holder of the lease says about itself."""
+    """The content of the lease: its holder."""
 
     replica: str
     address: str
 
 
 class Heartbeat(msgspec.Struct, frozen=True):
-    """What every replica says about itself once in a while."""
+    """The state of a live replica, which it writes regularly."""
 
     applied: int
     checkpoint: int
-    """Below this sequence it needs nothing of the log any more."""
+    """The replica does not need the log up to this sequence."""
     readable: dict[str, int]
     is_primary: bool
     address: str
@@ -88,7 +88,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Replica:
-    """Drives the role of one StateManager. `run` ends with `close` or with damage."""
+    """Decides the role of one StateManager, until `close` or damage."""
 
     def __init__(
         self,
@@ -108,8 +108,8 @@ class Replica:
         self._timing = timing
         self._lease_revision = 0
         self._lease_until = 0.0
-        self._is_unheard = False
-        """Renewals got no answer while the lease lasted: the nodes are silent, we did not sleep."""
+        self._has_no_answer = False
+        """Whether renewals got no answer while the lease was valid: the nodes do not answer."""
         self._heartbeat_revision = 0
         self._knows_primary = False
         self._tried_epoch = 0
@@ -118,27 +118,27 @@ class Replica:
         self._deposed = asyncio.Event()
         self._changed = asyncio.Event()
         self.copies = 0
-        """How often the log had been cut before this replica had read it."""
+        """The number of full copies, because the log was truncated before it was read."""
         self.wants_primary = True
-        """False keeps the replica secondary, and lets a primary hand over."""
+        """False keeps the replica secondary."""
         self.patience = 0.0
-        """For how many seconds a free lease is left to replicas that are preferred."""
+        """Seconds for which a free lease is left to preferred replicas."""
         self._free_since: float | None = None
         self._has_stepped_down = False
         self.failure: PartitaError | None = None
-        """Why the replica stopped for good; None while it works."""
+        """Why the replica has stopped; None while it works."""
         self.on_role: Callable[[bool], Awaitable[None]] | None = None
-        """Told True after becoming primary, False after ceasing to be."""
+        """Called with True after a promotion, with False after its end."""
         log.on_quorum_lost = self._quorum_lost
         manager.on_stopped = self._stopped
         manager.checkpoint_writer.purge_limit = self._purge_limit
         manager.checkpoint_writer.after_checkpoint = self._publish_checkpoint
         manager.descriptions.check_promotion = self._check_promotion
 
-    # --- life -----------------------------------------------------------------------------
+    # --- life cycle -----------------------------------------------------------------------
 
     def _spawn(self, work: "Coroutine[None, None, None]") -> "asyncio.Task[None]":
-        """Start a task that `close` ends."""
+        """Start a task that `close` cancels."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.append(task)
         task.add_done_callback(self._tasks.remove)
@@ -149,7 +149,7 @@ class Replica:
         self._spawn(self._beat())
 
     async def check_place(self) -> None:
-        """Refuse a state that is no part of this log, before anything is built on it."""
+        """Raise if the local state does not belong to this log."""
         state = self._manager.state
         if not state.sequence:
             return
@@ -161,15 +161,15 @@ class Replica:
         try:
             stored = await self._stream.get(state.sequence, timeout=ANSWER_SECONDS)
         except NoAnswer:
-            return  # because the records that follow are checked anyway
-        # A record of an older epoch was passed over: it left no trace to compare.
+            return  # the records that follow are verified anyway
+        # A record of an older epoch was ignored, so its hash is not in the state.
         if stored is None or decode_record(stored).epoch < state.epoch:
             return
         if record_hash(stored) != state.hash:
             raise _another_log(state.sequence)
 
     async def ready(self, timeout: float) -> None:
-        """Return when the log is read to its end and a primary is known."""
+        """Return when the log was read to its end and a primary is known."""
         last = self._log.last
         deadline = self._clock.monotonic() + timeout
         while self._manager.sequence < last or not (self._knows_primary or self.is_primary):
@@ -180,7 +180,7 @@ class Replica:
                     "QuorumLost",
                     f"No primary was found within {timeout:.3g} s.",
                     facts={"applied": self._manager.sequence, "last": last},
-                    hint="Look at the nodes: a majority of them must run and reach each other.",
+                    hint="Check the NATS nodes: a majority must run and be connected.",
                 )
             await asyncio.sleep(0.01)
         if self._manager.sequence > self._log.last:
@@ -191,7 +191,7 @@ class Replica:
         return self._manager.is_primary
 
     async def wait_primary(self, timeout: float) -> bool:
-        """Wait until this replica is primary; False if it is not by then."""
+        """Wait until this replica is primary; return False after the time-out."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while not self._manager.is_primary and self.failure is None:
@@ -200,22 +200,22 @@ class Replica:
         return self._manager.is_primary
 
     async def step_down(self) -> None:
-        """Hand over: stop, and give the lease free at once."""
+        """Stop being primary and release the lease."""
         self._has_stepped_down = True
         if self._manager.is_primary:
-            self._depose(_not_primary("", "This replica hands over."))
-        with contextlib.suppress(NoAnswer):  # because the lease runs out by itself
-            await self._give_lease_free()
+            self._depose(_not_primary("", "This replica is handing over to another."))
+        with contextlib.suppress(NoAnswer):  # the lease then expires
+            await self._release_lease()
 
     async def close(self) -> None:
-        """Stop, give the lease free, and leave."""
+        """Stop all tasks, release the lease and remove the heartbeat."""
         while self._tasks:
             tasks = list(self._tasks)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         with contextlib.suppress(NoAnswer):
-            await self._give_lease_free()
+            await self._release_lease()
             key = REPLICA_PREFIX + self._id
             await self._stream.remove_register(
                 key, revision=self._heartbeat_revision, timeout=ANSWER_SECONDS
@@ -231,17 +231,19 @@ class Replica:
         except PartitaError as error:
             self._fail(error)
         except Exception:
-            self._fail(StateClosedError("StateClosed", "The replica met an error of its own."))
+            self._fail(
+                StateClosedError("StateClosed", "The replica stopped because of an internal error.")
+            )
             raise
 
     def _fail(self, error: PartitaError) -> None:
-        logger.error("replica %s stops: %s", self._id, error)
+        logger.error("replica %s stopped: %s", self._id, error)
         self.failure = error
         self._manager.depose(error)
         self._changed.set()
 
     async def _be_secondary(self) -> None:
-        """Follow the log until the epoch is ours."""
+        """Follow the log until this replica has opened an epoch."""
         following = self._spawn(self._follow())
         try:
             while True:
@@ -276,7 +278,7 @@ class Replica:
                 return
 
     async def _copy(self) -> None:
-        """Take the state of a checkpoint that the primary left, since the log begins later."""
+        """Load the checkpoint that the primary published: the log starts after this state."""
         state = State()
         try:
             content = await self._stream.get_file(CHECKPOINT_FILE, timeout=FILE_SECONDS)
@@ -292,10 +294,10 @@ class Replica:
             return
         self._manager.replace(state)
         self.copies += 1
-        logger.info("replica %s took a full copy at %d", self._id, state.sequence)
+        logger.info("replica %s loaded a full copy at sequence %d", self._id, state.sequence)
 
     async def _obtain_lease(self) -> None:
-        """Return once the lease is ours."""
+        """Return when this replica holds the lease."""
         while True:
             if self.wants_primary and await self._take_lease():
                 return
@@ -311,13 +313,13 @@ class Replica:
                 if lease.replica != self._id:
                     self._free_since = None
                     self._has_stepped_down = False
-                    self._say_primary(lease.address)
+                    self._note_primary(lease.address)
                     return False
-                if self._has_stepped_down:  # our own, renewed while we gave it free
+                if self._has_stepped_down:  # our own lease, renewed while it was released
                     self._lease_revision = found.revision
-                    await self._give_lease_free()
+                    await self._release_lease()
                     return False
-            elif self._is_patient(asked):
+            elif self._leaves_lease(asked):
                 return False
             revision = await self._stream.write_register(
                 LEASE_KEY,
@@ -335,15 +337,15 @@ class Replica:
         self._lease_until = asked + self._timing.lease_seconds - self._timing.margin_seconds
         return True
 
-    def _is_patient(self, now: float) -> bool:
-        """Whether a lease that is free now is left to others a little longer."""
+    def _leaves_lease(self, now: float) -> bool:
+        """Return whether a free lease is still left to other replicas."""
         if self._free_since is None:
             self._free_since = now
         at_least = 2 * self._timing.renew_seconds if self._has_stepped_down else 0.0
         return now - self._free_since < max(self.patience, at_least)
 
     async def _catch_up(self) -> bool:
-        """Read to the end of the log as it is now; False: the lease went meanwhile."""
+        """Apply the log up to its current end; return False if the lease was lost meanwhile."""
         try:
             last = await self._log.refresh()
         except (QuorumLostError, StateClosedError):
@@ -356,9 +358,9 @@ class Replica:
         return await self._renew()
 
     async def _open_epoch(self) -> bool:
-        """Append the record that makes this replica primary; False: somebody else wrote."""
+        """Append the record that makes this replica primary; return False if that failed."""
         state = self._manager.state
-        # One above all that was tried: a candidate may have sealed an epoch and died before it.
+        # Above all epochs tried so far: a candidate may have sealed one and never opened it.
         epoch = self._tried_epoch = max(state.epoch, self._tried_epoch) + 1
         self._log.epoch = epoch
         record = Record(
@@ -376,8 +378,8 @@ class Replica:
             async with asyncio.timeout(self._timing.lease_seconds * 4):
                 await self._log.append(record.sequence, raw)
         except (UnavailableError, TimeoutError) as error:
-            # A full stream or a node that does not sync may be mended; what is closed shows
-            # where the log is followed.
+            # A full stream or a node that does not sync may recover; a closed log is noticed
+            # where it is followed.
             self._log.abandon()
             if not isinstance(error, NotPrimaryError | QuorumLostError | InDoubtError):
                 logger.warning("replica %s cannot become primary: %s", self._id, error)
@@ -387,12 +389,12 @@ class Replica:
         return await self._renew()
 
     async def _be_primary(self) -> None:
-        """Commit until the lease, the log or the quorum says otherwise."""
+        """Commit until the lease or the quorum is lost, or the log refuses a record."""
         self._deposed.clear()
         self._manager.promote()
         logger.info("replica %s is primary of epoch %d", self._id, self._manager.epoch)
         self._changed.set()
-        telling = self._spawn(self._tell(is_primary=True))
+        notifying = self._spawn(self._notify(is_primary=True))
         while not self._deposed.is_set():
             left = max(self._lease_until - self._clock.monotonic(), 0.0)
             with contextlib.suppress(TimeoutError):
@@ -406,11 +408,11 @@ class Replica:
         if self.failure is not None:
             raise self.failure
         self._changed.set()
-        await asyncio.wait((telling,))
-        await self._tell(is_primary=False)
+        await asyncio.wait((notifying,))
+        await self._notify(is_primary=False)
 
     async def _renew(self) -> bool:
-        """Keep the lease; False once it may belong to another."""
+        """Renew the lease; return False if another replica may hold it."""
         asked = self._clock.monotonic()
         try:
             async with asyncio.timeout(max(self._lease_until - asked, 0.01)):
@@ -422,10 +424,10 @@ class Replica:
                 )
         except (NoAnswer, TimeoutError):
             # The write may have happened: its revision is not known, so the next one is refused
-            # and the lease runs out. Until then it is ours.
-            self._is_unheard = self._is_unheard or asked < self._lease_until
+            # and the lease expires. It is valid until then.
+            self._has_no_answer = self._has_no_answer or asked < self._lease_until
             return self._clock.monotonic() < self._lease_until
-        self._is_unheard = False
+        self._has_no_answer = False
         if revision is None:
             return await self._is_own_lease(asked)
         self._lease_revision = revision
@@ -433,7 +435,7 @@ class Replica:
         return True
 
     async def _is_own_lease(self, asked: float) -> bool:
-        """A refused renewal may be refused by our own, whose answer was lost: look."""
+        """Return whether a renewal was refused only because an earlier one had succeeded."""
         try:
             found = await self._stream.read_register(LEASE_KEY, timeout=ANSWER_SECONDS)
         except NoAnswer:
@@ -445,15 +447,15 @@ class Replica:
         self._lease_revision = found.revision
         return asked < self._lease_until
 
-    async def _give_lease_free(self) -> None:
+    async def _release_lease(self) -> None:
         if self._lease_revision:
             revision, self._lease_revision = self._lease_revision, 0
             await self._stream.remove_register(LEASE_KEY, revision=revision, timeout=ANSWER_SECONDS)
 
-    # --- what the manager and the log say -------------------------------------------------
+    # --- called by the manager and the log ------------------------------------------------
 
     def _stopped(self, error: PartitaError) -> None:
-        """The committer can go no further."""
+        """Stop being primary because the committer has stopped."""
         if isinstance(error, DamageError):
             self.failure = error
         self._deposed.set()
@@ -462,42 +464,42 @@ class Replica:
         self._depose(_no_quorum())
 
     def _lease_lost(self) -> PartitaError:
-        """Say why: nobody answered, or another may have taken it while this process slept."""
-        return _no_quorum() if self._is_unheard else _not_primary("", "The lease was lost.")
+        """Return why: the nodes did not answer, or this process was suspended too long."""
+        return _no_quorum() if self._has_no_answer else _not_primary("", "The lease was lost.")
 
     def _depose(self, error: PartitaError) -> None:
         if self._manager.is_primary:
-            logger.warning("replica %s is not primary any more: %s", self._id, error)
+            logger.warning("replica %s is no longer primary: %s", self._id, error)
             self._manager.depose(error)
         self._deposed.set()
 
-    def _say_primary(self, address: str) -> None:
-        """Let refused writes name the primary."""
+    def _note_primary(self, address: str) -> None:
+        """Name the primary in the errors of refused writes."""
         self._knows_primary = True
         self._manager.name_primary(_not_primary(address, "This replica is a secondary."))
 
-    async def _tell(self, *, is_primary: bool) -> None:
+    async def _notify(self, *, is_primary: bool) -> None:
         if self.on_role is None:
             return
         try:
             await self.on_role(is_primary)
-        except Exception:  # a role does not depend on who hears of it
+        except Exception:  # the role does not depend on the callback
             logger.exception("on_role failed")
 
     # --- heartbeats -----------------------------------------------------------------------
 
     async def _beat(self) -> None:
-        """Say that we live; a replica that stopped for good must not hold the log."""
+        """Write heartbeats until the replica stops: a stopped one must not keep the log."""
         while self.failure is None:
             with contextlib.suppress(NoAnswer):
                 await self._write_heartbeat()
-                await self._look_for_loss()
+                await self._check_log_length()
             await asyncio.sleep(self._timing.renew_seconds)
 
-    async def _look_for_loss(self) -> None:
-        """Stop when the log has long been shorter than what was applied: it was made anew.
+    async def _check_log_length(self) -> None:
+        """Stop if the log is shorter than the state for too long: it was created again.
 
-        A node that is cut off may say less for a while; it does not say so for so long.
+        A node that is cut off may report a shorter log, but not for this long.
         """
         _, last = await self._stream.bounds(timeout=ANSWER_SECONDS)
         if last >= self._manager.sequence:
@@ -510,8 +512,8 @@ class Replica:
                     "LogLost",
                     f"The log ends at {last}; this replica has applied {self._manager.sequence}.",
                     facts={"last": last, "applied": self._manager.sequence},
-                    hint="The cluster lost its streams: stop all replicas and restore a backup "
-                    "as a new partition.",
+                    hint="Stop all replicas and restore a backup as a new partition: the cluster "
+                    "has lost its streams.",
                 )
             )
 
@@ -534,7 +536,7 @@ class Replica:
         self._heartbeat_revision = revision
 
     async def heartbeats(self) -> dict[str, Heartbeat]:
-        """Return what the live replicas say, by replica."""
+        """Return the heartbeats of the live replicas, by replica."""
         found = await self._stream.list_registers(REPLICA_PREFIX, timeout=ANSWER_SECONDS)
         return {
             key.removeprefix(REPLICA_PREFIX): msgspec.msgpack.decode(beat.value, type=Heartbeat)
@@ -542,7 +544,7 @@ class Replica:
         }
 
     async def _purge_limit(self) -> int:
-        """Only the primary cuts the log, and never above what a live replica still needs."""
+        """Return the sequence below which no live replica needs the log; 0 on a secondary."""
         if not self._manager.is_primary:
             return 0
         try:
@@ -552,10 +554,10 @@ class Replica:
         return min([self._published + 1, *(beat.checkpoint + 1 for beat in beats.values())])
 
     _published = 0
-    """The sequence of the checkpoint that lies beside the stream, as far as we know."""
+    """The sequence of the checkpoint that this replica has published last."""
 
     async def _publish_checkpoint(self) -> None:
-        """Leave the checkpoint beside the stream, for replicas that come without one."""
+        """Store the checkpoint beside the stream, for replicas without one."""
         newest = self._manager.checkpoints.newest
         if newest is None or not self._manager.is_primary:
             return
@@ -563,8 +565,8 @@ class Replica:
         try:
             await self._stream.put_file(CHECKPOINT_FILE, content, timeout=FILE_SECONDS)
         except NoAnswer:
-            # The log is cut only behind what was published, so nothing is lost but room.
-            logger.warning("the checkpoint at %d could not be left on NATS", newest.sequence)
+            # The log is truncated only up to the published checkpoint, so nothing is lost.
+            logger.warning("the checkpoint at %d could not be stored on NATS", newest.sequence)
             return
         self._published = newest.sequence
 
@@ -573,7 +575,7 @@ class Replica:
             beats = await self.heartbeats()
         except NoAnswer as error:
             raise QuorumLostError(
-                "QuorumLost", "The replicas cannot be asked what they read."
+                "QuorumLost", "The heartbeats of the replicas cannot be read."
             ) from error
         behind = [
             replica
@@ -585,34 +587,34 @@ class Replica:
                 "SchemaNotPromoted",
                 f"{len(behind)} live replicas cannot read version {version} of {name!r}.",
                 facts={"collection": name, "version": version, "replicas": behind},
-                hint="Deploy code that opens it with Schema(version=..., write=...) everywhere.",
+                hint="Deploy code that opens it with Schema(version=...) on every replica.",
             )
 
 
 def _log_behind(sequence: int, last: int) -> ChainBrokenError:
     return ChainBrokenError(
         "LogBehind",
-        f"The log ends at {last}; the folder of this replica holds the state at {sequence}.",
+        f"The log ends at {last}; the folder of this replica has the state at {sequence}.",
         facts={"sequence": sequence, "last": last},
-        hint="The stream was made anew, or the folder is of another partition: give the right"
-        " folder, or restore a backup.",
+        hint="Use the folder of this partition, or restore a backup if the stream was created "
+        "again.",
     )
 
 
 def _another_log(sequence: int) -> ChainBrokenError:
     return ChainBrokenError(
         "ChainBroken",
-        f"The log holds another record at {sequence} than the folder of this replica has applied.",
+        f"The record at {sequence} of the log differs from that in the folder of this replica.",
         facts={"sequence": sequence},
-        hint="The folder is of another partition: give the right one, or an empty one.",
+        hint="Use the folder of this partition, or an empty one.",
     )
 
 
 def _no_quorum() -> QuorumLostError:
     return QuorumLostError(
         "QuorumLost",
-        "Too few nodes of the log answer: nothing can be committed.",
-        hint="Bring the nodes back: the replica goes on by itself.",
+        "Too few nodes of the log answer; nothing can be committed.",
+        hint="Start the nodes that are down; no restart of this process is needed.",
     )
 
 
@@ -621,7 +623,7 @@ def _not_primary(address: str, message: str) -> NotPrimaryError:
         "NotPrimary",
         message + (f" The primary is {address}." if address else ""),
         facts={"primary": address} if address else {},
-        hint="Send the work to the primary; a new one is found within seconds.",
+        hint="Send the work to the primary; a new one is elected within seconds.",
     )
     error.primary = address
     return error

@@ -1,20 +1,20 @@
 """Which members of a service hold which partitions, and which of them should be primary.
 
-Pure: the same members and the same placement before give the same placement after. The rule:
-shares differ by one at most, of replicas and of primaries, and what can stay where it is stays.
+Pure: equal members and an equal previous placement give an equal placement. The shares of
+replicas and of primaries differ by at most one, and as few replicas as possible are moved.
 """
 
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 
 Placement = tuple[tuple[str, ...], ...]
-"""For every partition its members, the one that should be primary first."""
+"""The members of every partition, the preferred primary first."""
 
 
 def assign(
     members: Iterable[str], partitions: int, copies: int, before: Sequence[Sequence[str]] = ()
 ) -> Placement:
-    """Share out `copies` replicas of every partition, or as many as there are members.
+    """Assign `copies` replicas of every partition, or as many as there are members.
 
     >>> assign(["a", "b"], 2, 1)
     (('a',), ('b',))
@@ -37,18 +37,18 @@ def assign(
 def _kept(
     names: Sequence[str], partitions: int, copies: int, before: Sequence[Sequence[str]]
 ) -> list[list[str]]:
-    """What the placement before leaves with those who are still members, in its order."""
+    """Return the part of the previous placement that is still valid, in its order."""
     held = [[name for name in group if name in names][:copies] for group in before[:partitions]]
     return held + [[] for _ in range(partitions - len(held))]
 
 
 def _share_replicas(held: list[list[str]], names: Sequence[str], copies: int) -> None:
-    """Fill every partition up to `copies`, and level the members to equal shares."""
+    """Fill every partition up to `copies`, with equal shares of the members."""
     loads = Counter(dict.fromkeys(names, 0))
     loads.update(member for group in held for member in group)
     share, left_over = divmod(len(held) * copies, len(names))
     fullest_first = sorted(names, key=lambda name: (-loads[name], name))
-    # Who has most may keep one more: so the least has to move.
+    # The members with most replicas may keep one more, so that the fewest are moved.
     targets = {name: share + (n < left_over) for n, name in enumerate(fullest_first)}
     while any(loads[name] < targets[name] for name in names):
         taker, giver = _move(held, names, copies, (loads, targets))
@@ -62,10 +62,10 @@ def _move(
     copies: int,
     shares: tuple[Counter[str], dict[str, int]],
 ) -> tuple[str, str]:
-    """Give one more replica to a member below its share by the shortest chain of moves.
+    """Give one more replica to a member below its share, by the shortest chain of moves.
 
-    Returns who has one more and who has one less ("": a free place was taken). In a chain each
-    member takes from the next; its end is a free place, or a member above its share.
+    Returns the member with one more and the member with one less ("": a free place was used). In
+    a chain each member takes from the next; it ends with a free place or a member above its share.
     """
     loads, targets = shares
     waiting = deque(name for name in names if loads[name] < targets[name])
@@ -87,11 +87,11 @@ def _move(
                 if loads[giver] > targets[giver]:
                     return _follow(held, takers, giver), giver
                 waiting.append(giver)
-    raise AssertionError("shares of equal size can always be reached")
+    raise AssertionError("equal shares can always be reached")
 
 
 def _follow(held: list[list[str]], takers: dict[str, tuple[str, int]], last: str) -> str:
-    """Make the moves of a chain from its last giver on; return its first taker."""
+    """Do the moves of a chain from its last giver on; return its first taker."""
     member = last
     while member in takers:
         taker, partition = takers[member]
@@ -102,7 +102,7 @@ def _follow(held: list[list[str]], takers: dict[str, tuple[str, int]], last: str
 
 
 def _share_primaries(held: list[list[str]], names: Sequence[str]) -> list[str]:
-    """Choose one member of each partition; those that were chosen before stay if they can."""
+    """Choose one member of each partition as primary, if possible the previous one."""
     chosen = [group[0] for group in held]
     loads = Counter(dict.fromkeys(names, 0))
     loads.update(chosen)
@@ -125,7 +125,7 @@ def _share_primaries(held: list[list[str]], names: Sequence[str]) -> list[str]:
 def _hand_over(
     held: list[list[str]], chosen: list[str], above: Sequence[str], below: Sequence[str]
 ) -> tuple[str, str]:
-    """Move one primary from a member above to one below, by the shortest chain of partitions."""
+    """Move one primary from a member above to one below, by the shortest chain."""
     waiting = deque(above)
     givers: dict[str, tuple[str, int]] = {}
     while waiting:
@@ -140,7 +140,7 @@ def _hand_over(
                 if taker in below:
                     return _follow_back(chosen, givers, taker), taker
                 waiting.append(taker)
-    raise AssertionError("primaries of equal shares can always be reached")
+    raise AssertionError("equal shares of primaries can always be reached")
 
 
 def _follow_back(chosen: list[str], givers: dict[str, tuple[str, int]], last: str) -> str:

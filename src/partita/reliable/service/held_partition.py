@@ -1,7 +1,7 @@
-"""One partition that this process holds: it is opened, served while primary, and let go.
+"""One partition that this process holds: opened, served while primary, and closed.
 
-A holding opens its replica again when that stops for good. Requests are answered only by a
-primary, and only after the service's own code has opened its collections.
+A held partition opens its replica again when that has stopped. Requests are answered only by a
+primary, and only after the application has opened its collections.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ from partita.errors import (
     UnavailableError,
 )
 from partita.reliable.manager.state_manager import StateManager
-from partita.reliable.nats.request_reply import Listening, Post
+from partita.reliable.nats.request_reply import RequestSubscription, RequestTransport
 from partita.reliable.replication.replica import Replica
 from partita.reliable.replication.stream import NoAnswer
 from partita.reliable.service.membership import Held
 from partita.reliable.service.requests import (
-    Answer,
     RemoteError,
     Request,
+    RequestAnswer,
     answered,
     decode_request,
     encode,
@@ -35,70 +35,70 @@ from partita.reliable.service.requests import (
 
 logger = logging.getLogger("partita.reliable")
 
-Opened = Callable[[StateManager], Awaitable[None]]
+OnOpened = Callable[[StateManager], Awaitable[None]]
 Handle = Callable[[StateManager, Request], Awaitable[bytes]]
 
 REQUESTS_AT_ONCE_MAX = 1024
-"""Under way in one partition; more are told to come again."""
+"""Concurrent requests in one partition; further ones are refused as busy."""
 DRAIN_SECONDS = 2.0
-"""How long requests under way may take to end before the primary leaves."""
+"""How long running requests may take before the primary hands over."""
 AGAIN_SECONDS = 1.0
 PREPARE_AGAIN_SECONDS = 0.2
 LOOK_SECONDS = 0.5
 
 
-class Duties(msgspec.Struct, frozen=True):
-    """What every holding of a service is given."""
+class PartitionContext(msgspec.Struct, frozen=True):
+    """What all held partitions of a service share."""
 
     open_state: Callable[[int, float], Awaitable[StateManager]]
-    """Opens the replica of a partition, given how long it leaves a free lease to others."""
-    post: Post
+    """Opens the replica of a partition with the seconds for which it leaves a free lease."""
+    post: RequestTransport
     subject: Callable[[int], str]
-    opened: Opened | None
+    opened: OnOpened | None
     handle: Handle | None
 
 
-class Holding:
+class HeldPartition:
     """One replica of one partition in this process."""
 
-    def __init__(self, partition: int, duties: Duties, *, patience: float) -> None:
+    def __init__(self, partition: int, context: PartitionContext, *, patience: float) -> None:
         self.partition = partition
         self.failure: Exception | None = None
-        """Why it is not open; None once it is."""
+        """Why it is not open; None when it is."""
         self._patience = patience
-        self._duties = duties
+        self._context = context
         self._state: StateManager | None = None
         self._replica: Replica | None = None
         self._is_ready = asyncio.Event()
         self._is_handing_over = False
         self._woken = asyncio.Event()
-        self._listening: Listening | None = None
-        self._under_way: dict[str, asyncio.Task[bytes]] = {}
+        self._listening: RequestSubscription | None = None
+        self._running: dict[str, asyncio.Task[bytes]] = {}
         self._sequences: list[int] = []
-        self._living = asyncio.get_running_loop().create_task(self._live())
+        self._task = asyncio.get_running_loop().create_task(self._run())
 
-    # --- what others ask ------------------------------------------------------------------
+    # --- used by the service --------------------------------------------------------------
 
     @property
     def state(self) -> StateManager | None:
-        """The state, once its collections are open."""
+        """The state, after its collections were opened."""
         return self._state if self._is_ready.is_set() else None
 
     @property
     def is_primary(self) -> bool:
         return self.state is not None and self.state.is_primary
 
-    def said(self) -> Held | None:
-        """What the member says of it; None while it cannot serve."""
+    def status(self) -> Held | None:
+        """Return the status for the member's heartbeat; None while it cannot serve."""
         return None if self.state is None else Held(self.state.sequence, self.state.is_primary)
 
     def note_sequence(self) -> None:
-        """Remember how far it is, to compare with what others say a little later."""
+        """Remember the sequence, to compare it with the status of other replicas later."""
         if self._state is not None:
             self._sequences = [*self._sequences[-2:], self._state.sequence]
 
     def is_reached_by(self, other: Held | None) -> bool:
-        """Whether another replica has applied what was here some heartbeats ago."""
+        """Return whether another replica has applied what this one had some heartbeats ago."""
         return other is not None and bool(self._sequences) and other.applied >= self._sequences[0]
 
     def set_patience(self, seconds: float) -> None:
@@ -107,50 +107,50 @@ class Holding:
             self._replica.patience = seconds
 
     async def ready(self) -> None:
-        """Return when it can serve; raise why it cannot, if that will not pass by itself."""
+        """Return when it can serve; raise its failure unless that is temporary."""
         while not self._is_ready.is_set():
-            if self.failure is not None and not _passes(self.failure):
+            if self.failure is not None and not _is_temporary(self.failure):
                 raise self.failure
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS):
                     await self._is_ready.wait()
 
     async def hand_over(self) -> None:
-        """Answer what is under way, then let another replica become primary."""
+        """Finish running requests, then let another replica become primary."""
         state = self._state
         if state is None:
             return
         self._is_handing_over = True
         try:
             await self._stop_listening()
-            with contextlib.suppress(NoAnswer):  # the lease runs out by itself then
+            with contextlib.suppress(NoAnswer):  # the lease then expires
                 await state.step_down()
         finally:
             self._is_handing_over = False
 
     async def close(self) -> None:
-        """Stop serving and let go; what was committed is in the log."""
+        """Stop serving and close the replica."""
         self._is_handing_over = True
         await self._stop_listening()
-        self._living.cancel()
-        await asyncio.gather(self._living, return_exceptions=True)
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
 
-    # --- its life -------------------------------------------------------------------------
+    # --- life cycle -----------------------------------------------------------------------
 
-    async def _live(self) -> None:
+    async def _run(self) -> None:
         while True:
             try:
-                await self._live_once()
+                await self._open_and_serve()
             except UnavailableError as error:
-                logger.warning("partition %d is opened again: %s", self.partition, error)
+                logger.warning("partition %d will be opened again: %s", self.partition, error)
                 self.failure = error
             except Exception as error:
                 logger.exception("partition %d cannot be served", self.partition)
                 self.failure = error
             await asyncio.sleep(AGAIN_SECONDS)
 
-    async def _live_once(self) -> None:
-        state = await self._duties.open_state(self.partition, self._patience)
+    async def _open_and_serve(self) -> None:
+        state = await self._context.open_state(self.partition, self._patience)
         replica = state.replica
         assert isinstance(replica, Replica)
         self._state, self._replica = state, replica
@@ -169,10 +169,10 @@ class Holding:
             await state.close()
 
     async def _prepare(self, state: StateManager, replica: Replica) -> None:
-        """Let the service open its collections; a secondary waits for the primary's."""
-        while self._duties.opened is not None:
+        """Let the application open its collections; a secondary waits for the primary's."""
+        while self._context.opened is not None:
             try:
-                await self._duties.opened(state)
+                await self._context.opened(state)
             except UnavailableError:
                 if replica.failure is not None:
                     raise replica.failure from None
@@ -184,14 +184,14 @@ class Holding:
         self._woken.set()
 
     async def _serve(self, state: StateManager, replica: Replica) -> None:
-        """Listen while primary, until the replica stops for good."""
+        """Listen while primary, until the replica has stopped."""
         while replica.failure is None:
             self._woken.clear()
             if not state.is_primary:
                 await self._stop_listening()
             elif self._listening is None and not self._is_handing_over:
-                subject = self._duties.subject(self.partition)
-                self._listening = await self._duties.post.listen(subject, self._answer)
+                subject = self._context.subject(self.partition)
+                self._listening = await self._context.post.listen(subject, self._answer)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS):
                     await self._woken.wait()
@@ -205,22 +205,22 @@ class Holding:
     # --- requests -------------------------------------------------------------------------
 
     async def _answer(self, raw: bytes) -> bytes:
-        """Answer a request; one that is asked again while under way is not begun again."""
+        """Answer a request; one that is repeated while it runs is not started again."""
         try:
             request = decode_request(raw)
         except (msgspec.MsgspecError, PartitaError) as error:
             return encode(failed(_malformed(error)))
-        work = self._under_way.get(request.id)
+        work = self._running.get(request.id)
         if work is None:
-            if len(self._under_way) >= REQUESTS_AT_ONCE_MAX:
+            if len(self._running) >= REQUESTS_AT_ONCE_MAX:
                 return encode(failed(_busy()))
             work = asyncio.get_running_loop().create_task(self._work(request))
-            self._under_way[request.id] = work
-            work.add_done_callback(lambda _: self._under_way.pop(request.id))
+            self._running[request.id] = work
+            work.add_done_callback(lambda _: self._running.pop(request.id))
         return await asyncio.shield(work)
 
     async def _work(self, request: Request) -> bytes:
-        state, handle = self.state, self._duties.handle
+        state, handle = self.state, self._context.handle
         if state is None or not state.is_primary:
             return encode(failed(_not_primary()))
         if handle is None:
@@ -228,46 +228,46 @@ class Holding:
         return encode(await _handled(handle, state, request))
 
 
-async def _handled(handle: Handle, state: StateManager, request: Request) -> Answer:
+async def _handled(handle: Handle, state: StateManager, request: Request) -> RequestAnswer:
     try:
         return answered(await handle(state, request))
     except PartitaError as error:
         return failed(error)
     except Exception as error:
-        logger.exception("handle() failed at request %s", request.id)
+        logger.exception("handle() failed for request %s", request.id)
         return failed(error)
 
 
-def _passes(error: Exception) -> bool:
-    """Whether waiting helps; another process that has the folder will not go by itself."""
+def _is_temporary(error: Exception) -> bool:
+    """Return whether waiting may help; it does not if another process uses the folder."""
     return isinstance(error, UnavailableError) and not isinstance(error, StoreLockedError)
 
 
 def _malformed(error: Exception) -> RemoteError:
     return RemoteError(
         "InvalidRequest",
-        "What came is not a request of Partita.",
+        "The message is not a Partita request.",
         facts={"cause": str(error)},
-        hint="Use the same version of Partita, and service.request(), everywhere.",
+        hint="Send requests with service.request(), and the same version of Partita everywhere.",
     )
 
 
 def _not_primary() -> NotPrimaryError:
-    return NotPrimaryError("NotPrimary", "This replica is not primary any more.")
+    return NotPrimaryError("NotPrimary", "This replica is no longer primary.")
 
 
 def _busy() -> StoreBusyError:
     return StoreBusyError(
         "ServiceBusy",
-        f"{REQUESTS_AT_ONCE_MAX} requests are under way in this partition.",
+        f"{REQUESTS_AT_ONCE_MAX} requests are running in this partition.",
         facts={"limit": REQUESTS_AT_ONCE_MAX},
-        hint="Ask less at once, or share the keys over more partitions.",
+        hint="Send fewer concurrent requests, or use more partitions.",
     )
 
 
 def _not_served() -> RemoteError:
     return RemoteError(
         "RequestsNotServed",
-        "The process that is primary was opened without handle=.",
-        hint="Give handle= to open_service() in every process that holds partitions.",
+        "The primary was opened without handle=.",
+        hint="Pass handle= to open_service() in every process that holds partitions.",
     )

@@ -1,8 +1,8 @@
-"""Who belongs to a service now, and who holds what: its record and its members' heartbeats.
+"""The members of a service and their partitions: the service's record and the heartbeats.
 
-Both lie on a stream of the service's own. The stream's last message is the service's record; it
-is replaced by a fenced append, so that of two members who would change it one comes second and
-reads again. Heartbeats are registers that expire.
+Both are on a stream of the service. The last message of the stream is the service's record; it
+is replaced by a fenced append, so that only one of two concurrent changes succeeds. Heartbeats
+are registers that expire.
 """
 
 import contextlib
@@ -23,35 +23,35 @@ OPEN_ATTEMPTS = 30
 
 
 class Held(msgspec.Struct, frozen=True, array_like=True):
-    """What a member says of one partition that it holds and can serve."""
+    """The status of one partition that a member holds and can serve."""
 
     applied: int
     is_primary: bool
 
 
 class Member(msgspec.Struct, frozen=True):
-    """What a member says of itself once in a while."""
+    """The heartbeat of a member."""
 
     address: str
     holds: dict[int, Held]
 
 
 class ServiceRecord(msgspec.Struct, frozen=True):
-    """What was fixed when the service was created, and who holds what since the last change."""
+    """The fixed numbers of a service, and its current placement."""
 
     format: int
     partitions: int
     replicas: int
     members: tuple[str, ...] = ()
     places: tuple[tuple[int, ...], ...] = ()
-    """For every partition the places of its members in `members`, the preferred primary first."""
+    """For every partition the indexes of its members, the preferred primary first."""
 
     @property
     def placement(self) -> Placement:
         return tuple(tuple(self.members[place] for place in group) for group in self.places)
 
     def with_members(self, members: list[str]) -> "ServiceRecord":
-        """Share the partitions out among these members; what can stay stays."""
+        """Return the record with the partitions assigned to these members."""
         placement = assign(members, self.partitions, self.replicas, self.placement)
         place_of = {member: place for place, member in enumerate(members)}
         places = tuple(tuple(place_of[member] for member in group) for group in placement)
@@ -64,12 +64,12 @@ _decode_member = msgspec.msgpack.Decoder(Member).decode
 
 
 class Membership:
-    """One process's view of a service; `id` is its own name among the members."""
+    """The view of a service in one process; `id` is its own member id."""
 
     def __init__(self, stream: Stream, clock: Clock, name: str) -> None:
         self.id = clock.random_bytes(6).hex()
         self.members: dict[str, Member] = {}
-        """The live members as they were last seen."""
+        """The live members at the last look."""
         self._stream = stream
         self._clock = clock
         self._name = name
@@ -95,16 +95,16 @@ class Membership:
                 if attempt == OPEN_ATTEMPTS:
                     raise QuorumLostError(
                         "QuorumLost",
-                        "The record of the service cannot be read: too few nodes answer.",
+                        "The record of the service cannot be read because too few nodes answer.",
                         facts={"service": self._name},
-                        hint="Start the nodes that are down; a majority is needed.",
+                        hint="Start the NATS nodes that are down; a majority is needed.",
                     ) from error
         found = self.record
         if (partitions or found.partitions, replicas) != (found.partitions, found.replicas):
             raise fixed(self._name, (partitions, replicas), (found.partitions, found.replicas))
 
     async def refresh(self) -> bool:
-        """Read the newest record; False when there is none. Raises NoAnswer."""
+        """Read the newest record; return False if there is none. Raises NoAnswer."""
         _, last = await self._stream.bounds(timeout=ANSWER_SECONDS)
         if last > self._sequence:
             raw = await self._stream.get(last, timeout=ANSWER_SECONDS)
@@ -114,12 +114,12 @@ class Membership:
         return self._record is not None
 
     async def share_out(self) -> None:
-        """Write a record for the members that live now. Raises NoAnswer."""
+        """Write a record for the live members. Raises NoAnswer."""
         await self._append(self.record.with_members(sorted(self.members)))
         await self.refresh()
 
     async def _append(self, record: ServiceRecord) -> None:
-        """Append at the end that we know; somebody else's record there is as good."""
+        """Append after the last known record; another member's record there is accepted."""
         with contextlib.suppress(PublishRefused):
             stored = await self._stream.publish(
                 _encode(record),
@@ -132,7 +132,7 @@ class Membership:
                 await self._stream.purge(stored - RECORDS_KEPT, timeout=ANSWER_SECONDS)
 
     async def beat(self, member: Member) -> None:
-        """Say that we live, and what we hold. Raises NoAnswer."""
+        """Write the heartbeat of this member. Raises NoAnswer."""
         key, value = MEMBER_PREFIX + self.id, _encode(member)
         for _ in range(2):
             revision = await self._stream.write_register(
@@ -144,8 +144,8 @@ class Membership:
             found = await self._stream.read_register(key, timeout=ANSWER_SECONDS)
             self._revision = 0 if found is None else found.revision
 
-    async def look_round(self) -> None:
-        """Read who lives. Raises NoAnswer."""
+    async def read_members(self) -> None:
+        """Read the live members. Raises NoAnswer."""
         found = await self._stream.list_registers(MEMBER_PREFIX, timeout=ANSWER_SECONDS)
         self.members = {
             key.removeprefix(MEMBER_PREFIX): _decode_member(beat.value)
@@ -153,7 +153,7 @@ class Membership:
         }
 
     async def leave(self) -> None:
-        """Say that we are gone, so that nobody waits until the heartbeat expires."""
+        """Remove the heartbeat, so that other members need not wait until it expires."""
         if self._revision:
             key = MEMBER_PREFIX + self.id
             with contextlib.suppress(NoAnswer):
@@ -162,7 +162,7 @@ class Membership:
                 )
 
     def primary_address(self, partition: int) -> str:
-        """Say where the primary was when we last looked; "" when nobody said."""
+        """Return the address of the primary at the last look, "" if it is not known."""
         for member in self.members.values():
             held = member.holds.get(partition)
             if held is not None and held.is_primary:
@@ -171,14 +171,14 @@ class Membership:
 
 
 def fixed(name: str, asked: tuple[int | None, int], found: tuple[object, object]) -> UsageError:
-    """Say that a service keeps the numbers that it was created with."""
+    """Return the error for a service that was created with other numbers."""
     return UsageError(
         "PartitionCountFixed",
         f"The service {name!r} was created with partitions={found[0]} and replicas={found[1]};"
-        " both are fixed at creation, since keys are where their hash puts them.",
+        " they cannot be changed, because the hash of a key decides its partition.",
         facts={"partitions": asked[0], "replicas": asked[1]},
-        hint="Open it with its own numbers. To change them, create a service of another name and"
-        " carry the state over.",
+        hint="Open it with these numbers. To change them, create a service of another name and"
+        " copy the state.",
     )
 
 
@@ -187,5 +187,5 @@ def _unknown(name: str) -> UsageError:
         "ServiceNotFound",
         f"There is no service {name!r} yet.",
         facts={"service": name},
-        hint="Give partitions=... to create it, or look at the name and the address.",
+        hint="Pass partitions=... to create it, or check the name and the address.",
     )

@@ -1,7 +1,7 @@
-"""What travels between a caller of a service and the primary of a partition, as bytes.
+"""Requests and answers between a caller of a service and the primary of a partition; pure.
 
-Pure. A request keeps its id over all attempts, so that the primary can tell a repetition from
-new work; an answer is bytes, or a failure that says whether another attempt may help.
+A request has the same id in all attempts, so that the primary can recognize a repetition; an
+answer is bytes, or a failure that says whether the request is retried.
 """
 
 import hashlib
@@ -25,11 +25,11 @@ from partita.keys import Key, decode_key, encode_key
 from partita.reliable.values import limits
 
 PAYLOAD_BYTES_MAX = 1_000_000
-"""Of what a request carries, and of its answer: the least that a NATS node takes, less a margin."""
+"""The size of a payload and of an answer: the default limit of NATS, less a margin."""
 MESSAGE_CHARACTERS_MAX = 2_000
-"""Of the text of a failure on its way to the caller."""
+"""The length of the message of a failure."""
 
-TRIED_AGAIN = (
+RETRIED = (
     InDoubtError,
     NotPrimaryError,
     NotReadableError,
@@ -38,11 +38,11 @@ TRIED_AGAIN = (
     StoreBusyError,
     TransactionAbortedError,
 )
-"""What passes when a primary was found again; all else is the caller's to decide."""
+"""Errors after which a request is sent again; all others are raised to the caller."""
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What the primary is asked: `id` is the same in every attempt of one request.
+    """A request to the primary; `id` is the same in every attempt of one request.
 
     `state.run(..., idempotency_key=request.id)` therefore does the work exactly once.
     """
@@ -53,15 +53,15 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Envelope(msgspec.Struct, frozen=True):
-    """A request as bytes."""
+    """The encoded form of a request."""
 
     id: str
     key: bytes
     payload: bytes
 
 
-class Failure(msgspec.Struct, frozen=True):
-    """An error on its way to the caller."""
+class RequestFailure(msgspec.Struct, frozen=True):
+    """An error of the primary in an answer."""
 
     code: str
     message: str
@@ -71,22 +71,22 @@ class Failure(msgspec.Struct, frozen=True):
     is_tried_again: bool
 
 
-class Answer(msgspec.Struct, frozen=True):
+class RequestAnswer(msgspec.Struct, frozen=True):
     payload: bytes = b""
-    failure: Failure | None = None
+    failure: RequestFailure | None = None
 
 
 class RemoteError(PartitaError):
-    """The primary refused a request, or failed at it; `code`, facts and hint are its own."""
+    """An error that the primary raised for a request, with its code, facts and hint."""
 
 
 encode = msgspec.msgpack.Encoder().encode
-decode_answer = msgspec.msgpack.Decoder(Answer).decode
+decode_answer = msgspec.msgpack.Decoder(RequestAnswer).decode
 _decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
 
 
 def decode_request(raw: bytes) -> Request:
-    """Read a request. Raises msgspec.MsgspecError and DamageError for what is none."""
+    """Decode a request. Raises msgspec.MsgspecError or DamageError if it is malformed."""
     envelope = _decode_envelope(raw)
     return Request(decode_key(envelope.key), envelope.payload, envelope.id)
 
@@ -97,15 +97,15 @@ def checked_key(key: Key) -> bytes:
     if len(encoded) > limits.KEY_BYTES_MAX:
         raise LimitExceededError(
             "KeyTooLarge",
-            f"An encoded key has {limits.KEY_BYTES_MAX} bytes at most.",
+            f"An encoded key may have at most {limits.KEY_BYTES_MAX} bytes.",
             facts={"bytes": len(encoded), "limit": limits.KEY_BYTES_MAX},
-            hint="Choose what names the thing: a user, a device, an order.",
+            hint="Use a short key, such as the id of a user, a device or an order.",
         )
     return encoded
 
 
 def partition_of(key: Key, partitions: int) -> int:
-    """Return the partition of a key: the same in every process, on every machine, for ever.
+    """Return the partition of a key, which is the same in every process and never changes.
 
     >>> partition_of("user-17", 8), partition_of(17, 8)
     (0, 7)
@@ -115,68 +115,68 @@ def partition_of(key: Key, partitions: int) -> int:
 
 
 def checked_payload(payload: object) -> bytes:
-    """Refuse what no message can carry."""
+    """Return a payload as bytes; raise if it has the wrong type or is too large."""
     if not isinstance(payload, bytes | bytearray | memoryview):
         raise UsageError(
             "InvalidPayload",
-            f"A request carries bytes, not {type(payload).__name__}.",
-            hint="Encode it: msgspec.msgpack.encode(...), or text.encode().",
+            f"The payload of a request must be bytes, not {type(payload).__name__}.",
+            hint="Encode it, for example with msgspec.msgpack.encode(...) or text.encode().",
         )
     raw = bytes(payload)
     if len(raw) > PAYLOAD_BYTES_MAX:
         raise LimitExceededError(
             "RequestTooLarge",
-            f"A request carries {PAYLOAD_BYTES_MAX} bytes at most.",
+            f"The payload of a request may have at most {PAYLOAD_BYTES_MAX} bytes.",
             facts={"bytes": len(raw), "limit": PAYLOAD_BYTES_MAX},
-            hint="Send it in parts, or send where it lies instead.",
+            hint="Send it in parts, or send its address instead.",
         )
     return raw
 
 
-def answered(payload: object) -> Answer:
-    """Turn what was returned for a request into an answer."""
+def answered(payload: object) -> RequestAnswer:
+    """Return the answer for the result of handle()."""
     if not isinstance(payload, bytes):
         return failed(
             RemoteError(
                 "HandlerFailed",
-                f"What handles the request returned {type(payload).__name__} instead of bytes.",
-                hint="Let handle() return bytes, b'' for nothing.",
+                f"handle() returned {type(payload).__name__} instead of bytes.",
+                hint="Return bytes from handle(), b'' for nothing.",
             )
         )
     if len(payload) > PAYLOAD_BYTES_MAX:
         return failed(
             LimitExceededError(
                 "AnswerTooLarge",
-                f"An answer carries {PAYLOAD_BYTES_MAX} bytes at most; the work was done.",
+                f"An answer may have at most {PAYLOAD_BYTES_MAX} bytes; the work was done.",
                 facts={"bytes": len(payload), "limit": PAYLOAD_BYTES_MAX},
-                hint="Answer less, or in pages.",
+                hint="Return less from handle(), or in pages.",
             )
         )
-    return Answer(payload)
+    return RequestAnswer(payload)
 
 
-def failed(error: Exception) -> Answer:
-    """Turn an error into an answer; one that is not Partita's shows its type and text only."""
+def failed(error: Exception) -> RequestAnswer:
+    """Return the answer for an error; of a foreign error only its type and text."""
     if not isinstance(error, PartitaError):
         error = RemoteError(
             "HandlerFailed",
-            f"What handles the request raised {type(error).__name__}: {error}",
-            hint="See the traceback in the log of the process that is primary.",
+            f"handle() raised {type(error).__name__}: {error}",
+            hint="Check the traceback in the logging output of the primary.",
         )
-    return Answer(
-        failure=Failure(
+    return RequestAnswer(
+        failure=RequestFailure(
             error.code,
             error.message[:MESSAGE_CHARACTERS_MAX],
             {name: _plain(value) for name, value in error.facts.items()},
             error.hint[:MESSAGE_CHARACTERS_MAX],
             error.retry.value,
-            isinstance(error, TRIED_AGAIN),
+            isinstance(error, RETRIED),
         )
     )
 
 
-def error_of(failure: Failure) -> RemoteError:
-    """Make the error that the caller sees."""
+def error_of(failure: RequestFailure) -> RemoteError:
+    """Return the error for the caller."""
     error = RemoteError(failure.code, failure.message, facts=failure.facts, hint=failure.hint)
     error.retry = Retry(failure.retry)
     return error

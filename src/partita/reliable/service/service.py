@@ -1,9 +1,9 @@
-"""A service: state in N partitions, shared out among the processes that join.
+"""A service: state in N partitions, distributed over the processes that join.
 
-A stable hash of a key chooses the partition; N is fixed when the service is created. Every
-process looks round once a second, opens what the service's record gives it, lets go of what it
-does not, and hands a primary over to the member that should have it. None of that decides who
-may write: that is the log's affair, so the worst that a wrong view can cost is time.
+A stable hash of a key selects the partition; N is fixed when the service is created. Once a
+second, every process reads the members and the service's record, opens the partitions assigned to
+it, closes others, and hands primaries over to the preferred members. The log alone decides which
+replica may write, so a wrong view can only cause a delay.
 """
 
 import asyncio
@@ -28,11 +28,16 @@ from partita.keys import Key
 from partita.reliable.collections.retry import Backoff
 from partita.reliable.manager.housekeeping import CHECKPOINT_BYTES
 from partita.reliable.manager.state_manager import StateManager
-from partita.reliable.nats.request_reply import Post
+from partita.reliable.nats.request_reply import RequestTransport
 from partita.reliable.opening import open_on_nats
 from partita.reliable.replication.stream import NoAnswer, Stream
 from partita.reliable.service.assignment import Placement
-from partita.reliable.service.held_partition import Duties, Handle, Holding, Opened
+from partita.reliable.service.held_partition import (
+    Handle,
+    HeldPartition,
+    OnOpened,
+    PartitionContext,
+)
 from partita.reliable.service.membership import Member, Membership, fixed
 from partita.reliable.service.requests import (
     Envelope,
@@ -49,38 +54,38 @@ from partita.ticks import Clock
 logger = logging.getLogger("partita.reliable")
 
 PARTITIONS_MAX = 256
-"""In one service: each is a log of its own on NATS."""
+"""Partitions of one service; each has a log of its own on NATS."""
 NAME_CHARACTERS_MAX = 80
 READY_SECONDS = 60.0
-"""How long opening a service waits for the partitions that it is to hold."""
+"""How long opening a service waits for the partitions assigned to it."""
 REQUEST_SECONDS = 20.0
 ATTEMPT_SECONDS = 2.0
-"""After so long without an answer a request is sent again: its primary may have died."""
+"""After this time without an answer a request is sent again: its primary may have stopped."""
 REQUEST_BACKOFF = Backoff(first_delay=0.05, max_delay=0.5)
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """How often a member looks round, and how long it waits before it acts on what it sees."""
+    """How often a member checks the service, and how long it waits before it acts."""
 
     look_seconds: float = 1.0
     member_seconds: float = 8.0
-    """A member that was not heard of for so long is gone; a lease ends much earlier."""
+    """A member without a heartbeat for this time has left; a lease expires much earlier."""
     settle_seconds: float = 2.0
-    """The members must have stayed the same for so long before anything is moved."""
+    """The members must have been the same for this time before partitions are moved."""
     patience_seconds: float = 1.0
-    """How long a free lease is left to each replica that is preferred."""
+    """How long a free lease is left to each preferred replica."""
     hand_over_seconds: float = 5.0
-    """Between two attempts to hand over the same partition."""
+    """The time between two attempts to hand over the same partition."""
 
 
 class Service:
-    """One process's part in a service. Open it with `partita.open_service`."""
+    """The part of one process in a service. Open it with `partita.open_service`."""
 
     def __init__(
         self,
         name: str,
         membership: Membership,
-        duties: Duties,
+        context: PartitionContext,
         clock: Clock,
         *,
         address: str = "",
@@ -88,20 +93,20 @@ class Service:
     ) -> None:
         self.name = name
         self.address = address or membership.id
-        """What other members tell about this one when it is primary."""
+        """The address of this member in the errors of other members."""
         self._membership = membership
-        self._duties = duties
+        self._context = context
         self._clock = clock
         self._pace = pace or Pace()
-        self._holdings: dict[int, Holding] = {}
-        self._chores: dict[int, asyncio.Task[None]] = {}
+        self._holdings: dict[int, HeldPartition] = {}
+        self._changing: dict[int, asyncio.Task[None]] = {}
         self._handed_over: dict[int, float] = {}
-        self._looking: asyncio.Task[None] | None = None
-        self._has_looked = asyncio.Event()
+        self._watching: asyncio.Task[None] | None = None
+        self._has_checked = asyncio.Event()
         self._settled: tuple[tuple[str, ...], float] = ((), 0.0)
         self._is_closed = False
 
-    # --- what users ask -------------------------------------------------------------------
+    # --- public ---------------------------------------------------------------------------
 
     @property
     def member_id(self) -> str:
@@ -112,18 +117,18 @@ class Service:
         return self._membership.record.partitions
 
     def partition_of(self, key: Key) -> int:
-        """Return the number of the partition that a key belongs to; it never changes."""
+        """Return the partition of a key, which never changes."""
         return partition_of(key, self.partitions)
 
     def states(self) -> dict[int, StateManager]:
-        """Return the states that this process holds, by partition: secondaries read snapshots."""
+        """Return the states that this process holds, by partition, including secondaries."""
         held = sorted(self._holdings.items())
         return {number: holding.state for number, holding in held if holding.state is not None}
 
     def state_for(self, key: Key) -> StateManager:
-        """Return the state of a key's partition if its primary is here.
+        """Return the state of a key's partition if its primary is in this process.
 
-        Otherwise NotPrimaryError says where it is; `request` goes there by itself.
+        Otherwise NotPrimaryError names its address; `request` sends work there.
         """
         self._check_open()
         partition = self.partition_of(key)
@@ -141,11 +146,11 @@ class Service:
         timeout: float = REQUEST_SECONDS,
         idempotency_key: str | None = None,
     ) -> bytes:
-        """Send a request to the primary of a key's partition and return what it answers.
+        """Send a request to the primary of a key's partition and return its answer.
 
-        While there is no primary, or its answer does not come, it is sent again until `timeout`
-        is over: a request arrives at least once. All attempts carry one id, `idempotency_key` or
-        a random one; with `state.run(..., idempotency_key=request.id)` the work is done once.
+        While there is no primary or no answer, it is sent again until `timeout`, so that a
+        request may arrive more than once. All attempts have the same id, `idempotency_key` or a
+        random one; `state.run(..., idempotency_key=request.id)` does the work exactly once.
         """
         self._check_open()
         checked_timeout(timeout)
@@ -168,11 +173,11 @@ class Service:
             self._check_open()
 
     async def _ask(self, partition: int, raw: bytes, deadline: float) -> bytes | str:
-        """Try once; return the answer, or why to try again."""
+        """Send the request once; return the answer, or the reason for a retry as text."""
         left = max(deadline - self._clock.monotonic(), 0.01)
         try:
-            received = await self._duties.post.ask(
-                self._duties.subject(partition), raw, timeout=min(left, ATTEMPT_SECONDS)
+            received = await self._context.post.ask(
+                self._context.subject(partition), raw, timeout=min(left, ATTEMPT_SECONDS)
             )
         except NoAnswer as error:
             return str(error)
@@ -187,20 +192,20 @@ class Service:
         if self._is_closed:
             raise StateClosedError(
                 "StateClosed",
-                f"The service {self.name!r} was closed here.",
-                hint="Open it again: partita.open_service(...).",
+                f"The service {self.name!r} was closed in this process.",
+                hint="Open it again with partita.open_service(...).",
             )
 
-    # --- life -----------------------------------------------------------------------------
+    # --- life cycle -----------------------------------------------------------------------
 
     async def join(self, timeout: float = READY_SECONDS) -> None:
-        """Become a member, and return when the partitions that fall to this process serve."""
-        self._looking = asyncio.get_running_loop().create_task(self._look())
+        """Become a member, and return when the partitions assigned to this process serve."""
+        self._watching = asyncio.get_running_loop().create_task(self._watch())
         try:
             async with asyncio.timeout(timeout):
                 while self.member_id not in self._membership.record.members:
-                    self._has_looked.clear()
-                    await self._has_looked.wait()
+                    self._has_checked.clear()
+                    await self._has_checked.wait()
                 for holding in list(self._holdings.values()):
                     await holding.ready()
         except TimeoutError:
@@ -209,45 +214,45 @@ class Service:
                 "ServiceUnavailable",
                 f"The partitions of this process were not open within {timeout:.3g} s.",
                 facts={"service": self.name, "failures": failures},
-                hint="Look at the nodes of NATS: a majority of them must run.",
+                hint="Check the NATS nodes: a majority must run.",
             ) from None
 
     async def close(self) -> None:
-        """Hand everything over and leave: others take over within a second or two."""
+        """Hand over all partitions and leave; other members take over within seconds."""
         if self._is_closed:
             return
         self._is_closed = True
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
         await self._membership.leave()
-        # They end by themselves; to cut one short would leave a replica half closed.
-        await asyncio.gather(*self._chores.values(), return_exceptions=True)
+        # Wait for them: cancelling one would leave a replica partly closed.
+        await asyncio.gather(*self._changing.values(), return_exceptions=True)
         closing = [holding.close() for holding in self._holdings.values()]
         await asyncio.gather(*closing, return_exceptions=True)
 
-    # --- looking round --------------------------------------------------------------------
+    # --- changes of the members -----------------------------------------------------------
 
-    async def _look(self) -> None:
+    async def _watch(self) -> None:
         while True:
             try:
-                await self._look_once()
+                await self._check_members()
             except NoAnswer as error:
                 logger.debug("service %s: %s", self.name, error)
             except Exception:
-                logger.exception("service %s will look round again", self.name)
+                logger.exception("checking service %s failed and will be retried", self.name)
             await asyncio.sleep(self._pace.look_seconds)
 
-    async def _look_once(self) -> None:
-        said = {p: holding.said() for p, holding in sorted(self._holdings.items())}
-        held = {p: one for p, one in said.items() if one is not None}
+    async def _check_members(self) -> None:
+        status = {p: holding.status() for p, holding in sorted(self._holdings.items())}
+        held = {p: one for p, one in status.items() if one is not None}
         await self._membership.beat(Member(self.address, held))
-        await self._membership.look_round()
+        await self._membership.read_members()
         await self._membership.refresh()
         if self._should_share_out():
             await self._membership.share_out()
         self._follow(self._placement())
-        self._has_looked.set()
+        self._has_checked.set()
 
     def _placement(self) -> Placement:
         return self._membership.record.placement
@@ -256,7 +261,7 @@ class Service:
         return [p for p, group in enumerate(placement) if self.member_id in group]
 
     def _should_share_out(self) -> bool:
-        """Whether the members are others than those of the record, and have been for a while."""
+        """Return whether the live members have differed from the record for a while."""
         live = tuple(self._membership.members)
         now = self._clock.monotonic()
         if live != self._settled[0]:
@@ -265,34 +270,36 @@ class Service:
         if self.member_id not in live or live == recorded:
             return False
         is_settled = now - self._settled[1] >= self._pace.settle_seconds
-        # Nobody of the record lives: there is nothing that waiting could spare.
+        # No recorded member is live: waiting would not avoid a move.
         return is_settled or not set(live) & set(recorded)
 
     def _follow(self, placement: Placement) -> None:
-        """Hold what the placement gives to this process, and bring it nearer to the rest."""
+        """Open the partitions of this process, close others, and hand primaries over."""
         for partition in self._own(placement):
             if partition not in self._holdings:
                 patience = self._patience(placement[partition])
-                self._holdings[partition] = Holding(partition, self._duties, patience=patience)
+                self._holdings[partition] = HeldPartition(
+                    partition, self._context, patience=patience
+                )
         for partition, holding in sorted(self._holdings.items()):
             group = placement[partition]
             holding.set_patience(self._patience(group))
             holding.note_sequence()
-            if partition in self._chores:
+            if partition in self._changing:
                 continue
             if holding.is_primary:
                 self._consider_hand_over(partition, group)
-            elif self.member_id not in group and self._may_let_go(holding, group):
-                self._begin(partition, self._let_go(partition))
+            elif self.member_id not in group and self._may_close(holding, group):
+                self._begin(partition, self._close_partition(partition))
 
     def _patience(self, group: Sequence[str]) -> float:
-        """Wait for every live member that comes before this one."""
+        """Return how long to leave a free lease to the live members before this one."""
         live = [m for m in group if m in self._membership.members or m == self.member_id]
         place = live.index(self.member_id) if self.member_id in live else len(live)
         return place * self._pace.patience_seconds
 
     def _consider_hand_over(self, partition: int, group: Sequence[str]) -> None:
-        """Hand over to the member that should be primary, once it has caught up."""
+        """Hand over to the preferred primary if it has caught up."""
         now = self._clock.monotonic()
         preferred = self._membership.members.get(group[0])
         is_recent = now - self._handed_over.get(partition, now - 1e9) < self._pace.hand_over_seconds
@@ -303,8 +310,8 @@ class Service:
             self._handed_over[partition] = now
             self._begin(partition, self._holdings[partition].hand_over())
 
-    def _may_let_go(self, holding: Holding, group: Sequence[str]) -> bool:
-        """Whether all live members that should hold it do, so that no copy is missed."""
+    def _may_close(self, holding: HeldPartition, group: Sequence[str]) -> bool:
+        """Return whether all live members that should hold the partition do so."""
         live = [self._membership.members[m] for m in group if m in self._membership.members]
         if holding.state is None:
             return bool(live)
@@ -312,22 +319,22 @@ class Service:
             holding.is_reached_by(member.holds.get(holding.partition)) for member in live
         )
 
-    async def _let_go(self, partition: int) -> None:
+    async def _close_partition(self, partition: int) -> None:
         await self._holdings[partition].close()
         del self._holdings[partition]
 
-    def _begin(self, partition: int, chore: Coroutine[None, None, None]) -> None:
-        """Do something for a partition beside the looking round, one thing at a time."""
+    def _begin(self, partition: int, change: Coroutine[None, None, None]) -> None:
+        """Run a change of a partition in a task, one at a time per partition."""
 
         async def done() -> None:
             try:
-                await chore
+                await change
             except Exception:
-                logger.exception("partition %d of %s is looked after again", partition, self.name)
+                logger.exception("a change of partition %d of %s failed", partition, self.name)
             finally:
-                del self._chores[partition]
+                del self._changing[partition]
 
-        self._chores[partition] = asyncio.get_running_loop().create_task(done())
+        self._changing[partition] = asyncio.get_running_loop().create_task(done())
 
 
 @contextlib.asynccontextmanager
@@ -338,7 +345,7 @@ async def open_service(  # noqa: PLR0913 - by keyword
     partitions: int | None = None,
     replicas: int = 3,
     folder: str | os.PathLike[str] | None = None,
-    opened: Opened | None = None,
+    opened: OnOpened | None = None,
     handle: Handle | None = None,
     holds: bool = True,
     address: str = "",
@@ -347,16 +354,17 @@ async def open_service(  # noqa: PLR0913 - by keyword
     connect_options: Mapping[str, Any] | None = None,
     clock: Clock | None = None,
 ) -> AsyncIterator[Service]:
-    """Join a service whose state lies in `partitions` states on NATS, and create it if it is new.
+    """Join a service with `partitions` states on NATS, and create it if it is new.
 
-    The number of partitions and of replicas is fixed when the service is created. Each partition
-    is held by `replicas` of the processes that have joined (by all while there are fewer) and its
-    log by as many nodes. `folder` is this process's own; every partition has a folder in it.
+    The numbers of partitions and replicas are fixed when the service is created. Each partition
+    is held by `replicas` of the processes that have joined (by all of them if there are fewer),
+    and its log by as many nodes. `folder` belongs to this process; each partition has a folder
+    in it.
 
-    `opened(state)` is awaited for every state that this process holds, before it serves: open its
-    collections there. It is called again where they are not there yet, so let it do only that.
-    `handle(state, request)` answers what `service.request` asks, at the primary of the key.
-    A process opened with `holds=False` only asks; it need not say how many partitions there are.
+    `opened(state)` is awaited for every state that this process holds before it serves: open the
+    collections there and do nothing else, since it is called again if they do not exist yet.
+    `handle(state, request)` answers the requests of `service.request` on the primary of the key.
+    A process with `holds=False` only sends requests and need not know the number of partitions.
     """
     clock = clock or SystemClock()
     _check_arguments(name, partitions, holds=holds)
@@ -384,8 +392,10 @@ async def open_service(  # noqa: PLR0913 - by keyword
                 patience=patience,
             )
 
-        duties = Duties(open_state, post, lambda p: f"partita.svc.{name}.{p}", opened, handle)
-        service = Service(name, membership, duties, clock, address=service_address)
+        context = PartitionContext(
+            open_state, post, lambda p: f"partita.svc.{name}.{p}", opened, handle
+        )
+        service = Service(name, membership, context, clock, address=service_address)
         stack.push_async_callback(service.close)
         if holds:
             await service.join()
@@ -398,17 +408,17 @@ async def _connect(
     name: str,
     counts: tuple[int | None, int],
     connecting: tuple[Sequence[str] | None, Mapping[str, Any] | None, Clock],
-) -> tuple[Stream, Post, list[str]]:
-    """Open the service's own stream and the way that requests travel; return the addresses too."""
+) -> tuple[Stream, RequestTransport, list[str]]:
+    """Return the service's stream, the connection for requests, and the server addresses."""
     try:
         from partita.reliable.nats.jetstream import JetStream  # noqa: PLC0415 - an extra
         from partita.reliable.nats.link import server_urls  # noqa: PLC0415
-        from partita.reliable.nats.post import NatsPost  # noqa: PLC0415
+        from partita.reliable.nats.request_transport import NatsRequestTransport  # noqa: PLC0415
     except ImportError as error:
         raise ConfigurationError(
             "ExtraMissing",
             "A service needs the NATS client.",
-            hint='pip install "partita[replicated]".',
+            hint='Install it with pip install "partita[replicated]".',
         ) from error
     monitor, connect_options, clock = connecting
     urls = server_urls(where)
@@ -425,11 +435,11 @@ async def _connect(
     except ConfigurationError as error:
         if error.code == "StreamDiffers" and "num_replicas" in error.facts:
             was = str(error.facts["num_replicas"]).partition(" ")[0]
-            raise fixed(name, counts, ("as it was", was)) from error
+            raise fixed(name, counts, ("its own number", was)) from error
         raise
     stack.push_async_callback(control.close)
     options = {"name": f"partita/{name}", **(connect_options or {})}
-    post = await NatsPost.connect(urls, options, timeout=READY_SECONDS)
+    post = await NatsRequestTransport.connect(urls, options, timeout=READY_SECONDS)
     stack.push_async_callback(post.close)
     return control, post, urls
 
@@ -438,7 +448,7 @@ def _check_arguments(name: object, partitions: object, *, holds: bool) -> None:
     if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARACTERS_MAX:
         raise UsageError(
             "InvalidPartitionName",
-            f"The name of a service is a text of 1 to {NAME_CHARACTERS_MAX} characters.",
+            f"The name of a service must be text of 1 to {NAME_CHARACTERS_MAX} characters.",
             hint="Choose a name of letters, digits, _ and -.",
         )
     if partitions is None and not holds:
@@ -447,8 +457,8 @@ def _check_arguments(name: object, partitions: object, *, holds: bool) -> None:
     if not is_count or not 1 <= partitions <= PARTITIONS_MAX:  # type: ignore[operator]
         raise UsageError(
             "InvalidPartitionCount",
-            f"A service has 1 to {PARTITIONS_MAX} partitions, not {partitions!r}.",
-            hint="Choose more than you will have processes: the number can never be changed.",
+            f"A service must have 1 to {PARTITIONS_MAX} partitions, not {partitions!r}.",
+            hint="Choose more than you will have processes: the number cannot be changed later.",
         )
 
 
@@ -458,7 +468,7 @@ def _elsewhere(partition: int, address: str) -> NotPrimaryError:
         f"The primary of partition {partition} is not in this process."
         + (f" It is {address}." if address else ""),
         facts={"partition": partition, "primary": address},
-        hint="service.request(key, payload) carries the work to it.",
+        hint="Send the work to it with service.request(key, payload).",
     )
     error.primary = address
     return error
@@ -471,6 +481,6 @@ def _unavailable(
         "ServiceUnavailable",
         f"No primary of partition {partition} answered within {timeout:.3g} s.",
         facts={"service": name, "partition": partition, "attempts": tried[0], "last": tried[1]},
-        hint="Ask again under the same idempotency_key: the work may have been done. If it stays,"
-        " look whether processes of the service run, and a majority of the nodes of NATS.",
+        hint="Send it again with the same idempotency_key: the work may have been done. Check that"
+        " processes of the service run, and a majority of the NATS nodes.",
     )

@@ -24,8 +24,6 @@ from typing import Literal
 from partita.errors import (
     ChainBrokenError,
     DamageError,
-    LimitExceededError,
-    NotReadableError,
     PartitaError,
     StateClosedError,
     StoreFullError,
@@ -41,6 +39,12 @@ from partita.reliable.state.records import (
     tip_after,
 )
 from partita.reliable.storage.disk import Disk, GrowingFile
+from partita.reliable.storage.log import (
+    log_closed,
+    log_truncated,
+    not_next_record,
+    record_too_large,
+)
 from partita.reliable.storage.segment import (
     CHUNK_BYTES,
     HEADING_BYTES,
@@ -278,19 +282,9 @@ class LocalLog:
 
     def _check(self, sequence: int, raw: bytes) -> Tip:
         if len(raw) > self.record_bytes_max:
-            raise LimitExceededError(
-                "RecordTooLarge",
-                f"A record of {len(raw)} bytes exceeds the limit of {self.record_bytes_max}.",
-                facts={"sequence": sequence},
-                hint="Write less in one transaction.",
-            )
+            raise record_too_large(sequence, len(raw), self.record_bytes_max)
         if sequence != self.last + 1 or not has_valid_checksum(raw):
-            raise UsageError(
-                "LogOrder",
-                f"Record {sequence} cannot be appended after record {self.last}.",
-                facts={"sequence": sequence, "last": self.last},
-                hint="Append complete records one at a time, each at the sequence after the last.",
-            )
+            raise not_next_record(sequence, self.last)
         return tip_after(self.tip, sequence, raw)
 
     async def _sync_or_leave(self, tip: Tip) -> None:
@@ -350,7 +344,7 @@ class LocalLog:
 
     def _check_usable(self) -> None:
         if self._is_closed:
-            raise _closed()
+            raise log_closed()
         if self._failure is not None:
             raise StoreStoppedError(
                 "StoreStopped",
@@ -540,14 +534,9 @@ class LocalLog:
 
     def _check_readable(self, sequence: int) -> None:
         if self._is_closed:
-            raise _closed()
+            raise log_closed()
         if sequence < self.first:
-            raise NotReadableError(
-                "LogTruncated",
-                f"The log starts at record {self.first}; record {sequence} was truncated.",
-                facts={"sequence": sequence, "first": self.first},
-                hint="Start from a checkpoint, or from a full copy.",
-            )
+            raise log_truncated(sequence, self.first)
 
     def _wake_followers(self) -> None:
         followers, self._followers = self._followers, []
@@ -627,7 +616,3 @@ def _unreached(name: str, first: int) -> ChainBrokenError:
         hint="No file was changed. Put the missing checkpoint back, or restore a backup; empty "
         "the folder of a replica to copy the state from another.",
     )
-
-
-def _closed() -> StateClosedError:
-    return StateClosedError("StateClosed", "The log was closed.", hint="Open the state again.")

@@ -7,6 +7,8 @@ simulated one. A log handles bytes and sequences and does not interpret the entr
 from collections.abc import AsyncIterator
 from typing import Protocol
 
+from partita.errors import LimitExceededError, NotReadableError, StateClosedError, UsageError
+
 
 class Log(Protocol):
     """Records by sequence, from `first` to `last` without a gap.
@@ -53,3 +55,34 @@ class Log(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+def log_closed() -> StateClosedError:
+    return StateClosedError("StateClosed", "The log was closed.", hint="Open the state again.")
+
+
+def log_truncated(sequence: int, first: int) -> NotReadableError:
+    return NotReadableError(
+        "LogTruncated",
+        f"The log starts at record {first}; record {sequence} was truncated.",
+        facts={"sequence": sequence, "first": first},
+        hint="Start from a checkpoint, or from a full copy.",
+    )
+
+
+def not_next_record(sequence: int, last: int) -> UsageError:
+    return UsageError(
+        "LogOrder",
+        f"Record {sequence} cannot be appended after record {last}.",
+        facts={"sequence": sequence, "last": last},
+        hint="Append complete records one at a time, each at the sequence after the last.",
+    )
+
+
+def record_too_large(sequence: int, size: int, bytes_max: int) -> LimitExceededError:
+    return LimitExceededError(
+        "RecordTooLarge",
+        f"A record of {size} bytes exceeds the limit of {bytes_max}.",
+        facts={"sequence": sequence, "bytes": size, "limit": bytes_max},
+        hint="Write less in one transaction; on NATS, max_payload of the servers sets the limit.",
+    )

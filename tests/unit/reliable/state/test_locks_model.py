@@ -459,14 +459,14 @@ class SleepyTable(LockTable):
 class TrustingTable(LockTable):
     """Looks for no circle."""
 
-    def _find_circle(self, start: str) -> list[str]:
+    def _find_cycle(self, start: str) -> list[str]:
         return []
 
 
 class HastyTable(LockTable):
     """Looks for circles of upgrades only."""
 
-    def _may_close_a_circle(self, waiter: Waiter) -> bool:
+    def _may_close_cycle(self, waiter: Waiter) -> bool:
         return waiter.is_upgrade
 
 

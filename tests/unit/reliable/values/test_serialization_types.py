@@ -162,7 +162,7 @@ class Loop(msgspec.Struct, frozen=True):
         (dict[str, int], "dict[str, int]", "tuple[tuple[str, int], ...]"),
         (bytearray, "bytearray", "bytes"),
         (memoryview, "memoryview", "bytes"),
-        (Any, "Any", "Name the type"),
+        (Any, "Any", "Declare a specific type"),
         (object, "object", "frozen Struct"),
         (Plain, "Plain", "frozen Struct"),
         (complex, "complex", "frozen Struct"),
@@ -176,14 +176,14 @@ class Loop(msgspec.Struct, frozen=True):
         (Diary, "Diary.days[...]: LooseDay", "@dataclass(frozen=True)"),
         (Pair, "Pair.right: set[int]", "frozenset[int]"),
         (Keeper, "Keeper.thing: Plain", "frozen Struct"),
-        (Vague, "Vague.anything: Any", "Name the type"),
+        (Vague, "Vague.anything: Any", "Declare a specific type"),
         (Loop, "Loop.notes: list[Loop]", "tuple[Loop, ...]"),
         (Box[list[int]], "Box[list[int]].content: list[int]", "tuple[int, ...]"),
         (tuple[list[int], ...], "tuple[list[int], ...][...]: list[int]", "tuple[int, ...]"),
         (tuple[int, set[int]], "tuple[int, set[int]][1]: set[int]", "frozenset[int]"),
         (Sequence[int], "list[int]", "tuple[int, ...]"),
         (Mapping[str, Bid], "dict[str, Bid]", "tuple[tuple[str, Bid], ...]"),
-        (tuple, "tuple[Any, ...][...]: Any", "Name the type"),
+        (tuple, "tuple[Any, ...][...]: Any", "Declare a specific type"),
         (msgspec.Raw, "Raw", "frozen Struct"),
         (Annotated[list[int], "note"], "list[int]", "tuple[int, ...]"),
     ],
@@ -196,9 +196,9 @@ def test_mutable_types_are_refused_with_their_path(
 
     assert error.value.code == "MutableType"
     assert error.value.facts == {"path": path}
-    assert error.value.message.startswith(f"{path} cannot be held: ")
+    assert error.value.message.startswith(f"{path} cannot be stored: ")
     assert remedy in error.value.hint
-    is_class_without_a_form = "how its values are written" in error.value.message
+    is_class_without_a_form = "its encoding is unknown" in error.value.message
     assert ('mutable="copy"' in error.value.hint) == (
         not is_class_without_a_form or value_type is msgspec.Raw
     )

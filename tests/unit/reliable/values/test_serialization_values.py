@@ -411,7 +411,7 @@ def test_bytes_that_are_no_messagepack_are_damage(payload: bytes) -> None:
 def test_a_stored_value_of_another_type_says_where() -> None:
     stored = b"\x00\x01" + msgspec.msgpack.encode({"email": "a", "bids": [{"seller": "b"}]})
 
-    with pytest.raises(SchemaError, match=r"no User at bids\[0\]: Object missing") as error:
+    with pytest.raises(SchemaError, match=r"not a User at bids\[0\]: Object missing") as error:
         codec(User).decode(stored)
 
     assert error.value.code == "ValueMismatch"

@@ -1,4 +1,4 @@
-"""Questions and answers over NATS request/reply, on one connection of its own."""
+"""Requests over NATS request/reply, on a connection of its own."""
 
 import asyncio
 import contextlib
@@ -13,12 +13,12 @@ from partita.reliable.nats.request_reply import Answering
 from partita.reliable.replication.stream import NoAnswer
 
 QUEUE = "primary"
-"""While two replicas believe that they are primary, only one of them is asked."""
+"""A queue group: if two replicas listen as primary, only one gets a request."""
 UNSUBSCRIBE_SECONDS = 2.0
 
 
-class NatsPost:
-    """See `post.Post`."""
+class NatsRequestTransport:
+    """Implements `request_reply.RequestTransport`."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -26,7 +26,7 @@ class NatsPost:
     @classmethod
     async def connect(
         cls, urls: Sequence[str], options: Mapping[str, Any], *, timeout: float
-    ) -> "NatsPost":
+    ) -> "NatsRequestTransport":
         link = Link(urls, options)
         await link.start(timeout)
         return cls(link)
@@ -35,8 +35,8 @@ class NatsPost:
         answer = await self._link.request(subject, raw, timeout=timeout, once=True)
         return bytes(answer.data)
 
-    async def listen(self, subject: str, answering: Answering) -> "NatsListening":
-        listening = NatsListening(self._link, subject, answering)
+    async def listen(self, subject: str, answering: Answering) -> "NatsSubscription":
+        listening = NatsSubscription(self._link, subject, answering)
         await listening.begun.wait()
         return listening
 
@@ -44,12 +44,12 @@ class NatsPost:
         await self._link.close()
 
 
-class NatsListening:
-    """One subject that is listened on, wherever the connection is."""
+class NatsSubscription:
+    """A subscription to one subject, renewed on every new connection."""
 
     def __init__(self, link: Link, subject: str, answering: Answering) -> None:
         self.begun = asyncio.Event()
-        """Set when the subscription was asked for, or when there is nothing to ask any more."""
+        """Set when the subscription was requested, or when the link was closed."""
         self._link = link
         self._subject = subject
         self._answering = answering
@@ -91,13 +91,13 @@ class NatsListening:
                     await subscription.unsubscribe()
 
     async def _take(self, message: Msg) -> None:
-        """Answer in a task: nats-py waits for this function before it gives the next message."""
+        """Answer in a task: nats-py waits for this function before the next message."""
         task = asyncio.create_task(self._answer(message))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, message: Msg) -> None:
         raw = await self._answering(message.data)
-        # An answer that does not arrive is asked for again.
+        # If the answer does not arrive, the request is sent again.
         with contextlib.suppress(nats.errors.Error, OSError):
             await message.respond(raw)
