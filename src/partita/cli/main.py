@@ -31,6 +31,14 @@ FAMILIES = {
     "patterns": "typed entities, their indexes and workers",
 }
 """Verbs that serve nothing, each in the module of its name; most have verbs of their own."""
+_MODULES = {
+    "backup": "account.backup",
+    "restore": "account.restore",
+    "state": "state.commands",
+    "nats": "nats",
+    "shards": "shards.commands",
+    "patterns": "patterns.commands",
+}
 _ON_FILES = ("backup", "restore", "state", "patterns")
 """Verbs that may find damage in what was stored."""
 
@@ -87,7 +95,7 @@ def _run(verb: str, given: dict[str, object]) -> int:
 
 def _family(name: str) -> ModuleType:
     """Import the module of a verb family: `serve` need not wait for what it does not use."""
-    return importlib.import_module(f"partita.cli.{name}")
+    return importlib.import_module(f"partita.cli.{_MODULES[name]}")
 
 
 def parser(families: Sequence[str] = tuple(FAMILIES)) -> argparse.ArgumentParser:

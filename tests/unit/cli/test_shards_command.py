@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from sqlalchemy import NullPool, create_engine
 
-from partita.cli import shards_fleet
 from partita.cli.main import main
+from partita.cli.shards import fleet as shards_fleet
 from partita.shards import (
     Fleet,
     HashShardMap,

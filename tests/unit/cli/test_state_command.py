@@ -21,8 +21,8 @@ import pytest
 
 import partita
 from partita.cli.main import main
-from partita.cli.state_export import plain_key, plain_value
-from partita.clock import ManualClock, SystemClock
+from partita.cli.state.export import plain_key, plain_value
+from partita.clock import TICKS_A_SECOND, ManualClock, SystemClock
 from partita.reliable import StateManager, Transaction
 from partita.reliable.state.state import State
 from partita.reliable.storage.checkpoint import read_file, write_file
@@ -752,8 +752,8 @@ def test_every_key_survives_json(key: object) -> None:
 def test_expired_rows_are_not_exported(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    later = ManualClock(SystemClock().ticks() + 2 * 3600 * TICKS_PER_SECOND)
-    monkeypatch.setattr("partita.cli.state.SystemClock", lambda: later)
+    later = ManualClock(SystemClock().ticks() + 2 * 3600 * TICKS_A_SECOND)
+    monkeypatch.setattr("partita.cli.state.commands.SystemClock", lambda: later)
 
     rows = exported(capsys, folder, "--collection", "users")
 

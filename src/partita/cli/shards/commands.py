@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from partita.cli import numbers
-from partita.cli.shards_facts import Facts, exit_status
-from partita.cli.shards_secrets import CATALOG_VARIABLE, clear
-from partita.cli.shards_text import as_text
+from partita.cli.kit import numbers
+from partita.cli.shards.facts import Facts, exit_status
+from partita.cli.shards.secrets import CATALOG_VARIABLE, clear
+from partita.cli.shards.text import as_text
 from partita.errors import ConfigurationError, PartitaError, UnavailableError
 
 if TYPE_CHECKING:
@@ -489,51 +489,46 @@ def run(given: Mapping[str, object]) -> int:
 
 def _facts(asked: argparse.Namespace) -> Facts:
     try:
-        from partita.cli import (  # noqa: PLC0415
-            shards_changes,
-            shards_fleet,
-            shards_mappings,
-            shards_moves,
-        )
-        from partita.cli.shards_opening import open_catalog  # noqa: PLC0415
+        from partita.cli.shards import changes, fleet, mappings, moves  # noqa: PLC0415
+        from partita.cli.shards.opening import open_catalog  # noqa: PLC0415
     except ModuleNotFoundError as error:
         hint = 'Install what shards need: pip install "partita[shards]".'
         raise _not_installed(error, hint) from error
     if asked.action == "init":
-        return shards_mappings.initialize(asked)
+        return mappings.initialize(asked)
     verbs: dict[str, Verb] = {
-        "create-map": shards_mappings.create_map,
-        "maps": shards_mappings.list_maps,
-        "shards": shards_mappings.list_shards,
-        "add-shard": shards_mappings.add_shard,
-        "mappings": shards_mappings.list_mappings,
-        "lookup": shards_mappings.look_up,
-        "split": shards_mappings.split,
-        "merge": shards_mappings.merge,
-        "offline": shards_mappings.set_offline,
-        "online": shards_mappings.set_online,
-        "delete-map": shards_changes.delete_map,
-        "set-schema": shards_changes.set_schema,
-        "remove-shard": shards_changes.remove_shard,
-        "mark-shard": shards_changes.mark_shard,
-        "upgrade-catalogs": shards_changes.upgrade_catalogs,
-        "create-mapping": shards_changes.create_mapping,
-        "delete-mapping": shards_changes.delete_mapping,
-        "assign": shards_changes.assign,
-        "lock": shards_changes.lock,
-        "unlock": shards_changes.unlock,
-        "attach": shards_changes.attach,
-        "detach": shards_changes.detach,
-        "rebuild-catalog": shards_changes.rebuild_catalog,
-        "move": shards_moves.move,
-        "jobs": shards_moves.list_jobs,
-        "resume": shards_moves.resume,
-        "cancel": shards_moves.cancel,
-        "upgrade": shards_fleet.upgrade,
-        "status": shards_fleet.status,
-        "drift": shards_fleet.drift,
-        "fan-out": shards_fleet.fan_out,
-        "recover": shards_fleet.recover,
+        "create-map": mappings.create_map,
+        "maps": mappings.list_maps,
+        "shards": mappings.list_shards,
+        "add-shard": mappings.add_shard,
+        "mappings": mappings.list_mappings,
+        "lookup": mappings.look_up,
+        "split": mappings.split,
+        "merge": mappings.merge,
+        "offline": mappings.set_offline,
+        "online": mappings.set_online,
+        "delete-map": changes.delete_map,
+        "set-schema": changes.set_schema,
+        "remove-shard": changes.remove_shard,
+        "mark-shard": changes.mark_shard,
+        "upgrade-catalogs": changes.upgrade_catalogs,
+        "create-mapping": changes.create_mapping,
+        "delete-mapping": changes.delete_mapping,
+        "assign": changes.assign,
+        "lock": changes.lock,
+        "unlock": changes.unlock,
+        "attach": changes.attach,
+        "detach": changes.detach,
+        "rebuild-catalog": changes.rebuild_catalog,
+        "move": moves.move,
+        "jobs": moves.list_jobs,
+        "resume": moves.resume,
+        "cancel": moves.cancel,
+        "upgrade": fleet.upgrade,
+        "status": fleet.status,
+        "drift": fleet.drift,
+        "fan-out": fleet.fan_out,
+        "recover": fleet.recover,
     }
     with open_catalog(asked) as manager:
         return verbs[asked.action](manager, asked)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from partita.cli.state_facts import TornTail
+from partita.cli.state.facts import TornTail
 from partita.errors import ConfigurationError
 from partita.reliable.state.records import decode_record, record_hash
 from partita.reliable.state.state import State

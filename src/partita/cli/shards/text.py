@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from partita.cli.shards_facts import (
+from partita.cli.shards.facts import (
     Changed,
     Drift,
     Facts,
@@ -21,7 +21,7 @@ from partita.cli.shards_facts import (
     StatusFacts,
     Upgraded,
 )
-from partita.cli.state_facts import size_text
+from partita.cli.state.facts import size_text
 
 
 def as_text(facts: Facts) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from partita.cli.backup import Bar, add_verb, show
+from partita.cli.account.backup import Bar, add_verb, show
 from partita.clock import SystemClock
 from partita.errors import ConfigurationError
 from partita.service.backup.restoring import check_backup, restore

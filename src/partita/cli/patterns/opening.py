@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from partita.cli.patterns_application import Application, import_keyring, is_awaited
-from partita.cli.patterns_secrets import CONNECT_VARIABLE
+from partita.cli.patterns.application import Application, import_keyring, is_awaited
+from partita.cli.patterns.secrets import CONNECT_VARIABLE
 from partita.errors import ConfigurationError
 from partita.patterns import aio, sync
 from partita.patterns.following import index_lifecycle as lifecycle

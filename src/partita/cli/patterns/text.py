@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from partita.cli.patterns_facts import (
+from partita.cli.patterns.facts import (
     Checked,
     Collected,
     Created,
@@ -23,7 +23,7 @@ from partita.cli.patterns_facts import (
     Verified,
     Worked,
 )
-from partita.cli.shards_text import table
+from partita.cli.shards.text import table
 
 SHOWN_MAX = 100
 """Differences that are shown to people; of an index that was never built there are millions."""

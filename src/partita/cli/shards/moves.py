@@ -13,10 +13,10 @@ import msgspec
 from sqlalchemy import RowMapping, func, select
 from tqdm import tqdm
 
-from partita.cli.shards_facts import JobFacts, Jobs, MoveFacts, Moves
-from partita.cli.shards_keys import parse_keys, range_text
-from partita.cli.shards_opening import choose_map, choose_shard
-from partita.cli.state_facts import moment
+from partita.cli.shards.facts import JobFacts, Jobs, MoveFacts, Moves
+from partita.cli.shards.keys import parse_keys, range_text
+from partita.cli.shards.opening import choose_map, choose_shard
+from partita.cli.state.facts import moment
 from partita.errors import MappingLockedError, MappingNotFoundError, MoveRefusedError, RangeError
 from partita.shards.catalog.global_catalog import jobs
 from partita.shards.fleet.fleet import Fleet

@@ -10,13 +10,13 @@ from typing import Any, NoReturn
 import msgspec
 from tqdm import tqdm
 
-from partita.cli.patterns_application import (
+from partita.cli.patterns.application import (
     choose_index,
     choose_models,
     choose_series,
     is_series,
 )
-from partita.cli.patterns_facts import (
+from partita.cli.patterns.facts import (
     Collected,
     Created,
     Disabled,
@@ -34,8 +34,9 @@ from partita.cli.patterns_facts import (
     Worked,
     index_facts,
 )
-from partita.cli.patterns_opening import Session
-from partita.cli.patterns_worker import find_hint, message_text, worked_facts
+from partita.cli.patterns.opening import Session
+from partita.cli.patterns.worker import find_hint, message_text, worked_facts
+from partita.clock import TICKS_A_SECOND
 from partita.errors import EncryptionKeyError, TableNotFoundError
 from partita.patterns.following import index_lifecycle as lifecycle
 from partita.patterns.following import rotate_keys as rotating

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, column, text
 from sqlalchemy.exc import DBAPIError
 
-from partita.cli.shards_facts import (
+from partita.cli.shards.facts import (
     DifferenceFacts,
     Drift,
     Recovered,
@@ -20,9 +20,9 @@ from partita.cli.shards_facts import (
     Upgraded,
     UpgradeFacts,
 )
-from partita.cli.shards_keys import parse_keys, range_text
-from partita.cli.shards_moves import count_unfinished
-from partita.cli.shards_opening import (
+from partita.cli.shards.keys import parse_keys, range_text
+from partita.cli.shards.moves import count_unfinished
+from partita.cli.shards.opening import (
     choose_map,
     choose_shard,
     chosen_maps,

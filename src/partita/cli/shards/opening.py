@@ -12,8 +12,8 @@ from typing import Any
 from sqlalchemy import MetaData, make_url
 from sqlalchemy.exc import ArgumentError
 
-from partita.cli.imports import import_name, look_here
-from partita.cli.shards_secrets import CATALOG_VARIABLE
+from partita.cli.kit.imports import import_name, look_here
+from partita.cli.shards.secrets import CATALOG_VARIABLE
 from partita.errors import ConfigurationError, ShardMapNotFoundError, ShardNotFoundError
 from partita.shards.connections.engines import location_of
 from partita.shards.fleet.fleet import Fleet

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from partita.cli.imports import import_module, import_name, unimportable
+from partita.cli.kit.imports import import_module, import_name, unimportable
 from partita.errors import ConfigurationError
 from partita.patterns.encryption.keyring import Keyring
 from partita.patterns.following.eventual_transactions import EventualTransaction

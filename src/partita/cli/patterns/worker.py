@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from partita.cli.patterns_facts import Started, Worked
-from partita.cli.patterns_opening import Session
+from partita.cli.patterns.facts import Started, Worked
+from partita.cli.patterns.opening import Session
+from partita.clock import Clock
 from partita.errors import EncryptionKeyError, PartitaError
 from partita.patterns.following import worker
 from partita.patterns.following.eventual_transactions import Started as StartedTransaction

@@ -17,8 +17,8 @@ from typing import BinaryIO, NoReturn, TypeVar
 import msgspec
 from tqdm import tqdm
 
-from partita.cli import state_export
-from partita.cli.state_facts import (
+from partita.cli.state import export as state_export
+from partita.cli.state.facts import (
     DURABILITY_NOTE,
     BackedUp,
     CollectionFacts,
@@ -31,7 +31,7 @@ from partita.cli.state_facts import (
     as_text,
     moment,
 )
-from partita.cli.state_reading import (
+from partita.cli.state.reading import (
     ReadingDisk,
     is_part_of_state,
     is_replica,
@@ -40,7 +40,7 @@ from partita.cli.state_reading import (
     reading,
     refuse_unless_state,
 )
-from partita.cli.state_verify import checkpoint_facts, log_facts, verify
+from partita.cli.state.verify import checkpoint_facts, log_facts, verify
 from partita.clock import SystemClock
 from partita.errors import BackupOrderError, ConfigurationError, StoreLockedError
 from partita.reliable.opening import open_state

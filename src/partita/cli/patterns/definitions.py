@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from partita.cli.patterns_application import choose_index, choose_models, load
-from partita.cli.patterns_conditions import parse_condition, parse_given
-from partita.cli.patterns_facts import (
+from partita.cli.patterns.application import choose_index, choose_models, load
+from partita.cli.patterns.conditions import parse_condition, parse_given
+from partita.cli.patterns.facts import (
     AccessFacts,
     Checked,
     Explained,

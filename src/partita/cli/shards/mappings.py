@@ -14,7 +14,7 @@ import msgspec
 from sqlalchemy import Connection, NullPool, create_engine, make_url
 from sqlalchemy.exc import DBAPIError
 
-from partita.cli.shards_facts import (
+from partita.cli.shards.facts import (
     Changed,
     Found,
     Initialized,
@@ -25,7 +25,7 @@ from partita.cli.shards_facts import (
     ShardFacts,
     Shards,
 )
-from partita.cli.shards_keys import (
+from partita.cli.shards.keys import (
     parse_bound,
     parse_key,
     parse_key_type,
@@ -33,7 +33,7 @@ from partita.cli.shards_keys import (
     plain_key,
     range_text,
 )
-from partita.cli.shards_opening import (
+from partita.cli.shards.opening import (
     catalog_url,
     checked_url,
     choose_map,

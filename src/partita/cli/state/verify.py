@@ -7,7 +7,7 @@ All that is wrong is told at once, as far as one thing can be judged without the
 import contextlib
 from collections.abc import Iterator
 
-from partita.cli.state_facts import (
+from partita.cli.state.facts import (
     CheckpointFacts,
     Damage,
     LogFacts,
@@ -15,7 +15,7 @@ from partita.cli.state_facts import (
     Verified,
     moment,
 )
-from partita.cli.state_reading import (
+from partita.cli.state.reading import (
     ReadingDisk,
     has_pending_restore,
     is_replica,

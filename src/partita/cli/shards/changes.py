@@ -6,9 +6,9 @@ Rule: no verb here carries a row, except `remove-shard --moving-to`, which moves
 import argparse
 from typing import Any
 
-from partita.cli.shards_facts import Changed, Found, Maps, ShardFacts, Shards
-from partita.cli.shards_keys import parse_key, parse_keys, range_text
-from partita.cli.shards_mappings import (
+from partita.cli.shards.facts import Changed, Found, Maps, ShardFacts, Shards
+from partita.cli.shards.keys import parse_key, parse_keys, range_text
+from partita.cli.shards.mappings import (
     facts_of,
     found_facts,
     map_facts,
@@ -18,7 +18,7 @@ from partita.cli.shards_mappings import (
     refuse_taken,
     schema_of,
 )
-from partita.cli.shards_opening import checked_url, choose_map, choose_shard, chosen_maps
+from partita.cli.shards.opening import checked_url, choose_map, choose_shard, chosen_maps
 from partita.errors import ConfigurationError, RangeError, ShardInUseError, UsageError
 from partita.shards.fleet.fleet import Fleet
 from partita.shards.keys.mapping import MappingStatus, Shard, ShardStatus

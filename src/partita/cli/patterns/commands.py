@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import partita
-from partita.cli import numbers
-from partita.cli.patterns_secrets import CONNECT_VARIABLE, clear
+from partita.cli.kit import numbers
+from partita.cli.patterns.secrets import CONNECT_VARIABLE, clear
 from partita.clock import SystemClock
 from partita.errors import ConfigurationError, PartitaError
 
 if TYPE_CHECKING:
-    from partita.cli.patterns_facts import Facts, Started
+    from partita.cli.patterns.facts import Facts, Started
 
 HINTS = {
     "IndexNotReadable": "`partita patterns create` makes it; `rebuild` brings older entities in.",
@@ -300,7 +300,7 @@ def run(given: Mapping[str, object]) -> int:
     asked = argparse.Namespace(**given)
     with _in_one_line(asked):
         facts = _facts(asked)
-    from partita.cli.patterns_facts import exit_status  # noqa: PLC0415 - see the module
+    from partita.cli.patterns.facts import exit_status  # noqa: PLC0415 - see the module
 
     _print(facts, as_json=asked.json)
     is_stopped = asked.action == "worker" and not asked.once
@@ -308,7 +308,7 @@ def run(given: Mapping[str, object]) -> int:
 
 
 def _print(facts: "Facts | Started", *, as_json: bool) -> None:
-    from partita.cli.patterns_text import as_text  # noqa: PLC0415
+    from partita.cli.patterns.text import as_text  # noqa: PLC0415
 
     # Whoever started a worker waits for its first line.
     print(msgspec.json.encode(facts).decode() if as_json else as_text(facts), flush=True)
@@ -316,12 +316,12 @@ def _print(facts: "Facts | Started", *, as_json: bool) -> None:
 
 def _facts(asked: argparse.Namespace) -> "Facts":
     try:
-        from partita.cli import patterns_definitions  # noqa: PLC0415
+        from partita.cli.patterns import definitions  # noqa: PLC0415
 
         if asked.action == "check":
-            return patterns_definitions.check(asked)
+            return definitions.check(asked)
         if asked.action == "explain":
-            return patterns_definitions.explain(asked)
+            return definitions.explain(asked)
         import azure.data.tables  # noqa: F401, PLC0415 - an extra; say so if it is not there
     except ModuleNotFoundError as error:
         raise ConfigurationError(
@@ -333,10 +333,10 @@ def _facts(asked: argparse.Namespace) -> "Facts":
 
 
 async def _connected(asked: argparse.Namespace) -> "Facts":
-    from partita.cli import patterns_verbs  # noqa: PLC0415
-    from partita.cli.patterns_application import Application, load  # noqa: PLC0415
-    from partita.cli.patterns_opening import opened  # noqa: PLC0415
-    from partita.cli.patterns_worker import run_worker  # noqa: PLC0415
+    from partita.cli.patterns import verbs as patterns_verbs  # noqa: PLC0415
+    from partita.cli.patterns.application import Application, load  # noqa: PLC0415
+    from partita.cli.patterns.opening import opened  # noqa: PLC0415
+    from partita.cli.patterns.worker import run_worker  # noqa: PLC0415
 
     verbs: dict[str, Callable[..., Any]] = {
         "create": patterns_verbs.create,
