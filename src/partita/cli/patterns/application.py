@@ -1,6 +1,6 @@
-"""What an application declares: its modules, imported and looked through.
+"""What the modules of an application declare.
 
-Rule: whatever comes out of a module of the application becomes one line, without a traceback.
+Rule: an error of a module of the application becomes one line, without a traceback.
 """
 
 import inspect
@@ -73,14 +73,14 @@ def _add(models: dict[str, EntityType[Any]], model: EntityType[Any]) -> None:
 
 
 def choose_models(names: Sequence[str], application: Application) -> list[EntityType[Any]]:
-    """Return the types that are named: `module:Class`, or all of `module`."""
+    """Return the named types: `module:Class`, or all of `module`."""
     chosen: dict[str, EntityType[Any]] = {}
     for name in names:
         if ":" in name:
             found = import_name(name)
             models = _models_of(found) if isinstance(found, type) else []
             if not models:
-                raise _no(name, "no entity type", "a class with @entity: app.models:Employee")
+                raise _not(name, "an entity type", "a class with @entity: app.models:Employee")
         else:
             models = [each for each in load([name]).models.values() if not each.is_abstract]
         chosen |= {model.name: application.models.get(model.name, model) for model in models}
@@ -88,7 +88,7 @@ def choose_models(names: Sequence[str], application: Application) -> list[Entity
 
 
 def choose_series(names: Sequence[str]) -> list[TableSeries]:
-    """Return the series of tables that are named: `module:name`, or all of `module`."""
+    """Return the named series of tables: `module:name`, or all of `module`."""
     found: dict[TableSeries, None] = {}
     for name in names:
         module, _, wanted = name.partition(":")
@@ -99,12 +99,12 @@ def choose_series(names: Sequence[str]) -> list[TableSeries]:
 
 
 def is_series(name: str) -> bool:
-    """Tell whether a name is that of one series of tables."""
+    """Return whether a name is that of one series of tables."""
     return ":" in name and bool(choose_series([name]))
 
 
 def choose_index(name: str, application: Application) -> AnyIndex:
-    """Return an index by what the module calls it, or by its own name."""
+    """Return an index by its variable in the module, or by its own name."""
     module, _, wanted = name.partition(":")
     found = getattr(import_module(module), wanted, None) if wanted.isidentifier() else None
     if isinstance(found, Index | ListIndex):
@@ -113,7 +113,7 @@ def choose_index(name: str, application: Application) -> AnyIndex:
     if len(named) == 1:
         return named[0]
     known = ", ".join(index.name for index in application.indexes) or "none"
-    raise _no(name, "no index", f"one by its variable, or by its name ({known})")
+    raise _not(name, "an index", f"one by its variable, or by its name ({known})")
 
 
 def import_keyring(name: str | None) -> Keyring | None:
@@ -128,14 +128,14 @@ def import_keyring(name: str | None) -> Keyring | None:
             raise unimportable(name, error) from error
     if isinstance(found, Keyring):
         return found
-    raise _no(name, "no keyring", "a Keyring, or a function that returns one")
+    raise _not(name, "a keyring", "a Keyring, or a function that returns one")
 
 
 def is_awaited(function: object) -> bool:
-    """Tell whether a function is asynchronous, by itself or by its __call__."""
+    """Return whether a function is asynchronous, by itself or by its __call__."""
     called = getattr(type(function), "__call__", None)  # noqa: B004 - what it is, not whether
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
 
 
-def _no(name: str, what: str, wanted: str) -> ConfigurationError:
-    return ConfigurationError("Configuration", f"{name} is {what}.", hint=f"Name {wanted}.")
+def _not(name: str, what: str, wanted: str) -> ConfigurationError:
+    return ConfigurationError("Configuration", f"{name} is not {what}.", hint=f"Name {wanted}.")

@@ -1,7 +1,7 @@
-"""Conditions as they are typed on the command line: `age > 40 and grade in ("s", "j")`.
+"""Conditions on the command line: `age > 40 and grade in ("s", "j")`.
 
 The text is parsed with `ast` and walked: names of fields, literals, comparisons, and, or, not.
-Rule: nothing that was typed is ever run.
+Rule: no given text is ever executed.
 """
 
 import ast
@@ -69,9 +69,9 @@ def parse_given(texts: Sequence[str], model: EntityType[Any]) -> dict[str, Any]:
         if field is None or not field.is_key:
             raise UsageError(
                 "UnknownField",
-                f"{name.strip()!r} is no field of the keys of {model.name}.",
-                hint=f"Those are {', '.join(model.key_fields)}; conditions on others are typed "
-                "as such: 'age > 40'.",
+                f"{name.strip()!r} is not a field of the keys of {model.name}.",
+                hint=f"Use one of {', '.join(model.key_fields)}; write other fields as a "
+                "condition: 'age > 40'.",
             )
         given[field.name] = _value(field, value)
     return given
@@ -94,9 +94,9 @@ def _condition(node: ast.expr, model: EntityType[Any]) -> Condition:
         ):
             return _column(name, model).startswith(_literal(text))
         case ast.Name(id=name):
-            raise _unreadable(_CONDITION, f"{name!r} is compared with nothing.")
+            raise _unreadable(_CONDITION, f"{name!r} is not compared with a value.")
         case _:
-            raise _unreadable(_CONDITION, f"{ast.unparse(node)!r} is no comparison.")
+            raise _unreadable(_CONDITION, f"{ast.unparse(node)!r} is not a comparison.")
 
 
 def _compare(left: ast.expr, how: ast.cmpop, right: ast.expr, model: EntityType[Any]) -> Condition:
@@ -104,13 +104,13 @@ def _compare(left: ast.expr, how: ast.cmpop, right: ast.expr, model: EntityType[
     if not isinstance(left, ast.Name) and isinstance(right, ast.Name) and mirrored is not None:
         return _compare(right, mirrored(), left, model)
     if not isinstance(left, ast.Name):
-        raise _unreadable(_CONDITION, f"{ast.unparse(left)!r} is no field.")
+        raise _unreadable(_CONDITION, f"{ast.unparse(left)!r} is not a field.")
     column, field = _column(left.id, model), model.fields[left.id]
     if isinstance(how, ast.Is | ast.IsNot) and _literal(right) is None:
         return column.is_absent() if isinstance(how, ast.Is) else column.is_present()
     if isinstance(how, ast.In | ast.NotIn):
         if not isinstance(right, ast.Tuple | ast.List | ast.Set):
-            raise _unreadable(_CONDITION, f"{ast.unparse(right)!r} is no list of values.")
+            raise _unreadable(_CONDITION, f"{ast.unparse(right)!r} is not a list of values.")
         found = column.in_([_value(field, _literal(each)) for each in right.elts])
         return found if isinstance(how, ast.In) else ~found
     if type(how) not in _COMPARED:
@@ -124,7 +124,7 @@ def _compare(left: ast.expr, how: ast.cmpop, right: ast.expr, model: EntityType[
 
 def _column(name: str, model: EntityType[Any]) -> Column:
     if name.startswith("_"):  # of Python itself, not of the type
-        raise _unreadable(_CONDITION, f"{name!r} is no field.")
+        raise _unreadable(_CONDITION, f"{name!r} is not a field.")
     column: Column = getattr(Columns(model), name)
     return column
 
@@ -138,15 +138,15 @@ def _literal(node: ast.expr) -> Any:
         case ast.Name(id=name):
             raise _unreadable(
                 _CONDITION,
-                f"{name!r} is no literal.",
-                hint=f"Texts are quoted: '{name}'. {_GRAMMAR}",
+                f"{name!r} is not a literal.",
+                hint=f"Put text in quotes: '{name}'. {_GRAMMAR}",
             )
         case _:
-            raise _unreadable(_CONDITION, f"{ast.unparse(node)!r} is no literal.")
+            raise _unreadable(_CONDITION, f"{ast.unparse(node)!r} is not a literal.")
 
 
 def _value(field: Field, raw: Any) -> Any:
-    """Return what the field would hold: texts stand for times, numbers and choices, too."""
+    """Return the value of the field; text may stand for times, numbers and choices."""
     kind = plain_type(field)
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return _member(field, kind, raw)
@@ -167,12 +167,12 @@ def _member(field: Field, kind: type[enum.Enum], raw: Any) -> enum.Enum:
     if raw in kind.__members__:
         return kind[raw]
     choices = ", ".join(repr(member.value) for member in kind)
-    raise _unfit(field, raw, hint=f"It holds one of {choices}.")
+    raise _unfit(field, raw, hint=f"Use one of {choices}.")
 
 
 def _unfit(field: Field, raw: object, hint: str = "") -> UsageError:
     return _unreadable(
-        _VALUE, f"{field.name!r} holds {field.codec.expected}, and {raw!r} is none.", hint=hint
+        _VALUE, f"{field.name!r} holds {field.codec.expected}, not {raw!r}.", hint=hint
     )
 
 

@@ -1,13 +1,13 @@
-"""The verbs of `partita patterns` that look at definitions only: `check` and `explain`.
+"""The verbs of `partita patterns` that need definitions only: `check` and `explain`.
 
-Nothing is connected to: these run in any build.
+They connect to nothing, so that they run in any build.
 """
 
-import argparse
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from partita.cli.kit.commands import Given
 from partita.cli.patterns.application import choose_index, choose_models, load
 from partita.cli.patterns.conditions import parse_condition, parse_given
 from partita.cli.patterns.facts import (
@@ -28,8 +28,8 @@ from partita.patterns.planning.plans import plan_query
 from partita.patterns.types.decorators import EntityType
 
 
-def check(given: argparse.Namespace) -> Checked:
-    """Plan the declared access patterns, ask the lints, compare with the lock."""
+def check(given: Given) -> Checked:
+    """Plan the declared access patterns, lint the keys, compare with the lock file."""
     application = load(given.modules)
     models = list(application.models.values())
     for model in models:
@@ -37,10 +37,10 @@ def check(given: argparse.Namespace) -> Checked:
     types = [_type_facts(model, models) for model in models]
     lock = None if given.lock is None else _lock(Path(given.lock), models, update=given.update)
     is_refused = any(access.is_refused for each in types for access in each.access)
-    is_frowned = given.strict and any(each.lints for each in types)
+    has_lints = given.strict and any(each.lints for each in types)
     is_broken = lock is not None and lock.state == "broken"
     return Checked(
-        is_good=not (is_refused or is_frowned or is_broken),
+        is_good=not (is_refused or has_lints or is_broken),
         types=types,
         transactions=list(application.transactions),
         lock=lock,
@@ -90,13 +90,13 @@ def _lock(file: Path, models: list[EntityType[Any]], *, update: bool) -> LockFac
     return LockFacts(str(file), state, found)
 
 
-def explain(given: argparse.Namespace) -> Explained:
-    """Say how a query would be read."""
+def explain(given: Given) -> Explained:
+    """Plan a query."""
     application = load([given.target])
     if ":" not in given.target:
         raise ConfigurationError(
             "Configuration",
-            f"{given.target!r} names no class.",
+            f"{given.target!r} does not name a class.",
             hint=f"Write {given.target}:{next(iter(application.models), 'Name')}.",
         )
     (model,) = choose_models([given.target], application)
@@ -114,6 +114,6 @@ def explain(given: argparse.Namespace) -> Explained:
     )
 
 
-def _beside(given: argparse.Namespace) -> str:
+def _beside(given: Given) -> str:
     """Return an index of the same module as `module:name`."""
     return given.via if ":" in given.via else f"{given.target.partition(':')[0]}:{given.via}"

@@ -1,13 +1,11 @@
-"""The database of `partita patterns`: opened for both faces, with everything the modules declare.
+"""The database of `partita patterns`: asynchronous and synchronous, with the declared types.
 
-Functions of the application that are asynchronous are given the asynchronous database; plain
-ones are given the synchronous twin, in a thread, so that they may wait without holding up others.
-Rule: no connection string is printed, nor any part of it but addresses.
+Asynchronous functions of the application get the asynchronous database; plain ones get the
+synchronous one, in a thread, so that they may block. Rule: of a connection string only addresses
+are printed.
 """
 
-import argparse
 import asyncio
-import os
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -15,25 +13,26 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from partita.cli.kit.commands import Given, load
+from partita.cli.kit.facts import Facts
+from partita.cli.kit.target import get_target, is_connection_string
 from partita.cli.patterns.application import Application, import_keyring, is_awaited
-from partita.cli.patterns.secrets import CONNECT_VARIABLE
-from partita.errors import ConfigurationError
-from partita.patterns import aio, sync
-from partita.patterns.following import index_lifecycle as lifecycle
-from partita.patterns.following.eventual_transactions import EventualTransaction
-from partita.patterns.ports.connecting import Folder, Where, parse
-from partita.patterns.protocol.calls import Steps
-from partita.patterns.types.decorators import EntityType
-from partita.patterns.types.indexes import AnyIndex
-from partita.patterns.types.views import View
-from partita.patterns.writing.context import Context
-from partita.service.hosting.in_process import LocalAccount, open_account
+from partita.cli.patterns.application import load as load_application
+from partita.patterns import aio, lifecycle, sync
+from partita.patterns.calls import Steps
+from partita.patterns.connecting import Folder, Where, parse
+from partita.patterns.context import Context
+from partita.patterns.eventual_transactions import EventualTransaction
+from partita.patterns.indexes import AnyIndex
+from partita.patterns.model import EntityType
+from partita.patterns.views import View
+from partita.service.in_process import LocalAccount, open_account
 
 T = TypeVar("T")
 
 
 class Session:
-    """An open database, and what runs in it."""
+    """An open database and the application that uses it."""
 
     def __init__(self, db: aio.Database, place: str, application: Application) -> None:
         self.db = db
@@ -46,7 +45,7 @@ class Session:
 
     @property
     def models(self) -> list[EntityType[Any]]:
-        """The types of the modules and those that they are related to."""
+        """The types of the modules, and related types."""
         return list(self.context.models.values())
 
     @property
@@ -57,26 +56,45 @@ class Session:
         return await self.db.run(steps)
 
     async def read_states(self) -> None:
-        """Read the states of the indexes anew: another process may have changed them."""
+        """Read the states of the indexes again: another process may have changed them."""
         for index in self.indexes:
             await self.run(lifecycle.read_state(self.context, index))
 
 
-def connect_text(given: argparse.Namespace) -> str:
-    """Return the place that the flag or the variable names."""
-    text = given.connect or os.environ.get(CONNECT_VARIABLE)
-    if text:
-        return str(text)
-    raise ConfigurationError(
-        "ConnectionNotGiven",
-        "Nothing says where the tables are.",
-        hint=f"Set {CONNECT_VARIABLE}, or give --connect: partita:./folder, "
-        "UseDevelopmentStorage=true, or a connection string.",
+def run(given: Given, verb: str) -> Facts:
+    """Run the function that `verb` names as `module:name`, in a database if it needs one."""
+    function = load(f"partita.cli.patterns.{verb}")
+    if verb.startswith("definitions:"):
+        found: Facts = function(given)
+        return found
+    import azure.data.tables  # noqa: F401, PLC0415 - an extra; raise now if it is not installed
+
+    return asyncio.run(_run_connected(given, function))
+
+
+async def _run_connected(given: Given, function: Callable[..., Any]) -> Facts:
+    index = getattr(given, "index", None)
+    named = [*(getattr(given, "modules", None) or getattr(given, "targets", None) or ())]
+    named += [index] if index else []
+    application = load_application(named) if named else Application({}, {})
+    async with opened(given, application) as session:
+        found: Facts = await function(session, given)
+        return found
+
+
+def connect_text(given: Given) -> str:
+    """Return what the flag or the variable names; a bare folder becomes `partita:FOLDER`."""
+    text = get_target(
+        given.connect,
+        subject="The account",
+        forms="partita:./folder, UseDevelopmentStorage=true, or a connection string",
     )
+    is_folder = not text.startswith("partita:") and not is_connection_string(text)
+    return f"partita:{text}" if is_folder and "://" not in text else text
 
 
 def place_text(where: str) -> str:
-    """Say where a database is without saying how to get in."""
+    """Return where a database is, without credentials."""
     place = parse(where)
     if isinstance(place, Folder):
         return "memory" if place.path is None else place.path
@@ -87,8 +105,8 @@ def place_text(where: str) -> str:
 
 
 @asynccontextmanager
-async def opened(given: argparse.Namespace, application: Application) -> AsyncIterator[Session]:
-    """Open what the flags name, for the types and transactions of an application."""
+async def opened(given: Given, application: Application) -> AsyncIterator[Session]:
+    """Open the database that the flags name, for the types of an application."""
     text = connect_text(given)
     place = place_text(text)
     keyring = import_keyring(given.keyring)
@@ -114,7 +132,7 @@ async def opened(given: argparse.Namespace, application: Application) -> AsyncIt
         yield Session(db, place, application)
 
 
-def _options(given: argparse.Namespace) -> dict[str, Any]:
+def _options(given: Given) -> dict[str, Any]:
     options = {
         "queues": tuple(given.queue),
         "poison_queue": given.poison_queue,
@@ -126,7 +144,7 @@ def _options(given: argparse.Namespace) -> dict[str, Any]:
 
 
 async def _account(stack: AsyncExitStack, text: str) -> Where:
-    """Open a folder once for both faces: only one holder is let in."""
+    """Open a folder once for both databases: a folder has one holder."""
     place = parse(text)
     if not isinstance(place, Folder):
         return text

@@ -1,15 +1,13 @@
 """The verbs of `partita patterns` on stored entities: tables, indexes, keys, blobs, the outbox."""
 
-import argparse
-import shutil
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
-from tqdm import tqdm
 
+from partita.cli.kit.commands import Given
+from partita.cli.kit.progress import Bar
 from partita.cli.patterns.application import (
     choose_index,
     choose_models,
@@ -58,10 +56,8 @@ from partita.patterns.writing import outbox_entry as outbox
 from partita.patterns.writing.context import Context, IndexState
 from partita.ticks import TICKS_PER_SECOND
 
-Progress = Callable[[int], object]
-
 CLAIM_SECONDS = 30.0
-"""For which a poison message is claimed while it is put back."""
+"""How long a poison message is claimed while it is put back."""
 
 _SETTLED = (IndexState.READABLE.value, IndexState.DISABLED.value)
 
@@ -69,7 +65,7 @@ _SETTLED = (IndexState.READABLE.value, IndexState.DISABLED.value)
 # Tables and indexes
 
 
-async def create(session: Session, _given: argparse.Namespace) -> Created:
+async def create(session: Session, _given: Given) -> Created:
     made = await session.db.create_tables()
     return Created(session.place, made, await _indexes(session))
 
@@ -85,7 +81,7 @@ async def _indexes(session: Session) -> list[IndexFacts]:
     return found
 
 
-async def rebuild(session: Session, given: argparse.Namespace) -> Rebuilt:
+async def rebuild(session: Session, given: Given) -> Rebuilt:
     index = choose_index(given.index, session.application)
     await session.db.create_tables()
     with _progress(given, "entities") as progress:
@@ -94,14 +90,14 @@ async def rebuild(session: Session, given: argparse.Namespace) -> Rebuilt:
     return Rebuilt(index.owner.name, index.name, count, state.value)
 
 
-async def disable(session: Session, given: argparse.Namespace) -> Disabled:
+async def disable(session: Session, given: Given) -> Disabled:
     index = choose_index(given.index, session.application)
     with _progress(given, "rows") as progress:
         count = await session.run(lifecycle.disable(session.context, index, progress))
     return Disabled(index.owner.name, index.name, count)
 
 
-async def verify(session: Session, given: argparse.Namespace) -> Verified:
+async def verify(session: Session, given: Given) -> Verified:
     models = choose_models(given.targets, session.application)
     await session.read_states()
     entities: dict[str, int] = {}
@@ -114,7 +110,7 @@ async def verify(session: Session, given: argparse.Namespace) -> Verified:
             with _progress(given, "repairs") as progress:
                 steps = lifecycle.repair(session.context, model, found, progress)
                 repaired += await session.run(steps)
-            # What the repair of a derived field leaves to the outbox is done before looking again.
+            # The outbox entries of repaired derived fields are done before comparing again.
             await session.run(worker.drain(session.context, Report(), with_sweep=False))
             left += len((await _verify(session, model, given))[1])
     is_sound = not left if given.repair else not drifts
@@ -122,7 +118,7 @@ async def verify(session: Session, given: argparse.Namespace) -> Verified:
 
 
 async def _verify(
-    session: Session, model: EntityType[Any], given: argparse.Namespace
+    session: Session, model: EntityType[Any], given: Given
 ) -> tuple[int, list[Drift]]:
     seen = [0]
     with _progress(given, f"{model.name} entities") as progress:
@@ -144,7 +140,7 @@ def _drift_facts(model: EntityType[Any], drift: Drift) -> DriftFacts:
 # Blobs and keys
 
 
-async def collect_blobs(session: Session, given: argparse.Namespace) -> Collected:
+async def collect_blobs(session: Session, given: Given) -> Collected:
     found = {
         field.blob.container
         for model in session.models
@@ -159,7 +155,7 @@ async def collect_blobs(session: Session, given: argparse.Namespace) -> Collecte
     return Collected(blobs)
 
 
-async def rotate(session: Session, given: argparse.Namespace) -> Rotated:
+async def rotate(session: Session, given: Given) -> Rotated:
     keyring = session.context.keyring
     if keyring is None:
         raise EncryptionKeyError(
@@ -184,7 +180,7 @@ async def rotate(session: Session, given: argparse.Namespace) -> Rotated:
 # The outbox
 
 
-async def drain(session: Session, _given: argparse.Namespace) -> Worked:
+async def drain(session: Session, _given: Given) -> Worked:
     await session.read_states()
     report = Report()
     try:
@@ -192,23 +188,23 @@ async def drain(session: Session, _given: argparse.Namespace) -> Worked:
     except Exception:
         if not report.troubles:
             raise
-        # What failed is in the report, with the reasons.
+        # The failures are in the report, with the reasons.
     return worked_facts(report)
 
 
-async def sweep(session: Session, given: argparse.Namespace) -> Worked:
+async def sweep(session: Session, given: Given) -> Worked:
     await session.read_states()
     report = Report()
     await session.run(worker.sweep(session.context, report, age=given.age))
     return worked_facts(report)
 
 
-async def forget(session: Session, given: argparse.Namespace) -> Forgotten:
+async def forget(session: Session, given: Given) -> Forgotten:
     count = await session.run(worker.forget(session.context, given.name))
     return Forgotten(sorted(given.name), count)
 
 
-async def status(session: Session, given: argparse.Namespace) -> Status:
+async def status(session: Session, given: Given) -> Status:
     context = session.context
     indexes = await _indexes(session)
     tables = worker.outbox_tables(context)
@@ -219,9 +215,7 @@ async def status(session: Session, given: argparse.Namespace) -> Status:
         poison = await _queue_facts(session, context.options.poison_queue)
     ages = [each.oldest_seconds for each in waiting if each.oldest_seconds is not None]
     is_healthy = (
-        all(
-            each.state in (IndexState.READABLE.value, IndexState.DISABLED.value) for each in indexes
-        )
+        all(each.state in _SETTLED for each in indexes)
         and max(ages, default=0.0) <= given.late
         and not (poison is not None and poison.messages)
     )
@@ -248,7 +242,7 @@ async def _queue_facts(session: Session, queue: str) -> QueueFacts:
 
 
 class _Poisoned(msgspec.Struct):
-    """What the worker puts on the poison queue."""
+    """A message of the poison queue, as the worker writes it."""
 
     text: str
     deliveries: int
@@ -256,8 +250,8 @@ class _Poisoned(msgspec.Struct):
     is_cut: bool = False
 
 
-async def poison(session: Session, given: argparse.Namespace) -> Poison:
-    """Show what failed too often, or put it back on the queues."""
+async def poison(session: Session, given: Given) -> Poison:
+    """Read work that failed too often, or put it back on the queues."""
     context = session.context
     context.capabilities.require_queues("The poison queue")
     queue = context.options.poison_queue
@@ -282,7 +276,7 @@ def _read_poison(text: str) -> _Poisoned | None:
 
 
 def _retry(context: Context) -> Steps[int]:
-    """Put messages back that are there now; what is not ours, or not whole, stays."""
+    """Put the present messages back; foreign and truncated messages stay."""
     queue, count = context.options.poison_queue, 0
     there = (yield from ask(CountMessages(queue))) or 0
     for _ in range(there):
@@ -300,7 +294,7 @@ def _retry(context: Context) -> Steps[int]:
 
 
 def _partition_of(text: str) -> str:
-    """Return what chooses the queue of a message."""
+    """Return the partition that determines the queue of a message."""
     reference = find_hint(text)
     return text if reference is None else reference.key.partition
 
@@ -309,20 +303,8 @@ def _partition_of(text: str) -> str:
 
 
 @contextmanager
-def _progress(given: argparse.Namespace, unit: str) -> Iterator[Progress]:
-    """Draw a count for people: nothing unless standard error is a terminal."""
-    if given.json or given.quiet or not sys.stderr.isatty():
-        yield lambda _done: None
-        return
-    bar: tqdm[NoReturn]
-    # A terminal that does not say how large it is would be drawn nothing on.
-    columns, lines = shutil.get_terminal_size()
-    with tqdm(
-        desc=given.action,
-        unit=f" {unit}",
-        leave=False,
-        file=sys.stderr,
-        ncols=columns,
-        nrows=lines,
-    ) as bar:
-        yield lambda done: bar.update(done - bar.n)
+def _progress(given: Given, unit: str) -> Iterator[Callable[[int], object]]:
+    """Draw a count whose end is not known."""
+    with Bar(given.verb, is_hidden=given.json or given.quiet) as bar:
+        bar.begin(None, unit)
+        yield bar.update

@@ -1,25 +1,27 @@
-"""`partita patterns worker`: takes messages, does them, sweeps, and stops when it is told to.
+"""`partita patterns worker`: receives messages, does their work, sweeps, stops on a signal.
 
 One loop polls the queues and claims no more messages than there are free tasks, so that every
-claimed message is being worked on and renewed. A signal ends the polling; what is in hand is
-finished. Killing it is safe: what was not finished is seen again when its claim ends.
+claimed message is worked on and its claim renewed. A signal ends the polling; messages in progress
+are finished. Killing it is safe: an unfinished message is visible again when its claim ends.
 """
 
-import argparse
 import asyncio
 import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import msgspec
 
+from partita.cli.kit.commands import Given
+from partita.cli.kit.facts import show
+from partita.cli.kit.text import count_text
 from partita.cli.patterns.facts import Started, Worked
 from partita.cli.patterns.opening import Session
-from partita.clock import Clock
+from partita.clock import Clock, SystemClock
 from partita.errors import EncryptionKeyError, PartitaError
 from partita.patterns.following import worker
 from partita.patterns.following.eventual_transactions import Started as StartedTransaction
@@ -31,17 +33,17 @@ from partita.ticks import Clock
 T = TypeVar("T")
 
 MESSAGES_MAX = 32
-"""What the service hands out at once."""
+"""The most messages that the service returns at once."""
 PAUSE_SECONDS_MAX = 30.0
 """The longest pause after a service that does not answer."""
 TROUBLES_MAX = 100
-"""Failures whose reasons are told again at the end: the newest."""
+"""The newest failures, whose reasons are printed again at the end."""
 STOP_SECONDS_MAX = 2.0
-"""How long a request for messages may take after a signal; what it claims is seen again."""
+"""How long a request for messages may take after a signal; its claims expire."""
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """How a worker goes about it."""
+    """How much a worker does at a time, and how often."""
 
     tasks: int
     poll: float
@@ -51,35 +53,30 @@ class Pace(msgspec.Struct, frozen=True):
     is_once: bool
 
 
-def pace_of(given: argparse.Namespace) -> Pace:
+def pace_of(given: Given) -> Pace:
     return Pace(given.tasks, given.poll, given.sweep_every, given.sweep_age, given.once)
 
 
-async def run_worker(
-    session: Session,
-    given: argparse.Namespace,
-    clock: Clock,
-    announce: Callable[[Started], None],
-) -> Worked:
+async def run_worker(session: Session, given: Given) -> Worked:
     """Work until a signal comes, or once."""
     _check_keyring(session)
     loop = asyncio.get_running_loop()
-    # As many threads as plain functions may wait in at once, and some for the database itself.
+    # One thread for each plain function that may block, and some for the database itself.
     loop.set_default_executor(ThreadPoolExecutor(given.tasks + 4, "partita-worker"))
     if given.create:
         await session.db.create_tables()
     else:
         await session.read_states()
     stop = asyncio.Event()
-    found = Worker(session, pace_of(given), clock, stop)
+    found = Worker(session, pace_of(given), SystemClock(), stop)
     with _stopping(loop, stop):
-        announce(started_facts(session, found.pace.tasks))
+        show(started_facts(session, found.pace.tasks), is_json=given.json)
         await found.work()
     return worked_facts(found.report)
 
 
 def _check_keyring(session: Session) -> None:
-    """Refuse to start without the keys: each entry would fail until it is put aside."""
+    """Refuse to start without the keys: each entry would fail and become poison."""
     sealed = [each.name for each in session.models if each.sealed_properties or each.encrypt]
     if sealed and session.context.keyring is None:
         raise EncryptionKeyError(
@@ -97,8 +94,8 @@ def _stopping(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Iterator[
         stop.set()
         for each in signals:
             loop.remove_signal_handler(each)
-            # A second one ends the process at once. Python's own SIGINT would not: it waits for
-            # the threads in which plain functions of the application are.
+            # A second signal ends the process at once. Python's own SIGINT would wait for the
+            # threads of plain functions of the application.
             signal.signal(each, signal.SIG_DFL)
 
     before = {each: signal.getsignal(each) for each in signals}
@@ -125,7 +122,7 @@ class Worker:
         self._sweep: asyncio.Task[None] | None = None
         self._swept_at: float | None = None
         self._failing: set[str] = set()
-        """Entries that failed in the last sweep: told once, though they fail at each."""
+        """Entries that failed in the last sweep: reported once, though they fail in each."""
 
     async def work(self) -> None:
         pause = self.pace.poll
@@ -149,7 +146,7 @@ class Worker:
         await self._finish()
 
     async def _is_done(self) -> bool:
-        """Wait for what is in hand: it may have put new messages on the queues."""
+        """Wait for the work in progress: it may put new messages on the queues."""
         had_work = bool(self._busy or (self._sweep is not None and not self._sweep.done()))
         await self._finish()
         return not had_work
@@ -159,7 +156,7 @@ class Worker:
         await asyncio.gather(*waiting, return_exceptions=True)
 
     async def _take(self) -> int:
-        """Claim what there is for the tasks that are free; return how many messages."""
+        """Claim messages for the free tasks; return how many."""
         context, count = self._session.context, 0
         if not context.capabilities.has_queues:
             return 0
@@ -175,7 +172,7 @@ class Worker:
         return count
 
     async def _free(self) -> int:
-        """Wait for a free task; return how many there are."""
+        """Wait for a free task; return how many are free."""
         while len(self._busy) >= self.pace.tasks:
             await asyncio.wait(self._busy, return_when=asyncio.FIRST_COMPLETED)
         return self.pace.tasks - len(self._busy)
@@ -207,7 +204,7 @@ class Worker:
                 self._session.context,
                 report,
                 age=self.pace.sweep_age,
-                # Who works once is to do what waits, whatever others have done.
+                # A worker that runs once does all waiting work, whatever others have done.
                 unless_within=0.0 if self.pace.is_once else self.pace.sweep_every,
             )
             await self._session.run(steps)
@@ -219,7 +216,7 @@ class Worker:
         self._add(report)
 
     def _add(self, report: Report) -> None:
-        """Add what one task did to the report of all, and tell what failed."""
+        """Add the report of one task to that of all, and print failures."""
         for name in ("entries", "transactions", "failures", "poisoned", "left"):
             setattr(self.report, name, getattr(self.report, name) + getattr(report, name))
         for trouble in report.troubles:
@@ -231,7 +228,7 @@ class Worker:
             await asyncio.wait_for(self._stop.wait(), seconds)
 
     async def _unless_stopped(self, asked: Coroutine[Any, Any, T]) -> T | None:
-        """Await an answer, after a signal not for long."""
+        """Await an answer; after a signal only for a short time."""
         task = asyncio.ensure_future(asked)
         stopped = asyncio.ensure_future(self._stop.wait())
         await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -246,31 +243,31 @@ class Worker:
 
 
 def tell(text: str) -> None:
-    """Log one line on standard error."""
+    """Print one line on standard error."""
     print("partita worker:", " ".join(text.split()), file=sys.stderr, flush=True)
 
 
 def trouble_text(trouble: Trouble, deliveries_max: int) -> str:
-    """Say in one line what failed, and what becomes of it."""
+    """Return in one line what failed, and what happens to it."""
     subject = message_text(trouble.text)
     if trouble.is_left:
-        return f"left to a newer worker: {subject}: {trouble.reason}"
+        return f"skipped, needs a newer worker version: {subject}: {trouble.reason}"
     if trouble.is_poison:
-        tries = "1 try" if trouble.deliveries == 1 else f"{trouble.deliveries} tries"
-        return f"poison after {tries}: {subject}: {trouble.reason}"
+        attempts = count_text(trouble.deliveries, "attempt")
+        return f"poison after {attempts}: {subject}: {trouble.reason}"
     if not trouble.queue:
         return f"failed in a sweep: {subject}: {trouble.reason}"
-    return f"failed, try {trouble.deliveries} of {deliveries_max}: {subject}: {trouble.reason}"
+    return f"failed, attempt {trouble.deliveries} of {deliveries_max}: {subject}: {trouble.reason}"
 
 
 def message_text(text: str) -> str:
-    """Say what a message is about."""
+    """Return what a message is about."""
     with contextlib.suppress(msgspec.DecodeError):
         return f"transaction {msgspec.json.decode(text, type=StartedTransaction).transaction!r}"
     reference = find_hint(text)
     if reference is not None:
         return f"entry of {reference.table}, partition {reference.key.partition!r}"
-    return "a message that is not ours"
+    return "a message of another program"
 
 
 def find_hint(text: str) -> OutboxReference | None:

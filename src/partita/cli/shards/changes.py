@@ -1,12 +1,13 @@
-"""The verbs of `partita shards` that change maps, shards, mappings, locks and catalogs by hand.
+"""The verbs of `partita shards` that change maps, shards, mappings and locks.
 
-Rule: no verb here carries a row, except `remove-shard --moving-to`, which moves mappings first.
+Rule: no verb here moves a row, except `remove-shard --moving-to`, which moves mappings first.
 """
 
-import argparse
 from typing import Any
 
-from partita.cli.shards.facts import Changed, Found, Maps, ShardFacts, Shards
+from partita.cli.kit.commands import Given
+from partita.cli.kit.text import count_text
+from partita.cli.shards.facts import Changed, Found, Maps, Shards
 from partita.cli.shards.keys import parse_key, parse_keys, range_text
 from partita.cli.shards.mappings import (
     facts_of,
@@ -17,29 +18,30 @@ from partita.cli.shards.mappings import (
     refuse_locked,
     refuse_taken,
     schema_of,
+    shard_facts,
 )
-from partita.cli.shards.opening import checked_url, choose_map, choose_shard, chosen_maps
+from partita.cli.shards.opening import choose_map, choose_shard
 from partita.errors import ConfigurationError, RangeError, ShardInUseError, UsageError
-from partita.shards.fleet.fleet import Fleet
-from partita.shards.keys.mapping import MappingStatus, Shard, ShardStatus
-from partita.shards.keys.ranges import Range
-from partita.shards.maps.manager import AnyShardMap, ShardMapManager
+from partita.shards.fleet import Fleet
+from partita.shards.manager import AnyShardMap, ShardMapManager
+from partita.shards.mapping import MappingStatus, ShardStatus
+from partita.shards.ranges import Range
 
 # Maps
 
 
-def delete_map(manager: ShardMapManager, given: argparse.Namespace) -> Changed:
-    manager.get_map(given.name)  # a name that was misspelt is an error here
+def delete_map(manager: ShardMapManager, given: Given) -> Changed:
+    manager.get_map(given.name)  # a misspelt name is an error here
     manager.delete_map(given.name)
     return _done(f"Delete the map {given.name}")
 
 
-def set_schema(manager: ShardMapManager, given: argparse.Namespace) -> Maps:
+def set_schema(manager: ShardMapManager, given: Given) -> Maps:
     schema = schema_of(given)
     if (schema is None) is not given.none:
         raise ConfigurationError(
             "SchemaNotGiven",
-            "Either tables are named, or --none.",
+            "Name the sharded tables, or give --none.",
             hint="Give --metadata module:attribute --sharded TABLE=COLUMN, or --none alone.",
         )
     shard_map = choose_map(manager, given.map)
@@ -47,7 +49,7 @@ def set_schema(manager: ShardMapManager, given: argparse.Namespace) -> Maps:
     return Maps(manager.location.text, [map_facts(shard_map)])
 
 
-def upgrade_catalogs(manager: ShardMapManager, _given: argparse.Namespace) -> Changed:
+def upgrade_catalogs(manager: ShardMapManager, _given: Given) -> Changed:
     locations = manager.list_locations()
     manager.upgrade_store()
     return _done(
@@ -58,7 +60,7 @@ def upgrade_catalogs(manager: ShardMapManager, _given: argparse.Namespace) -> Ch
 # Shards
 
 
-def remove_shard(manager: ShardMapManager, given: argparse.Namespace) -> Changed:
+def remove_shard(manager: ShardMapManager, given: Given) -> Changed:
     shard_map = choose_map(manager, given.map)
     shards = shard_map.shards()
     shard = choose_shard(shards, given.shard)
@@ -88,22 +90,17 @@ def remove_shard(manager: ShardMapManager, given: argparse.Namespace) -> Changed
     )
 
 
-def mark_shard(manager: ShardMapManager, given: argparse.Namespace) -> Shards:
+def mark_shard(manager: ShardMapManager, given: Given) -> Shards:
     shard_map = choose_map(manager, given.map)
     shard = choose_shard(shard_map.shards(), given.shard)
     changed = shard_map.update_shard(shard, status=ShardStatus(given.status))
-    return Shards([_shard_facts(shard_map, changed)])
-
-
-def _shard_facts(shard_map: AnyShardMap, shard: Shard) -> ShardFacts:
-    count = len(shard_map.mappings(shard=shard))
-    return ShardFacts(shard_map.name, shard.location.text, shard.id, shard.status.value, count)
+    return Shards(shard_facts(manager, shard_map, [changed]))
 
 
 # Mappings
 
 
-def create_mapping(manager: ShardMapManager, given: argparse.Namespace) -> Changed:
+def create_mapping(manager: ShardMapManager, given: Given) -> Changed:
     shard_map = choose_map(manager, given.map)
     shard = choose_shard(shard_map.shards(), given.shard)
     asked = [_keys_to_map(text, shard_map) for text in given.keys]
@@ -132,7 +129,7 @@ def _keys_to_map(text: str, shard_map: AnyShardMap) -> Any:
     return asked
 
 
-def delete_mapping(manager: ShardMapManager, given: argparse.Namespace) -> Changed:
+def delete_mapping(manager: ShardMapManager, given: Given) -> Changed:
     shard_map = choose_map(manager, given.map)
     mapping = mapping_of(shard_map, given.key)
     what = f"Delete the mapping {range_text(mapping.range)} of {shard_map.name}"
@@ -150,7 +147,7 @@ def delete_mapping(manager: ShardMapManager, given: argparse.Namespace) -> Chang
     return Changed(what, given.dry_run, removed=[facts_of(mapping)], added=[], shard=shard)
 
 
-def assign(manager: ShardMapManager, given: argparse.Namespace) -> Changed:
+def assign(manager: ShardMapManager, given: Given) -> Changed:
     shard_map = choose_map(manager, given.map)
     shard = choose_shard(shard_map.shards(), given.to)
     before = mapping_of(shard_map, given.key)
@@ -168,17 +165,17 @@ def assign(manager: ShardMapManager, given: argparse.Namespace) -> Changed:
 # Locks
 
 
-def lock(manager: ShardMapManager, given: argparse.Namespace) -> Found:
+def lock(manager: ShardMapManager, given: Given) -> Found:
     shard_map = choose_map(manager, given.map)
     shard_map.lock(mapping_of(shard_map, given.key), token=given.token)
     return found_facts(shard_map, parse_key(given.key, shard_map))
 
 
-def unlock(manager: ShardMapManager, given: argparse.Namespace) -> Changed:
+def unlock(manager: ShardMapManager, given: Given) -> Changed:
     if (given.key is None) is (given.token is None):
         raise ConfigurationError(
             "Configuration",
-            "Either a token or a key is named.",
+            "Give either a token or a key.",
             hint="Give --token TOKEN for all that it locked, or KEY --force for one mapping.",
         )
     shard_map = choose_map(manager, given.map)
@@ -192,45 +189,12 @@ def unlock(manager: ShardMapManager, given: argparse.Namespace) -> Changed:
         raise ConfigurationError(
             "Configuration",
             "A lock is released by its token.",
-            hint="Give --token TOKEN; --force releases the lock of an owner that is gone.",
+            hint="Give --token TOKEN, or --force if its owner has ended.",
         )
     ids = {one.id for one in before}
     after = [facts_of(one) for one in shard_map.mappings() if one.id in ids]
-    count = "1 mapping" if len(before) == 1 else f"{len(before)} mappings"
-    what = f"Unlock {count} of {shard_map.name}"
+    what = f"Unlock {count_text(len(before), 'mapping')} of {shard_map.name}"
     return Changed(what, dry_run=False, removed=[facts_of(one) for one in before], added=after)
-
-
-# Shards that are lost, or come back
-
-
-def attach(manager: ShardMapManager, given: argparse.Namespace) -> Shards:
-    shard_map = None if given.map is None else manager.get_map(given.map)
-    attached = manager.recovery.attach(checked_url(given.url), shard_map=shard_map)
-    return Shards([_shard_facts(manager.get_map(one.map_name), one) for one in attached])
-
-
-def detach(manager: ShardMapManager, given: argparse.Namespace) -> Changed:
-    maps = chosen_maps(manager, given.map)
-    every = [shard for one in maps for shard in one.shards()]
-    location = choose_shard(
-        {shard.location.identity: shard for shard in every}.values(), given.shard
-    ).location
-    removed = [
-        facts_of(mapping)
-        for one in maps
-        for mapping in one.mappings()
-        if mapping.shard.location.identity == location.identity
-    ]
-    for one in maps:
-        manager.recovery.detach(location, shard_map=one)
-    what = f"Detach {location.text}"
-    return Changed(what, dry_run=False, removed=removed, added=[], shard=location.text)
-
-
-def rebuild_catalog(manager: ShardMapManager, given: argparse.Namespace) -> Maps:
-    manager.recovery.rebuild_global(*(checked_url(url) for url in given.urls))
-    return Maps(manager.location.text, [map_facts(one) for one in manager.list_maps()])
 
 
 def _done(what: str, steps: list[str] | None = None) -> Changed:

@@ -1,20 +1,23 @@
-"""Sharding keys and ranges as people type them, and back: what is printed can be typed again.
+"""Sharding keys and ranges as text: what is printed can be typed again.
 
-A key is written as its map's key type says: `42`, `eu`, `2026-01-31`, `hex:00ff`, `["eu", 7]`. A
-range is `LOW:HIGH`, without a bound where nothing stands. Keys may hold colons themselves, so a
-range is cut at the one colon where both sides can be read; text with a colon is put in quotes.
+A key is written as its map's key type requires: `42`, `eu`, `2026-01-31`, `hex:00ff`, `["eu", 7]`.
+A range is `LOW:HIGH`; an empty side is no bound. Keys may contain colons, so a range is divided at
+the one colon where both sides can be read; text with a colon is put in quotes.
 """
 
 import json
 from collections.abc import Callable
 from datetime import date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from partita.errors import InvalidShardKeyError, RangeError
 from partita.shards.keys.ranges import Range
 from partita.shards.keys.shard_key import BUCKET, KeyType, key_type
+
+if TYPE_CHECKING:
+    from partita.shards.shard_map import RangeShardMap
 
 HEX = "hex:"
 WRITTEN = {
@@ -30,7 +33,7 @@ WRITTEN = {
 
 
 class Keyed(Protocol):
-    """What is asked of a shard map: its name, its kind and the type of its keys."""
+    """A shard map as far as it is needed here: its name, its kind and the type of its keys."""
 
     name: str
     kind: str
@@ -38,12 +41,12 @@ class Keyed(Protocol):
 
 
 def parse_key(text: str, shard_map: Keyed) -> Any:
-    """Return the key that was typed; InvalidShardKeyError if the map has no such keys."""
+    """Return the key that a text is; InvalidShardKeyError if the map has no such keys."""
     return _checked(text, shard_map.key_type)
 
 
 def parse_bound(text: str, shard_map: Keyed) -> Any:
-    """Return where a split or a range may lie: a key, its first parts, or a bucket."""
+    """Return the bound of a split or a range: a key, its first parts, or a bucket."""
     found = _try_bound(text, range_type(shard_map))
     if found is None:
         raise _no_key(text, range_type(shard_map))
@@ -51,21 +54,21 @@ def parse_bound(text: str, shard_map: Keyed) -> Any:
 
 
 def parse_range(text: str, shard_map: Keyed) -> Range:
-    """Return the range that was typed as LOW:HIGH; RangeError if it is none."""
+    """Return the range that a text LOW:HIGH is; RangeError if it is not a range."""
     of = range_type(shard_map)
     found = _ranges(text, of)
     if len(found) == 1:
         return found[0]
     raise RangeError(
         "InvalidRange",
-        f"{text!r} is no range of the map's keys.",
+        f"{text!r} is not a range of the map's keys.",
         facts={"map": shard_map.name, "key": of.name},
-        hint=f"Write LOW:HIGH, each {_how(of)}; nothing where there is no bound.",
+        hint=f"Write LOW:HIGH, each {_how(of)}; leave out a bound that is not needed.",
     )
 
 
 def parse_keys(text: str, shard_map: Keyed) -> Any:
-    """Return a key or a Range, whichever was typed; a list map has keys only."""
+    """Return the key or the Range that a text is; a list map has keys only."""
     if shard_map.kind != "list":
         found = _ranges(text, range_type(shard_map))
         if len(found) == 1:
@@ -74,8 +77,49 @@ def parse_keys(text: str, shard_map: Keyed) -> Any:
 
 
 def range_type(shard_map: Keyed) -> KeyType:
-    """Return what ranges of the map are made of: keys, or the buckets of a hash map."""
+    """Return the type of the bounds of ranges: that of the keys, or buckets of a hash map."""
     return BUCKET if shard_map.kind == "hash" else shard_map.key_type
+
+
+def range_of_key(key: Any, shard_map: "RangeShardMap") -> Range:
+    """Return the smallest range that holds a key, or its bucket in a hash map.
+
+    Behind a text follows that text with a character 1: databases cannot store a character 0.
+    """
+    if shard_map.kind == "hash":
+        bucket = int.from_bytes(shard_map.encode_key(key))
+        return Range(bucket, bucket + 1)
+    first, last = (key[:-1], key[-1]) if isinstance(key, tuple) else ((), key)
+    try:
+        following = _following(last)
+        high = (*first, following) if isinstance(key, tuple) else following
+        shard_map.key_type.encode_bound(high)
+    except (OverflowError, ValueError, InvalidShardKeyError):
+        return Range(key, None)  # it is the last one
+    return Range(key, high)
+
+
+def _following(key: Any) -> Any:
+    """Return the next possible value; a decimal has none."""
+    match key:
+        case int():
+            return key + 1
+        case str():
+            return key + "\x01"
+        case bytes():
+            return key + b"\x00"
+        case UUID():
+            return UUID(int=key.int + 1)
+        case datetime() | timedelta():
+            return key + timedelta(microseconds=1)
+        case date():
+            return key + timedelta(days=1)
+        case _:
+            raise RangeError(
+                "InvalidRange",
+                f"A single key of type {type(key).__name__} cannot be split off.",
+                hint="Name the range of a whole mapping: LOW:HIGH.",
+            )
 
 
 def key_text(key: object) -> str:
@@ -88,14 +132,14 @@ def key_text(key: object) -> str:
 
 
 def range_text(keys: Range) -> str:
-    """Write a range as LOW:HIGH, and the one key of a list map's mapping as that key."""
+    """Write a range as LOW:HIGH, and a mapping of a list map as its key."""
     if keys.is_point:
         return key_text(keys.low)
     return ":".join("" if bound is None else key_text(bound) for bound in (keys.low, keys.high))
 
 
 def plain_key(key: object) -> object:
-    """Return a key as JSON has it: numbers and text as they are, the rest as it is typed."""
+    """Return a key for JSON: numbers and text as they are, other keys as text."""
     match key:
         case None | int() | str():
             return key
@@ -129,7 +173,7 @@ def _ranges(text: str, of: KeyType) -> list[Range]:
 
 
 def _try_bound(text: str, of: KeyType) -> Any:
-    # Unquoted text with a colon could be a range: it is never one bound of one.
+    # Unquoted text with a colon could be a range: it is never a bound.
     if of.parts == (str,) and ":" in text and not text.startswith('"'):
         return None
     try:
@@ -160,9 +204,9 @@ def _value(text: str, of: KeyType) -> Any:
 
 def _part(part: object, kind: type) -> Any:
     if isinstance(part, bool) or not isinstance(part, str | int | Decimal):
-        raise ValueError(part)  # noqa: TRY004 - one error for whatever cannot be read
+        raise ValueError(part)  # noqa: TRY004 - one error for everything that cannot be read
     if kind is str:
-        return part  # a number stays one, and the key type refuses it
+        return part  # a number stays a number, and the key type refuses it
     return _PARSERS[kind](str(part))
 
 
@@ -201,7 +245,7 @@ _PARSERS: dict[type, Callable[[str], Any]] = {
 
 
 def parse_key_type(text: str) -> KeyType:
-    """Return the key type that `--key` names: `int`, or `str,int` for a composite key."""
+    """Return the key type that `--key-type` names: `int`, or `str,int` for a composite key."""
     by_name = {key_type(declared).name: declared for declared in _PARSERS}
     names = [name.strip().lower() for name in text.split(",")]
     unknown = [name for name in names if name not in by_name]
@@ -218,7 +262,7 @@ def parse_key_type(text: str) -> KeyType:
 def _no_key(text: str, of: KeyType) -> InvalidShardKeyError:
     return InvalidShardKeyError(
         "InvalidShardKey",
-        f"{text!r} is no key of type {of.name}.",
+        f"{text!r} is not a key of type {of.name}.",
         hint=f"Write {_how(of)}.",
     )
 

@@ -1,9 +1,8 @@
-"""The verbs of `partita shards` on the catalog: maps, shards, mappings, and their changes.
+"""The verbs of `partita shards` on maps, shards and mappings.
 
-Rule: with --dry-run a verb says what it would do, by the same lookups, and changes nothing.
+Rule: with --dry-run a verb makes the same lookups and refusals, and changes nothing.
 """
 
-import argparse
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import contextmanager
@@ -14,10 +13,10 @@ import msgspec
 from sqlalchemy import Connection, NullPool, create_engine, make_url
 from sqlalchemy.exc import DBAPIError
 
+from partita.cli.kit.commands import Given
 from partita.cli.shards.facts import (
     Changed,
     Found,
-    Initialized,
     MapFacts,
     MappingFacts,
     Mappings,
@@ -33,13 +32,12 @@ from partita.cli.shards.keys import (
     plain_key,
     range_text,
 )
+from partita.cli.shards.names import Names
 from partita.cli.shards.opening import (
-    catalog_url,
     checked_url,
     choose_map,
     choose_shard,
     chosen_maps,
-    import_credentials,
     import_metadata,
     make_fleet,
 )
@@ -64,21 +62,10 @@ from partita.shards.maps.shard_map import HashShardMap, RangeShardMap
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Looking
+# Listing
 
 
-def initialize(given: argparse.Namespace) -> Initialized:
-    """Make a catalog; one that is there is kept."""
-    url = catalog_url(given.url or given.catalog)
-    credentials = import_credentials(given.credentials)
-    opened = ShardMapManager.try_open(url, credentials=credentials)
-    is_new = opened is None
-    manager = opened or ShardMapManager.create(url, if_exists="keep", credentials=credentials)
-    with manager:
-        return Initialized(manager.location.text, is_new)
-
-
-def list_maps(manager: ShardMapManager, _given: argparse.Namespace) -> Maps:
+def list_maps(manager: ShardMapManager, _given: Given) -> Maps:
     return Maps(manager.location.text, [map_facts(one) for one in manager.list_maps()])
 
 
@@ -98,25 +85,42 @@ def map_facts(shard_map: AnyShardMap) -> MapFacts:
     )
 
 
-def list_shards(manager: ShardMapManager, given: argparse.Namespace) -> Shards:
-    found = []
-    for shard_map in chosen_maps(manager, given.map):
-        counts = Counter(mapping.shard.id for mapping in shard_map.mappings())
-        found += [
-            ShardFacts(shard_map.name, one.location.text, one.id, one.status.value, counts[one.id])
-            for one in shard_map.shards()
+def list_shards(manager: ShardMapManager, given: Given) -> Shards:
+    return Shards(
+        [
+            fact
+            for shard_map in chosen_maps(manager, given.map)
+            for fact in shard_facts(manager, shard_map, shard_map.shards())
         ]
-    return Shards(found)
+    )
 
 
-def list_mappings(manager: ShardMapManager, given: argparse.Namespace) -> Mappings:
+def shard_facts(
+    manager: ShardMapManager, shard_map: AnyShardMap, shards: Iterable[Shard]
+) -> list[ShardFacts]:
+    names = Names(manager.list_locations())
+    counts = Counter(mapping.shard.id for mapping in shard_map.mappings())
+    return [
+        ShardFacts(
+            map=shard_map.name,
+            name=names.of(one.location.text),
+            location=one.location.text,
+            id=one.id,
+            status=one.status.value,
+            mappings=counts[one.id],
+        )
+        for one in shards
+    ]
+
+
+def list_mappings(manager: ShardMapManager, given: Given) -> Mappings:
     shard_map = choose_map(manager, given.map)
     shard = None if given.shard is None else choose_shard(shard_map.shards(), given.shard)
     asked = None if given.range is None else parse_range(given.range, shard_map)
     return Mappings([facts_of(one) for one in shard_map.mappings(asked, shard=shard)])
 
 
-def look_up(manager: ShardMapManager, given: argparse.Namespace) -> Found:
+def look_up(manager: ShardMapManager, given: Given) -> Found:
     shard_map = choose_map(manager, given.map)
     return found_facts(shard_map, parse_key(given.key, shard_map))
 
@@ -170,7 +174,7 @@ def _planned(mapping: MappingFacts, keys: Range) -> MappingFacts:
 # Making maps and adding shards
 
 
-def create_map(manager: ShardMapManager, given: argparse.Namespace) -> Maps:
+def create_map(manager: ShardMapManager, given: Given) -> Maps:
     key, schema = parse_key_type(given.key_type), schema_of(given)
     made: AnyShardMap
     if given.kind == "hash":
@@ -187,7 +191,7 @@ def create_map(manager: ShardMapManager, given: argparse.Namespace) -> Maps:
     return Maps(manager.location.text, [map_facts(made)])
 
 
-def schema_of(given: argparse.Namespace) -> ShardedSchema | None:
+def schema_of(given: Given) -> ShardedSchema | None:
     if not (given.sharded or given.reference):
         return None
     metadata = import_metadata(given.metadata)
@@ -203,14 +207,14 @@ def schema_of(given: argparse.Namespace) -> ShardedSchema | None:
         if not (name and equals and columns) or name in keys:
             raise ConfigurationError(
                 "Configuration",
-                f"{one!r} names no table and column, or names the table again.",
+                f"{one!r} is not a table and its column, or the table is named twice.",
                 hint="Write --sharded blog=tenant_id, with commas for a composite key.",
             )
         keys[name] = columns.split(",")
     return ShardedSchema(metadata, keys=keys, reference=given.reference)
 
 
-def add_shard(manager: ShardMapManager, given: argparse.Namespace) -> Changed:
+def add_shard(manager: ShardMapManager, given: Given) -> Changed:
     shard_map, fleet = choose_map(manager, given.map), make_fleet(manager, given)
     if given.range and shard_map.kind == "list":
         raise RangeError(
@@ -240,9 +244,7 @@ def add_shard(manager: ShardMapManager, given: argparse.Namespace) -> Changed:
     return Changed(what, dry_run=False, removed=[], added=added, shard=shard.location.text)
 
 
-def _would_add(
-    shard_map: AnyShardMap, given: argparse.Namespace, asked: Sequence[Any], what: str
-) -> Changed:
+def _would_add(shard_map: AnyShardMap, given: Given, asked: Sequence[Any], what: str) -> Changed:
     location = location_of(given.url)
     ranges = [shard_map.encode_range(keys) for keys in asked]
     refuse_taken(shard_map, ranges)
@@ -251,7 +253,7 @@ def _would_add(
             "ShardExists",
             "The database is a shard of the map already.",
             facts={"map": shard_map.name, "location": location.text},
-            hint="If adding it was cut off, leave out --dry-run: it goes on where it stopped.",
+            hint="If adding it was interrupted, leave out --dry-run to continue.",
         )
     deployment = Deployment(import_metadata(given.metadata), given.alembic)
     with _looking_at(location, given.url) as connection:
@@ -268,7 +270,7 @@ def _would_add(
 
 
 def refuse_taken(shard_map: AnyShardMap, ranges: Iterable[KeyRange]) -> None:
-    """Refuse keys that are mapped already, as a change that maps them would be."""
+    """Refuse keys that are mapped already, as the change itself would."""
     mapped = shard_map.mappings()
     for wanted in ranges:
         for each in mapped:
@@ -277,13 +279,13 @@ def refuse_taken(shard_map: AnyShardMap, ranges: Iterable[KeyRange]) -> None:
                     "MappingExists",
                     f"Some of these keys are mapped already, by {range_text(each.range)}.",
                     facts={"map": shard_map.name},
-                    hint="Choose keys that are free, or split, merge or move what is there.",
+                    hint="Choose keys that are not mapped, or split, merge or move the mapping.",
                 )
 
 
 @contextmanager
 def _looking_at(location: Location, given: str) -> "Iterator[Connection | None]":
-    """Connect so that not even an SQLite file is made or changed; None where there is no file."""
+    """Connect so that no SQLite file is made or changed; None if there is no file."""
     url = make_url(given)
     if location.backend == "sqlite":
         path = Path(location.identity.removeprefix("sqlite://"))
@@ -300,7 +302,7 @@ def _looking_at(location: Location, given: str) -> "Iterator[Connection | None]"
             "ShardUnreachable",
             "The database cannot be reached or used.",
             facts={"shard": location.text},
-            hint="See whether it runs, and whether the URL and the credentials are right.",
+            hint="Check that it runs, and check the URL and the credentials.",
         ) from error
     finally:
         engine.dispose()
@@ -309,7 +311,7 @@ def _looking_at(location: Location, given: str) -> "Iterator[Connection | None]"
 # Changing mappings
 
 
-def split(manager: ShardMapManager, given: argparse.Namespace) -> Changed:
+def split(manager: ShardMapManager, given: Given) -> Changed:
     shard_map = _with_ranges(choose_map(manager, given.map))
     at = parse_bound(given.at, shard_map)
     before = _holding(shard_map, at)
@@ -325,7 +327,7 @@ def split(manager: ShardMapManager, given: argparse.Namespace) -> Changed:
     return Changed(what, given.dry_run, [facts_of(before)], added, before.shard.location.text)
 
 
-def merge(manager: ShardMapManager, given: argparse.Namespace) -> Changed:
+def merge(manager: ShardMapManager, given: Given) -> Changed:
     shard_map = _with_ranges(choose_map(manager, given.map))
     at = parse_bound(given.at, shard_map)
     left, right = _neighbours(shard_map, shard_map.encode_bound(at), given.at)
@@ -340,7 +342,7 @@ def merge(manager: ShardMapManager, given: argparse.Namespace) -> Changed:
     return Changed(what, given.dry_run, removed, [added], left.shard.location.text)
 
 
-def set_offline(manager: ShardMapManager, given: argparse.Namespace) -> Changed:
+def set_offline(manager: ShardMapManager, given: Given) -> Changed:
     shard_map = choose_map(manager, given.map)
     before = mapping_of(shard_map, given.key)
     after = shard_map.set_offline(
@@ -349,14 +351,14 @@ def set_offline(manager: ShardMapManager, given: argparse.Namespace) -> Changed:
     return _status_change(before, after)
 
 
-def set_online(manager: ShardMapManager, given: argparse.Namespace) -> Changed:
+def set_online(manager: ShardMapManager, given: Given) -> Changed:
     shard_map = choose_map(manager, given.map)
     before = mapping_of(shard_map, given.key)
     return _status_change(before, shard_map.set_online(before, token=given.token))
 
 
 def mapping_of(shard_map: AnyShardMap, key: str) -> Mapping:
-    """Return the mapping that holds a key as it was typed."""
+    """Return the mapping that holds a key, given as text."""
     return shard_map.get(parse_key(key, shard_map))
 
 
@@ -420,13 +422,13 @@ def _refuse_unlike(left: Mapping, right: Mapping, token: str | None) -> None:
 
 
 def refuse_locked(mapping: Mapping, token: str | None = None) -> None:
-    """Refuse a mapping that is locked with another token, as a change of it would be."""
+    """Refuse a mapping that is locked with another token, as the change itself would."""
+    facts = {"map": mapping.map_name, "range": range_text(mapping.range)}
+    if mapping.lock_owner is None and token is not None:
+        raise MappingLockedError(
+            "MappingNotLocked", "The mapping is not locked with this token.", facts=facts
+        )
     if mapping.lock_owner != token:
         raise MappingLockedError(
-            "MappingLocked" if mapping.lock_owner else "MappingNotLocked",
-            "Another token holds the lock of the mapping."
-            if mapping.lock_owner
-            else "The mapping is not locked with this token.",
-            facts={"map": mapping.map_name, "range": range_text(mapping.range)},
-            hint="A move is at work on it, perhaps: `partita shards jobs`.",
+            "MappingLocked", "Another token holds the lock of the mapping.", facts=facts
         )

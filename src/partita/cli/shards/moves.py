@@ -1,46 +1,52 @@
-"""The verbs of `partita shards` on moves: begin, go on, take back, list the jobs.
+"""The verbs of `partita shards` on moves: start, resume, cancel, list the jobs.
 
-Rule: a move that is stopped, by Ctrl-C too, stays as a job that `resume` goes on with.
+Rule: a move that is stopped, also by Ctrl-C, stays as a job that `resume` continues.
 """
 
-import argparse
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
 
+import click
 import msgspec
 from sqlalchemy import RowMapping, func, select
-from tqdm import tqdm
 
+from partita.cli.kit.commands import Given
+from partita.cli.kit.progress import Bar
+from partita.cli.kit.terminal import is_interactive
+from partita.cli.kit.text import count_text, moment
+from partita.cli.shards.counting import Part, count_rows
 from partita.cli.shards.facts import JobFacts, Jobs, MoveFacts, Moves
-from partita.cli.shards.keys import parse_keys, range_text
+from partita.cli.shards.keys import parse_keys, range_of_key, range_text
+from partita.cli.shards.mappings import refuse_locked
+from partita.cli.shards.names import Names
 from partita.cli.shards.opening import choose_map, choose_shard
-from partita.cli.state.facts import moment
-from partita.errors import MappingLockedError, MappingNotFoundError, MoveRefusedError, RangeError
-from partita.shards.catalog.global_catalog import jobs
-from partita.shards.fleet.fleet import Fleet
-from partita.shards.keys.mapping import Mapping, Shard
-from partita.shards.keys.ranges import KeyRange, Range
-from partita.shards.maps.manager import AnyShardMap, ShardMapManager
-from partita.shards.moving.move import MoveProgress, MoveReport, OnProgress
-from partita.shards.moving.move_plan import UNFINISHED
+from partita.errors import MappingNotFoundError, MoveRefusedError, RangeError
+from partita.shards.fleet import Fleet
+from partita.shards.global_catalog import jobs
+from partita.shards.manager import AnyShardMap, ShardMapManager
+from partita.shards.mapping import Mapping, Shard
+from partita.shards.move import MoveProgress, MoveReport, OnProgress
+from partita.shards.move_plan import UNFINISHED
+from partita.shards.ranges import KeyRange, Range
+from partita.shards.shard_map import RangeShardMap
 
 
-def move(manager: ShardMapManager, given: argparse.Namespace) -> Moves:
+def move(manager: ShardMapManager, given: Given) -> Moves:
     shard_map = choose_map(manager, given.map)
     to = choose_shard(shard_map.shards(), given.to)
-    asked = parse_keys(given.keys, shard_map)
-    chosen = [one for one in _chosen(shard_map, asked) if one.shard.id != to.id]
-    if given.dry_run:
-        _check_movable(shard_map, chosen)
-        return Moves(dry_run=True, moves=[_planned(one, to) for one in chosen])
-    fleet = Fleet(manager)
-    done = []
+    chosen = [one for one in _chosen(shard_map, given.keys) if one.mapping.shard.id != to.id]
+    _check_movable(shard_map, chosen)
+    is_asked = not (given.yes or given.json or given.dry_run) and is_interactive()
+    if given.dry_run or is_asked:
+        planned = [_planned(manager, one, to) for one in chosen]
+        if given.dry_run:
+            return Moves(dry_run=True, moves=planned)
+        _ask(planned, Names(manager.list_locations()).of(to.location.text))
+    fleet, done = Fleet(manager), []
     for one in chosen:
         with _progress(given) as on_progress:
             report = fleet.move(
-                one,
+                _split_off(one),
                 to=to,
                 rate=given.rate,
                 grace=given.grace,
@@ -51,7 +57,7 @@ def move(manager: ShardMapManager, given: argparse.Namespace) -> Moves:
     return Moves(dry_run=False, moves=done)
 
 
-def resume(manager: ShardMapManager, given: argparse.Namespace) -> Moves:
+def resume(manager: ShardMapManager, given: Given) -> Moves:
     with _progress(given) as on_progress:
         reports = Fleet(manager).resume(
             on_progress=on_progress, terminate_blockers=given.terminate_blockers
@@ -59,11 +65,11 @@ def resume(manager: ShardMapManager, given: argparse.Namespace) -> Moves:
     return Moves(dry_run=False, moves=[_move_facts(one) for one in reports])
 
 
-def cancel(manager: ShardMapManager, given: argparse.Namespace) -> Moves:
+def cancel(manager: ShardMapManager, given: Given) -> Moves:
     return Moves(dry_run=False, moves=[_move_facts(Fleet(manager).cancel(given.job))])
 
 
-def list_jobs(manager: ShardMapManager, given: argparse.Namespace) -> Jobs:
+def list_jobs(manager: ShardMapManager, given: Given) -> Jobs:
     query = select(jobs).order_by(jobs.c.made_at)
     if not given.all:
         query = query.where(jobs.c.state.in_(UNFINISHED))
@@ -74,7 +80,7 @@ def list_jobs(manager: ShardMapManager, given: argparse.Namespace) -> Jobs:
 
 
 def count_unfinished(manager: ShardMapManager) -> int:
-    """Count the jobs that wait for somebody to go on with them, or are at work now."""
+    """Count the jobs that are stopped or running."""
     query = select(func.count()).select_from(jobs).where(jobs.c.state.in_(UNFINISHED))
     with manager.executor.engine.connect() as connection:
         return connection.scalar(query) or 0
@@ -83,9 +89,15 @@ def count_unfinished(manager: ShardMapManager) -> int:
 # What is to be moved
 
 
-def _chosen(shard_map: AnyShardMap, asked: Any) -> list[Mapping]:
+def _chosen(shard_map: AnyShardMap, text: str) -> list[Part]:
+    asked = parse_keys(text, shard_map)
     if not isinstance(asked, Range):
-        return [shard_map.get(asked, lookup="store")]
+        mapping = shard_map.get(asked, lookup="store")
+        keys = mapping.key_range
+        if isinstance(shard_map, RangeShardMap):
+            wanted = shard_map.encode_range(range_of_key(asked, shard_map))
+            keys = keys.intersection(wanted) or keys
+        return [Part(shard_map, mapping, keys, asked)]
     wanted = shard_map.encode_range(asked)
     found = shard_map.mappings(asked)
     if not found:
@@ -99,11 +111,11 @@ def _chosen(shard_map: AnyShardMap, asked: Any) -> list[Mapping]:
         if not wanted.covers(one.key_range):
             raise RangeError(
                 "RangeCutsMapping",
-                f"Only a part of the mapping {range_text(one.range)} lies in {range_text(asked)}.",
+                f"Only a part of the mapping {range_text(one.range)} is in {range_text(asked)}.",
                 facts={"map": shard_map.name},
                 hint=f"Split it first: partita shards split --at {_cut(shard_map, one, wanted)}.",
             )
-    return found
+    return [Part(shard_map, one, one.key_range) for one in found]
 
 
 def _cut(shard_map: AnyShardMap, mapping: Mapping, wanted: KeyRange) -> str:
@@ -114,36 +126,56 @@ def _cut(shard_map: AnyShardMap, mapping: Mapping, wanted: KeyRange) -> str:
     return range_text(Range(at, None)).removesuffix(":")
 
 
-def _check_movable(shard_map: AnyShardMap, chosen: list[Mapping]) -> None:
+def _check_movable(shard_map: AnyShardMap, chosen: list[Part]) -> None:
     schema = shard_map.schema
     if schema is None or not schema.sharded_tables():
         raise MoveRefusedError(
             "MoveRefused",
             "The map does not know which tables are sharded.",
             facts={"map": shard_map.name},
-            hint="Store it with set_schema(), or make the map with --sharded.",
+            hint="Store it with `partita shards set-schema`.",
         )
     for one in chosen:
-        if one.lock_owner is not None:
-            raise MappingLockedError(
-                "MappingLocked",
-                f"Another token holds the lock of the mapping {range_text(one.range)}.",
-                facts={"map": shard_map.name},
-                hint="A move is at work on it, perhaps: `partita shards jobs`.",
-            )
+        refuse_locked(one.mapping)
 
 
-# Telling
+def _split_off(part: Part) -> Mapping:
+    """Return a mapping of exactly the part; split the mapping that holds more."""
+    found = part.mapping
+    if not isinstance(part.shard_map, RangeShardMap):
+        return found
+    inside = part.shard_map.decode_range(part.keys)
+    if found.key_range.low != part.keys.low:
+        _, found = part.shard_map.split(found, at=inside.low)
+    if found.key_range.high != part.keys.high:
+        found, _ = part.shard_map.split(found, at=inside.high)
+    return found
 
 
-def _planned(mapping: Mapping, to: Shard) -> MoveFacts:
+def _ask(planned: list[MoveFacts], to: str) -> None:
+    """Ask before more than one key is moved; a refusal ends the command."""
+    keys, rows = sum(one.keys or 0 for one in planned), sum(one.rows for one in planned)
+    if keys <= 1:
+        return
+    moved = f"{count_text(keys, 'key')} with {count_text(rows, 'row')}"
+    if not click.confirm(f"Move {moved} to {to}?", err=True):
+        raise click.Abort
+
+
+# Results
+
+
+def _planned(manager: ShardMapManager, part: Part, to: Shard) -> MoveFacts:
+    keys, rows = count_rows(manager, part)
     return MoveFacts(
-        map=mapping.map_name,
-        range=range_text(mapping.range),
-        source=mapping.shard.location.text,
+        map=part.mapping.map_name,
+        range=range_text(part.shard_map.decode_range(part.keys)),
+        source=part.mapping.shard.location.text,
         target=to.location.text,
         state="planned",
         step="plan",
+        keys=keys,
+        rows=rows,
     )
 
 
@@ -165,7 +197,7 @@ def _move_facts(report: MoveReport) -> MoveFacts:
 
 
 class _Plan(msgspec.Struct, frozen=True):
-    """What plans of several kinds of jobs may say about their subject."""
+    """The parts of a stored plan that say what a job is about."""
 
     subject: str = ""
     source: str = ""
@@ -203,32 +235,21 @@ def _job_facts(row: RowMapping, shard_map: AnyShardMap | None) -> JobFacts:
 
 
 @contextmanager
-def _progress(given: argparse.Namespace) -> Iterator[OnProgress | None]:
-    """Draw a bar for people, if standard error is a terminal; say in any case who is waited for."""
+def _progress(given: Given) -> Iterator[OnProgress | None]:
+    """Draw the steps of a move, and name the sessions that it waits for, once each."""
     if given.json or given.quiet:
         yield None
         return
-    told: set[int] = set()
-
-    def name_blockers(progress: MoveProgress) -> None:
-        for each in progress.blockers:
-            if each.pid not in told:
-                told.add(each.pid)
-                tqdm.write(f"waiting for {progress.table}, held by {each}", file=sys.stderr)
-
-    if not sys.stderr.isatty():
-        yield name_blockers
-        return
-    bar: tqdm[NoReturn]
-    with tqdm(unit=" rows", unit_scale=True, leave=False, file=sys.stderr) as bar:
+    named: set[int] = set()
+    with Bar("move") as bar:
 
         def show(progress: MoveProgress) -> None:
-            name_blockers(progress)
-            bar.total = max(progress.rows_total, progress.rows) or None
+            for each in progress.blockers:
+                if each.pid not in named:
+                    named.add(each.pid)
+                    bar.tell(f"waiting for {progress.table}, held by {each}")
+            total = max(progress.rows_total, progress.rows) or None
             title = f"{progress.step} ({progress.number} of 10)"
-            # A new step is drawn at once: a short move would end before the bar's next turn.
-            bar.set_description(title, refresh=bar.desc != f"{title}: ")
-            # A new job of `resume` begins at its own place.
-            bar.update(progress.rows - bar.n)
+            bar.step(title, progress.rows, total, "rows")
 
         yield show

@@ -3,34 +3,62 @@
 Rule: URLs as they were given go to SQLAlchemy and nowhere else; what is printed is a Location.
 """
 
-import argparse
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import MetaData, make_url
+from sqlalchemy import Connection, MetaData, make_url
 from sqlalchemy.exc import ArgumentError
 
+from partita.cli.kit.commands import Given, note
+from partita.cli.kit.facts import Facts
 from partita.cli.kit.imports import import_name, look_here
-from partita.cli.shards.secrets import CATALOG_VARIABLE
-from partita.errors import ConfigurationError, ShardMapNotFoundError, ShardNotFoundError
-from partita.shards.connections.engines import location_of
-from partita.shards.fleet.fleet import Fleet
-from partita.shards.keys.mapping import Shard
-from partita.shards.maps.manager import AnyShardMap, ShardMapManager
+from partita.cli.kit.target import CONNECT_VARIABLE, find_target, get_target
+from partita.cli.shards.facts import Initialized
+from partita.cli.shards.names import Names
+from partita.errors import (
+    ConfigurationError,
+    ShardMapNotFoundError,
+    ShardNotFoundError,
+    ShardOfflineError,
+)
+from partita.shards.engines import location_of
+from partita.shards.fleet import Fleet
+from partita.shards.manager import AnyShardMap, ShardMapManager
+from partita.shards.mapping import Location, Shard
+
+OLD_VARIABLE = "PARTITA_CATALOG"
+"""The variable of the past that names the catalog."""
 
 
-def catalog_url(given: str | None) -> str:
+def run(verb: Callable[..., Facts], given: Given) -> tuple[Facts, Names]:
+    """Run a verb on the catalog; return its result and the names of the shards."""
+    if verb is initialize:
+        return initialize(given), Names([])
+    with open_catalog(given) as manager:
+        before = manager.list_locations()
+        facts = verb(manager, given)
+        return facts, Names([*before, *manager.list_locations()])
+
+
+def initialize(given: Given) -> Initialized:
+    """Make a catalog; an existing one is kept."""
+    url, credentials = catalog_url(given), import_credentials(given.credentials)
+    opened = ShardMapManager.try_open(url, credentials=credentials)
+    is_new = opened is None
+    manager = opened or ShardMapManager.create(url, if_exists="keep", credentials=credentials)
+    with manager:
+        return Initialized(manager.location.text, is_new)
+
+
+def catalog_url(given: Given) -> str:
     """Return the URL of the catalog: the flag, else the variable."""
-    url = given or os.environ.get(CATALOG_VARIABLE, "")
-    if url:
-        return checked_url(url)
-    raise ConfigurationError(
-        "Configuration",
-        "The catalog is not named.",
-        hint=f"Give --catalog URL, or set {CATALOG_VARIABLE}.",
-    )
+    connect = given.connect
+    if find_target(connect) is None and os.environ.get(OLD_VARIABLE):
+        note(f"The variable {OLD_VARIABLE}", CONNECT_VARIABLE)
+        connect = os.environ[OLD_VARIABLE]
+    return checked_url(get_target(connect, subject="The catalog", forms="URL"))
 
 
 def checked_url(url: str) -> str:
@@ -46,10 +74,10 @@ def checked_url(url: str) -> str:
     return url
 
 
-def open_catalog(given: argparse.Namespace) -> ShardMapManager:
-    """Open the catalog that the flags or the variable name."""
+def open_catalog(given: Given) -> ShardMapManager:
+    """Open the catalog that the flag or the variable names."""
     return ShardMapManager.open(
-        catalog_url(given.catalog), credentials=import_credentials(given.credentials)
+        catalog_url(given), credentials=import_credentials(given.credentials)
     )
 
 
@@ -76,10 +104,16 @@ def chosen_maps(manager: ShardMapManager, name: str | None) -> list[AnyShardMap]
 
 
 def choose_shard(shards: Iterable[Shard], name: str) -> Shard:
-    """Return the shard that is called by its URL, its id, its database or its file's name."""
+    """Return the shard that has this short name, location, id, database or file name."""
     if "://" in name:
         checked_url(name)
-    found = {shard.id: shard for shard in shards if _is_called(shard, name)}
+    candidates = list(shards)
+    names = Names(shard.location for shard in candidates)
+    found = {
+        shard.id: shard
+        for shard in candidates
+        if _is_called(shard, name) or names.of(shard.location.text) == name
+    }
     if len(found) == 1:
         return next(iter(found.values()))
     raise ShardNotFoundError(
@@ -87,7 +121,7 @@ def choose_shard(shards: Iterable[Shard], name: str) -> Shard:
         f"{len(found)} shards are called {_shown(name)!r}."
         if found
         else f"No shard is called {_shown(name)!r}.",
-        hint="Name it by its URL, its id or its database; `partita shards shards` lists them.",
+        hint="Give a short name, location or id; `partita shards list` shows them.",
     )
 
 
@@ -102,9 +136,7 @@ def _shown(name: str) -> str:
     return location_of(name).text if "://" in name else name
 
 
-def make_fleet(
-    manager: ShardMapManager, given: argparse.Namespace, *, is_needed: bool = True
-) -> Fleet:
+def make_fleet(manager: ShardMapManager, given: Given, *, is_needed: bool = True) -> Fleet:
     """Make the fleet with the schema of --metadata and --alembic."""
     metadata = import_metadata(given.metadata)
     if is_needed and metadata is None and given.alembic is None:
@@ -127,13 +159,13 @@ def import_metadata(name: str | None) -> MetaData | None:
         return found
     raise ConfigurationError(
         "Configuration",
-        f"{name} is no MetaData and has none.",
+        f"{name} is not a MetaData and has none.",
         hint="Name the MetaData or the declarative base: --metadata app.models:Base.metadata.",
     )
 
 
 def import_credentials(name: str | None) -> Any:
-    """Import the application's resolver of credentials."""
+    """Import the application's function that returns credentials."""
     if name is None:
         return None
     found = import_name(name, "--credentials app.models:name", form="module:attribute")
@@ -144,3 +176,14 @@ def import_credentials(name: str | None) -> Any:
         f"{name} cannot be called.",
         hint="Name a function that takes a location and returns a URL with user and password.",
     )
+
+
+def connect_shard(manager: ShardMapManager, location: Location) -> Connection:
+    """Connect to a shard; a SQLite file that does not exist is not made."""
+    if location.backend == "sqlite":
+        path = Path(location.identity.removeprefix("sqlite://"))
+        if not path.exists():
+            raise ShardOfflineError(
+                "ShardUnreachable", "The file does not exist.", facts={"shard": location.text}
+            )
+    return manager.engines.admin(location).connect()

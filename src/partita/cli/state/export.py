@@ -19,7 +19,7 @@ from uuid import UUID
 
 import msgspec
 
-from partita.cli.state.facts import moment
+from partita.cli.kit.text import moment
 from partita.errors import CollectionNotFoundError, DamageError
 from partita.keys import decode_key
 from partita.reliable.state.state import Collection, State

@@ -1,16 +1,16 @@
-"""What the verbs of `partita state` found: as values, one JSON line, or text for people."""
+"""What the verbs of `partita state` found and did."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+from partita.cli.kit.facts import Facts, Line, Table
+from partita.cli.kit.text import size_text
 
 
 class TornTail(msgspec.Struct, frozen=True):
-    """What a crash left of records that were never acknowledged."""
+    """The rest of records that a crash interrupted before they were acknowledged."""
 
     file: str
     offset: int
@@ -18,7 +18,7 @@ class TornTail(msgspec.Struct, frozen=True):
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """One place that is not what was written."""
+    """One place whose content is not what was written."""
 
     code: str
     message: str
@@ -48,15 +48,15 @@ class LogFacts(msgspec.Struct, frozen=True):
 
 
 class MarkFacts(msgspec.Struct, frozen=True):
-    """What the marks file says was synced."""
+    """The marks of what was synced."""
 
     readable: int
     unreadable_bytes: int
     newest: int | None
 
 
-class Verified(msgspec.Struct, frozen=True):
-    """What was found. It is sound when there is no damage: notes are none."""
+class Verified(Facts, frozen=True):
+    """What was found; a state is sound if there is no damage, whatever the notes say."""
 
     path: str
     is_sound: bool
@@ -73,10 +73,32 @@ class Verified(msgspec.Struct, frozen=True):
     damage: list[Damage]
     notes: list[str]
 
+    @property
+    def exit_status(self) -> int:
+        return int(not self.is_sound)
 
-DURABILITY_NOTE = (
-    "Durability is chosen by the program that opens the state: full unless it says fast."
-)
+    def lines(self) -> Iterator[Line]:
+        yield f"{self.path} is {'sound' if self.is_sound else 'damaged'}."
+        for one in self.damage:
+            place = [f"{one.file}"] if one.file else []
+            place += [f"byte {one.offset}"] if one.offset is not None else []
+            place += [f"record {one.sequence}"] if one.sequence is not None else []
+            yield f"  damage      {', '.join(place) or 'the log'}: {one.message} {one.hint}"
+        if self.sequence is not None:
+            yield f"  sequence    {self.sequence}, epoch {self.epoch}, digest {self.digest}"
+        yield from _file_lines(self.checkpoint, self.log)
+        if self.marks is not None:
+            newest = (
+                "-" if self.marks.newest is None else f"the newest for record {self.marks.newest}"
+            )
+            yield f"  marks       {self.marks.readable}, {newest}"
+        if self.is_rebuilt_from_nothing:
+            yield "  rebuilt     from record 1: the same state as from the checkpoint"
+        for note in self.notes:
+            yield f"  note        {note}"
+
+
+DURABILITY_NOTE = "Durability is chosen by the program that opens the state; the default is full."
 
 
 class IndexFacts(msgspec.Struct, frozen=True):
@@ -101,7 +123,7 @@ class CollectionFacts(msgspec.Struct, frozen=True):
     indexes: list[IndexFacts]
 
 
-class Inspected(msgspec.Struct, frozen=True):
+class Inspected(Facts, frozen=True):
     """What a folder holds."""
 
     path: str
@@ -115,8 +137,38 @@ class Inspected(msgspec.Struct, frozen=True):
     torn_tail: TornTail | None
     durability: str
 
+    def lines(self) -> Iterator[Line]:
+        yield f"{self.path}"
+        yield f"  sequence    {self.sequence}, epoch {self.epoch}"
+        yield f"  last commit {self.last_commit or '-'}"
+        yield from _file_lines(self.checkpoint, self.log)
+        yield f"  outcomes    {self.outcomes} idempotency keys kept"
+        yield f"  {self.durability}"
+        if self.torn_tail is not None:
+            yield f"  {_torn_text(self.torn_tail)}"
+        yield ""
+        if not self.collections:
+            yield "No collections."
+            return
+        yield Table(
+            ("collection", "kind", "key", "value", "version", "count", "bytes", "indexes"),
+            (
+                (
+                    one.name,
+                    one.kind,
+                    one.key,
+                    one.value,
+                    one.written_version,
+                    one.count,
+                    size_text(one.bytes),
+                    ", ".join(_index_text(index) for index in one.indexes),
+                )
+                for one in self.collections
+            ),
+        )
 
-class BackedUp(msgspec.Struct, frozen=True):
+
+class BackedUp(Facts, frozen=True):
     """One backup, or the newest one if nothing has been committed since."""
 
     folder: str
@@ -131,8 +183,20 @@ class BackedUp(msgspec.Struct, frozen=True):
     sha256: str
     made_at: str | None
 
+    def lines(self) -> Iterator[Line]:
+        if not self.is_new:
+            yield (
+                f"Nothing was committed since backup {self.number}, which ends at record "
+                f"{self.last_sequence}."
+            )
+            return
+        yield (
+            f"Backup {self.number} ({self.kind}) ends at record {self.last_sequence}: "
+            f"{size_text(self.bytes)} in {Path(self.folder) / self.file}"
+        )
 
-class RestoredFacts(msgspec.Struct, frozen=True):
+
+class RestoredFacts(Facts, frozen=True):
     """A state that was put in place."""
 
     path: str
@@ -141,9 +205,16 @@ class RestoredFacts(msgspec.Struct, frozen=True):
     backups: list[int]
     restored_at: str | None
 
+    def lines(self) -> Iterator[Line]:
+        used = ", ".join(map(str, self.backups))
+        yield (
+            f"{self.path} is restored to record {self.sequence}, epoch {self.epoch}, from "
+            f"backup {used}."
+        )
 
-class Exported(msgspec.Struct, frozen=True):
-    """What was written out, as of one sequence."""
+
+class Exported(Facts, frozen=True):
+    """Rows that were written, as of one sequence."""
 
     path: str
     file: str | None
@@ -151,94 +222,13 @@ class Exported(msgspec.Struct, frozen=True):
     rows: int
     collections: dict[str, int]
 
-
-Facts = Inspected | Verified | BackedUp | RestoredFacts | Exported
-
-
-def as_text(facts: Facts) -> str:
-    """Write facts for people."""
-    match facts:
-        case Inspected():
-            return "\n".join(_inspected_lines(facts))
-        case Verified():
-            return "\n".join(_verified_lines(facts))
-        case BackedUp(is_new=False):
-            return (
-                f"Nothing was committed since backup {facts.number}: it reaches record "
-                f"{facts.last_sequence}."
-            )
-        case BackedUp():
-            return (
-                f"Backup {facts.number} ({facts.kind}) reaches record {facts.last_sequence}: "
-                f"{size_text(facts.bytes)} in {Path(facts.folder) / facts.file}"
-            )
-        case RestoredFacts():
-            used = ", ".join(map(str, facts.backups))
-            return (
-                f"{facts.path} is restored to record {facts.sequence}, epoch {facts.epoch}, from "
-                f"backup {used}."
-            )
-        case Exported():
-            counts = ", ".join(f"{name} {count}" for name, count in facts.collections.items())
-            return f"{facts.rows} rows as of record {facts.sequence}: {counts or 'no collections'}"
-
-
-def _inspected_lines(facts: Inspected) -> Iterator[str]:
-    yield f"{facts.path}"
-    yield f"  sequence    {facts.sequence}, epoch {facts.epoch}"
-    yield f"  last commit {facts.last_commit or '-'}"
-    yield from _file_lines(facts.checkpoint, facts.log)
-    yield f"  outcomes    {facts.outcomes} idempotency keys kept"
-    yield f"  {facts.durability}"
-    if facts.torn_tail is not None:
-        yield f"  {_torn_text(facts.torn_tail)}"
-    yield ""
-    if not facts.collections:
-        yield "No collections."
-        return
-    rows = [("collection", "kind", "key", "value", "version", "count", "bytes", "indexes")]
-    rows += [
-        (
-            one.name,
-            one.kind,
-            one.key or "-",
-            one.value,
-            str(one.written_version),
-            str(one.count),
-            size_text(one.bytes),
-            ", ".join(_index_text(index) for index in one.indexes) or "-",
-        )
-        for one in facts.collections
-    ]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-    for row in rows:
-        cells = (f"{cell:{width}}" for cell, width in zip(row, widths, strict=True))
-        yield "  ".join(cells).rstrip()
+    def lines(self) -> Iterator[Line]:
+        counts = ", ".join(f"{name} {count}" for name, count in self.collections.items())
+        yield f"{self.rows} rows as of record {self.sequence}: {counts or 'no collections'}"
 
 
 def _index_text(index: IndexFacts) -> str:
     return f"{index.name} ({index.count})" if index.is_ready else f"{index.name} (not ready)"
-
-
-def _verified_lines(facts: Verified) -> Iterator[str]:
-    yield f"{facts.path} is {'sound' if facts.is_sound else 'damaged'}."
-    for one in facts.damage:
-        place = [f"{one.file}"] if one.file else []
-        place += [f"byte {one.offset}"] if one.offset is not None else []
-        place += [f"record {one.sequence}"] if one.sequence is not None else []
-        yield f"  damage      {', '.join(place) or 'the log'}: {one.message} {one.hint}"
-    if facts.sequence is not None:
-        yield f"  sequence    {facts.sequence}, epoch {facts.epoch}, digest {facts.digest}"
-    yield from _file_lines(facts.checkpoint, facts.log)
-    if facts.marks is not None:
-        newest = (
-            "-" if facts.marks.newest is None else f"the newest for record {facts.marks.newest}"
-        )
-        yield f"  marks       {facts.marks.readable}, {newest}"
-    if facts.is_rebuilt_from_nothing:
-        yield "  rebuilt     from record 1: the same state as from the checkpoint"
-    for note in facts.notes:
-        yield f"  note        {note}"
 
 
 def _file_lines(checkpoint: CheckpointFacts | None, log: LogFacts | None) -> Iterator[str]:
@@ -262,26 +252,3 @@ def _torn_text(tail: TornTail) -> str:
         f"{tail.file} has a torn tail of {tail.bytes} bytes that was never acknowledged; opening "
         "the state cuts it."
     )
-
-
-def size_text(count: int) -> str:
-    """Write a number of bytes for people."""
-    if count < 1000:
-        return f"{count} B"
-    size = float(count)
-    for unit in ("kB", "MB", "GB"):
-        size /= 1000
-        if size < 1000:
-            return f"{size:.1f} {unit}"
-    return f"{size / 1000:.1f} TB"
-
-
-def moment(ticks: int) -> str | None:
-    """Write a time for people and programs; None for none."""
-    if not ticks:
-        return None
-    try:
-        when = _EPOCH + timedelta(microseconds=ticks // 10)
-    except OverflowError:
-        when = datetime.max.replace(tzinfo=UTC)
-    return when.isoformat().replace("+00:00", "Z")

@@ -7,13 +7,13 @@ All that is wrong is told at once, as far as one thing can be judged without the
 import contextlib
 from collections.abc import Iterator
 
+from partita.cli.kit.text import moment
 from partita.cli.state.facts import (
     CheckpointFacts,
     Damage,
     LogFacts,
     MarkFacts,
     Verified,
-    moment,
 )
 from partita.cli.state.reading import (
     ReadingDisk,
