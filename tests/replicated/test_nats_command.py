@@ -16,8 +16,8 @@ import pytest
 
 from partita.cli.main import command, run
 from partita.errors import ConfigurationError
-from partita.reliable.nats.cluster import cluster_config, find_server, is_free, nodes_of
 from partita.reliable.nats.jetstream import JetStream
+from partita.reliable.nats.cluster import cluster_config, find_server, is_free, nodes_of
 from replicated.cluster import free_port
 
 RUN = """

@@ -24,10 +24,9 @@ from partita.cli.main import main
 from partita.cli.state.export import plain_key, plain_value
 from partita.clock import TICKS_A_SECOND, ManualClock, SystemClock
 from partita.reliable import StateManager, Transaction
-from partita.reliable.state.state import State
 from partita.reliable.storage.checkpoint import read_file, write_file
 from partita.reliable.storage.os_disk import OsDisk
-from partita.ticks import TICKS_PER_SECOND
+from partita.reliable.state.state import State
 
 Capture = pytest.CaptureFixture[str]
 

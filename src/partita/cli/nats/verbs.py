@@ -12,7 +12,7 @@ import msgspec
 from partita.cli.kit.commands import Given
 from partita.cli.kit.facts import Facts, Line, show
 from partita.errors import ConfigurationError
-from partita.reliable.nats_cluster import LocalCluster, Node, cluster_config, nodes_of, url_of
+from partita.reliable.nats.cluster import LocalCluster, Node, cluster_config, nodes_of, url_of
 
 LOOK_SECONDS = 0.5
 

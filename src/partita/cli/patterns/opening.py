@@ -18,15 +18,16 @@ from partita.cli.kit.facts import Facts
 from partita.cli.kit.target import get_target, is_connection_string
 from partita.cli.patterns.application import Application, import_keyring, is_awaited
 from partita.cli.patterns.application import load as load_application
-from partita.patterns import aio, lifecycle, sync
-from partita.patterns.calls import Steps
-from partita.patterns.connecting import Folder, Where, parse
-from partita.patterns.context import Context
-from partita.patterns.eventual_transactions import EventualTransaction
-from partita.patterns.indexes import AnyIndex
-from partita.patterns.model import EntityType
-from partita.patterns.views import View
-from partita.service.in_process import LocalAccount, open_account
+from partita.patterns import aio, sync
+from partita.patterns.following import index_lifecycle as lifecycle
+from partita.patterns.protocol.calls import Steps
+from partita.patterns.ports.connecting import Folder, Where, parse
+from partita.patterns.writing.context import Context
+from partita.patterns.following.eventual_transactions import EventualTransaction
+from partita.patterns.types.indexes import AnyIndex
+from partita.patterns.types.decorators import EntityType
+from partita.patterns.types.views import View
+from partita.service.hosting.in_process import LocalAccount, open_account
 
 T = TypeVar("T")
 

@@ -24,11 +24,10 @@ from partita.cli.patterns.opening import Session
 from partita.clock import Clock, SystemClock
 from partita.errors import EncryptionKeyError, PartitaError
 from partita.patterns.following import worker
-from partita.patterns.following.eventual_transactions import Started as StartedTransaction
-from partita.patterns.following.worker import Report, Trouble
 from partita.patterns.protocol.calls import Message
 from partita.patterns.writing.context import OutboxReference
-from partita.ticks import Clock
+from partita.patterns.following.eventual_transactions import Started as StartedTransaction
+from partita.patterns.following.worker import Report, Trouble
 
 T = TypeVar("T")
 

@@ -26,12 +26,12 @@ from partita.cli.shards.opening import (
     make_fleet,
 )
 from partita.errors import ConfigurationError, PartitaError
-from partita.shards.deployment import Deployment
-from partita.shards.fleet import Fleet, ShardReport
-from partita.shards.manager import ShardMapManager
-from partita.shards.mapping import Shard
-from partita.shards.migrations import revision_text
-from partita.shards.rollout import ShardUpgrade
+from partita.shards.fleet.deployment import Deployment
+from partita.shards.fleet.fleet import Fleet, ShardReport
+from partita.shards.maps.manager import ShardMapManager
+from partita.shards.keys.mapping import Shard
+from partita.shards.fleet.migrations import revision_text
+from partita.shards.fleet.rollout import ShardUpgrade
 
 # Schema
 

@@ -17,7 +17,7 @@ from partita.shards.keys.ranges import Range
 from partita.shards.keys.shard_key import BUCKET, KeyType, key_type
 
 if TYPE_CHECKING:
-    from partita.shards.shard_map import RangeShardMap
+    from partita.shards.maps.shard_map import RangeShardMap
 
 HEX = "hex:"
 WRITTEN = {

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from partita.cli.kit.facts import Line, Table
-from partita.shards.mapping import Location
+from partita.shards.keys.mapping import Location
 
 
 class Names:

@@ -23,10 +23,10 @@ from partita.errors import (
     ShardNotFoundError,
     ShardOfflineError,
 )
-from partita.shards.engines import location_of
-from partita.shards.fleet import Fleet
-from partita.shards.manager import AnyShardMap, ShardMapManager
-from partita.shards.mapping import Location, Shard
+from partita.shards.connections.engines import location_of
+from partita.shards.fleet.fleet import Fleet
+from partita.shards.maps.manager import AnyShardMap, ShardMapManager
+from partita.shards.keys.mapping import Location, Shard
 
 OLD_VARIABLE = "PARTITA_CATALOG"
 """The variable of the past that names the catalog."""

@@ -39,7 +39,7 @@ from partita.clock import SystemClock
 from partita.errors import BackupOrderError, ConfigurationError, StoreLockedError
 from partita.reliable.opening import open_state
 from partita.reliable.restoring import restore_state
-from partita.reliable.state import Collection, State
+from partita.reliable.state.state import Collection, State
 
 T = TypeVar("T")
 
