@@ -15,9 +15,13 @@ from typing import Any
 
 import msgspec
 
-from partita.storage.database import Durability
 from partita.errors import ConfigurationError
-from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, check_account_name
+from partita.service.accounts.account import (
+    DEVELOPMENT_ACCOUNT,
+    DEVELOPMENT_KEY,
+    check_account_name,
+)
+from partita.storage.database import Durability
 
 BLOB_PORT, QUEUE_PORT, TABLE_PORT = 10000, 10001, 10002
 """Where clients look by default."""

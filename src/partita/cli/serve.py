@@ -16,13 +16,14 @@ import msgspec
 
 import partita
 from partita.cli.config import Config, check, warnings
-from partita.clock import Clock, SystemClock
+from partita.clock import SystemClock
 from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, Account, Accounts
+from partita.service.accounts.rate_targets import Targets
 from partita.service.accounts.respond import Front
-from partita.service.http.message_bytes import LoggedRequest
 from partita.service.hosting.server import Server, Servers, TlsFiles, run, serve_until_stopped
 from partita.service.hosting.services import KINDS, ServiceKind
-from partita.service.accounts.rate_targets import Targets
+from partita.service.http.message_bytes import LoggedRequest
+from partita.ticks import Clock
 
 _DEVELOPMENT_ENDPOINTS = {
     kind.name: f"http://127.0.0.1:{kind.port}/{DEVELOPMENT_ACCOUNT}" for kind in KINDS

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from partita.cli.config import AccountKeys, check, is_loopback, load, warnings
-from partita.storage.database import Durability
 from partita.errors import ConfigurationError
 from partita.service.accounts.account import DEVELOPMENT_KEY
+from partita.storage.database import Durability
 
 KEY = base64.b64encode(b"a key of our own").decode()
 OTHER_KEY = base64.b64encode(b"another one").decode()

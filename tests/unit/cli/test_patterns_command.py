@@ -18,8 +18,8 @@ from partita.cli.main import main
 from partita.patterns import entity_type
 from partita.patterns.protocol.calls import PutMessage, RowOperation, Verb, WriteRows, ask
 from partita.patterns.protocol.utc import utc_now
-from partita.patterns.sync import Database, connect
 from partita.patterns.protocol.values import Row, RowKey
+from partita.patterns.sync import Database, connect
 
 Capture = pytest.CaptureFixture[str]
 

@@ -25,9 +25,9 @@ from partita.shards import (
     RangeShardMap,
     ShardMapManager,
 )
-from partita.shards.moving.move import StopMove
 from partita.shards.maps.recovery import Recovery
 from partita.shards.maps.shard_map import ShardMap
+from partita.shards.moving.move import StopMove
 from shards.alembic_projects import a_project, add_revision, run_sql
 
 Capture = pytest.CaptureFixture[str]

@@ -22,11 +22,12 @@ import pytest
 import partita
 from partita.cli.main import main
 from partita.cli.state.export import plain_key, plain_value
-from partita.clock import TICKS_A_SECOND, ManualClock, SystemClock
+from partita.clock import ManualClock, SystemClock
 from partita.reliable import StateManager, Transaction
+from partita.reliable.state.state import State
 from partita.reliable.storage.checkpoint import read_file, write_file
 from partita.reliable.storage.os_disk import OsDisk
-from partita.reliable.state.state import State
+from partita.ticks import TICKS_PER_SECOND
 
 Capture = pytest.CaptureFixture[str]
 
@@ -784,7 +785,7 @@ def test_every_key_survives_json(key: object) -> None:
 def test_expired_rows_are_not_exported(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    later = ManualClock(SystemClock().ticks() + 2 * 3600 * TICKS_A_SECOND)
+    later = ManualClock(SystemClock().ticks() + 2 * 3600 * TICKS_PER_SECOND)
     monkeypatch.setattr("partita.cli.state.verbs.SystemClock", lambda: later)
 
     rows = exported(capsys, folder, "--collection", "users")

@@ -9,11 +9,11 @@ from partita.cli.kit.facts import Facts, Line
 from partita.cli.kit.progress import Bar
 from partita.cli.kit.target import get_folder
 from partita.clock import SystemClock
-from partita.storage.database import DATABASE_FILE
 from partita.errors import ConfigurationError
 from partita.service.backup.manifest import Manifest
 from partita.service.backup.restoring import check_backup, restore
 from partita.service.backup.taking import back_up
+from partita.storage.database import DATABASE_FILE
 
 
 class BackupFacts(Facts, frozen=True):

@@ -11,11 +11,11 @@ import msgspec
 
 from partita.cli.kit.imports import import_module, import_name, unimportable
 from partita.errors import ConfigurationError
-from partita.patterns.types.entity_types import PLACE
-from partita.patterns.following.eventual_transactions import EventualTransaction
-from partita.patterns.types.indexes import AnyIndex, Index, ListIndex
 from partita.patterns.encryption.keyring import Keyring
+from partita.patterns.following.eventual_transactions import EventualTransaction
 from partita.patterns.types.decorators import EntityType, entity_type
+from partita.patterns.types.entity_types import PLACE
+from partita.patterns.types.indexes import AnyIndex, Index, ListIndex
 from partita.patterns.types.table_series import TableSeries
 
 

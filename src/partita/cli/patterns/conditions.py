@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 
 from partita.errors import UsageError
-from partita.patterns.planning.columns import Column, Columns, Condition, all_of, any_of, plain_type
 from partita.patterns.fields.fields import Field
-from partita.patterns.types.decorators import EntityType
+from partita.patterns.planning.columns import Column, Columns, Condition, all_of, any_of, plain_type
 from partita.patterns.protocol.values import Int32
+from partita.patterns.types.decorators import EntityType
 
 CONDITION_CHARACTERS_MAX = 4096
 

@@ -24,8 +24,8 @@ from partita.patterns.design.access_patterns import check_access
 from partita.patterns.design.explain import explain as explain_plan
 from partita.patterns.design.lints import lint
 from partita.patterns.design.schema_lock import compare_lock, write_lock
-from partita.patterns.types.decorators import EntityType
 from partita.patterns.planning.plans import plan_query
+from partita.patterns.types.decorators import EntityType
 
 
 def check(given: Given) -> Checked:

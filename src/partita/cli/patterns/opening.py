@@ -20,13 +20,13 @@ from partita.cli.patterns.application import Application, import_keyring, is_awa
 from partita.cli.patterns.application import load as load_application
 from partita.patterns import aio, sync
 from partita.patterns.following import index_lifecycle as lifecycle
-from partita.patterns.protocol.calls import Steps
-from partita.patterns.ports.connecting import Folder, Where, parse
-from partita.patterns.writing.context import Context
 from partita.patterns.following.eventual_transactions import EventualTransaction
-from partita.patterns.types.indexes import AnyIndex
+from partita.patterns.ports.connecting import Folder, Where, parse
+from partita.patterns.protocol.calls import Steps
 from partita.patterns.types.decorators import EntityType
+from partita.patterns.types.indexes import AnyIndex
 from partita.patterns.types.views import View
+from partita.patterns.writing.context import Context
 from partita.service.hosting.in_process import LocalAccount, open_account
 
 T = TypeVar("T")

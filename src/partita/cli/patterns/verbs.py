@@ -34,12 +34,12 @@ from partita.cli.patterns.facts import (
 )
 from partita.cli.patterns.opening import Session
 from partita.cli.patterns.worker import find_hint, message_text, worked_facts
-from partita.clock import TICKS_A_SECOND
 from partita.errors import EncryptionKeyError, TableNotFoundError
 from partita.patterns.following import index_lifecycle as lifecycle
-from partita.patterns.writing import outbox_entry as outbox
 from partita.patterns.following import rotate_keys as rotating
 from partita.patterns.following import worker
+from partita.patterns.following.index_lifecycle import Drift
+from partita.patterns.following.worker import Report
 from partita.patterns.protocol.calls import (
     CountMessages,
     CreateQueue,
@@ -50,10 +50,10 @@ from partita.patterns.protocol.calls import (
     Steps,
     ask,
 )
-from partita.patterns.writing.context import Context, IndexState
-from partita.patterns.following.index_lifecycle import Drift
 from partita.patterns.types.decorators import EntityType
-from partita.patterns.following.worker import Report
+from partita.patterns.writing import outbox_entry as outbox
+from partita.patterns.writing.context import Context, IndexState
+from partita.ticks import TICKS_PER_SECOND
 
 CLAIM_SECONDS = 30.0
 """How long a poison message is claimed while it is put back."""

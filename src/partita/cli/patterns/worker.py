@@ -21,13 +21,14 @@ from partita.cli.kit.facts import show
 from partita.cli.kit.text import count_text
 from partita.cli.patterns.facts import Started, Worked
 from partita.cli.patterns.opening import Session
-from partita.clock import Clock, SystemClock
+from partita.clock import SystemClock
 from partita.errors import EncryptionKeyError, PartitaError
 from partita.patterns.following import worker
-from partita.patterns.protocol.calls import Message
-from partita.patterns.writing.context import OutboxReference
 from partita.patterns.following.eventual_transactions import Started as StartedTransaction
 from partita.patterns.following.worker import Report, Trouble
+from partita.patterns.protocol.calls import Message
+from partita.patterns.writing.context import OutboxReference
+from partita.ticks import Clock
 
 T = TypeVar("T")
 

@@ -23,9 +23,9 @@ from partita.cli.shards.mappings import (
 from partita.cli.shards.opening import choose_map, choose_shard
 from partita.errors import ConfigurationError, RangeError, ShardInUseError, UsageError
 from partita.shards.fleet.fleet import Fleet
-from partita.shards.maps.manager import AnyShardMap, ShardMapManager
 from partita.shards.keys.mapping import MappingStatus, ShardStatus
 from partita.shards.keys.ranges import Range
+from partita.shards.maps.manager import AnyShardMap, ShardMapManager
 
 # Maps
 

@@ -8,11 +8,11 @@ import msgspec
 from sqlalchemy import ColumnClause, Select, column, func, select, table
 
 from partita.cli.shards.opening import connect_shard
-from partita.shards.moving.copying import Shardlet
-from partita.shards.maps.manager import AnyShardMap, ShardMapManager
 from partita.shards.keys.mapping import Mapping
 from partita.shards.keys.ranges import KeyRange
 from partita.shards.keys.schema import ShardedTable
+from partita.shards.maps.manager import AnyShardMap, ShardMapManager
+from partita.shards.moving.copying import Shardlet
 
 _ORDERED = frozenset(("int", "uuid", "date", "bytes"))
 """Key types that every database orders as their encoding does."""

@@ -28,10 +28,10 @@ from partita.cli.shards.opening import (
 from partita.errors import ConfigurationError, PartitaError
 from partita.shards.fleet.deployment import Deployment
 from partita.shards.fleet.fleet import Fleet, ShardReport
-from partita.shards.maps.manager import ShardMapManager
-from partita.shards.keys.mapping import Shard
 from partita.shards.fleet.migrations import revision_text
 from partita.shards.fleet.rollout import ShardUpgrade
+from partita.shards.keys.mapping import Shard
+from partita.shards.maps.manager import ShardMapManager
 
 # Schema
 

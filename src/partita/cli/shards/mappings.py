@@ -51,12 +51,12 @@ from partita.errors import (
     ShardOfflineError,
     UsageError,
 )
-from partita.shards.fleet.deployment import Deployment
 from partita.shards.connections.engines import location_of
-from partita.shards.maps.manager import AnyShardMap, ShardMapManager
+from partita.shards.fleet.deployment import Deployment
 from partita.shards.keys.mapping import Location, Mapping, MappingStatus, Shard
 from partita.shards.keys.ranges import KeyRange, Range
 from partita.shards.keys.schema import ShardedSchema
+from partita.shards.maps.manager import AnyShardMap, ShardMapManager
 from partita.shards.maps.shard_map import HashShardMap, RangeShardMap
 
 if TYPE_CHECKING:

@@ -21,14 +21,14 @@ from partita.cli.shards.mappings import refuse_locked
 from partita.cli.shards.names import Names
 from partita.cli.shards.opening import choose_map, choose_shard
 from partita.errors import MappingNotFoundError, MoveRefusedError, RangeError
-from partita.shards.fleet.fleet import Fleet
 from partita.shards.catalog.global_catalog import jobs
-from partita.shards.maps.manager import AnyShardMap, ShardMapManager
+from partita.shards.fleet.fleet import Fleet
 from partita.shards.keys.mapping import Mapping, Shard
+from partita.shards.keys.ranges import KeyRange, Range
+from partita.shards.maps.manager import AnyShardMap, ShardMapManager
+from partita.shards.maps.shard_map import RangeShardMap
 from partita.shards.moving.move import MoveProgress, MoveReport, OnProgress
 from partita.shards.moving.move_plan import UNFINISHED
-from partita.shards.keys.ranges import KeyRange, Range
-from partita.shards.maps.shard_map import RangeShardMap
 
 
 def move(manager: ShardMapManager, given: Given) -> Moves:

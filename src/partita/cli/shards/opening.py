@@ -25,8 +25,8 @@ from partita.errors import (
 )
 from partita.shards.connections.engines import location_of
 from partita.shards.fleet.fleet import Fleet
-from partita.shards.maps.manager import AnyShardMap, ShardMapManager
 from partita.shards.keys.mapping import Location, Shard
+from partita.shards.maps.manager import AnyShardMap, ShardMapManager
 
 OLD_VARIABLE = "PARTITA_CATALOG"
 """The variable of the past that names the catalog."""

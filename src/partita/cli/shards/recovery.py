@@ -15,8 +15,8 @@ from partita.cli.shards.mappings import facts_of, map_facts, shard_facts
 from partita.cli.shards.opening import checked_url, choose_shard, chosen_maps
 from partita.errors import ConfigurationError, PartitaError
 from partita.shards.catalog import global_catalog
-from partita.shards.maps.manager import AnyShardMap, ShardMapManager
 from partita.shards.keys.mapping import Shard
+from partita.shards.maps.manager import AnyShardMap, ShardMapManager
 from partita.shards.maps.recovery import MappingDifference
 
 # Catalogs that differ

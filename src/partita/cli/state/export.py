@@ -22,8 +22,8 @@ import msgspec
 from partita.cli.kit.text import moment
 from partita.errors import CollectionNotFoundError, DamageError
 from partita.keys import decode_key
-from partita.reliable.values.serialization import stored_expiry, stored_version
 from partita.reliable.state.state import Collection, State
+from partita.reliable.values.serialization import stored_expiry, stored_version
 
 ROWS_AT_ONCE = 256
 

@@ -14,12 +14,12 @@ import msgspec
 
 from partita.cli.state.facts import TornTail
 from partita.errors import ConfigurationError
+from partita.reliable.state.records import decode_record, record_hash
+from partita.reliable.state.state import State
 from partita.reliable.storage.checkpoint import RESTORE_FILE, Checkpoint, Checkpoints, read_file
 from partita.reliable.storage.disk import Disk
 from partita.reliable.storage.local_log import MARKS_FILE, LocalLog
 from partita.reliable.storage.os_disk import OsDisk
-from partita.reliable.state.records import decode_record, record_hash
-from partita.reliable.state.state import State
 
 Count = Callable[[int], None]
 """Called with the number of bytes that were just read."""

@@ -24,11 +24,11 @@ from partita.cli.state.reading import (
     open_log,
 )
 from partita.errors import ChainBrokenError, DamageError
+from partita.reliable.state.records import decode_record, record_hash
+from partita.reliable.state.state import State
 from partita.reliable.storage.checkpoint import Checkpoint, is_checkpoint, read_file
 from partita.reliable.storage.local_log import MARKS_FILE, LocalLog
-from partita.reliable.state.records import decode_record, record_hash
 from partita.reliable.storage.segment import MARK_BYTES, newest_mark
-from partita.reliable.state.state import State
 
 Marks = list[tuple[int, bytes]]
 """Sequences that were synced, and the hashes of their records."""
