@@ -1,10 +1,10 @@
-import argparse
 import ast
 import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from docs.sources import (
@@ -19,7 +19,7 @@ from docs.sources import (
 )
 from partita.blobs.rules import limits as blob_limits
 from partita.cli.config import SETTINGS
-from partita.cli.main import parser
+from partita.cli.main import command
 from partita.queues import limits as queue_limits
 from partita.reliable.values import limits as reliable_limits
 from partita.service.http.message_bytes import HttpLimits
@@ -36,12 +36,18 @@ LOCK_LINE = re.compile(
 )
 
 
-def flags_of(verb: argparse.ArgumentParser) -> Iterator[str]:
-    for action in verb._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for inner in action.choices.values():
-                yield from flags_of(inner)
-        yield from (option for option in action.option_strings if option.startswith("--"))
+def flags_of(verb: click.Command) -> Iterator[str]:
+    """Every flag of a verb and of the verbs below it that is not hidden."""
+    context = click.Context(verb)
+    if isinstance(verb, click.Group):
+        for name in verb.list_commands(context):
+            inner = verb.get_command(context, name)
+            assert inner is not None
+            yield from flags_of(inner)
+    for param in verb.get_params(context):
+        if isinstance(param, click.Option) and not param.hidden:
+            flags = (*param.opts, *param.secondary_opts)
+            yield from (flag for flag in flags if flag.startswith("--"))
 
 
 def spellings(value: float) -> list[str]:
@@ -83,7 +89,7 @@ def test_links_inside_the_project_resolve(document: Path) -> None:
 def test_every_flag_is_in_the_operations_document() -> None:
     text = (PROJECT / "docs" / "operations.md").read_text("utf-8")
 
-    flags = set(flags_of(parser())) - {"--help"}
+    flags = set(flags_of(command())) - {"--help"}
 
     assert "--table-port" in flags
     assert {flag for flag in flags if not re.search(rf"`(partita )?{flag}\b", text)} == set()

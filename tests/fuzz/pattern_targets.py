@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from partita.cli.patterns_conditions import parse_condition
+from partita.cli.patterns.conditions import parse_condition
 from partita.clock import ManualClock
 from partita.errors import (
     FilterSyntaxError,

@@ -188,7 +188,9 @@ class TestIntraPartitionSecondaryIndexPattern:
     async def test_a_copy_that_two_entities_could_share_is_refused_when_it_is_declared(
         self,
     ) -> None:
-        with pytest.raises(DefinitionError, match="The copies of two entities could have the same key"):
+        with pytest.raises(
+            DefinitionError, match="The copies of two entities could have the same key"
+        ):
             index(Clerk, row="first_{first}")
 
     async def test_the_same_value_may_be_used_in_another_partition(

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from partita.cli.kit.facts import as_text
 from partita.cli.main import main
-from partita.cli.patterns_facts import DriftFacts, Verified
-from partita.cli.patterns_text import as_text
-from partita.cli.patterns_worker import _stopping
+from partita.cli.patterns.facts import DriftFacts, Verified
+from partita.cli.patterns.worker import _stopping
 
 
 def test_the_example_of_a_connection_string_is_told_whole(
@@ -70,12 +70,13 @@ def test_of_many_differences_people_are_shown_some_and_told_of_the_rest() -> Non
         for number in range(1_250)
     ]
 
-    lines = as_text(Verified(False, {"Employee": 1_250}, drifts, 0, 0)).splitlines()
+    facts = Verified(False, {"Employee": 1_250}, drifts, 0, 0)
+    lines = as_text(facts.lines()).splitlines()
 
     assert len([line for line in lines if "missing" in line]) == 100
     assert lines[-2:] == [
         "... and 1,150 more; --json has them all.",
-        "1,250 differences: --repair puts them right.",
+        "1,250 differences: repair them with --repair.",
     ]
 
 

@@ -1,6 +1,5 @@
 """`partita nats`, run as users run it."""
 
-import argparse
 import asyncio
 import contextlib
 import json
@@ -15,20 +14,18 @@ from typing import Any
 
 import pytest
 
-from partita.cli import nats
+from partita.cli.main import command, run
 from partita.errors import ConfigurationError
 from partita.reliable.nats.cluster import cluster_config, find_server, is_free, nodes_of
 from partita.reliable.nats.jetstream import JetStream
 from support.cluster import free_port
 
 RUN = """
-import argparse, sys
-from partita.cli import nats
+import sys
+from partita.cli.main import command, run
 from partita.errors import PartitaError
-parser = argparse.ArgumentParser()
-nats.add_verbs(parser.add_subparsers(required=True))
 try:
-    sys.exit(nats.run(vars(parser.parse_args())))
+    sys.exit(run(command(), sys.argv[1:]))
 except PartitaError as error:
     sys.exit(str(error))
 """
@@ -62,10 +59,8 @@ def wait_until_gone(pids: list[int]) -> None:
         time.sleep(0.05)
 
 
-def parsed(*arguments: str) -> dict[str, object]:
-    parser = argparse.ArgumentParser()
-    nats.add_verbs(parser.add_subparsers(required=True))
-    return vars(parser.parse_args(["nats", *arguments]))
+def run_nats(*arguments: str) -> int:
+    return run(command(), ["nats", *arguments])
 
 
 def test_up_serves_a_durable_log_and_stops_all_nodes_when_told(tmp_path: Path) -> None:
@@ -111,7 +106,7 @@ def test_up_refuses_a_port_in_use(tmp_path: Path) -> None:
         port = started["url"].rpartition(":")[2]
 
         with pytest.raises(ConfigurationError) as caught:
-            nats.run(parsed("up", "--path", str(tmp_path / "two"), "--port", port))
+            run_nats("up", "--path", str(tmp_path / "two"), "--port", port)
 
     assert caught.value.code == "AddressUnusable"
     assert port in caught.value.message
@@ -121,8 +116,8 @@ def test_config_writes_files_that_the_server_accepts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ("--nodes", "db1,db2:5222,10.0.0.3", "--folder", "/srv/nats", "--out")
-    assert nats.run(parsed("config", *arguments, str(tmp_path))) == 0
-    assert nats.run(parsed("config", *arguments, str(tmp_path), "--json")) == 0
+    assert run_nats("config", *arguments, str(tmp_path)) == 0
+    assert run_nats("config", *arguments, str(tmp_path), "--json") == 0
 
     written = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert written["url"] == "nats://db1:4222,db2:5222,10.0.0.3:4222"
@@ -140,7 +135,7 @@ def test_config_leaves_other_files_alone(tmp_path: Path) -> None:
     (tmp_path / "node2.conf").write_text("mine")
 
     with pytest.raises(ConfigurationError):
-        nats.run(parsed("config", "--nodes", "a,b,c", "--out", str(tmp_path)))
+        run_nats("config", "--nodes", "a,b,c", "--out", str(tmp_path))
 
     assert [file.name for file in tmp_path.iterdir()] == ["node2.conf"]
     assert (tmp_path / "node2.conf").read_text() == "mine"
@@ -149,7 +144,7 @@ def test_config_leaves_other_files_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("nodes", ["a", "a,b", "a,b,c,d", "a,a,b", "a,b,c:x", "a,b,c d", "a,,b"])
 def test_config_refuses_what_is_no_cluster(tmp_path: Path, nodes: str) -> None:
     with pytest.raises(ConfigurationError):
-        nats.run(parsed("config", "--nodes", nodes, "--out", str(tmp_path)))
+        run_nats("config", "--nodes", nodes, "--out", str(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -237,7 +237,7 @@ def test_backup_of_a_busy_server_is_one_moment_with_all_that_was_acknowledged(
             acknowledged = writer.acknowledged
             target = tmp_path / f"backup-{number}"
             source = str(tmp_path / "server" / "partita-data")
-            run_partita("backup", source, "--to", str(target), "--json")
+            run_partita("account", "backup", "--connect", source, "--to", str(target), "--json")
             assert_one_moment(target, tmp_path / f"again-{number}", acknowledged)
         writer.end()
 
@@ -280,7 +280,15 @@ def test_killed_backup_leaves_no_backup(account: LocalAccount, data: Path, tmp_p
     photos = account.blobs.get_container_client("photos")
     for number in range(200):
         photos.upload_blob(f"many-{number}", content_of(1000 + number))
-    command = [sys.executable, "-m", "partita.cli.main", "backup", str(data)]
+    command = [
+        sys.executable,
+        "-m",
+        "partita.cli.main",
+        "account",
+        "backup",
+        "--connect",
+        str(data),
+    ]
     with subprocess.Popen([*command, "--to", str(tmp_path / "backup")]) as process:
         while not list(tmp_path.glob("backup.incomplete-*/blobs/*")):
             assert process.poll() is None, "it was done before it could be killed"
@@ -489,9 +497,10 @@ def test_command_prints_facts_as_json(
 ) -> None:
     target = str(tmp_path / "backup")
 
-    assert main(["backup", str(data), "--to", target, "--json"]) == 0
-    assert main(["restore", target, "--check", "--json"]) == 0
-    assert main(["restore", target, "--to", str(tmp_path / "again"), "--json"]) == 0
+    backup = ["account", "backup", "--connect", str(data)]
+    assert main([*backup, "--to", target, "--json"]) == 0
+    assert main(["account", "verify", target, "--json"]) == 0
+    assert main(["account", "restore", target, "--to", str(tmp_path / "again"), "--json"]) == 0
 
     taken, checked, restored = map(json.loads, capsys.readouterr().out.splitlines())
     assert (taken["account"], taken["files"]) == (ACCOUNT, 5)
@@ -507,9 +516,10 @@ def test_command_says_which_account_it_needs(
     (data / "other" / "account.sqlite").write_bytes(b"")
     target = str(tmp_path / "backup")
 
-    assert main(["backup", str(data), "--to", target]) == 2
+    backup = ["account", "backup", "--connect", f"partita:{data}"]
+    assert main([*backup, "--to", target]) == 2
     assert "several accounts: devstoreaccount1, other. Name one" in capsys.readouterr().err
-    assert main(["backup", str(data), "--to", target, "--account", ACCOUNT]) == 0
+    assert main([*backup, "--to", target, "--account", ACCOUNT]) == 0
     assert "5 files" in capsys.readouterr().out
 
 
@@ -518,8 +528,8 @@ def test_status_of_damage_is_1(
 ) -> None:
     flip(a_content(backup))
 
-    assert main(["restore", str(backup), "--check"]) == 1
-    assert main(["restore", str(backup), "--to", str(tmp_path / "again")]) == 1
+    assert main(["account", "verify", str(backup)]) == 1
+    assert main(["account", "restore", str(backup), "--to", str(tmp_path / "again")]) == 1
 
     assert capsys.readouterr().err.count("is not what was written") == 2
 
@@ -527,7 +537,35 @@ def test_status_of_damage_is_1(
 def test_restore_needs_either_a_place_or_a_check(
     backup: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["restore", str(backup)]) == 2
+    assert main(["account", "restore", str(backup)]) == 2
     assert main(["restore", str(backup), "--check", "--to", str(tmp_path / "again")]) == 2
 
-    assert capsys.readouterr().err.count("Give either --to DATA or --check.") == 2
+    hint = "Give --to DATA; to verify a backup only, run `partita account verify`."
+    assert capsys.readouterr().err.count(hint) == 2
+
+
+@pytest.mark.usefixtures("account")
+def test_old_names_of_the_verbs_work_and_print_a_note(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = str(tmp_path / "backup")
+
+    assert main(["backup", str(data), "--to", target, "--json"]) == 0
+    notes = capsys.readouterr().err.splitlines()
+    assert [line.rpartition(" use ")[2] for line in notes] == [
+        "`partita account backup`.",
+        "`--connect FOLDER`.",
+    ]
+    assert main(["restore", target, "--check", "--json"]) == 0
+    notes = capsys.readouterr().err.splitlines()
+    assert [line.rpartition(" use ")[2] for line in notes] == [
+        "`partita account restore`.",
+        "`partita account verify BACKUP`.",
+    ]
+    assert main(["restore", target, "--to", str(tmp_path / "again"), "--json"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == (
+        "partita: note: `partita restore` is an old form and will be removed:"
+        " use `partita account restore`.\n"
+    )
+    assert json.loads(captured.out)["path"] == str(tmp_path / "again" / ACCOUNT)

@@ -1,208 +1,125 @@
-"""The command `partita`: reads the arguments, calls the verb, turns errors into one line.
+"""The command `partita`: finds the verb, runs it, turns errors into one line.
 
-The exit status is 0; 2 for what was refused at the start; 1 for a server that failed later and
-for a state, an account or a backup that is damaged.
+The exit status is 0; 2 for what was refused; 1 for what an operator must look at: damage, drift,
+a server that failed after its start.
 """
 
-import argparse
-import importlib
-import json
 import os
-import re
 import sys
 from collections.abc import Sequence
-from types import ModuleType
-from typing import NoReturn
+
+import click
 
 import partita
-from partita.cli import config
+from partita.cli.kit.commands import Family
+from partita.cli.kit.secrets import without_logins
+from partita.cli.kit.terminal import has_colours
 from partita.errors import ConfigurationError, DamageError, PartitaError
 
 INTERRUPTED = 130
 """The status that shells give a program that Ctrl-C ended."""
-
+COMPLETE_VARIABLE = "_PARTITA_COMPLETE"
+"""Set by the completion scripts of shells; see docs/cli.md."""
 
 FAMILIES = {
-    "backup": "back a whole account up, also while it is served",
-    "restore": "make an account from a backup, every byte verified",
-    "state": "the folder of a reliable state",
-    "nats": "the NATS cluster under a state",
-    "shards": "shard maps over SQL databases",
-    "patterns": "typed entities, their indexes and workers",
+    "serve": "partita.cli.settings:serve",
+    "config": "partita.cli.settings:config",
+    "account": "partita.cli.account.commands:account",
+    "state": "partita.cli.state.commands:state",
+    "shards": "partita.cli.shards.commands:shards",
+    "patterns": "partita.cli.patterns.commands:patterns",
+    "nats": "partita.cli.nats.commands:nats",
 }
-"""Verbs that serve nothing, each in the module of its name; most have verbs of their own."""
-_ON_FILES = ("backup", "restore", "state", "patterns")
-"""Verbs that may find damage in what was stored."""
-
-_LOGIN = re.compile(
-    r"(?<=://)[^\s@/]*(:[^\s@]*)?@|(?<=[?&])(password|passwd|pwd)=[^&\s]*"
-    r"|(?i:(?<=AccountKey=)|(?<=SharedAccessSignature=)|(?<=\bsig=))(?!\.{3}[\s;'\"])[^\s;'\"]+"
-)
-"""Logins of a URL, keys of a connection string: whatever is said about a wrong command line, they
-are not."""
+"""Each verb or family of verbs is imported when it is used."""
+_MAY_FIND_DAMAGE = {"account", "backup", "restore", "state", "patterns"}
+"""Verbs that end with status 1 if what was stored is damaged."""
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigurationError(
-            "Configuration",
-            message.capitalize().rstrip(".") + ".",
-            hint="See `partita --help`; `partita VERB --help` lists the flags of a verb."
-            if self.prog == "partita"
-            else f"See `{self.prog} --help`.",
-        )
+def command() -> Family:
+    """Return the tree of all verbs."""
+    return Family(
+        "partita",
+        "Partitioned, transactional state for Python.",
+        lazy=FAMILIES,
+        old={"backup": "account backup", "restore": "account restore"},
+        params=[_version()],
+        epilog="`partita VERB --help` lists the flags of a verb.",
+    )
+
+
+def _version() -> click.Option:
+    def show(ctx: click.Context, _param: click.Parameter, value: object) -> None:
+        if value and not ctx.resilient_parsing:
+            print(f"partita {partita.__version__}")
+            ctx.exit()
+
+    return click.Option(
+        ["-V", "--version"],
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=show,
+        help="Show the version and exit.",
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
-    verb = ""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    root = command()
+    if os.environ.get(COMPLETE_VARIABLE):
+        return _complete(root)
     try:
-        words = sys.argv[1:] if arguments is None else list(arguments)
-        given = vars(parser(words[:1]).parse_args(words))
-        verb = given.pop("verb")
-        return _run(verb, given)
+        return run(root, words)
     except PartitaError as error:
-        print("partita:", _told(error), file=sys.stderr)
-        return 1 if verb in _ON_FILES and isinstance(error, DamageError) else 2
-    except KeyboardInterrupt:
+        _print_error(error_text(error))
+        is_damage = isinstance(error, DamageError) and words[0] in _MAY_FIND_DAMAGE
+        return 1 if is_damage else 2
+    except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has gone; what is left of it must not be tried again at exit.
+        # The reader of our output has closed it; the rest must not be written again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 
-def _run(verb: str, given: dict[str, object]) -> int:
-    if verb in FAMILIES:
-        return int(_family(verb).run(given))
-    as_json = bool(given.pop("json", False))
-    settings = config.load(_flags(given), os.environ)
-    if verb == "show":
-        print(_show(settings, as_json=as_json))
-        return 0
-    from partita.cli.serve import serve  # noqa: PLC0415 - the other verbs need no server
-
-    return serve(settings, as_json=as_json)
-
-
-def _family(name: str) -> ModuleType:
-    """Import the module of a verb family: `serve` need not wait for what it does not use."""
-    return importlib.import_module(f"partita.cli.{name}")
-
-
-def parser(families: Sequence[str] = tuple(FAMILIES)) -> argparse.ArgumentParser:
-    """Build the parser of all verbs; the flags of a family only if it is among those named."""
-    root: argparse.ArgumentParser = _Parser(
-        prog="partita",
-        description="Partitioned, transactional state for Python.",
-        allow_abbrev=False,
-    )
-    root.add_argument("--version", action="version", version=f"partita {partita.__version__}")
-    verbs = root.add_subparsers(required=True, metavar="VERB")
-    serving = verbs.add_parser(
-        "serve", help="serve blobs, queues and tables to the official SDKs", allow_abbrev=False
-    )
-    serving.set_defaults(verb="serve")
-    _add_settings(serving)
-    serving.add_argument("--json", action="store_true", help="announce the start as one JSON line")
-    for name, text in FAMILIES.items():
-        if name in families:
-            _family(name).add_verbs(verbs)
-        else:
-            verbs.add_parser(name, help=text)
-    configuring = verbs.add_parser("config", help="look at the configuration", allow_abbrev=False)
-    subjects = configuring.add_subparsers(required=True, metavar="show")
-    showing = subjects.add_parser(
-        "show", help="print each setting and where it came from", allow_abbrev=False
-    )
-    showing.set_defaults(verb="show")
-    _add_settings(showing)
-    showing.add_argument("--json", action="store_true", help="print JSON")
-    return root
-
-
-def _add_settings(verb: argparse.ArgumentParser) -> None:
-    """Add the flags; an absent flag leaves no trace, so that other sources may speak."""
-
-    def add(flag: str, text: str, **options: object) -> None:
-        verb.add_argument(flag, help=text, default=argparse.SUPPRESS, **options)  # type: ignore[arg-type]
-
-    add("--config", "TOML file (./partita.toml if it is there)", metavar="FILE")
-    add("--path", "folder of the data (./partita-data)", metavar="DIR")
-    add("--in-memory", "keep everything in memory; nothing survives", action="store_true")
-    add("--host", "address to bind, may be repeated (127.0.0.1)", action="append")
-    for name, port in (("blob", 10000), ("queue", 10001), ("table", 10002)):
-        add(f"--{name}-port", f"port of the {name} service; 0 a free one ({port})", metavar="N")
-    for name in ("blobs", "queues", "tables"):
-        add(f"--{name}", f"serve {name} (on)", action=argparse.BooleanOptionalAction)
-    add("--durability", "full: on disk before the answer; fast: soon after", metavar="full|fast")
-    add("--account", "name of the only account (devstoreaccount1)", metavar="NAME")
-    add("--account-key-file", "file with its key, one key a line", metavar="FILE")
-    add("--allowed-host", "further Host that requests may name, may be repeated", action="append")
-    add(
-        "--allow-development-key-on-network",
-        "serve the well-known key beyond this machine: everyone knows it",
-        action="store_true",
-    )
-    add("--tls-cert", "certificate chain in PEM", metavar="FILE")
-    add("--tls-key", "its private key in PEM", metavar="FILE")
-    add(
-        "--request-log",
-        "one line a request on standard error (off)",
-        action=argparse.BooleanOptionalAction,
-    )
-    add(
-        "--enforce-targets",
-        "answer 503 above the cloud's 2,000 entities a second in a partition, 20,000 in an"
-        " account (off)",
-        action=argparse.BooleanOptionalAction,
-    )
-
-
-def _flags(given: dict[str, object]) -> dict[str, object]:
-    """Turn --account and --account-key-file into the setting `accounts`."""
-    flags = dict(given)
-    name, key_file = flags.pop("account", None), flags.pop("account_key_file", None)
-    if (name is None) != (key_file is None):
+def run(root: click.Command, words: list[str]) -> int:
+    """Run a command line; a wrong one raises ConfigurationError."""
+    try:
+        with root.make_context("partita", words) as ctx:
+            return int(root.invoke(ctx) or 0)
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message(), file=sys.stderr)
+        return error.exit_code
+    except click.UsageError as error:
+        path = "partita" if error.ctx is None else error.ctx.command_path
         raise ConfigurationError(
-            "Configuration",
-            "An account on the command line needs its key.",
-            hint="Give --account NAME and --account-key-file FILE together.",
-        )
-    if name is not None:
-        flags["accounts"] = [{"name": name, "key_file": key_file}]
-    return flags
+            "Configuration", error.format_message(), hint=f"See `{path} --help`."
+        ) from error
 
 
-def _told(error: PartitaError) -> str:
-    """Say what is wrong, about what, and what to do, in one line."""
+def _complete(root: click.Command) -> int:
+    """Answer the completion script of a shell, or print it."""
+    from click.shell_completion import shell_complete  # noqa: PLC0415 - only for shells
+
+    instruction = os.environ[COMPLETE_VARIABLE]
+    return shell_complete(root, {}, "partita", COMPLETE_VARIABLE, instruction)
+
+
+def error_text(error: PartitaError) -> str:
+    """Say what failed, on what, and what to do, in one line."""
     facts = ", ".join(
         f"{name}: {value}" for name, value in error.facts.items() if str(value) not in error.message
     )
     parts = (error.message, f"({facts})" if facts else "", error.hint)
-    told = " ".join(part for part in parts if part).replace("\n", " ")
-    return _LOGIN.sub("", told)
+    return without_logins(" ".join(part for part in parts if part).replace("\n", " "))
 
 
-def _show(settings: config.Config, *, as_json: bool) -> str:
-    shown = settings.shown()
-    if as_json:
-        return json.dumps(
-            {name: {"value": shown[name], "source": settings.sources[name]} for name in shown}
-        )
-    rows = [(name, _as_text(shown[name]), settings.sources[name]) for name in shown]
-    widths = [max(len(row[place]) for row in rows) for place in (0, 1)]
-    return "\n".join(
-        f"{name:{widths[0]}}  {value:{widths[1]}}  {source}" for name, value, source in rows
-    )
-
-
-def _as_text(value: object) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "-"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "-" if value is None else str(value)
+def _print_error(text: str) -> None:
+    name = "\033[1;31mpartita:\033[0m" if has_colours(sys.stderr) else "partita:"
+    print(name, text, file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from partita.cli.patterns_conditions import (
+from partita.cli.patterns.conditions import (
     CONDITION_CHARACTERS_MAX,
     parse_condition,
     parse_given,

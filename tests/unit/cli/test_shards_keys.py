@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.cli.shards_keys import (
+from partita.cli.shards.keys import (
     key_text,
     parse_bound,
     parse_key,

@@ -21,7 +21,7 @@ import pytest
 
 import partita
 from partita.cli.main import main
-from partita.cli.state_export import plain_key, plain_value
+from partita.cli.state.export import plain_key, plain_value
 from partita.clock import ManualClock, SystemClock
 from partita.reliable import StateManager, Transaction
 from partita.reliable.state.state import State
@@ -94,9 +94,16 @@ def copied_while_open(
     with_state(path, *steps, kill)
 
 
+def connected(*arguments: str | Path) -> list[str]:
+    """Name the target of a verb with --connect."""
+    verb, *rest = map(str, arguments)
+    has_target = verb in ("inspect", "verify", "backup", "export") and rest
+    return [verb, *(("--connect",) if has_target else ()), *rest]
+
+
 def run_json(capsys: Capture, *arguments: str | Path, status: int = 0) -> dict[str, Any]:
     capsys.readouterr()
-    assert main(["state", *map(str, arguments), "--json"]) == status
+    assert main(["state", *connected(*arguments), "--json"]) == status
     captured = capsys.readouterr()
     assert captured.err == ""
     assert captured.out.count("\n") == 1
@@ -106,7 +113,7 @@ def run_json(capsys: Capture, *arguments: str | Path, status: int = 0) -> dict[s
 
 def refusal(capsys: Capture, *arguments: str | Path, status: int = 2) -> str:
     capsys.readouterr()
-    assert main(["state", *map(str, arguments)]) == status
+    assert main(["state", *connected(*arguments)]) == status
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("partita: ")
@@ -173,7 +180,7 @@ def test_inspect_says_what_a_state_holds(folder: Path, capsys: Capture) -> None:
 def test_inspect_in_words_names_collections_and_files(folder: Path, capsys: Capture) -> None:
     with_state(folder, StateManager.checkpoint)
 
-    assert main(["state", "inspect", str(folder)]) == 0
+    assert main(["state", "inspect", "--connect", str(folder)]) == 0
 
     text = capsys.readouterr().out
     assert "checkpoint  record 7, " in text
@@ -224,7 +231,7 @@ def test_a_state_that_is_open_elsewhere_names_its_holder(folder: Path, capsys: C
         holder.communicate(b"")
     for line in told:
         assert f"process {holder.pid}" in line
-        assert "Stop that process, or look at a backup" in line
+        assert "Stop that process, or use a backup" in line
 
 
 @pytest.mark.parametrize("verb", ["inspect", "verify", "export"])
@@ -236,6 +243,30 @@ def test_a_folder_without_a_state_is_refused_and_left_alone(
     assert "holds no state" in refusal(capsys, "backup", tmp_path, "--to", tmp_path / "backups")
 
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", ["inspect", "verify", "export"])
+def test_a_folder_as_an_argument_works_and_prints_a_note(
+    verb: str, folder: Path, capsys: Capture
+) -> None:
+    assert main(["state", verb, str(folder), "--quiet"]) == 0
+
+    captured = capsys.readouterr()
+    assert captured.out
+    assert captured.err == (
+        f"partita: note: an argument of `partita state {verb}` is an old form and will be removed:"
+        " use `--connect FOLDER`.\n"
+    )
+
+
+def test_the_variable_names_the_folder(
+    folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARTITA_CONNECT", f"partita:{folder}")
+
+    assert run_json(capsys, "verify")["path"] == str(folder)
+    monkeypatch.setenv("PARTITA_CONNECT", "nats://127.0.0.1:4222")
+    assert "must be a folder here" in refusal(capsys, "verify")
 
 
 # verify
@@ -321,7 +352,7 @@ def test_a_flipped_byte_of_the_log_is_found_where_it_is(
     before = content_of(folder)
 
     found = run_json(capsys, "verify", folder, status=1)
-    assert main(["state", "verify", str(folder)]) == 1
+    assert main(["state", "verify", "--connect", str(folder)]) == 1
     text = capsys.readouterr().out
 
     (damage,) = found["damage"]
@@ -613,13 +644,15 @@ def backups_told_apart(folder: Path, backups: Path, capsys: Capture) -> str:
 def test_backup_and_restore_in_words(folder: Path, tmp_path: Path, capsys: Capture) -> None:
     backups, again = str(tmp_path / "backups"), str(tmp_path / "again")
 
-    assert main(["state", "backup", str(folder), "--to", backups]) == 0
-    assert main(["state", "backup", str(folder), "--to", backups, "--incremental"]) == 0
+    assert main(["state", "backup", "--connect", str(folder), "--to", backups]) == 0
+    assert (
+        main(["state", "backup", "--connect", str(folder), "--to", backups, "--incremental"]) == 0
+    )
     assert main(["state", "restore", backups, "--to", again]) == 0
 
     first, second, third = capsys.readouterr().out.splitlines()
-    assert first.startswith("Backup 1 (full) reaches record 7: ")
-    assert second == "Nothing was committed since backup 1: it reaches record 7."
+    assert first.startswith("Backup 1 (full) ends at record 7: ")
+    assert second == "Nothing was committed since backup 1, which ends at record 7."
     assert third == f"{again} is restored to record 7, epoch 2, from backup 1."
 
 
@@ -628,7 +661,7 @@ def test_backup_and_restore_in_words(folder: Path, tmp_path: Path, capsys: Captu
 
 def exported(capsys: Capture, path: Path, *arguments: str) -> list[dict[str, Any]]:
     capsys.readouterr()
-    assert main(["state", "export", str(path), "--quiet", *arguments]) == 0
+    assert main(["state", "export", "--connect", str(path), "--quiet", *arguments]) == 0
     captured = capsys.readouterr()
     assert captured.err == ""
     return [json.loads(line) for line in captured.out.splitlines()]
@@ -753,7 +786,7 @@ def test_expired_rows_are_not_exported(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     later = ManualClock(SystemClock().ticks() + 2 * 3600 * TICKS_PER_SECOND)
-    monkeypatch.setattr("partita.cli.state.SystemClock", lambda: later)
+    monkeypatch.setattr("partita.cli.state.verbs.SystemClock", lambda: later)
 
     rows = exported(capsys, folder, "--collection", "users")
 
@@ -787,11 +820,11 @@ def test_an_export_chooses_collections(folder: Path, capsys: Capture) -> None:
 
 
 def test_what_is_said_about_an_export_is_beside_its_rows(folder: Path, capsys: Capture) -> None:
-    assert main(["state", "export", str(folder), "--json"]) == 0
+    assert main(["state", "export", "--connect", str(folder), "--json"]) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.err)["rows"] == len(captured.out.splitlines()) == 6
 
-    assert main(["state", "export", str(folder)]) == 0
+    assert main(["state", "export", "--connect", str(folder)]) == 0
     captured = capsys.readouterr()
     assert captured.err == "6 rows as of record 7: jobs 2, users 2, work 2\n"
 
@@ -815,36 +848,31 @@ def test_a_snapshot_of_many_rows_is_exported_in_order(tmp_path: Path, capsys: Ca
 
 @pytest.mark.parametrize("verb", ["inspect", "verify", "backup", "restore", "export"])
 def test_help_has_an_example(verb: str, capsys: Capture) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["state", verb, "--help"])
+    assert main(["state", verb, "--help"]) == 0
 
     text = capsys.readouterr().out
-    assert caught.value.code == 0
     assert f"example: partita state {verb} " in text
     for flag in ("--json", "--quiet"):
         assert flag in text
 
 
 def test_help_lists_every_family_of_verbs(capsys: Capture) -> None:
-    with pytest.raises(SystemExit):
-        main(["--help"])
+    assert main(["--help"]) == 0
 
     text = capsys.readouterr().out
-    for verb in ("serve", "state", "nats", "config"):
-        assert f"\n    {verb} " in text
+    for verb in ("serve", "account", "state", "shards", "patterns", "nats", "config"):
+        assert f"\n  {verb} " in text
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["state"],
         ["state", "sing", "x"],
         ["state", "inspect"],
-        ["state", "backup", "x"],
+        ["state", "backup", "--connect", "x"],
         ["state", "restore", "x"],
         ["state", "restore", ".", "--to", "y", "--up-to", "many"],
-        ["state", "verify", "x", "--forse"],
-        ["nats"],
+        ["state", "verify", "--connect", "x", "--forse"],
         ["nats", "config", "--nodes", "only-one"],
     ],
     ids=" ".join,
@@ -867,7 +895,16 @@ def test_what_cannot_be_meant_is_refused_in_one_line(
 def test_progress_is_drawn_for_people_only(flags: list[str], is_drawn: bool, folder: Path) -> None:
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 80))
-    command = [sys.executable, "-m", "partita.cli.main", "state", "verify", str(folder), *flags]
+    command = [
+        sys.executable,
+        "-m",
+        "partita.cli.main",
+        "state",
+        "verify",
+        "--connect",
+        str(folder),
+        *flags,
+    ]
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, check=False)
         os.write(theirs, b"end")
@@ -885,7 +922,15 @@ def test_progress_is_drawn_for_people_only(flags: list[str], is_drawn: bool, fol
 
 def test_a_reader_that_goes_away_is_no_traceback(folder: Path) -> None:
     with_state(folder, lambda state: add_users(state, 400))
-    command = [sys.executable, "-m", "partita.cli.main", "state", "export", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "partita.cli.main",
+        "state",
+        "export",
+        "--connect",
+        str(folder),
+    ]
 
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -84,7 +84,7 @@ def _read_manifest(backup: Path) -> Manifest:
         raise BackupOrderError(
             "BackupNotFound",
             f"The folder {backup} holds no backup of an account.",
-            hint="Give the folder that `partita backup` made.",
+            hint="Give the folder that `partita account backup` made.",
         )
     with _opened(backup, (MANIFEST_FILE,)) as descriptor:
         return decode(os.read(descriptor, MANIFEST_BYTES_MAX))

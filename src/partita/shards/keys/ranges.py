@@ -161,5 +161,7 @@ def _end(key_range: KeyRange) -> tuple[bool, bytes]:
 
 def _refused(code: str, message: str, hint: str = "") -> RangeError:
     return RangeError(
-        code, message, hint=hint or "The low end must be less than the high end; None means unbounded."
+        code,
+        message,
+        hint=hint or "The low end must be less than the high end; None means unbounded.",
     )

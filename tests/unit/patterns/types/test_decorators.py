@@ -441,7 +441,10 @@ def test_a_source_that_never_comes_is_missed_when_it_is_needed() -> None:
         (Annotated[int, CountOf(Employee, where={"team": "dept"})], "no field 'team'"),
         (Annotated[int, CountOf(Employee, where={"dept": "team"})], "no field 'team'"),
         (Annotated[int, CountOf(Employee, where={"age": "dept"})], "differ in type"),
-        (Annotated[int, CountOf(Employee, where={"dept": "dept"})], "identify one Declared: it lacks id"),
+        (
+            Annotated[int, CountOf(Employee, where={"dept": "dept"})],
+            "identify one Declared: it lacks id",
+        ),
         (Annotated[int, CountOf(Employee, where={"salary": "id"})], "is encrypted"),
         (
             Annotated[str, CopiedFrom(Employee, "email", where={"dept": "dept", "id": "id"})],

@@ -1,0 +1,1 @@
+"""`partita account`: back up, restore and verify a whole account."""

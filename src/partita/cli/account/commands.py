@@ -1,0 +1,66 @@
+"""`partita account`: back up a whole account, make one from a backup, verify a backup."""
+
+from partita.cli.kit.commands import (
+    JSON,
+    QUIET,
+    Argument,
+    Family,
+    Given,
+    OldArgument,
+    OldOption,
+    Verb,
+    load,
+    option,
+)
+from partita.cli.kit.facts import show
+
+BACKUP = Argument("backup", "BACKUP", "Folder that `partita account backup` made.")
+
+
+def _run(given: Given, verb: str) -> int:
+    facts = load(f"partita.cli.account.verbs:{verb}")(given)
+    show(facts, is_json=given.json)
+    return 0
+
+
+account = Family(
+    "account",
+    "Back up, restore and verify a whole account.",
+    Verb(
+        "backup",
+        "Back up a whole account, also while it is served.",
+        option(
+            "--connect",
+            metavar="WHERE",
+            help="Folder of the data, as serve --path names it ($PARTITA_CONNECT).",
+        ),
+        OldArgument("connect", "`--connect FOLDER`"),
+        option("--to", required=True, metavar="DIR", help="Folder to make."),
+        option("--account", metavar="NAME", help="The account; needed if there are several."),
+        JSON,
+        QUIET,
+        runs=lambda given: _run(given, "back_up_account"),
+        example="partita account backup --connect ./partita-data --to /mnt/backups/monday",
+    ),
+    Verb(
+        "restore",
+        "Make an account from a backup; every byte is verified.",
+        BACKUP,
+        option("--to", metavar="DATA", help="Folder of the data, as serve --path names it."),
+        option("--account", metavar="NAME", help="Another name for the account."),
+        OldOption("--check", "check", "`partita account verify BACKUP`", is_flag=True),
+        JSON,
+        QUIET,
+        runs=lambda given: _run(given, "restore_account"),
+        example="partita account restore /mnt/backups/monday --to ./partita-data",
+    ),
+    Verb(
+        "verify",
+        "Check every byte of a backup; the status is 1 for damage.",
+        BACKUP,
+        JSON,
+        QUIET,
+        runs=lambda given: _run(given, "verify_backup"),
+        example="partita account verify /mnt/backups/monday",
+    ),
+)

@@ -1,0 +1,114 @@
+"""The verbs of `partita account`; an existing account or backup is never overwritten."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+from partita.cli.kit.commands import Given
+from partita.cli.kit.facts import Facts, Line
+from partita.cli.kit.progress import Bar
+from partita.cli.kit.target import get_folder
+from partita.clock import SystemClock
+from partita.errors import ConfigurationError
+from partita.service.backup.manifest import Manifest
+from partita.service.backup.restoring import check_backup, restore
+from partita.service.backup.taking import back_up
+from partita.storage.database import DATABASE_FILE
+
+
+class BackupFacts(Facts, frozen=True):
+    """A backup that was verified."""
+
+    done: ClassVar[str] = "Sound: the backup of"
+
+    path: str
+    account: str
+    made_at: str
+    database_bytes: int
+    files: int
+    file_bytes: int
+
+    def lines(self) -> Iterator[Line]:
+        yield f"{self.done} {self.account} of {self.made_at}: {self.path}"
+        yield f"  database  {self.database_bytes:,} bytes, every page checked"
+        yield f"  contents  {self.files:,} files, {self.file_bytes:,} bytes, every hash checked"
+
+
+class BackedUp(BackupFacts, frozen=True):
+    """A backup that was taken."""
+
+    done: ClassVar[str] = "Backed up"
+
+
+class Restored(BackupFacts, frozen=True):
+    """A backup that was restored; `path` is the folder of the account."""
+
+    done: ClassVar[str] = "Restored"
+
+
+def back_up_account(given: Given) -> BackupFacts:
+    folder = account_folder(get_folder(given.connect, "The folder of the data"), given.account)
+    target = Path(given.to)
+    with _bar(given) as bar:
+        manifest = back_up(folder, target, clock=SystemClock(), progress=bar.step)
+    return _facts(BackedUp, target, manifest)
+
+
+def restore_account(given: Given) -> BackupFacts:
+    if (given.to is None) != bool(given.check):
+        raise ConfigurationError(
+            "Configuration",
+            "A restore needs the folder of the data.",
+            hint="Give --to DATA; to verify a backup only, run `partita account verify`.",
+        )
+    if given.check:
+        return verify_backup(given)
+    with _bar(given) as bar:
+        manifest, path = restore(
+            Path(given.backup),
+            Path(given.to),
+            account=given.account,
+            clock=SystemClock(),
+            progress=bar.step,
+        )
+    return _facts(Restored, path, manifest, given.account)
+
+
+def verify_backup(given: Given) -> BackupFacts:
+    with _bar(given) as bar:
+        manifest = check_backup(Path(given.backup), progress=bar.step)
+    return _facts(BackupFacts, Path(given.backup), manifest)
+
+
+def account_folder(path: Path, account: str | None) -> Path:
+    """Return the folder of the account: the named one, the only one, or the given folder."""
+    if account is not None:
+        return path / account
+    if (path / DATABASE_FILE).exists():
+        return path
+    found = sorted(each.parent for each in path.glob(f"*/{DATABASE_FILE}"))
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(folder.name for folder in found)
+    raise ConfigurationError(
+        "FolderUnusable",
+        f"The folder {path} holds {f'several accounts: {names}' if found else 'no account'}.",
+        hint="Name one with --account." if found else "Give the folder that serve --path names.",
+    )
+
+
+def _bar(given: Given) -> Bar:
+    return Bar(given.verb, is_hidden=given.json or given.quiet)
+
+
+def _facts(
+    kind: type[BackupFacts], path: Path, manifest: Manifest, account: str | None = None
+) -> BackupFacts:
+    return kind(
+        path=str(path.absolute()),
+        account=account or manifest.account,
+        made_at=manifest.made_at,
+        database_bytes=manifest.database.bytes,
+        files=manifest.contents.files,
+        file_bytes=manifest.contents.bytes,
+    )

@@ -1,0 +1,1 @@
+"""What every verb shares: options, tables, progress, secrets, JSON, and where the target is."""

@@ -1,0 +1,1 @@
+"""`partita nats`: the NATS cluster of a replicated state."""

@@ -1,0 +1,60 @@
+"""`partita nats`: write the configuration of a cluster, or run one of three nodes here.
+
+`config` writes one file per node and prints how to start it. `up` runs a cluster for development
+in the foreground; its nodes end when it ends.
+"""
+
+import click
+
+from partita.cli.kit.commands import JSON, Family, Verb, flag, lazily, option
+
+LOCAL_FOLDER = "partita-nats"
+NODES_FOLDER = "/var/lib/partita-nats"
+CLIENT_PORT = 4222
+"""The port that NATS clients use by default."""
+
+nats = Family(
+    "nats",
+    "The NATS cluster of a replicated state.",
+    Verb(
+        "config",
+        "Write the configuration of a cluster.",
+        option(
+            "--nodes",
+            required=True,
+            metavar="HOST,HOST,HOST",
+            help="Three or five nodes: host[:port].",
+        ),
+        option(
+            "--folder",
+            default=NODES_FOLDER,
+            show_default=True,
+            metavar="DIR",
+            help="Where each node keeps its streams, on its own machine.",
+        ),
+        option(
+            "--out", default=".", show_default=True, metavar="DIR", help="Where to write the files."
+        ),
+        JSON,
+        runs=lazily("partita.cli.nats.verbs:write"),
+        example="partita nats config --nodes db1,db2,db3 --out ./nats",
+    ),
+    Verb(
+        "up",
+        "Run three nodes on this machine, for development.",
+        option(
+            "--path", default=LOCAL_FOLDER, show_default=True, metavar="DIR", help="Their folder."
+        ),
+        option(
+            "--port",
+            default=CLIENT_PORT,
+            type=click.IntRange(0, 65_535),
+            show_default=True,
+            metavar="N",
+            help="Client port of the first node; the others follow.",
+        ),
+        flag("--json", help="Print the start as one JSON line."),
+        runs=lazily("partita.cli.nats.verbs:run_up"),
+        example="partita nats up --port 4222",
+    ),
+)

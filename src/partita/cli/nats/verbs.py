@@ -1,0 +1,157 @@
+"""The verbs of `partita nats`; a cluster runs in the foreground until a signal comes."""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from partita.cli.kit.commands import Given
+from partita.cli.kit.facts import Facts, Line, show
+from partita.errors import ConfigurationError
+from partita.reliable.nats.cluster import LocalCluster, Node, cluster_config, nodes_of, url_of
+
+LOOK_SECONDS = 0.5
+
+
+class StartedNode(msgspec.Struct, frozen=True):
+    """One node of a started cluster."""
+
+    name: str
+    url: str
+    monitor: str
+    pid: int
+    log: str
+
+
+class Started(Facts, frozen=True):
+    """A cluster that was started."""
+
+    url: str
+    path: str
+    nodes: list[StartedNode]
+
+    def lines(self) -> Iterator[Line]:
+        yield f"A NATS cluster of {len(self.nodes)} nodes runs, for development on this machine."
+        for node in self.nodes:
+            yield f"  {node.name}  {node.url}  monitor {node.monitor}  pid {node.pid}"
+        yield f"  folder {self.path} (streams, configuration and log of each node)"
+        yield ""
+        yield f'  async with partita.open_state("{self.url}", partition="demo") as state: ...'
+        yield ""
+        yield f"  kill -9 {self.nodes[0].pid} ends a node. Ctrl-C stops all."
+
+
+class Written(Facts, frozen=True):
+    """A configuration that was written."""
+
+    url: str
+    files: dict[str, str]
+    """By node, `host:port`."""
+
+    def lines(self) -> Iterator[Line]:
+        yield "Copy each file to its machine and start the node there:"
+        for address, file in self.files.items():
+            yield f"  on {address}: nats-server -c {Path(file).name}    ({file})"
+        yield ""
+        yield "Then, on the machines that run Partita:"
+        yield f'  partita.open_state("{self.url}", partition="...")'
+        yield ""
+        yield "Every node syncs before it acknowledges; Partita checks this at each start, on the"
+        yield "monitoring port (client port + 4000). Keep these ports away from other machines:"
+        yield "the end of each file shows users and TLS."
+
+
+def write(given: Given) -> int:
+    written = write_config(given.nodes.split(","), given.folder, Path(given.out))
+    show(written, is_json=given.json)
+    return 0
+
+
+def run_up(given: Given) -> int:
+    cluster = LocalCluster(Path(given.path), port=given.port)
+    return _run_cluster(cluster, is_json=given.json)
+
+
+def write_config(addresses: list[str], folder: str, out: Path) -> Written:
+    """Write one file per node; an existing file with other content is not overwritten."""
+    nodes = nodes_of(addresses)
+    if len(nodes) not in (3, 5):
+        raise ConfigurationError(
+            "Configuration",
+            f"A cluster has three or five nodes, not {len(nodes)}: a majority must survive.",
+            hint="Give --nodes host1,host2,host3.",
+        )
+    texts = {
+        out / f"{node.name}.conf": cluster_config(node, nodes, Path(folder) / node.name)
+        for node in nodes
+    }
+    try:
+        _write_all(out, texts)
+    except OSError as error:
+        message = f"{out} cannot be written: {error.strerror}."
+        raise ConfigurationError(
+            "Configuration", message, hint="Give another folder with --out."
+        ) from error
+    files = zip(nodes, texts, strict=True)
+    return Written(url_of(nodes), {node.address: os.fspath(file) for node, file in files})
+
+
+def _write_all(out: Path, texts: Mapping[Path, str]) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    for file, text in texts.items():
+        if file.exists() and file.read_text("utf-8") != text:
+            message = f"{file} exists and has other content."
+            raise ConfigurationError(
+                "Configuration", message, hint="Move it, or give another folder with --out."
+            )
+    for file, text in texts.items():
+        file.write_text(text, encoding="utf-8")
+
+
+def _run_cluster(cluster: LocalCluster, *, is_json: bool) -> int:
+    stopping = threading.Event()
+    before = {
+        number: signal.signal(number, lambda *_: stopping.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        cluster.start()
+        show(started_of(cluster), is_json=is_json)
+        return _watch(cluster, stopping)
+    finally:
+        cluster.stop()
+        for number, previous in before.items():
+            signal.signal(number, previous)
+
+
+def _watch(cluster: LocalCluster, stopping: threading.Event) -> int:
+    """Wait for a signal; report a node that ends, and end when all nodes have ended."""
+    running = set(range(len(cluster.nodes)))
+    while not stopping.wait(LOOK_SECONDS):
+        for index in sorted(n for n in running if cluster.pid(n) is None):
+            running.discard(index)
+            name, log = cluster.nodes[index].name, cluster.log_file(index)
+            print(f"partita: {name} has ended; see {log}", file=sys.stderr, flush=True)
+        if not running:
+            return 1
+    return 0
+
+
+def started_of(cluster: LocalCluster) -> Started:
+    """Return what is printed about a started cluster."""
+    nodes = [_started_node(cluster, index, node) for index, node in enumerate(cluster.nodes)]
+    return Started(cluster.url, os.fspath(cluster.folder), nodes)
+
+
+def _started_node(cluster: LocalCluster, index: int, node: Node) -> StartedNode:
+    return StartedNode(
+        name=node.name,
+        url=f"nats://{node.address}",
+        monitor=f"http://{node.monitor}",
+        pid=cluster.pid(index) or 0,
+        log=os.fspath(cluster.log_file(index)),
+    )

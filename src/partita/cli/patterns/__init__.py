@@ -1,0 +1,1 @@
+"""`partita patterns`: check definitions, maintain indexes, run workers."""

@@ -1,0 +1,334 @@
+"""`partita patterns`: its verbs and flags, and how one of them runs.
+
+The modules of the application are named on the command line and imported; a verb works with what
+they declare. The official SDK is imported when a verb runs. Rule: no connection string is printed,
+nor a key of one.
+"""
+
+import traceback
+from pathlib import Path
+
+import click
+
+import partita
+from partita.cli.kit import numbers
+from partita.cli.kit.commands import (
+    JSON,
+    QUIET,
+    Argument,
+    Family,
+    Given,
+    Verb,
+    flag,
+    load,
+    option,
+)
+from partita.cli.kit.errors import in_one_line, not_installed
+from partita.cli.kit.facts import show
+from partita.errors import ConfigurationError, PartitaError
+
+HINTS = {
+    "IndexNotReadable": "Make it with `partita patterns create`; `rebuild` adds older entities.",
+    "KeyringMissing": "Give --keyring MODULE:NAME.",
+    "EntryUnknown": "Name all modules; `partita patterns forget` removes undeclared names.",
+    "QueueNotFound": "Run `partita patterns worker`, which makes its queues.",
+    "TableNotFound": "Make the tables with `partita patterns create`.",
+    "UnknownType": "Name the module of that type, too.",
+    "TransactionUnknown": "Name the module of that transaction, too.",
+}
+"""What to do about an error on the command line, where its own hint speaks of a program."""
+
+
+# Running a verb
+
+
+def run(given: Given, verb: str) -> int:
+    """Run the function that `verb` names as `module:name`; return the exit status."""
+    with in_one_line(given, HINTS, _translated):
+        try:
+            facts = load("partita.cli.patterns.opening:run")(given, verb)
+        except ModuleNotFoundError as error:
+            hint = 'Install what patterns need: pip install "partita[patterns]".'
+            raise not_installed(error, hint) from error
+    show(facts, is_json=given.json)
+    is_stopped = given.verb == "worker" and not given.once
+    return 0 if is_stopped else int(facts.exit_status)
+
+
+def _translated(error: Exception) -> PartitaError | None:
+    """Return what a function of the application raised; None if Partita raised it."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    if Path(place.filename).is_relative_to(Path(partita.__file__).parent):
+        return None
+    message = " ".join(str(error).split())
+    return ConfigurationError(
+        "FunctionFailed",
+        f"{type(error).__name__}{f': {message}' if message else ''}, in line {place.lineno} of "
+        f"{Path(place.filename).name}.",
+        hint="Correct the function; the work that called it still waits.",
+    )
+
+
+# Arguments and flags that verbs share
+
+MODULES = Argument(
+    "modules", "MODULE...", "Modules of the application with its classes.", nargs=-1, required=True
+)
+TARGETS = Argument(
+    "targets", "MODULE[:CLASS]...", "A type, or all types of a module.", nargs=-1, required=True
+)
+INDEX = Argument("index", "MODULE:INDEX", "Variable or name of the index.")
+SHARED = (
+    option(
+        "--connect",
+        metavar="WHERE",
+        help="Folder, partita:FOLDER or a connection string ($PARTITA_CONNECT).",
+    ),
+    option("--keyring", metavar="MODULE:NAME", help="A Keyring, or a function that returns one."),
+    option(
+        "--queue",
+        multiple=True,
+        metavar="NAME",
+        help="Queue of the outbox; may be repeated.  [default: partita-outbox]",
+    ),
+    option(
+        "--poison-queue",
+        metavar="NAME",
+        help="Queue for work that failed too often.  [default: partita-poison]",
+    ),
+    JSON,
+    QUIET,
+)
+
+
+def _seconds(name: str, default: float, text: str) -> click.Option:
+    return option(
+        name,
+        type=numbers.SECONDS,
+        default=default,
+        show_default=True,
+        metavar="SECONDS",
+        help=text,
+    )
+
+
+def _verb(name: str, text: str, *params: click.Parameter, runs: str, example: str) -> Verb:
+    return Verb(
+        name,
+        text,
+        *params,
+        runs=lambda given: run(given, runs),
+        example=f"partita patterns {name} {example}".rstrip(),
+    )
+
+
+# The verbs
+
+_DEFINITIONS = (
+    _verb(
+        "check",
+        "Plan the declared access patterns and lint the keys; the status is 1 for a refused scan.",
+        MODULES,
+        option(
+            "--lock",
+            metavar="FILE",
+            help="Compare with how entities were stored; a missing file is written.",
+        ),
+        flag("--update", help="Write the lock file anew."),
+        flag("--strict", help="Exit with status 1 for lints, too."),
+        JSON,
+        runs="definitions:check",
+        example="app.models --lock partita.lock",
+    ),
+    _verb(
+        "explain",
+        "Print how a query would be read and what would help; the status is 1 if it is refused.",
+        Argument("target", "MODULE:CLASS", "The entity class."),
+        Argument("condition", "[CONDITION]", "Fields compared with literals.", required=False),
+        option(
+            "--given",
+            multiple=True,
+            metavar="FIELD=VALUE",
+            help="A field of the keys; may be repeated.",
+        ),
+        option("--via", metavar="INDEX", help="Read by this index: its variable or its name."),
+        flag("--allow-scan", help="Allow a scan, as .allow_scan() does."),
+        JSON,
+        runs="definitions:explain",
+        example="app.models:Employee 'age > 40' --given dept=Sales",
+    ),
+)
+
+_TABLES = (
+    _verb(
+        "create",
+        "Create the tables that are missing.",
+        MODULES,
+        *SHARED,
+        runs="verbs:create",
+        example="app.models --connect WHERE",
+    ),
+    _verb(
+        "rebuild",
+        "Add every stored entity to an index, then make it readable; run it again to resume.",
+        INDEX,
+        *SHARED,
+        runs="verbs:rebuild",
+        example="app.models:by_email",
+    ),
+    _verb(
+        "disable",
+        "Stop an index and remove its rows.",
+        INDEX,
+        *SHARED,
+        runs="verbs:disable",
+        example="app.models:by_email",
+    ),
+    _verb(
+        "verify",
+        "Compare indexes and derived fields with their entities; the status is 1 if they differ.",
+        TARGETS,
+        flag("--repair", help="Repair the differences."),
+        *SHARED,
+        runs="verbs:verify",
+        example="app.models:Employee --repair",
+    ),
+    _verb(
+        "rotate",
+        "Wrap the content keys of encrypted entities with the keyring's current key.",
+        Argument(
+            "targets",
+            "MODULE[:CLASS]...",
+            "A type, a series of tables by period, or all of a module.",
+            nargs=-1,
+            required=True,
+        ),
+        *SHARED,
+        runs="verbs:rotate",
+        example="app.models:Employee --keyring app.keys:keyring",
+    ),
+    _verb(
+        "collect-blobs",
+        "Remove blobs of large values that no entity names.",
+        MODULES,
+        option(
+            "--container",
+            multiple=True,
+            metavar="NAME",
+            help="Only this container; may be repeated.  [default: those of the types]",
+        ),
+        option(
+            "--grace",
+            type=numbers.POSITIVE,
+            metavar="SECONDS",
+            help="Keep blobs that are younger.  [default: 3600]",
+        ),
+        *SHARED,
+        runs="verbs:collect_blobs",
+        example="app.models",
+    ),
+)
+
+_OUTBOX = (
+    _verb(
+        "drain",
+        "Do all waiting work, then exit.",
+        MODULES,
+        *SHARED,
+        runs="verbs:drain",
+        example="app.models",
+    ),
+    _verb(
+        "sweep",
+        "Do outbox entries whose hints were lost; reads whole tables.",
+        MODULES,
+        _seconds("--age", 60.0, "Only entries that are older."),
+        *SHARED,
+        runs="verbs:sweep",
+        example="app.models",
+    ),
+    _verb(
+        "forget",
+        "Remove names that are no longer declared from waiting entries.",
+        MODULES,
+        option(
+            "--name",
+            multiple=True,
+            required=True,
+            metavar="KIND:NAME",
+            help="A name as `status` prints it; may be repeated.",
+        ),
+        *SHARED,
+        runs="verbs:forget",
+        example="app.models --name view:Order@totals",
+    ),
+    _verb(
+        "status",
+        "Print the state of indexes, outbox and queues; the status is 1 if one is not healthy.",
+        MODULES,
+        _seconds("--late", 300.0, "How long an entry may wait."),
+        flag("--quick", help="Do not look for entries, which reads whole tables."),
+        *SHARED,
+        runs="verbs:status",
+        example="app.models",
+    ),
+    _verb(
+        "poison",
+        "Print work that failed too often; the status is 1 if there is any.",
+        flag("--retry", help="Put it back on the queues."),
+        *SHARED,
+        runs="verbs:poison",
+        example="",
+    ),
+    _verb(
+        "worker",
+        "Keep indexes, views and copies up to date, and run transactions, until a signal comes.",
+        MODULES,
+        option(
+            "--tasks",
+            type=numbers.POSITIVE_COUNT,
+            default=4,
+            show_default=True,
+            metavar="N",
+            help="Number of messages at a time.",
+        ),
+        option(
+            "--visibility",
+            type=numbers.POSITIVE,
+            metavar="SECONDS",
+            help="How long a message is claimed; renewed while it is worked on.  [default: 30]",
+        ),
+        option(
+            "--deliveries",
+            type=numbers.POSITIVE_COUNT,
+            metavar="N",
+            help="Attempts before a message goes to the poison queue.  [default: 5]",
+        ),
+        option(
+            "--poll",
+            type=numbers.POSITIVE,
+            default=1.0,
+            show_default=True,
+            metavar="SECONDS",
+            help="Pause between polls of empty queues.",
+        ),
+        _seconds(
+            "--sweep-every", 300.0, "Pause between sweeps, which read whole tables; 0: never."
+        ),
+        _seconds("--sweep-age", 60.0, "A sweep leaves younger entries to the queue."),
+        flag("--once", help="Do all waiting work, then exit."),
+        click.Option(
+            ["create", "--no-create"],
+            flag_value=False,
+            default=True,
+            help="Create no tables: the credential may not.",
+        ),
+        *SHARED,
+        runs="worker:run_worker",
+        example="app.models --connect UseDevelopmentStorage=true",
+    ),
+)
+
+patterns = Family(
+    "patterns", "Typed entities, their indexes and workers.", *_DEFINITIONS, *_TABLES, *_OUTBOX
+)

@@ -1,0 +1,141 @@
+"""`partita serve` and `partita config show`: the flags of the settings that a server has.
+
+A flag that is not given leaves no value, so that variables, the file and defaults count.
+"""
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+from click.core import ParameterSource
+
+from partita.cli.kit.commands import JSON, Family, Given, Verb, flag, option
+from partita.cli.kit.facts import Table, print_lines
+from partita.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from partita.cli.config import Config
+
+
+def _switch(name: str, text: str) -> click.Option:
+    return flag(f"--{name}/--no-{name}", default=None, help=text)
+
+
+SETTINGS = (
+    option("--config", metavar="FILE", help="TOML file (./partita.toml if it exists)."),
+    option("--path", metavar="DIR", help="Folder of the data (./partita-data)."),
+    flag("--in-memory", default=None, help="Keep everything in memory; nothing is stored."),
+    option("--host", multiple=True, help="Address to bind; may be repeated (127.0.0.1)."),
+    *(
+        option(
+            f"--{name}-port",
+            metavar="N",
+            help=f"Port of the {name} service; 0: a free one ({port}).",
+        )
+        for name, port in (("blob", 10000), ("queue", 10001), ("table", 10002))
+    ),
+    *(_switch(name, f"Serve {name} (on).") for name in ("blobs", "queues", "tables")),
+    option(
+        "--durability",
+        metavar="full|fast",
+        help="full: on disk before the answer; fast: soon after (full).",
+    ),
+    option("--account", metavar="NAME", help="Name of the only account (devstoreaccount1)."),
+    option("--account-key-file", metavar="FILE", help="File with its keys, one key per line."),
+    option(
+        "--allowed-host",
+        multiple=True,
+        metavar="HOST",
+        help="Another Host that requests may name; may be repeated.",
+    ),
+    flag(
+        "--allow-development-key-on-network",
+        default=None,
+        help="Serve the well-known key to other machines: everyone knows it.",
+    ),
+    option("--tls-cert", metavar="FILE", help="Certificate chain in PEM."),
+    option("--tls-key", metavar="FILE", help="Its private key in PEM."),
+    _switch("request-log", "Print one line per request on standard error (off)."),
+    _switch(
+        "enforce-targets",
+        "Answer 503 above the targets of the cloud: 2,000 entities per second in a partition, "
+        "20,000 in an account (off).",
+    ),
+)
+
+
+def _serve(given: Given) -> int:
+    from partita.cli.serve import serve as run  # noqa: PLC0415 - other verbs need no server
+
+    return run(_config(), as_json=given.json)
+
+
+def _show(given: Given) -> int:
+    config = _config()
+    shown = config.shown()
+    if given.json:
+        values = {name: {"value": shown[name], "source": config.sources[name]} for name in shown}
+        print(msgspec.json.encode(values).decode())
+        return 0
+    rows = [(name, _as_text(shown[name]), config.sources[name]) for name in shown]
+    print_lines([Table(("setting", "value", "source"), rows)], sys.stdout)
+    return 0
+
+
+def _config() -> "Config":
+    """Read all settings: flags, variables, the file, defaults."""
+    from partita.cli.config import load  # noqa: PLC0415 - it imports the stores
+
+    ctx = click.get_current_context()
+    given: dict[str, Any] = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in ctx.params.items()
+        if name != "json" and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+    return load(_with_accounts(given), os.environ)
+
+
+def _with_accounts(flags: dict[str, object]) -> dict[str, object]:
+    """Turn --account and --account-key-file into the setting `accounts`."""
+    name, key_file = flags.pop("account", None), flags.pop("account_key_file", None)
+    if (name is None) != (key_file is None):
+        raise ConfigurationError(
+            "Configuration",
+            "An account on the command line needs its key.",
+            hint="Give --account NAME and --account-key-file FILE together.",
+        )
+    if name is not None:
+        flags["accounts"] = [{"name": name, "key_file": key_file}]
+    return flags
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "-"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "-" if value is None else str(value)
+
+
+serve = Verb(
+    "serve",
+    "Serve blobs, queues and tables to the official SDKs.",
+    *SETTINGS,
+    flag("--json", help="Print the start as one JSON line."),
+    runs=_serve,
+    example="partita serve --path ./partita-data",
+)
+config = Family(
+    "config",
+    "Print the configuration of a server.",
+    Verb(
+        "show",
+        "Print each setting and where its value came from.",
+        *SETTINGS,
+        JSON,
+        runs=_show,
+        example="partita config show --table-port 0",
+    ),
+)

@@ -1,0 +1,1 @@
+"""`partita shards`: administer shard maps, their shards and moves between them."""

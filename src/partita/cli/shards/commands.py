@@ -1,0 +1,595 @@
+"""`partita shards`: its verbs and flags, and how one of them runs.
+
+SQLAlchemy is imported when a verb runs. Rule: no URL is printed as it was given.
+"""
+
+import click
+
+from partita.cli.kit import numbers
+from partita.cli.kit.commands import (
+    JSON,
+    QUIET,
+    Argument,
+    Family,
+    Given,
+    OldArgument,
+    OldOption,
+    Verb,
+    flag,
+    load,
+    option,
+)
+from partita.cli.kit.errors import in_one_line, not_installed
+from partita.cli.kit.facts import show
+from partita.cli.kit.text import first_line
+from partita.errors import ConfigurationError, PartitaError, UnavailableError
+
+HINTS = {
+    "CatalogNotFound": "Make one with `partita shards init --connect URL`.",
+    "MappingNotFound": "`partita shards mappings` lists what is mapped.",
+    "MoveNotFound": "`partita shards jobs` lists the moves that are not finished.",
+    "MoveSwitched": "Finish it with `partita shards resume`, then move the range back.",
+    "MoveInterrupted": "The job is paused: `partita shards resume` continues it, `cancel` undoes "
+    "it.",
+    "MoveFenceFailed": "The job is paused, and the source is open: `partita shards resume`.",
+    "MoveTableBusy": "End the transaction, or: `partita shards resume --terminate-blockers`.",
+    "MoveOutrun": "Try `partita shards resume` when there are fewer writers.",
+    "SchemaNotVersioned": "Give --alembic FOLDER.",
+    "ShardMapExists": "Choose another name; `partita shards maps` lists the existing maps.",
+    "ShardMapNotFound": "`partita shards maps` lists the existing maps.",
+    "DatabaseNotEmpty": "Add --adopt for a database with rows in it, or give an empty one.",
+    "ShardHasMappings": "Give --moving-to SHARD, or move or delete its mappings first.",
+    "ShardMapHasShards": "Remove its shards first: `partita shards remove-shard SHARD`.",
+    "MappingOnline": "Take it offline first: `partita shards offline KEY`.",
+    "MappingInUse": "The mapping is offline. Run the command again to wait longer, or without "
+    "--no-terminate to end the transactions.",
+    "MappingLocked": "Give --token TOKEN of its owner, or wait: a move may hold it "
+    "(`partita shards jobs`).",
+    "MappingNotLocked": "Leave out --token, or give the one that `partita shards lookup` shows.",
+    "RevisionNewer": "Name this revision or a newer one: an upgrade does not go back.",
+    "LocalCatalogDiffers": "Compare with `partita shards recover`, then choose a side with --keep.",
+}
+"""What to do about an error on the command line, where its own hint speaks of a program."""
+
+
+# Running a verb
+
+
+def run(given: Given, verb: str) -> int:
+    """Run the function that `verb` names as `module:name`; return the exit status."""
+    with in_one_line(given, HINTS, _translated):
+        try:
+            from partita.cli.shards import opening  # noqa: PLC0415 - SQLAlchemy is an extra
+
+            function = load(f"partita.cli.shards.{verb}")
+        except ModuleNotFoundError as error:
+            hint = 'Install what shards need: pip install "partita[shards]".'
+            raise not_installed(error, hint) from error
+        facts, names = opening.run(function, given)
+    show(facts, is_json=given.json, lines=names.shorten(facts.lines()))
+    return facts.exit_status
+
+
+def _translated(error: Exception) -> PartitaError | None:
+    if isinstance(error, ExceptionGroup):
+        return _first(error)
+    if isinstance(error, ModuleNotFoundError):
+        hint = "Install the driver of the database, or name another in the URL."
+        return not_installed(error, hint)
+    from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError  # noqa: PLC0415
+
+    if isinstance(error, ArgumentError):
+        return ConfigurationError(
+            "InvalidLocation",
+            "The URL of a database cannot be read, or its dialect is not known.",
+            hint="Write dialect+driver://host:port/database, or sqlite:///file.db.",
+        )
+    if isinstance(error, DBAPIError):
+        return UnavailableError(
+            "DatabaseFailed",
+            f"A database refused or failed: {first_line(error.orig or error)}",
+            hint="Check that it runs, and check the URL and the credentials.",
+        )
+    if isinstance(error, SQLAlchemyError):
+        return UnavailableError("DatabaseFailed", f"SQLAlchemy failed: {first_line(error)}")
+    return None
+
+
+def _first(group: ExceptionGroup[Exception]) -> PartitaError:
+    """Return the first error of a group, with the number of the others."""
+    first = group.exceptions[0]
+    more = len(group.exceptions) - 1
+    cause = getattr(getattr(first, "cause", None), "orig", None)
+    message = getattr(first, "message", first_line(first))
+    return UnavailableError(
+        getattr(first, "code", "ShardFailed"),
+        message if cause is None else f"The shard failed: {first_line(cause)}",
+        facts=getattr(first, "facts", {}),
+        hint=f"{more} more shards failed; --partial shows the rows of the others." if more else "",
+    )
+
+
+# Flags that verbs share
+
+MAP = option("--map", metavar="NAME", help="The shard map; needed if there are several.")
+METADATA = option(
+    "--metadata",
+    metavar="MODULE:NAME",
+    help="The application's MetaData or declarative base, also looked for in this folder.",
+)
+ALEMBIC = option(
+    "--alembic", metavar="FOLDER", help="Folder with env.py of Alembic, or its ini file."
+)
+TOKEN = option("--token", metavar="TOKEN", help="The token that the mapping is locked with.")
+DRY_RUN = flag("--dry-run", help="Print what would be done and change nothing.")
+GRACE = option(
+    "--grace",
+    type=numbers.SECONDS,
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long open transactions may take to end.",
+)
+TERMINATE_BLOCKERS = flag(
+    "--terminate-blockers",
+    help="End sessions whose open transaction delays the move for longer than the grace.",
+)
+TABLES = (
+    option(
+        "--sharded",
+        multiple=True,
+        metavar="TABLE=COLUMN",
+        help="A sharded table and its sharding column; may be repeated.",
+    ),
+    option(
+        "--reference",
+        multiple=True,
+        metavar="TABLE",
+        help="A table that is the same on every shard; may be repeated.",
+    ),
+)
+KEY = Argument("key", "KEY", "A key of the mapping.")
+SHARD = Argument("shard", "SHARD", "Short name, location or id of the shard.")
+SHARED = (
+    option("--connect", metavar="WHERE", help="URL of the catalog's database ($PARTITA_CONNECT)."),
+    OldOption("--catalog", "connect", "`--connect URL`"),
+    option(
+        "--credentials",
+        metavar="MODULE:NAME",
+        help="Function that returns a URL with user and password for a location.",
+    ),
+    JSON,
+    QUIET,
+)
+
+
+def _verb(name: str, text: str, *params: click.Parameter, runs: str, example: str) -> Verb:
+    return Verb(
+        name,
+        text,
+        *params,
+        *SHARED,
+        runs=lambda given: run(given, runs),
+        example=f"partita shards {example}",
+    )
+
+
+# The verbs
+
+_CATALOG = (
+    _verb(
+        "init",
+        "Make a catalog; an existing one is kept.",
+        OldArgument("connect", "`--connect URL`"),
+        runs="opening:initialize",
+        example="init --connect sqlite:///catalog.db",
+    ),
+    _verb(
+        "create-map",
+        "Make a shard map.",
+        Argument("name", "NAME", "Its name."),
+        option(
+            "--key-type",
+            required=True,
+            metavar="TYPE",
+            help="int, str, bytes, uuid, date, datetime, timedelta, decimal, or several with "
+            "commas.",
+        ),
+        option(
+            "--kind",
+            type=click.Choice(("range", "list", "hash")),
+            default="range",
+            show_default=True,
+            help="How keys are mapped.",
+        ),
+        option("--buckets", type=int, metavar="N", help="Buckets of a hash map.  [default: 1024]"),
+        *TABLES,
+        METADATA,
+        runs="mappings:create_map",
+        example="create-map tenants --key-type int --metadata app:Base --sharded blog=tenant_id",
+    ),
+    _verb(
+        "delete-map",
+        "Delete a map that has no shards.",
+        Argument("name", "NAME", "Its name."),
+        runs="changes:delete_map",
+        example="delete-map tenants",
+    ),
+    _verb(
+        "set-schema",
+        "Store which tables of a map are sharded, and by which column.",
+        *TABLES,
+        flag("--none", help="Store that no table is sharded."),
+        MAP,
+        METADATA,
+        runs="changes:set_schema",
+        example="set-schema --metadata app:Base --sharded blog=tenant_id --reference region",
+    ),
+    _verb(
+        "maps",
+        "List the shard maps.",
+        runs="mappings:list_maps",
+        example="maps --connect sqlite:///catalog.db",
+    ),
+    _verb(
+        "list",
+        "List the shards of one map or of all.",
+        MAP,
+        runs="mappings:list_shards",
+        example="list --map tenants",
+    ),
+    _verb(
+        "add-shard",
+        "Register an empty database, deploy the schema, verify it, then map keys to it.",
+        Argument("url", "URL", "The database."),
+        option(
+            "--range",
+            multiple=True,
+            metavar="LOW:HIGH",
+            help="Keys that the shard gets, may be repeated; leave out a bound that is not needed.",
+        ),
+        option("--key", multiple=True, metavar="KEY", help="A key of a list map; may be repeated."),
+        flag("--adopt", help="Take a database that has tables and rows as it is."),
+        MAP,
+        METADATA,
+        ALEMBIC,
+        DRY_RUN,
+        runs="mappings:add_shard",
+        example="add-shard postgresql+psycopg://host/two --range 100:200 --alembic migrations",
+    ),
+    _verb(
+        "remove-shard",
+        "Remove a shard from its map; the database itself stays.",
+        SHARD,
+        option(
+            "--moving-to",
+            metavar="SHARD",
+            help="Move its mappings and their rows to this shard first.",
+        ),
+        MAP,
+        DRY_RUN,
+        runs="changes:remove_shard",
+        example="remove-shard two --moving-to one",
+    ),
+    _verb(
+        "mark-shard",
+        "Set whether a shard may get more mappings; those that it has stay in use.",
+        SHARD,
+        Argument(
+            "status",
+            "online|offline",
+            "Online: it may.",
+            type=click.Choice(("online", "offline")),
+        ),
+        MAP,
+        runs="changes:mark_shard",
+        example="mark-shard two offline",
+    ),
+    _verb(
+        "upgrade-catalogs",
+        "Upgrade the global catalog and those of the shards to this version of Partita.",
+        runs="changes:upgrade_catalogs",
+        example="upgrade-catalogs",
+    ),
+)
+
+_MAPPINGS = (
+    _verb(
+        "mappings",
+        "List which keys are on which shard.",
+        option("--shard", metavar="SHARD", help="Only mappings of this shard."),
+        option("--range", metavar="LOW:HIGH", help="Only mappings that hold keys of this range."),
+        MAP,
+        runs="mappings:list_mappings",
+        example="mappings --range 0:100",
+    ),
+    _verb(
+        "lookup",
+        "Print which shard holds a key.",
+        Argument("key", "KEY", "The sharding key."),
+        MAP,
+        runs="mappings:look_up",
+        example="lookup 42",
+    ),
+    _verb(
+        "split",
+        "Split a mapping in two on its shard; no row moves.",
+        option("--at", required=True, metavar="KEY", help="First key of the upper half."),
+        MAP,
+        TOKEN,
+        DRY_RUN,
+        runs="mappings:split",
+        example="split --at 40",
+    ),
+    _verb(
+        "merge",
+        "Merge two mappings of one shard; no row moves.",
+        option("--at", required=True, metavar="KEY", help="Where one ends and the other begins."),
+        MAP,
+        TOKEN,
+        DRY_RUN,
+        runs="mappings:merge",
+        example="merge --at 40",
+    ),
+    _verb(
+        "offline",
+        "Refuse new transactions of the mapping that holds a key, and end the open ones.",
+        KEY,
+        GRACE,
+        flag("--no-terminate", help="Do not end transactions that take longer than the grace."),
+        MAP,
+        TOKEN,
+        runs="mappings:set_offline",
+        example="offline 42",
+    ),
+    _verb(
+        "online",
+        "Admit transactions of the mapping that holds a key.",
+        KEY,
+        MAP,
+        TOKEN,
+        runs="mappings:set_online",
+        example="online 42",
+    ),
+    _verb(
+        "create-mapping",
+        "Map keys that are not mapped to a shard; no row moves.",
+        Argument(
+            "keys",
+            "RANGE|KEY...",
+            "Ranges, or keys of a list map; all or none.",
+            nargs=-1,
+            required=True,
+        ),
+        option("--shard", required=True, metavar="SHARD", help="The shard that gets the keys."),
+        flag("--offline", help="Admit no transactions yet."),
+        MAP,
+        DRY_RUN,
+        runs="changes:create_mapping",
+        example="create-mapping 200:300 --shard two",
+    ),
+    _verb(
+        "delete-mapping",
+        "Delete the offline mapping that holds a key; its rows stay where they are.",
+        KEY,
+        MAP,
+        TOKEN,
+        DRY_RUN,
+        runs="changes:delete_mapping",
+        example="delete-mapping 42",
+    ),
+    _verb(
+        "assign",
+        "Assign the offline mapping that holds a key to another shard; no row moves.",
+        KEY,
+        option("--to", required=True, metavar="SHARD", help="The shard that gets the mapping."),
+        MAP,
+        TOKEN,
+        runs="changes:assign",
+        example="assign 42 --to two",
+    ),
+    _verb(
+        "lock",
+        "Lock the mapping that holds a key against changes; readers and writers continue.",
+        KEY,
+        option("--token", metavar="TOKEN", help="The token to lock it with.  [default: a new one]"),
+        MAP,
+        runs="changes:lock",
+        example="lock 42 --token nightly",
+    ),
+    _verb(
+        "unlock",
+        "Release the mappings that a token locked, or one mapping by force.",
+        Argument("key", "[KEY]", "A key of the mapping, with --force.", required=False),
+        flag("--force", help="Release the mapping of KEY, whichever token locked it."),
+        MAP,
+        TOKEN,
+        runs="changes:unlock",
+        example="unlock --token nightly",
+    ),
+)
+
+_MOVES = (
+    _verb(
+        "move",
+        "Move one key, or the mappings of a range, with their rows to another shard while readers "
+        "and writers continue.",
+        Argument(
+            "keys",
+            "KEY|RANGE",
+            "A key, whose mapping is split as needed, or a range of whole mappings.",
+        ),
+        option("--to", required=True, metavar="SHARD", help="The shard that gets the rows."),
+        option(
+            "--rate",
+            type=numbers.POSITIVE,
+            metavar="ROWS",
+            help="Move at most this many per second.",
+        ),
+        flag("--yes", help="Do not ask before more than one key is moved."),
+        GRACE,
+        TERMINATE_BLOCKERS,
+        MAP,
+        DRY_RUN,
+        runs="moves:move",
+        example="move 42 --to two",
+    ),
+    _verb(
+        "jobs",
+        "List moves and other work that is not finished.",
+        flag("--all", help="List finished jobs too."),
+        runs="moves:list_jobs",
+        example="jobs",
+    ),
+    _verb(
+        "resume",
+        "Continue the moves that were stopped.",
+        TERMINATE_BLOCKERS,
+        runs="moves:resume",
+        example="resume",
+    ),
+    _verb(
+        "cancel",
+        "Undo a move that has not switched yet.",
+        Argument("job", "JOB", "Its id, as `jobs` lists it."),
+        runs="moves:cancel",
+        example="cancel JOB",
+    ),
+)
+
+_FLEET = (
+    _verb(
+        "upgrade",
+        "Upgrade every shard to a revision; the status is 1 if one is not upgraded.",
+        Argument("revision", "[REVISION]", "A revision of Alembic (head).", default="head"),
+        option(
+            "--canary",
+            multiple=True,
+            metavar="SHARD",
+            help="Upgrade this one first, and stop if it fails; may be repeated.",
+        ),
+        option(
+            "--stop-after",
+            type=numbers.COUNT,
+            default=1,
+            show_default=True,
+            metavar="N",
+            help="Start no further shard after this many failures; 0 never stops.",
+        ),
+        option(
+            "--parallel",
+            type=numbers.POSITIVE_COUNT,
+            default=1,
+            show_default=True,
+            metavar="N",
+            help="Number of shards at a time.",
+        ),
+        option(
+            "--sql-folder",
+            metavar="DIR",
+            help="Run nothing: write the SQL to this folder, one file per shard.",
+        ),
+        METADATA,
+        ALEMBIC,
+        DRY_RUN,
+        runs="fleet:upgrade",
+        example="upgrade --alembic migrations --canary one --parallel 4",
+    ),
+    _verb(
+        "status",
+        "Print revision, drift and size of each shard; the status is 1 if one is not healthy.",
+        MAP,
+        METADATA,
+        ALEMBIC,
+        runs="fleet:status",
+        example="status --alembic migrations",
+    ),
+    _verb(
+        "drift",
+        "List what differs from the schema; the status is 1 if anything does.",
+        MAP,
+        METADATA,
+        ALEMBIC,
+        runs="fleet:drift",
+        example="drift --metadata app.models:Base.metadata",
+    ),
+    _verb(
+        "fan-out",
+        "Run one SELECT on all shards.",
+        Argument("sql", "SQL", "A SELECT, run on each shard by itself."),
+        option("--shard", multiple=True, metavar="SHARD", help="Only this one; may be repeated."),
+        option(
+            "--limit",
+            type=numbers.POSITIVE_COUNT,
+            default=1000,
+            show_default=True,
+            metavar="N",
+            help="Print at most this many rows.",
+        ),
+        option(
+            "--timeout",
+            type=numbers.POSITIVE,
+            default=30.0,
+            show_default=True,
+            metavar="SECONDS",
+            help="Time limit for all shards together.",
+        ),
+        flag("--partial", help="Print the rows of the other shards if a shard fails."),
+        MAP,
+        runs="fleet:fan_out",
+        example='fan-out "select count(*) from blog"',
+    ),
+    _verb(
+        "recover",
+        "Finish interrupted changes, and compare the global catalog with those of the shards.",
+        Argument("shard", "[SHARD]", "Only this shard (all).", required=False),
+        option(
+            "--keep",
+            type=click.Choice(("global", "local")),
+            help="Write what this side says to the other.",
+        ),
+        option(
+            "--only",
+            multiple=True,
+            metavar="RANGE|KEY",
+            help="Only for these keys; may be repeated.",
+        ),
+        MAP,
+        DRY_RUN,
+        runs="recovery:recover",
+        example="recover one --keep global",
+    ),
+    _verb(
+        "attach",
+        "Register a database that has a local catalog at its present location.",
+        Argument("url", "URL", "The database."),
+        MAP,
+        runs="recovery:attach",
+        example="attach postgresql+psycopg://standby/two",
+    ),
+    _verb(
+        "detach",
+        "Remove a lost shard and its mappings from the global catalog.",
+        SHARD,
+        MAP,
+        runs="recovery:detach",
+        example="detach two",
+    ),
+    _verb(
+        "rebuild-catalog",
+        "Write the mappings of the global catalog anew from the catalogs of the shards.",
+        Argument("urls", "URL...", "The database of each shard.", nargs=-1, required=True),
+        runs="recovery:rebuild_catalog",
+        example="rebuild-catalog sqlite:///one.db sqlite:///two.db",
+    ),
+)
+
+shards = Family(
+    "shards",
+    "Shard maps over SQL databases.",
+    *_CATALOG,
+    *_MAPPINGS,
+    *_MOVES,
+    *_FLEET,
+    old={"shards": "list"},
+)

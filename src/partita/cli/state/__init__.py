@@ -1,0 +1,1 @@
+"""`partita state`: inspect, verify, back up, restore and export the folder of a reliable state."""

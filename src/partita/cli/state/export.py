@@ -1,0 +1,151 @@
+"""Rows of a state as lines of JSON that lose nothing: for other programs and other databases.
+
+    {"collection": "users", "kind": "dictionary", "key": "ada", "value": {...}, "version": 1}
+
+Values are as they are stored, in the schema version that `version` says; structs are objects.
+What JSON has not is an object with one name that begins with "$": $bytes (base64), $datetime,
+$date, $time, $seconds (of a timedelta), $uuid, $decimal, $float (nan, inf, -inf), $ext (a code and
+base64), and $map, a list of pairs, for a map with a key that is not text or begins with "$" itself.
+"""
+
+import base64
+import json
+import math
+import struct
+from collections.abc import Iterator, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from uuid import UUID
+
+import msgspec
+
+from partita.cli.kit.text import moment
+from partita.errors import CollectionNotFoundError, DamageError
+from partita.keys import decode_key
+from partita.reliable.state.state import Collection, State
+from partita.reliable.values.serialization import stored_expiry, stored_version
+
+ROWS_AT_ONCE = 256
+
+_DELIVERY = struct.Struct(">QI")
+"""What stands before the value of a concurrent queue: visible from, deliveries."""
+_EXPIRY_BYTES = 8
+_HEADER_BYTES = 2
+_decode = msgspec.msgpack.Decoder().decode
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+def chosen(state: State, names: Sequence[str] | None) -> list[Collection]:
+    """Return the collections of these names, or all, by name; indexes are made from rows."""
+    found = {
+        collection.description.name: collection
+        for collection in state.collections.values()
+        if collection.description.kind != "index"
+    }
+    for name in names or ():
+        if name not in found:
+            raise CollectionNotFoundError(
+                "CollectionNotFound",
+                f"There is no collection {name!r}.",
+                facts={"collection": name},
+                hint=f"There are: {', '.join(sorted(found)) or 'none'}.",
+            )
+    return [found[name] for name in sorted(found) if not names or name in names]
+
+
+def lines(collection: Collection, sequence: int, now: int) -> Iterator[str]:
+    """Yield one line a row in key order; rows that have expired are gone."""
+    description = collection.description
+    for step in collection.pairs(sequence, limit=ROWS_AT_ONCE):
+        for key, row in step:
+            try:
+                fields = _fields(description.kind, key, row, now)
+            except (DamageError, msgspec.MsgspecError, struct.error) as error:
+                raise _unreadable(description.name) from error
+            if fields is not None:
+                named = {"collection": description.name, "kind": description.kind}
+                yield _encode(named | fields)
+
+
+def _fields(kind: str, key: bytes, row: bytes, now: int) -> dict[str, object] | None:
+    """Return key, value and what else is kept of a row; None when its time is over."""
+    if kind == "dictionary":
+        expires = stored_expiry(row)
+        if expires and expires <= now:
+            return None
+        fields = {"key": plain_key(decode_key(key)), **_value(row)}
+        return fields | ({"expires": moment(expires)} if expires else {})
+    position = {"key": int.from_bytes(key)}
+    if kind == "queue":
+        return position | _value(row)
+    visible, deliveries = _DELIVERY.unpack_from(row)
+    return {
+        **position,
+        **_value(row[_DELIVERY.size :]),
+        "visible_from": moment(visible),
+        "deliveries": deliveries,
+    }
+
+
+def _value(stored: bytes) -> dict[str, object]:
+    start = _HEADER_BYTES + (_EXPIRY_BYTES if stored[:1] >= b"\x80" else 0)
+    return {"value": plain_value(_decode(stored[start:])), "version": stored_version(stored)}
+
+
+def plain_key(key: object) -> object:  # noqa: PLR0911 - one switch
+    """Return a key as JSON has it; tuples are lists."""
+    match key:
+        case bool() | int() | str():
+            return key
+        case tuple():
+            return [plain_key(place) for place in key]
+        case Decimal():
+            return {"$decimal": str(key)}
+        case UUID():
+            return {"$uuid": str(key)}
+        case date() if not isinstance(key, datetime):
+            return {"$date": key.isoformat()}
+        case time():
+            return {"$time": key.isoformat()}
+        case timedelta():
+            microseconds = key // timedelta(microseconds=1)
+            return {"$seconds": format(Decimal(microseconds).scaleb(-6).normalize(), "f")}
+        case _:
+            return plain_value(key)
+
+
+def plain_value(value: object) -> object:  # noqa: PLR0911 - one honest switch
+    """Return decoded MessagePack as JSON has it."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else {"$float": str(value)}
+        case list() | tuple():
+            return [plain_value(item) for item in value]
+        case dict():
+            return _plain_map(value)
+        case bytes():
+            return {"$bytes": base64.b64encode(value).decode()}
+        case datetime():
+            return {"$datetime": value.isoformat()}
+        case msgspec.msgpack.Ext():
+            return {"$ext": [value.code, base64.b64encode(value.data).decode()]}
+        case _:
+            raise AssertionError(type(value))
+
+
+def _plain_map(value: dict[object, object]) -> object:
+    pairs = [(plain_value(key), plain_value(item)) for key, item in value.items()]
+    if all(isinstance(key, str) and not key.startswith("$") for key in value):
+        return dict(pairs)
+    return {"$map": pairs}
+
+
+def _unreadable(name: str) -> DamageError:
+    return DamageError(
+        "ValueUnreadable",
+        f"A row of {name!r} cannot be read.",
+        facts={"collection": name},
+        hint="Look with `partita state verify`, then restore a backup if it is damaged.",
+    )
