@@ -340,10 +340,10 @@ def watch(state: StateManager, run: Run, disk: SimDisk) -> None:
     """Keep a copy of every record that goes to the log, and count the checkpoints."""
     append, write = state.log.append, state.checkpoints.write
 
-    async def recorded(sequence: int, raw: bytes, *, alone: bool = False) -> None:
+    async def recorded(sequence: int, raw: bytes, *, alone: bool = False) -> bytes:
         run.records.append((sequence, raw))
         run.begun.append((len(disk.events), sequence))
-        await append(sequence, raw, alone=alone)
+        return await append(sequence, raw, alone=alone)
 
     async def counted(of: State) -> object:
         before = state.checkpoints.newest

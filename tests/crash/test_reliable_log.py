@@ -170,8 +170,8 @@ async def test_what_a_killed_process_left_unsynced_is_durable_once_it_was_read()
 class _TooEarly(LocalLog):
     """Acknowledges before it syncs."""
 
-    async def _sync_and_count(self, tip):  # type: ignore[no-untyped-def]
-        self._count(tip)
+    async def _sync_and_acknowledge(self, tip):  # type: ignore[no-untyped-def]
+        self._acknowledge(tip)
 
 
 class _LazyFolderDisk(SimDisk):
@@ -205,7 +205,7 @@ class _RetryingDisk(SimDisk):
 async def test_a_log_that_acknowledges_before_its_sync_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(LocalLog, "_sync_and_count", _TooEarly._sync_and_count)
+    monkeypatch.setattr(LocalLog, "_sync_and_acknowledge", _TooEarly._sync_and_acknowledge)
     run = await a_run(SimDisk(ManualClock()), count=60)
     monkeypatch.undo()
 

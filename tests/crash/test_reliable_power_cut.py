@@ -380,10 +380,10 @@ def test_a_log_that_acknowledges_before_its_sync_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def count_at_once(log: LocalLog, tip: object) -> None:
-        log._count(tip)  # type: ignore[arg-type]
+        log._acknowledge(tip)  # type: ignore[arg-type]
 
     with monkeypatch.context() as broken:
-        broken.setattr(LocalLog, "_sync_and_count", count_at_once)
+        broken.setattr(LocalLog, "_sync_and_acknowledge", count_at_once)
         broken.setattr(SimFile, "sync_now", lambda _: None)
         run = a_run(steps=20)
 

@@ -10,7 +10,7 @@ from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 from azure.data.tables import TableClient, TableSasPermissions, generate_table_sas
 
 from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
-from partita.service.hosting.azure_transport import InProcessTransport
+from partita.service.hosting.azure_transport_sync import InProcessTransport
 from partita.service.hosting.in_process import ENDPOINTS, LocalAccount
 
 Grant = Callable[..., TableClient]
@@ -32,7 +32,7 @@ def grant(account: LocalAccount, staff: TableClient) -> Grant:
             ENDPOINTS["tables"],
             "Employees",
             credential=AzureSasCredential(sas),
-            transport=InProcessTransport(account._fronts["tables"].respond, account._loop),
+            transport=InProcessTransport(account._fronts["tables"].respond, account.loop),
         )
 
     return build

@@ -36,7 +36,10 @@ class Outcome(NamedTuple):
 
 
 def run(
-    program: Callable[..., Completed], *arguments: str, folder: Path = FOLDER, **variables: str
+    program: Callable[..., Completed],
+    *arguments: str,
+    variables: Mapping[str, str],
+    folder: Path = FOLDER,
 ) -> Completed:
     return program(
         arguments,
@@ -61,7 +64,7 @@ def install(folder: Path, *flags: str) -> str:
         if installed_lock.exists() and installed_lock.stat().st_mtime >= wanted:
             return ""
         try:
-            done = run(npm, "ci", *NPM_FLAGS, *flags, folder=folder, **certificates())
+            done = run(npm, "ci", *NPM_FLAGS, *flags, variables=certificates(), folder=folder)
         except subprocess.TimeoutExpired as error:
             return str(error)
         if done.returncode:
@@ -111,7 +114,7 @@ def outcomes(server: LiveServer, tmp_path_factory: pytest.TempPathFactory) -> di
         "PARTITA_QUEUE_ENDPOINT": server.queue_endpoint,
         "PARTITA_BLOB_ENDPOINT": server.blob_endpoint,
     }
-    done = run(node, "--test", *reporting, *files, **endpoints)
+    done = run(node, "--test", *reporting, *files, variables=endpoints)
     lines = [json.loads(line) for line in report.read_text("utf-8").split("\n") if line]
     assert lines, f"{done.stdout!r} {done.stderr!r}"
     return {line["name"]: Outcome(line["passed"], line["problem"]) for line in lines}

@@ -287,7 +287,7 @@ async def test_a_lost_answer_names_the_transaction() -> None:
     async with machine.open() as state:
         numbers = await state.dictionary("numbers", key=str, value=int)
 
-        async def lose(*_: object, **__: object) -> None:
+        async def lose(*_: object, **__: object) -> bytes:
             raise InDoubtError("InDoubt", "The log was closed.")
 
         state.log.append = lose  # type: ignore[method-assign]

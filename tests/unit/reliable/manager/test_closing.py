@@ -80,7 +80,7 @@ class TestTheEnd:
             sent = [asyncio.create_task(put(state, counts, key)) for key in range(2)]
             await settle()
 
-            async def refuse(*_: object, **__: object) -> None:
+            async def refuse(*_: object, **__: object) -> bytes:
                 raise NotPrimaryError("NotPrimary", "Another is.")
 
             state.log.append = refuse  # type: ignore[method-assign]

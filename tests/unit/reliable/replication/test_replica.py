@@ -153,7 +153,7 @@ class TestReplicas:
             assert await state.wait_primary()
             counts = await state.dictionary("counts", key=int, value=int)
 
-            async def lose(*_: object, **__: object) -> None:
+            async def lose(*_: object, **__: object) -> bytes:
                 raise InDoubtError("InDoubt", "Its place was truncated before it was read.")
 
             append, state.log.append = state.log.append, lose  # type: ignore[method-assign]

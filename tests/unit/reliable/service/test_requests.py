@@ -18,10 +18,10 @@ from partita.errors import (
 )
 from partita.keys import Key
 from partita.reliable.service.requests import (
-    Answer,
     Envelope,
-    Failure,
     Request,
+    RequestAnswer,
+    RequestFailure,
     answered,
     checked_key,
     checked_payload,
@@ -34,7 +34,7 @@ from partita.reliable.service.requests import (
 )
 
 
-def failure_of(answer: Answer) -> Failure:
+def failure_of(answer: RequestAnswer) -> RequestFailure:
     assert answer.failure is not None
     return answer.failure
 
@@ -120,5 +120,5 @@ def test_a_foreign_error_shows_its_type_and_text_only() -> None:
 
 
 def test_only_bytes_are_an_answer() -> None:
-    assert answered(b"x") == Answer(b"x")
+    assert answered(b"x") == RequestAnswer(b"x")
     assert failure_of(answered("x")).code == "HandlerFailed"
