@@ -292,7 +292,7 @@ def test_a_checkpoint_that_finds_no_room_is_made_when_there_is_some() -> None:
     async def scenario(state: StateManager) -> None:
         disk = state.log._disk  # type: ignore[attr-defined]
         numbers = await state.dictionary("numbers", key=int, value=str)
-        state._housekeeping._checkpoint_bytes = 100
+        state.checkpoint_writer._checkpoint_bytes = 100
         async with state.transaction() as tx:
             for number in range(100):
                 await numbers.set(tx, number, f"{number}" * 9)

@@ -32,7 +32,7 @@ def grant(account: LocalAccount, staff: TableClient) -> Grant:
             ENDPOINTS["tables"],
             "Employees",
             credential=AzureSasCredential(sas),
-            transport=InProcessTransport(account._fronts["tables"].respond, account.loop),
+            transport=InProcessTransport(account._fronts["tables"].respond, account._thread),
         )
 
     return build
