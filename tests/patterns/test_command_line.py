@@ -43,7 +43,7 @@ def test_a_module_that_is_refused_is_named_with_its_line(
     told = capsys.readouterr().err
     assert status == 2
     assert "IndexRefused" in told
-    assert told.endswith("Look at line 10 of refused_models.py.\n")
+    assert told.endswith("Check line 10 of refused_models.py.\n")
 
 
 def test_a_worker_for_encrypted_fields_is_not_started_without_keys(

@@ -4,6 +4,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +14,6 @@ from typing import Any
 import pytest
 from alembic.config import Config
 from sqlalchemy import Column, Integer, MetaData, String, Table, make_url, text
-from tqdm import tqdm
 
 from partita.errors import (
     ConfigurationError,
@@ -1194,7 +1194,7 @@ def test_a_bar_is_shown_when_it_is_asked_for(
     fleet.upgrade(progress="bar")
 
     assert "2/2" in capsys.readouterr().err
-    assert not getattr(tqdm, "_instances", None)
+    assert not [thread for thread in threading.enumerate() if "Refresh" in type(thread).__name__]
 
 
 # --- scripts --------------------------------------------------------------------------------------

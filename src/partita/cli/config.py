@@ -1,4 +1,4 @@
-"""What a server is told before it starts: flags, then PARTITA_* variables, a TOML file, defaults.
+"""The settings of a server: flags, then PARTITA_* variables, a TOML file, defaults.
 
 Each setting has one name: `table_port` in the file, PARTITA_TABLE_PORT, `--table-port`. A Config
 remembers where each value came from. Keys of accounts are never printed.
@@ -24,12 +24,12 @@ from partita.service.accounts.account import (
 from partita.storage.database import Durability
 
 BLOB_PORT, QUEUE_PORT, TABLE_PORT = 10000, 10001, 10002
-"""Where clients look by default."""
+"""The ports that clients use by default."""
 CONFIG_FILE = Path("partita.toml")
 
 
 class AccountKeys(msgspec.Struct, frozen=True):
-    """An account and its keys in base64; each key signs as well as the others."""
+    """An account and its keys in base64; every key is valid for signing."""
 
     name: str
     keys: tuple[str, ...]
@@ -50,7 +50,7 @@ class AccountKeys(msgspec.Struct, frozen=True):
 
 
 class Config(msgspec.Struct, frozen=True):
-    """Everything that `partita serve` is told, and who told it (`sources`, by setting)."""
+    """All settings of `partita serve`, and where each value came from (`sources`)."""
 
     path: Path
     in_memory: bool
@@ -73,13 +73,13 @@ class Config(msgspec.Struct, frozen=True):
 
     @property
     def ports(self) -> dict[str, int]:
-        """The port of each service that is to be served, by what it serves."""
+        """The port of each service that is turned on, by the name of the service."""
         ports = {"blobs": self.blob_port, "queues": self.queue_port, "tables": self.table_port}
         return {name: port for name, port in ports.items() if getattr(self, name)}
 
     @property
     def is_on_network(self) -> bool:
-        """True if another machine could reach one of the sockets."""
+        """Whether another machine could reach one of the sockets."""
         return not all(is_loopback(host) for host in self.host)
 
     @property
@@ -87,12 +87,12 @@ class Config(msgspec.Struct, frozen=True):
         return any(account.has_development_key for account in self.accounts)
 
     def shown(self) -> dict[str, object]:
-        """Return the settings as they may be printed, by name."""
+        """Return the settings without secrets, by name."""
         return {name: _shown(getattr(self, name)) for name in SETTINGS}
 
 
 def load(flags: Mapping[str, object], environ: Mapping[str, str]) -> Config:
-    """Read all sources. `flags` holds only what was given on the command line."""
+    """Read all sources; `flags` holds only what was given on the command line."""
     file, from_file = _read_file(flags.get("config") or environ.get("PARTITA_CONFIG"))
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
@@ -118,11 +118,11 @@ def load(flags: Mapping[str, object], environ: Mapping[str, str]) -> Config:
 
 
 def check(config: Config) -> None:
-    """Refuse what must not be started, whatever the reason it was asked for."""
+    """Refuse settings that must not be served."""
     if (config.tls_cert is None) != (config.tls_key is None):
         raise _invalid("TLS needs a certificate and a key.", hint="Give --tls-cert and --tls-key.")
     if not config.ports:
-        raise _invalid("Nothing is left to serve.", hint="Leave out one of the --no-... flags.")
+        raise _invalid("Every service is turned off.", hint="Leave out one of the --no-... flags.")
     chosen = [port for port in config.ports.values() if port]
     if len(set(chosen)) != len(chosen):
         raise _invalid(
@@ -142,7 +142,7 @@ def check(config: Config) -> None:
 
 
 def warnings(config: Config) -> list[str]:
-    """Say what the operator should know at every start."""
+    """Return the warnings that are printed at every start."""
     said = []
     if config.is_on_network and config.has_development_key:
         said.append(
@@ -151,24 +151,24 @@ def warnings(config: Config) -> list[str]:
         )
     if config.is_on_network and config.tls_cert is None:
         said.append(
-            "the network carries requests without TLS: what is sent can be read and sent again"
-            " on the way. Give --tls-cert and --tls-key, or put a TLS proxy in front."
+            "requests are sent over the network without TLS: others can read and repeat them."
+            " Give --tls-cert and --tls-key, or put a TLS proxy in front."
         )
     if config.durability is Durability.FAST and not config.in_memory:
         said.append(
-            "durability is fast: a power cut or a crash of the operating system may take the last"
+            "durability is fast: a power cut or a crash of the operating system may lose the last"
             " acknowledged writes."
         )
     if config.enforce_targets and config.tables:
         said.append(
-            "the targets of the cloud are enforced: above 2,000 entities a second in a partition,"
+            "the targets of the cloud are enforced: above 2,000 entities per second in a partition,"
             " or 20,000 in an account, tables answer 503."
         )
     return said
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether only this machine can reach the address; unknown names are not trusted."""
+    """Return whether only this machine can reach the address; unknown names are not trusted."""
     if host == "localhost":
         return True
     try:
@@ -192,7 +192,7 @@ def _read_file(named: object) -> tuple[Path, dict[str, object]]:
     unknown = sorted(values.keys() - SETTINGS.keys())
     if unknown:
         message = f"The configuration file {path} has unknown settings: {', '.join(unknown)}."
-        raise _invalid(message, hint=f"Known are {', '.join(SETTINGS)}.")
+        raise _invalid(message, hint=f"Use {', '.join(SETTINGS)}.")
     return path, values
 
 
@@ -202,7 +202,7 @@ def _path(raw: object, folder: Path) -> Path:
 
 def _text(raw: object) -> str:
     if not isinstance(raw, str) or not raw.strip():
-        raise _invalid("A text is needed.")
+        raise _invalid("A text is required.")
     return raw.strip()
 
 
@@ -226,7 +226,7 @@ def _truth(raw: object, _folder: Path) -> bool:
     words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
     found = words.get(str(raw).lower())
     if found is None:
-        raise _invalid("True or false is needed.")
+        raise _invalid("True or false is required.")
     return found
 
 
@@ -247,7 +247,7 @@ def _accounts(raw: object, folder: Path) -> tuple[AccountKeys, ...]:
     else:
         accounts = []
     if not accounts:
-        raise _invalid("At least one account is needed.", hint="Write name:key;name:key.")
+        raise _invalid("At least one account is required.", hint="Write name:key;name:key.")
     if len({account.name for account in accounts}) != len(accounts):
         raise _invalid("An account is named twice.")
     return tuple(accounts)
@@ -263,7 +263,7 @@ def _account_of_table(table: object, folder: Path) -> AccountKeys:
 
 
 def _read_keys(path: Path) -> list[str]:
-    """Read a key file: one key a line."""
+    """Read a key file: one key per line."""
     try:
         return path.read_text("utf-8").split()
     except (OSError, ValueError) as error:
@@ -325,4 +325,4 @@ SETTINGS: dict[str, tuple[Callable[[object, Path], object], object]] = {
     "request_log": (_truth, False),
     "enforce_targets": (_truth, False),
 }
-"""Every setting: how it is read, relative to which folder, and what it is when nobody says."""
+"""Every setting: how it is read, relative to which folder, and its default."""

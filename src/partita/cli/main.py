@@ -109,7 +109,7 @@ def _complete(root: click.Command) -> int:
 
 
 def error_text(error: PartitaError) -> str:
-    """Say what failed, on what, and what to do, in one line."""
+    """Return what failed, on what, and what to do, in one line."""
     facts = ", ".join(
         f"{name}: {value}" for name, value in error.facts.items() if str(value) not in error.message
     )

@@ -1,7 +1,7 @@
-"""`partita serve`: build the server from a Config, announce it, run until it is told to stop.
+"""`partita serve`: build the server from a Config, print where it is, run until a signal.
 
-`build` is the object graph of the whole server, written out with constructors; nothing else
-knows how the parts fit. What is announced is a function of facts, so that it can be tested.
+`build` is the object graph of the whole server, written out with constructors; no other module
+knows how the parts fit. What is printed at the start is a function of facts, for tests.
 """
 
 import asyncio
@@ -28,20 +28,20 @@ from partita.ticks import Clock
 _DEVELOPMENT_ENDPOINTS = {
     kind.name: f"http://127.0.0.1:{kind.port}/{DEVELOPMENT_ACCOUNT}" for kind in KINDS
 }
-"""What `UseDevelopmentStorage=true` stands for."""
+"""The endpoints that `UseDevelopmentStorage=true` means."""
 OPEN_FILES_MAX = 65536
-"""What is asked of the system: three services of 1024 connections, and a file for each."""
+"""The limit that is requested: three services of 1024 connections, and a file for each."""
 _LABELS = {"blobs": "Blob", "queues": "Queue", "tables": "Table"}
-"""How connection strings call the services."""
+"""The names of the services in connection strings."""
 _DURABILITY = {
     "full": "durability full: a success answer is on disk",
-    "fast": "durability fast: a power cut may take the last writes",
-    "memory": "in memory: nothing survives a stop",
+    "fast": "durability fast: a power cut may lose the last writes",
+    "memory": "in memory: nothing is kept after a stop",
 }
 
 
 class Start(msgspec.Struct, frozen=True):
-    """The facts of a start. It holds no key but the well-known one."""
+    """The facts of a start; no key except the well-known one."""
 
     version: str
     blob_endpoint: str | None
@@ -55,13 +55,13 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class Built(msgspec.Struct, frozen=True):
-    """A server that is ready to start, and the events that end it."""
+    """A server that is ready to start, and the events that stop it."""
 
     servers: dict[str, Server]
-    """By what they serve."""
+    """By the name of the service."""
     stopping: asyncio.Event
     failed: asyncio.Event
-    """Set by a store that could not sync: the process must end and recover by a restart."""
+    """Set by a store that failed to sync: the process must end and recover by a restart."""
 
 
 def serve(config: Config, *, as_json: bool) -> int:
@@ -69,7 +69,7 @@ def serve(config: Config, *, as_json: bool) -> int:
     check(config)
     logging.basicConfig(stream=sys.stderr, format="partita: %(levelname)s: %(message)s")
     if config.request_log:
-        logging.getLogger("partita").setLevel(logging.INFO)  # why a request was not let in
+        logging.getLogger("partita").setLevel(logging.INFO)  # it says why a request was refused
     for warning in warnings(config):
         print("partita: warning:", warning, file=sys.stderr)
     raise_open_files()
@@ -77,12 +77,12 @@ def serve(config: Config, *, as_json: bool) -> int:
 
 
 def raise_open_files() -> None:
-    """Allow as many open files as the system lets us: its default is below our own limits."""
+    """Raise the limit of open files as far as the system allows; its default is too low."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_MAX)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return
-    with contextlib.suppress(OSError, ValueError):  # then we serve with what we have
+    with contextlib.suppress(OSError, ValueError):  # the present limit remains
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
@@ -91,7 +91,7 @@ async def _serve(config: Config, *, as_json: bool) -> int:
         servers = Servers(list(built.servers.values()))
         await servers.start()
         running = asyncio.create_task(serve_until_stopped(servers, built.stopping))
-        await asyncio.sleep(0)  # signals are caught before anybody hears of the server
+        await asyncio.sleep(0)  # signals are handled before the start is printed
         start = start_of(config, {name: server.port for name, server in built.servers.items()})
         print(as_line(start) if as_json else as_text(start), flush=True)
         status = await running
@@ -100,7 +100,7 @@ async def _serve(config: Config, *, as_json: bool) -> int:
 
 @contextlib.asynccontextmanager
 async def build(config: Config) -> AsyncIterator[Built]:
-    """Build everything that serves, and take it down again.
+    """Build the whole server; close it at the end.
 
     An account has one store for all services, a service one front and one server for all accounts.
     """
@@ -167,7 +167,7 @@ def _log_request(done: LoggedRequest) -> None:
 
 
 def start_of(config: Config, ports: Mapping[str, int]) -> Start:
-    """Say where the first account can be reached and how; `ports` by what is served there."""
+    """Return where and how the first account is reached; `ports` by the name of the service."""
     account = config.accounts[0]
     scheme = "https" if config.tls_cert else "http"
     host = _reachable(config.host[0])
@@ -195,12 +195,12 @@ def start_of(config: Config, ports: Mapping[str, int]) -> Start:
 
 
 def as_line(start: Start) -> str:
-    """One line of JSON, for programs that start a server."""
+    """Return one line of JSON, for programs that start a server."""
     return msgspec.json.encode(start).decode()
 
 
 def as_text(start: Start) -> str:
-    """What a person needs next: where it is, where the data is, what to type."""
+    """Return the text for people: the endpoints, the data, what to type next."""
     listening = ", ".join(f"{_bracketed(host)}:{port}" for host, port in start.addresses)
     others = ", ".join(start.accounts[1:])
     endpoints = {
@@ -229,7 +229,7 @@ def _listed(names: list[str]) -> str:
 
 
 def _first_steps(served: str, connection_string: str) -> list[str]:
-    """Lines of Python that do something with a service."""
+    """Return lines of Python that use a service."""
     match served:
         case "tables":
             package, client = "data.tables", "TableServiceClient"
@@ -251,9 +251,9 @@ def _first_steps(served: str, connection_string: str) -> list[str]:
 
 
 def _reachable(host: str) -> str:
-    """The address to type for a bound one: nobody connects to 0.0.0.0."""
+    """Return the address that clients use for a bound one: 0.0.0.0 is not such an address."""
     if host == "localhost":
-        return "127.0.0.1"  # SDKs take localhost for Cosmos
+        return "127.0.0.1"  # SDKs treat localhost as Cosmos DB
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

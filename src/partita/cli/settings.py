@@ -24,10 +24,10 @@ def _switch(name: str, text: str) -> click.Option:
 
 
 SETTINGS = (
-    option("--config", metavar="FILE", help="TOML file (./partita.toml if it exists)."),
-    option("--path", metavar="DIR", help="Folder of the data (./partita-data)."),
-    flag("--in-memory", default=None, help="Keep everything in memory; nothing is stored."),
-    option("--host", multiple=True, help="Address to bind; may be repeated (127.0.0.1)."),
+    option("--config FILE", "TOML file (./partita.toml if it exists)."),
+    option("--path DIR", "Folder of the data (./partita-data)."),
+    flag("--in-memory", "Keep everything in memory; nothing is stored.", default=None),
+    option("--host", "Address to bind; may be repeated (127.0.0.1).", multiple=True),
     *(
         option(
             f"--{name}-port",
@@ -37,26 +37,21 @@ SETTINGS = (
         for name, port in (("blob", 10000), ("queue", 10001), ("table", 10002))
     ),
     *(_switch(name, f"Serve {name} (on).") for name in ("blobs", "queues", "tables")),
+    option("--durability full|fast", "full: on disk before the answer; fast: soon after (full)."),
+    option("--account NAME", "Name of the only account (devstoreaccount1)."),
+    option("--account-key-file FILE", "File with its keys, one key per line."),
     option(
-        "--durability",
-        metavar="full|fast",
-        help="full: on disk before the answer; fast: soon after (full).",
-    ),
-    option("--account", metavar="NAME", help="Name of the only account (devstoreaccount1)."),
-    option("--account-key-file", metavar="FILE", help="File with its keys, one key per line."),
-    option(
-        "--allowed-host",
+        "--allowed-host HOST",
+        "Another Host that requests may name; may be repeated.",
         multiple=True,
-        metavar="HOST",
-        help="Another Host that requests may name; may be repeated.",
     ),
     flag(
         "--allow-development-key-on-network",
+        "Serve the well-known key to other machines: everyone knows it.",
         default=None,
-        help="Serve the well-known key to other machines: everyone knows it.",
     ),
-    option("--tls-cert", metavar="FILE", help="Certificate chain in PEM."),
-    option("--tls-key", metavar="FILE", help="Its private key in PEM."),
+    option("--tls-cert FILE", "Certificate chain in PEM."),
+    option("--tls-key FILE", "Its private key in PEM."),
     _switch("request-log", "Print one line per request on standard error (off)."),
     _switch(
         "enforce-targets",
@@ -123,7 +118,7 @@ serve = Verb(
     "serve",
     "Serve blobs, queues and tables to the official SDKs.",
     *SETTINGS,
-    flag("--json", help="Print the start as one JSON line."),
+    flag("--json", "Print the start as one JSON line."),
     runs=_serve,
     example="partita serve --path ./partita-data",
 )

@@ -149,7 +149,7 @@ def test_each_service_can_be_turned_off() -> None:
 
 
 def test_a_server_that_serves_nothing_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="Nothing is left"):
+    with pytest.raises(ConfigurationError, match="Every service is turned off"):
         check(load({"blobs": False, "queues": False, "tables": False}, {}))
 
 

@@ -591,7 +591,7 @@ def test_poison_is_shown_and_put_back(shop: str, tmp_path: Path, capsys: Capture
     start, end = map(json.loads, captured.out.splitlines())
     assert (start["transactions"], start["process"]) == (["noting"], os.getpid())
     assert (end["failures"], end["poisoned"]) == (1, 1)
-    assert "transaction 'noting'  1      RuntimeError: the step is broken" in shown
+    assert "transaction 'noting'  1         RuntimeError: the step is broken" in shown
     assert "partita patterns poison" in unwell
     assert (put_back["retried"], put_back["count"]) == (1, 0)
     assert done["transactions"] == 1
@@ -729,5 +729,5 @@ def test_progress_is_drawn_for_people_only(shop: str, tmp_path: Path) -> None:
     os.close(ours)
 
     assert done.stdout == "email_email of Employee: 20 entities; it is readable.\n"
-    assert "rebuild " in drawn
+    assert "rebuild: " in drawn
     assert "entities" in drawn

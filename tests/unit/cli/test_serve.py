@@ -111,7 +111,7 @@ def test_a_server_in_memory_says_that_nothing_survives() -> None:
     start = start_of(load({"in_memory": True}, {}), DEFAULT_PORTS)
 
     assert start.path is None
-    assert "nothing survives" in as_text(start)
+    assert "nothing is kept" in as_text(start)
 
 
 def test_further_accounts_are_named() -> None:

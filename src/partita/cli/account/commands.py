@@ -14,7 +14,7 @@ from partita.cli.kit.commands import (
 )
 from partita.cli.kit.facts import show
 
-BACKUP = Argument("backup", "BACKUP", "Folder that `partita account backup` made.")
+BACKUP = Argument("BACKUP", "Folder that `partita account backup` made.")
 
 
 def _run(given: Given, verb: str) -> int:
@@ -30,13 +30,11 @@ account = Family(
         "backup",
         "Back up a whole account, also while it is served.",
         option(
-            "--connect",
-            metavar="WHERE",
-            help="Folder of the data, as serve --path names it ($PARTITA_CONNECT).",
+            "--connect WHERE", "Folder of the data, as serve --path names it ($PARTITA_CONNECT)."
         ),
         OldArgument("connect", "`--connect FOLDER`"),
-        option("--to", required=True, metavar="DIR", help="Folder to make."),
-        option("--account", metavar="NAME", help="The account; needed if there are several."),
+        option("--to DIR", "Folder to make.", required=True),
+        option("--account NAME", "The account; needed if there are several."),
         JSON,
         QUIET,
         runs=lambda given: _run(given, "back_up_account"),
@@ -46,8 +44,8 @@ account = Family(
         "restore",
         "Make an account from a backup; every byte is verified.",
         BACKUP,
-        option("--to", metavar="DATA", help="Folder of the data, as serve --path names it."),
-        option("--account", metavar="NAME", help="Another name for the account."),
+        option("--to DATA", "Folder of the data, as serve --path names it."),
+        option("--account NAME", "Another name for the account."),
         OldOption("--check", "check", "`partita account verify BACKUP`", is_flag=True),
         JSON,
         QUIET,

@@ -26,8 +26,8 @@ _ESCAPE = "\ue000"
 class Argument(click.Argument):
     """A positional argument with a help text."""
 
-    def __init__(self, name: str, metavar: str, text: str, **more: Any) -> None:
-        super().__init__([name], metavar=metavar, **more)
+    def __init__(self, metavar: str, text: str, *, name: str = "", **more: Any) -> None:
+        super().__init__([name or metavar.strip("[]").lower()], metavar=metavar, **more)
         self.text = text
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
@@ -169,13 +169,16 @@ class Family(click.Group):
             formatter.write_dl(rows)
 
 
-def option(*names: str, **more: Any) -> click.Option:
-    """Return a flag with a value; `multiple=True` lets it be repeated."""
-    return click.Option(names, **more)
+def option(form: str, text: str, **more: Any) -> click.Option:
+    """Return a flag with a value, such as `--to SHARD`; `multiple=True` lets it be repeated."""
+    name, _, metavar = form.partition(" ")
+    return click.Option(
+        [name], metavar=metavar or None, help=text, show_default="default" in more, **more
+    )
 
 
-def flag(*names: str, **more: Any) -> click.Option:
-    return click.Option(names, is_flag=True, **more)
+def flag(name: str, text: str, **more: Any) -> click.Option:
+    return click.Option([name], is_flag=True, help=text, **more)
 
 
 def load(name: str) -> Any:
@@ -207,8 +210,8 @@ def given_texts(given: Given) -> list[str]:
     return [text for text in texts if isinstance(text, str)]
 
 
-JSON = flag("--json", help="Print the result as one JSON line.")
-QUIET = flag("--quiet", help="Draw no progress.")
+JSON = flag("--json", "Print the result as one JSON line.")
+QUIET = flag("--quiet", "Draw no progress.")
 
 
 def _unescaped(value: Any) -> Any:

@@ -14,7 +14,7 @@ Translate = Callable[[Exception], PartitaError | None]
 def in_one_line(given: Given, hints: Mapping[str, str], translate: Translate) -> Iterator[None]:
     """Replace hints that speak of a program, translate other errors, remove secrets.
 
-    An error that `translate` does not know goes on as it is: it is a defect.
+    An error that `translate` does not know is raised as it is: it is a defect.
     """
     try:
         yield

@@ -63,11 +63,7 @@ def as_text(lines: Iterable[Line]) -> str:
 
 
 def show(
-    facts: Facts,
-    *,
-    is_json: bool,
-    lines: Iterable[Line] | None = None,
-    file: TextIO | None = None,
+    facts: Facts, *, is_json: bool, lines: Iterable[Line] | None = None, file: TextIO | None = None
 ) -> None:
     """Print a result, for people as `lines` if they are given; flushed, as readers may wait."""
     to = file or sys.stdout

@@ -1,6 +1,6 @@
 """Modules of the application, imported for a verb.
 
-Rule: whatever comes out of one becomes one line, without a traceback.
+Rule: an error that importing one raises becomes one line, without a traceback.
 """
 
 import importlib
@@ -17,7 +17,7 @@ from partita.errors import ConfigurationError
 def import_name(
     name: str, example: str = "app.models:Employee", *, form: str = "module:name"
 ) -> Any:
-    """Import what is called `module:name`; `form` is what a refusal calls that."""
+    """Import `module:name`; `form` is how an error writes that."""
     module, colon, attribute = name.partition(":")
     if not (module and colon and attribute):
         raise ConfigurationError(
@@ -33,39 +33,39 @@ def import_name(
 
 
 def import_module(name: str) -> ModuleType:
-    """Import a module, looked for in this folder too, as `python -m` would."""
+    """Import a module, also from this folder, as `python -m` does."""
     look_here()
     try:
         return importlib.import_module(name)
-    except Exception as error:  # the module is the application's: anything may come out of it
+    except Exception as error:  # the application may raise anything
         raise unimportable(name, error) from error
 
 
 def look_here() -> None:
-    """Look for modules in this folder, as `python -m` would: no application need be installed."""
+    """Look for modules in this folder, as `python -m` does: no installation is needed."""
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)
 
 
 def unimportable(name: str, error: Exception) -> ConfigurationError:
-    """Say in one line what came out of a module of the application."""
+    """Return in one line what importing a module of the application raised."""
     told = str(error).strip().splitlines()
     return ConfigurationError(
         "Configuration",
         f"{name} cannot be imported: {type(error).__name__}: {told[0] if told else ''}".rstrip(": ")
         + ("" if told and told[0].endswith(".") else "."),
-        hint="Modules are looked for in this folder and where Python looks."
+        hint="Run the command in the folder of the module, or set PYTHONPATH."
         if isinstance(error, ModuleNotFoundError)
         else _place(error),
     )
 
 
 def _place(error: Exception) -> str:
-    """Say which line of the application an error came from."""
+    """Return which line of the application an error came from."""
     ours = Path(partita.__file__).parent
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
         if path.is_file() and not path.is_relative_to(ours):
-            return f"Look at line {frame.lineno} of {path.name}."
+            return f"Check line {frame.lineno} of {path.name}."
     return ""

@@ -41,7 +41,8 @@ class Bar:
             return
         self._total = total
         amount: ProgressColumn = DownloadColumn() if unit == "B" else _Amount(unit)
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(), amount)
+        title = TextColumn("{task.description}" + ("" if total else ":"), markup=False)
+        columns = (title, BarColumn(), amount) if total else (title, amount)
         console = Console(stderr=True, no_color=not has_colours(sys.stderr))
         self._progress = Progress(*columns, console=console, transient=True)
         self._progress.add_task(label or self._label, total=total)

@@ -33,9 +33,7 @@ def get_folder(connect: str | None, subject: str) -> Path:
     text = get_target(connect, subject=subject, forms="FOLDER").removeprefix(_IN_FOLDER)
     if not text or "://" in text or is_connection_string(text):
         raise ConfigurationError(
-            "Configuration",
-            f"{subject} must be a folder here.",
-            hint="Give --connect FOLDER.",
+            "Configuration", f"{subject} must be a folder here.", hint="Give --connect FOLDER."
         )
     return Path(text).expanduser()
 

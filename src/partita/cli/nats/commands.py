@@ -19,22 +19,13 @@ nats = Family(
     Verb(
         "config",
         "Write the configuration of a cluster.",
+        option("--nodes HOST,HOST,HOST", "Three or five nodes: host[:port].", required=True),
         option(
-            "--nodes",
-            required=True,
-            metavar="HOST,HOST,HOST",
-            help="Three or five nodes: host[:port].",
-        ),
-        option(
-            "--folder",
+            "--folder DIR",
+            "Where each node keeps its streams, on its own machine.",
             default=NODES_FOLDER,
-            show_default=True,
-            metavar="DIR",
-            help="Where each node keeps its streams, on its own machine.",
         ),
-        option(
-            "--out", default=".", show_default=True, metavar="DIR", help="Where to write the files."
-        ),
+        option("--out DIR", "Where to write the files.", default="."),
         JSON,
         runs=lazily("partita.cli.nats.verbs:write"),
         example="partita nats config --nodes db1,db2,db3 --out ./nats",
@@ -42,18 +33,14 @@ nats = Family(
     Verb(
         "up",
         "Run three nodes on this machine, for development.",
+        option("--path DIR", "Their folder.", default=LOCAL_FOLDER),
         option(
-            "--path", default=LOCAL_FOLDER, show_default=True, metavar="DIR", help="Their folder."
-        ),
-        option(
-            "--port",
+            "--port N",
+            "Client port of the first node; the others follow.",
             default=CLIENT_PORT,
-            type=click.IntRange(0, 65_535),
-            show_default=True,
-            metavar="N",
-            help="Client port of the first node; the others follow.",
+            type=click.IntRange(0, 65535),
         ),
-        flag("--json", help="Print the start as one JSON line."),
+        flag("--json", "Print the start as one JSON line."),
         runs=lazily("partita.cli.nats.verbs:run_up"),
         example="partita nats up --port 4222",
     ),

@@ -12,17 +12,7 @@ import click
 
 import partita
 from partita.cli.kit import numbers
-from partita.cli.kit.commands import (
-    JSON,
-    QUIET,
-    Argument,
-    Family,
-    Given,
-    Verb,
-    flag,
-    load,
-    option,
-)
+from partita.cli.kit.commands import JSON, QUIET, Argument, Family, Given, Verb, flag, load, option
 from partita.cli.kit.errors import in_one_line, not_installed
 from partita.cli.kit.facts import show
 from partita.errors import ConfigurationError, PartitaError
@@ -72,29 +62,30 @@ def _translated(error: Exception) -> PartitaError | None:
 # Arguments and flags that verbs share
 
 MODULES = Argument(
-    "modules", "MODULE...", "Modules of the application with its classes.", nargs=-1, required=True
+    "MODULE...",
+    "Modules of the application with its classes.",
+    name="modules",
+    nargs=-1,
+    required=True,
 )
 TARGETS = Argument(
-    "targets", "MODULE[:CLASS]...", "A type, or all types of a module.", nargs=-1, required=True
+    "MODULE[:CLASS]...",
+    "A type, or all types of a module.",
+    name="targets",
+    nargs=-1,
+    required=True,
 )
-INDEX = Argument("index", "MODULE:INDEX", "Variable or name of the index.")
+INDEX = Argument("MODULE:INDEX", "Variable or name of the index.", name="index")
 SHARED = (
+    option("--connect WHERE", "Folder, partita:FOLDER or a connection string ($PARTITA_CONNECT)."),
+    option("--keyring MODULE:NAME", "A Keyring, or a function that returns one."),
     option(
-        "--connect",
-        metavar="WHERE",
-        help="Folder, partita:FOLDER or a connection string ($PARTITA_CONNECT).",
-    ),
-    option("--keyring", metavar="MODULE:NAME", help="A Keyring, or a function that returns one."),
-    option(
-        "--queue",
+        "--queue NAME",
+        "Queue of the outbox; may be repeated.  [default: partita-outbox]",
         multiple=True,
-        metavar="NAME",
-        help="Queue of the outbox; may be repeated.  [default: partita-outbox]",
     ),
     option(
-        "--poison-queue",
-        metavar="NAME",
-        help="Queue for work that failed too often.  [default: partita-poison]",
+        "--poison-queue NAME", "Queue for work that failed too often.  [default: partita-poison]"
     ),
     JSON,
     QUIET,
@@ -103,12 +94,7 @@ SHARED = (
 
 def _seconds(name: str, default: float, text: str) -> click.Option:
     return option(
-        name,
-        type=numbers.SECONDS,
-        default=default,
-        show_default=True,
-        metavar="SECONDS",
-        help=text,
+        name, type=numbers.SECONDS, default=default, show_default=True, metavar="SECONDS", help=text
     )
 
 
@@ -129,13 +115,9 @@ _DEFINITIONS = (
         "check",
         "Plan the declared access patterns and lint the keys; the status is 1 for a refused scan.",
         MODULES,
-        option(
-            "--lock",
-            metavar="FILE",
-            help="Compare with how entities were stored; a missing file is written.",
-        ),
-        flag("--update", help="Write the lock file anew."),
-        flag("--strict", help="Exit with status 1 for lints, too."),
+        option("--lock FILE", "Compare with how entities were stored; a missing file is written."),
+        flag("--update", "Write the lock file anew."),
+        flag("--strict", "Exit with status 1 for lints, too."),
         JSON,
         runs="definitions:check",
         example="app.models --lock partita.lock",
@@ -143,16 +125,11 @@ _DEFINITIONS = (
     _verb(
         "explain",
         "Print how a query would be read and what would help; the status is 1 if it is refused.",
-        Argument("target", "MODULE:CLASS", "The entity class."),
-        Argument("condition", "[CONDITION]", "Fields compared with literals.", required=False),
-        option(
-            "--given",
-            multiple=True,
-            metavar="FIELD=VALUE",
-            help="A field of the keys; may be repeated.",
-        ),
-        option("--via", metavar="INDEX", help="Read by this index: its variable or its name."),
-        flag("--allow-scan", help="Allow a scan, as .allow_scan() does."),
+        Argument("MODULE:CLASS", "The entity class.", name="target"),
+        Argument("[CONDITION]", "Fields compared with literals.", required=False),
+        option("--given FIELD=VALUE", "A field of the keys; may be repeated.", multiple=True),
+        option("--via INDEX", "Read by this index: its variable or its name."),
+        flag("--allow-scan", "Allow a scan, as .allow_scan() does."),
         JSON,
         runs="definitions:explain",
         example="app.models:Employee 'age > 40' --given dept=Sales",
@@ -188,7 +165,7 @@ _TABLES = (
         "verify",
         "Compare indexes and derived fields with their entities; the status is 1 if they differ.",
         TARGETS,
-        flag("--repair", help="Repair the differences."),
+        flag("--repair", "Repair the differences."),
         *SHARED,
         runs="verbs:verify",
         example="app.models:Employee --repair",
@@ -197,9 +174,9 @@ _TABLES = (
         "rotate",
         "Wrap the content keys of encrypted entities with the keyring's current key.",
         Argument(
-            "targets",
             "MODULE[:CLASS]...",
             "A type, a series of tables by period, or all of a module.",
+            name="targets",
             nargs=-1,
             required=True,
         ),
@@ -212,16 +189,14 @@ _TABLES = (
         "Remove blobs of large values that no entity names.",
         MODULES,
         option(
-            "--container",
+            "--container NAME",
+            "Only this container; may be repeated.  [default: those of the types]",
             multiple=True,
-            metavar="NAME",
-            help="Only this container; may be repeated.  [default: those of the types]",
         ),
         option(
-            "--grace",
+            "--grace SECONDS",
+            "Keep blobs that are younger.  [default: 3600]",
             type=numbers.POSITIVE,
-            metavar="SECONDS",
-            help="Keep blobs that are younger.  [default: 3600]",
         ),
         *SHARED,
         runs="verbs:collect_blobs",
@@ -252,11 +227,10 @@ _OUTBOX = (
         "Remove names that are no longer declared from waiting entries.",
         MODULES,
         option(
-            "--name",
+            "--name KIND:NAME",
+            "A name as `status` prints it; may be repeated.",
             multiple=True,
             required=True,
-            metavar="KIND:NAME",
-            help="A name as `status` prints it; may be repeated.",
         ),
         *SHARED,
         runs="verbs:forget",
@@ -267,7 +241,7 @@ _OUTBOX = (
         "Print the state of indexes, outbox and queues; the status is 1 if one is not healthy.",
         MODULES,
         _seconds("--late", 300.0, "How long an entry may wait."),
-        flag("--quick", help="Do not look for entries, which reads whole tables."),
+        flag("--quick", "Do not look for entries, which reads whole tables."),
         *SHARED,
         runs="verbs:status",
         example="app.models",
@@ -275,7 +249,7 @@ _OUTBOX = (
     _verb(
         "poison",
         "Print work that failed too often; the status is 1 if there is any.",
-        flag("--retry", help="Put it back on the queues."),
+        flag("--retry", "Put it back on the queues."),
         *SHARED,
         runs="verbs:poison",
         example="",
@@ -285,38 +259,29 @@ _OUTBOX = (
         "Keep indexes, views and copies up to date, and run transactions, until a signal comes.",
         MODULES,
         option(
-            "--tasks",
-            type=numbers.POSITIVE_COUNT,
-            default=4,
-            show_default=True,
-            metavar="N",
-            help="Number of messages at a time.",
+            "--tasks N", "Number of messages at a time.", type=numbers.POSITIVE_COUNT, default=4
         ),
         option(
-            "--visibility",
+            "--visibility SECONDS",
+            "How long a message is claimed; renewed while it is worked on.  [default: 30]",
             type=numbers.POSITIVE,
-            metavar="SECONDS",
-            help="How long a message is claimed; renewed while it is worked on.  [default: 30]",
         ),
         option(
-            "--deliveries",
+            "--deliveries N",
+            "Attempts before a message goes to the poison queue.  [default: 5]",
             type=numbers.POSITIVE_COUNT,
-            metavar="N",
-            help="Attempts before a message goes to the poison queue.  [default: 5]",
         ),
         option(
-            "--poll",
+            "--poll SECONDS",
+            "Pause between polls of empty queues.",
             type=numbers.POSITIVE,
             default=1.0,
-            show_default=True,
-            metavar="SECONDS",
-            help="Pause between polls of empty queues.",
         ),
         _seconds(
             "--sweep-every", 300.0, "Pause between sweeps, which read whole tables; 0: never."
         ),
         _seconds("--sweep-age", 60.0, "A sweep leaves younger entries to the queue."),
-        flag("--once", help="Do all waiting work, then exit."),
+        flag("--once", "Do all waiting work, then exit."),
         click.Option(
             ["create", "--no-create"],
             flag_value=False,

@@ -8,12 +8,7 @@ import msgspec
 
 from partita.cli.kit.commands import Given
 from partita.cli.kit.progress import Bar
-from partita.cli.patterns.application import (
-    choose_index,
-    choose_models,
-    choose_series,
-    is_series,
-)
+from partita.cli.patterns.application import choose_index, choose_models, choose_series, is_series
 from partita.cli.patterns.facts import (
     Collected,
     Created,

@@ -111,52 +111,44 @@ def _first(group: ExceptionGroup[Exception]) -> PartitaError:
 
 # Flags that verbs share
 
-MAP = option("--map", metavar="NAME", help="The shard map; needed if there are several.")
+MAP = option("--map NAME", "The shard map; needed if there are several.")
 METADATA = option(
-    "--metadata",
-    metavar="MODULE:NAME",
-    help="The application's MetaData or declarative base, also looked for in this folder.",
+    "--metadata MODULE:NAME",
+    "The application's MetaData or declarative base, also looked for in this folder.",
 )
-ALEMBIC = option(
-    "--alembic", metavar="FOLDER", help="Folder with env.py of Alembic, or its ini file."
-)
-TOKEN = option("--token", metavar="TOKEN", help="The token that the mapping is locked with.")
-DRY_RUN = flag("--dry-run", help="Print what would be done and change nothing.")
+ALEMBIC = option("--alembic FOLDER", "Folder with env.py of Alembic, or its ini file.")
+TOKEN = option("--token TOKEN", "The token that the mapping is locked with.")
+DRY_RUN = flag("--dry-run", "Print what would be done and change nothing.")
 GRACE = option(
-    "--grace",
+    "--grace SECONDS",
+    "How long open transactions may take to end.",
     type=numbers.SECONDS,
     default=2.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long open transactions may take to end.",
 )
 TERMINATE_BLOCKERS = flag(
     "--terminate-blockers",
-    help="End sessions whose open transaction delays the move for longer than the grace.",
+    "End sessions whose open transaction delays the move for longer than the grace.",
 )
 TABLES = (
     option(
-        "--sharded",
+        "--sharded TABLE=COLUMN",
+        "A sharded table and its sharding column; may be repeated.",
         multiple=True,
-        metavar="TABLE=COLUMN",
-        help="A sharded table and its sharding column; may be repeated.",
     ),
     option(
-        "--reference",
+        "--reference TABLE",
+        "A table that is the same on every shard; may be repeated.",
         multiple=True,
-        metavar="TABLE",
-        help="A table that is the same on every shard; may be repeated.",
     ),
 )
-KEY = Argument("key", "KEY", "A key of the mapping.")
-SHARD = Argument("shard", "SHARD", "Short name, location or id of the shard.")
+KEY = Argument("KEY", "A key of the mapping.")
+SHARD = Argument("SHARD", "Short name, location or id of the shard.")
 SHARED = (
-    option("--connect", metavar="WHERE", help="URL of the catalog's database ($PARTITA_CONNECT)."),
+    option("--connect WHERE", "URL of the catalog's database ($PARTITA_CONNECT)."),
     OldOption("--catalog", "connect", "`--connect URL`"),
     option(
-        "--credentials",
-        metavar="MODULE:NAME",
-        help="Function that returns a URL with user and password for a location.",
+        "--credentials MODULE:NAME",
+        "Function that returns a URL with user and password for a location.",
     ),
     JSON,
     QUIET,
@@ -187,22 +179,19 @@ _CATALOG = (
     _verb(
         "create-map",
         "Make a shard map.",
-        Argument("name", "NAME", "Its name."),
+        Argument("NAME", "Its name."),
         option(
-            "--key-type",
+            "--key-type TYPE",
+            "int, str, bytes, uuid, date, datetime, timedelta, decimal, or several with commas.",
             required=True,
-            metavar="TYPE",
-            help="int, str, bytes, uuid, date, datetime, timedelta, decimal, or several with "
-            "commas.",
         ),
         option(
             "--kind",
+            "How keys are mapped.",
             type=click.Choice(("range", "list", "hash")),
             default="range",
-            show_default=True,
-            help="How keys are mapped.",
         ),
-        option("--buckets", type=int, metavar="N", help="Buckets of a hash map.  [default: 1024]"),
+        option("--buckets N", "Buckets of a hash map.  [default: 1024]", type=int),
         *TABLES,
         METADATA,
         runs="mappings:create_map",
@@ -211,7 +200,7 @@ _CATALOG = (
     _verb(
         "delete-map",
         "Delete a map that has no shards.",
-        Argument("name", "NAME", "Its name."),
+        Argument("NAME", "Its name."),
         runs="changes:delete_map",
         example="delete-map tenants",
     ),
@@ -219,7 +208,7 @@ _CATALOG = (
         "set-schema",
         "Store which tables of a map are sharded, and by which column.",
         *TABLES,
-        flag("--none", help="Store that no table is sharded."),
+        flag("--none", "Store that no table is sharded."),
         MAP,
         METADATA,
         runs="changes:set_schema",
@@ -241,15 +230,14 @@ _CATALOG = (
     _verb(
         "add-shard",
         "Register an empty database, deploy the schema, verify it, then map keys to it.",
-        Argument("url", "URL", "The database."),
+        Argument("URL", "The database."),
         option(
-            "--range",
+            "--range LOW:HIGH",
+            "Keys that the shard gets, may be repeated; leave out a bound that is not needed.",
             multiple=True,
-            metavar="LOW:HIGH",
-            help="Keys that the shard gets, may be repeated; leave out a bound that is not needed.",
         ),
-        option("--key", multiple=True, metavar="KEY", help="A key of a list map; may be repeated."),
-        flag("--adopt", help="Take a database that has tables and rows as it is."),
+        option("--key KEY", "A key of a list map; may be repeated.", multiple=True),
+        flag("--adopt", "Take a database that has tables and rows as it is."),
         MAP,
         METADATA,
         ALEMBIC,
@@ -261,11 +249,7 @@ _CATALOG = (
         "remove-shard",
         "Remove a shard from its map; the database itself stays.",
         SHARD,
-        option(
-            "--moving-to",
-            metavar="SHARD",
-            help="Move its mappings and their rows to this shard first.",
-        ),
+        option("--moving-to SHARD", "Move its mappings and their rows to this shard first."),
         MAP,
         DRY_RUN,
         runs="changes:remove_shard",
@@ -276,9 +260,9 @@ _CATALOG = (
         "Set whether a shard may get more mappings; those that it has stay in use.",
         SHARD,
         Argument(
-            "status",
             "online|offline",
             "Online: it may.",
+            name="status",
             type=click.Choice(("online", "offline")),
         ),
         MAP,
@@ -297,8 +281,8 @@ _MAPPINGS = (
     _verb(
         "mappings",
         "List which keys are on which shard.",
-        option("--shard", metavar="SHARD", help="Only mappings of this shard."),
-        option("--range", metavar="LOW:HIGH", help="Only mappings that hold keys of this range."),
+        option("--shard SHARD", "Only mappings of this shard."),
+        option("--range LOW:HIGH", "Only mappings that hold keys of this range."),
         MAP,
         runs="mappings:list_mappings",
         example="mappings --range 0:100",
@@ -306,7 +290,7 @@ _MAPPINGS = (
     _verb(
         "lookup",
         "Print which shard holds a key.",
-        Argument("key", "KEY", "The sharding key."),
+        Argument("KEY", "The sharding key."),
         MAP,
         runs="mappings:look_up",
         example="lookup 42",
@@ -314,7 +298,7 @@ _MAPPINGS = (
     _verb(
         "split",
         "Split a mapping in two on its shard; no row moves.",
-        option("--at", required=True, metavar="KEY", help="First key of the upper half."),
+        option("--at KEY", "First key of the upper half.", required=True),
         MAP,
         TOKEN,
         DRY_RUN,
@@ -324,7 +308,7 @@ _MAPPINGS = (
     _verb(
         "merge",
         "Merge two mappings of one shard; no row moves.",
-        option("--at", required=True, metavar="KEY", help="Where one ends and the other begins."),
+        option("--at KEY", "Where one ends and the other begins.", required=True),
         MAP,
         TOKEN,
         DRY_RUN,
@@ -336,7 +320,7 @@ _MAPPINGS = (
         "Refuse new transactions of the mapping that holds a key, and end the open ones.",
         KEY,
         GRACE,
-        flag("--no-terminate", help="Do not end transactions that take longer than the grace."),
+        flag("--no-terminate", "Do not end transactions that take longer than the grace."),
         MAP,
         TOKEN,
         runs="mappings:set_offline",
@@ -355,14 +339,14 @@ _MAPPINGS = (
         "create-mapping",
         "Map keys that are not mapped to a shard; no row moves.",
         Argument(
-            "keys",
             "RANGE|KEY...",
             "Ranges, or keys of a list map; all or none.",
+            name="keys",
             nargs=-1,
             required=True,
         ),
-        option("--shard", required=True, metavar="SHARD", help="The shard that gets the keys."),
-        flag("--offline", help="Admit no transactions yet."),
+        option("--shard SHARD", "The shard that gets the keys.", required=True),
+        flag("--offline", "Admit no transactions yet."),
         MAP,
         DRY_RUN,
         runs="changes:create_mapping",
@@ -382,7 +366,7 @@ _MAPPINGS = (
         "assign",
         "Assign the offline mapping that holds a key to another shard; no row moves.",
         KEY,
-        option("--to", required=True, metavar="SHARD", help="The shard that gets the mapping."),
+        option("--to SHARD", "The shard that gets the mapping.", required=True),
         MAP,
         TOKEN,
         runs="changes:assign",
@@ -392,7 +376,7 @@ _MAPPINGS = (
         "lock",
         "Lock the mapping that holds a key against changes; readers and writers continue.",
         KEY,
-        option("--token", metavar="TOKEN", help="The token to lock it with.  [default: a new one]"),
+        option("--token TOKEN", "The token to lock it with.  [default: a new one]"),
         MAP,
         runs="changes:lock",
         example="lock 42 --token nightly",
@@ -400,8 +384,8 @@ _MAPPINGS = (
     _verb(
         "unlock",
         "Release the mappings that a token locked, or one mapping by force.",
-        Argument("key", "[KEY]", "A key of the mapping, with --force.", required=False),
-        flag("--force", help="Release the mapping of KEY, whichever token locked it."),
+        Argument("[KEY]", "A key of the mapping, with --force.", required=False),
+        flag("--force", "Release the mapping of KEY, whichever token locked it."),
         MAP,
         TOKEN,
         runs="changes:unlock",
@@ -415,18 +399,13 @@ _MOVES = (
         "Move one key, or the mappings of a range, with their rows to another shard while readers "
         "and writers continue.",
         Argument(
-            "keys",
             "KEY|RANGE",
             "A key, whose mapping is split as needed, or a range of whole mappings.",
+            name="keys",
         ),
-        option("--to", required=True, metavar="SHARD", help="The shard that gets the rows."),
-        option(
-            "--rate",
-            type=numbers.POSITIVE,
-            metavar="ROWS",
-            help="Move at most this many per second.",
-        ),
-        flag("--yes", help="Do not ask before more than one key is moved."),
+        option("--to SHARD", "The shard that gets the rows.", required=True),
+        option("--rate ROWS", "Move at most this many per second.", type=numbers.POSITIVE),
+        flag("--yes", "Do not ask before more than one key is moved."),
         GRACE,
         TERMINATE_BLOCKERS,
         MAP,
@@ -437,7 +416,7 @@ _MOVES = (
     _verb(
         "jobs",
         "List moves and other work that is not finished.",
-        flag("--all", help="List finished jobs too."),
+        flag("--all", "List finished jobs too."),
         runs="moves:list_jobs",
         example="jobs",
     ),
@@ -451,7 +430,7 @@ _MOVES = (
     _verb(
         "cancel",
         "Undo a move that has not switched yet.",
-        Argument("job", "JOB", "Its id, as `jobs` lists it."),
+        Argument("JOB", "Its id, as `jobs` lists it."),
         runs="moves:cancel",
         example="cancel JOB",
     ),
@@ -461,33 +440,23 @@ _FLEET = (
     _verb(
         "upgrade",
         "Upgrade every shard to a revision; the status is 1 if one is not upgraded.",
-        Argument("revision", "[REVISION]", "A revision of Alembic (head).", default="head"),
+        Argument("[REVISION]", "A revision of Alembic (head).", default="head"),
         option(
-            "--canary",
+            "--canary SHARD",
+            "Upgrade this one first, and stop if it fails; may be repeated.",
             multiple=True,
-            metavar="SHARD",
-            help="Upgrade this one first, and stop if it fails; may be repeated.",
         ),
         option(
-            "--stop-after",
+            "--stop-after N",
+            "Start no further shard after this many failures; 0 never stops.",
             type=numbers.COUNT,
             default=1,
-            show_default=True,
-            metavar="N",
-            help="Start no further shard after this many failures; 0 never stops.",
         ),
         option(
-            "--parallel",
-            type=numbers.POSITIVE_COUNT,
-            default=1,
-            show_default=True,
-            metavar="N",
-            help="Number of shards at a time.",
+            "--parallel N", "Number of shards at a time.", type=numbers.POSITIVE_COUNT, default=1
         ),
         option(
-            "--sql-folder",
-            metavar="DIR",
-            help="Run nothing: write the SQL to this folder, one file per shard.",
+            "--sql-folder DIR", "Run nothing: write the SQL to this folder, one file per shard."
         ),
         METADATA,
         ALEMBIC,
@@ -516,25 +485,18 @@ _FLEET = (
     _verb(
         "fan-out",
         "Run one SELECT on all shards.",
-        Argument("sql", "SQL", "A SELECT, run on each shard by itself."),
-        option("--shard", multiple=True, metavar="SHARD", help="Only this one; may be repeated."),
+        Argument("SQL", "A SELECT, run on each shard by itself."),
+        option("--shard SHARD", "Only this one; may be repeated.", multiple=True),
         option(
-            "--limit",
-            type=numbers.POSITIVE_COUNT,
-            default=1000,
-            show_default=True,
-            metavar="N",
-            help="Print at most this many rows.",
+            "--limit N", "Print at most this many rows.", type=numbers.POSITIVE_COUNT, default=1000
         ),
         option(
-            "--timeout",
+            "--timeout SECONDS",
+            "Time limit for all shards together.",
             type=numbers.POSITIVE,
             default=30.0,
-            show_default=True,
-            metavar="SECONDS",
-            help="Time limit for all shards together.",
         ),
-        flag("--partial", help="Print the rows of the other shards if a shard fails."),
+        flag("--partial", "Print the rows of the other shards if a shard fails."),
         MAP,
         runs="fleet:fan_out",
         example='fan-out "select count(*) from blog"',
@@ -542,18 +504,13 @@ _FLEET = (
     _verb(
         "recover",
         "Finish interrupted changes, and compare the global catalog with those of the shards.",
-        Argument("shard", "[SHARD]", "Only this shard (all).", required=False),
+        Argument("[SHARD]", "Only this shard (all).", required=False),
         option(
             "--keep",
+            "Write what this side says to the other.",
             type=click.Choice(("global", "local")),
-            help="Write what this side says to the other.",
         ),
-        option(
-            "--only",
-            multiple=True,
-            metavar="RANGE|KEY",
-            help="Only for these keys; may be repeated.",
-        ),
+        option("--only RANGE|KEY", "Only for these keys; may be repeated.", multiple=True),
         MAP,
         DRY_RUN,
         runs="recovery:recover",
@@ -562,7 +519,7 @@ _FLEET = (
     _verb(
         "attach",
         "Register a database that has a local catalog at its present location.",
-        Argument("url", "URL", "The database."),
+        Argument("URL", "The database."),
         MAP,
         runs="recovery:attach",
         example="attach postgresql+psycopg://standby/two",
@@ -578,7 +535,7 @@ _FLEET = (
     _verb(
         "rebuild-catalog",
         "Write the mappings of the global catalog anew from the catalogs of the shards.",
-        Argument("urls", "URL...", "The database of each shard.", nargs=-1, required=True),
+        Argument("URL...", "The database of each shard.", name="urls", nargs=-1, required=True),
         runs="recovery:rebuild_catalog",
         example="rebuild-catalog sqlite:///one.db sqlite:///two.db",
     ),

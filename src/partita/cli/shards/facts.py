@@ -453,5 +453,5 @@ def _move_text(one: MoveFacts) -> str:
 
 
 def keys_and_rows(one: MoveFacts) -> str:
-    """Say how much a planned move would carry."""
+    """Return how much a planned move would carry."""
     return f"{count_text(one.keys or 0, 'key')} with {count_text(one.rows, 'row')}"

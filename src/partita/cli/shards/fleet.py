@@ -9,14 +9,7 @@ from sqlalchemy.exc import DBAPIError
 from partita.cli.kit.commands import Given
 from partita.cli.kit.progress import Bar
 from partita.cli.kit.text import first_line
-from partita.cli.shards.facts import (
-    Drift,
-    Rows,
-    Status,
-    StatusFacts,
-    Upgraded,
-    UpgradeFacts,
-)
+from partita.cli.shards.facts import Drift, Rows, Status, StatusFacts, Upgraded, UpgradeFacts
 from partita.cli.shards.moves import count_unfinished
 from partita.cli.shards.opening import (
     choose_map,

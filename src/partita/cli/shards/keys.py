@@ -261,9 +261,7 @@ def parse_key_type(text: str) -> KeyType:
 
 def _no_key(text: str, of: KeyType) -> InvalidShardKeyError:
     return InvalidShardKeyError(
-        "InvalidShardKey",
-        f"{text!r} is not a key of type {of.name}.",
-        hint=f"Write {_how(of)}.",
+        "InvalidShardKey", f"{text!r} is not a key of type {of.name}.", hint=f"Write {_how(of)}."
     )
 
 

@@ -1,6 +1,6 @@
-"""What every verb of `partita shards` needs first: the catalog, the map, a shard, the schema.
+"""What the verbs of `partita shards` start with: the catalog, the map, a shard, the schema.
 
-Rule: URLs as they were given go to SQLAlchemy and nowhere else; what is printed is a Location.
+Rule: a URL as it was given is passed to SQLAlchemy only; what is printed is a Location.
 """
 
 import os

@@ -32,9 +32,7 @@ def recover(manager: ShardMapManager, given: Given) -> Recovered:
         )
     if given.only and given.keep is None:
         raise ConfigurationError(
-            "Configuration",
-            "--only needs --keep.",
-            hint="Add --keep global or --keep local.",
+            "Configuration", "--only needs --keep.", hint="Add --keep global or --keep local."
         )
     every = [(one, shard) for one in maps for shard in one.shards()]
     if given.shard is not None:

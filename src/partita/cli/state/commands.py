@@ -19,7 +19,7 @@ from partita.cli.kit.commands import (
 )
 
 TARGET = (
-    option("--connect", metavar="WHERE", help="Folder of the state ($PARTITA_CONNECT)."),
+    option("--connect WHERE", "Folder of the state ($PARTITA_CONNECT)."),
     OldArgument("connect", "`--connect FOLDER`"),
 )
 
@@ -50,36 +50,26 @@ state = Family(
         "backup",
         "Back up a state that is not open.",
         *TARGET,
-        option("--to", required=True, metavar="DIR", help="Folder of the backups."),
-        flag("--incremental", help="Only what is new since the newest backup there."),
+        option("--to DIR", "Folder of the backups.", required=True),
+        flag("--incremental", "Only what is new since the newest backup there."),
         example="--connect ./state --to /mnt/backups/orders --incremental",
     ),
     _verb(
         "restore",
         "Make a state from a folder of backups.",
-        Argument("backups", "BACKUPS", "Folder of the backups."),
-        option(
-            "--to",
-            required=True,
-            metavar="PATH|URL",
-            help="Folder of the state, or nats://host:4222.",
-        ),
-        option("--partition", metavar="NAME", help="Name of the new partition, on NATS."),
-        flag("--force", help="Replace the existing state, even if it is newer."),
-        option("--up-to", metavar="SEQUENCE", help="Stop at this record instead of the newest."),
+        Argument("BACKUPS", "Folder of the backups."),
+        option("--to PATH|URL", "Folder of the state, or nats://host:4222.", required=True),
+        option("--partition NAME", "Name of the new partition, on NATS."),
+        flag("--force", "Replace the existing state, even if it is newer."),
+        option("--up-to SEQUENCE", "Stop at this record instead of the newest."),
         example="/mnt/backups/orders --to ./state",
     ),
     _verb(
         "export",
         "Write the rows as lines of JSON.",
         *TARGET,
-        option(
-            "--collection",
-            multiple=True,
-            metavar="NAME",
-            help="Only this collection; may be repeated.",
-        ),
-        option("--out", metavar="FILE", help="Where to write.  [default: standard output]"),
+        option("--collection NAME", "Only this collection; may be repeated.", multiple=True),
+        option("--out FILE", "Where to write.  [default: standard output]"),
         example="--connect ./state --collection users --out users.jsonl",
     ),
 )

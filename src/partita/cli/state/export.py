@@ -1,9 +1,9 @@
-"""Rows of a state as lines of JSON that lose nothing: for other programs and other databases.
+"""Rows of a state as lines of JSON without loss, for other programs and databases.
 
     {"collection": "users", "kind": "dictionary", "key": "ada", "value": {...}, "version": 1}
 
-Values are as they are stored, in the schema version that `version` says; structs are objects.
-What JSON has not is an object with one name that begins with "$": $bytes (base64), $datetime,
+Values are as stored, in the schema version that `version` gives; structs are objects. A type that
+JSON does not have is an object with one name that begins with "$": $bytes (base64), $datetime,
 $date, $time, $seconds (of a timedelta), $uuid, $decimal, $float (nan, inf, -inf), $ext (a code and
 base64), and $map, a list of pairs, for a map with a key that is not text or begins with "$" itself.
 """
@@ -28,7 +28,7 @@ from partita.reliable.values.serialization import stored_expiry, stored_version
 ROWS_AT_ONCE = 256
 
 _DELIVERY = struct.Struct(">QI")
-"""What stands before the value of a concurrent queue: visible from, deliveries."""
+"""The header of a value of a concurrent queue: visible from, deliveries."""
 _EXPIRY_BYTES = 8
 _HEADER_BYTES = 2
 _decode = msgspec.msgpack.Decoder().decode
@@ -36,7 +36,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 
 
 def chosen(state: State, names: Sequence[str] | None) -> list[Collection]:
-    """Return the collections of these names, or all, by name; indexes are made from rows."""
+    """Return the named collections, or all, by name; indexes are left out."""
     found = {
         collection.description.name: collection
         for collection in state.collections.values()
@@ -48,13 +48,13 @@ def chosen(state: State, names: Sequence[str] | None) -> list[Collection]:
                 "CollectionNotFound",
                 f"There is no collection {name!r}.",
                 facts={"collection": name},
-                hint=f"There are: {', '.join(sorted(found)) or 'none'}.",
+                hint=f"Choose one of: {', '.join(sorted(found)) or 'none'}.",
             )
     return [found[name] for name in sorted(found) if not names or name in names]
 
 
 def lines(collection: Collection, sequence: int, now: int) -> Iterator[str]:
-    """Yield one line a row in key order; rows that have expired are gone."""
+    """Yield one line per row in key order, without rows that have expired."""
     description = collection.description
     for step in collection.pairs(sequence, limit=ROWS_AT_ONCE):
         for key, row in step:
@@ -68,7 +68,7 @@ def lines(collection: Collection, sequence: int, now: int) -> Iterator[str]:
 
 
 def _fields(kind: str, key: bytes, row: bytes, now: int) -> dict[str, object] | None:
-    """Return key, value and what else is kept of a row; None when its time is over."""
+    """Return the fields of a row; None if it has expired."""
     if kind == "dictionary":
         expires = stored_expiry(row)
         if expires and expires <= now:
@@ -93,7 +93,7 @@ def _value(stored: bytes) -> dict[str, object]:
 
 
 def plain_key(key: object) -> object:  # noqa: PLR0911 - one switch
-    """Return a key as JSON has it; tuples are lists."""
+    """Return a key for JSON; tuples become lists."""
     match key:
         case bool() | int() | str():
             return key
@@ -114,8 +114,8 @@ def plain_key(key: object) -> object:  # noqa: PLR0911 - one switch
             return plain_value(key)
 
 
-def plain_value(value: object) -> object:  # noqa: PLR0911 - one honest switch
-    """Return decoded MessagePack as JSON has it."""
+def plain_value(value: object) -> object:  # noqa: PLR0911 - one switch
+    """Return decoded MessagePack for JSON."""
     match value:
         case None | bool() | int() | str():
             return value
@@ -147,5 +147,5 @@ def _unreadable(name: str) -> DamageError:
         "ValueUnreadable",
         f"A row of {name!r} cannot be read.",
         facts={"collection": name},
-        hint="Look with `partita state verify`, then restore a backup if it is damaged.",
+        hint="Run `partita state verify`, then restore a backup if it is damaged.",
     )

@@ -1,8 +1,8 @@
-"""Reading the files of a state that nothing may change: the code that opens it, on a deaf disk.
+"""Read the files of a state without changing them: the opening code, on a read-only disk.
 
-`ReadingDisk` lets everything be read and keeps nothing that is written, so that what opening
-would do (cut a torn tail, begin new marks, remove what crashes left) is done to nobody. The
-folder is held meanwhile: only its lock file is touched.
+`ReadingDisk` passes reads through and discards writes, so that the changes that opening makes (cut
+a torn tail, start new marks, remove files that a crash left) have no effect. The folder is locked
+meanwhile: only its lock file is written.
 """
 
 import contextlib
@@ -27,8 +27,8 @@ Count = Callable[[int], None]
 _logger = logging.getLogger("partita.reliable")
 
 
-class DeafFile:
-    """A file that forgets what is written to it."""
+class DiscardingFile:
+    """A file that discards writes."""
 
     def __init__(self, name: str, size: int) -> None:
         self.name = name
@@ -38,24 +38,24 @@ class DeafFile:
         self.size += len(chunk)
 
     async def sync(self) -> None:
-        """Nothing was kept."""
+        """Do nothing: nothing was written."""
 
     def sync_now(self) -> None:
-        """Nothing was kept."""
+        """Do nothing: nothing was written."""
 
     def renew(self, start: int) -> None:
-        """Nothing is to be synced."""
+        """Do nothing: nothing is synced."""
 
     def close(self) -> None:
-        """Nothing was opened."""
+        """Do nothing: nothing was opened."""
 
 
 class ReadingDisk:
-    """A disk that can be read; changes go nowhere. It tells how far it has read."""
+    """A disk that can be read and discards changes; it reports how much was read."""
 
     def __init__(self, disk: Disk, count: Count = lambda _: None) -> None:
         self.torn_tail: TornTail | None = None
-        """What opening would cut off the log, once LocalLog has opened it here."""
+        """What opening would cut off the log; set when LocalLog has opened it."""
         self._disk = disk
         self._count = count
 
@@ -70,13 +70,13 @@ class ReadingDisk:
         self._count(len(chunk))
         return chunk
 
-    def create(self, name: str) -> DeafFile:
-        return DeafFile(name, 0)
+    def create(self, name: str) -> DiscardingFile:
+        return DiscardingFile(name, 0)
 
-    def grow(self, name: str, size: int) -> DeafFile:
+    def grow(self, name: str, size: int) -> DiscardingFile:
         if is_segment(name) and name in self.names() and size < self.size(name):
             self.torn_tail = TornTail(name, size, self.size(name) - size)
-        return DeafFile(name, size)
+        return DiscardingFile(name, size)
 
     def rename(self, name: str, new_name: str) -> None:
         """Keep the names as they are."""
@@ -85,7 +85,7 @@ class ReadingDisk:
         """Keep the file."""
 
     async def sync_folder(self) -> None:
-        """Nothing was changed."""
+        """Do nothing: nothing was changed."""
 
     def free_bytes(self) -> int:
         return self._disk.free_bytes()
@@ -95,20 +95,20 @@ class ReadingDisk:
 
 
 class Found(msgspec.Struct):
-    """A state as its files tell it."""
+    """A state, read from its files."""
 
     state: State
     checkpoint: Checkpoint | None
     log: LocalLog | None
-    """None where no log belongs to the files: a replica on NATS, or an unfinished restore."""
+    """None without a log in the folder: a replica on NATS, or an unfinished restore."""
 
 
 @contextlib.contextmanager
 def reading(path: Path, count: Count = lambda _: None) -> Iterator[ReadingDisk]:
-    """Hold the folder of a state for as long as it is read."""
+    """Lock the folder of a state while it is read."""
     refuse_unless_state(path)
     level = _logger.level
-    _logger.setLevel(logging.ERROR)  # its warnings tell of changes that are not made here
+    _logger.setLevel(logging.ERROR)  # its warnings are about changes that are not made here
     disk = OsDisk(path)
     try:
         yield ReadingDisk(disk, count)
@@ -118,7 +118,7 @@ def reading(path: Path, count: Count = lambda _: None) -> Iterator[ReadingDisk]:
 
 
 def refuse_unless_state(path: Path) -> None:
-    """Refuse what is no state before a lock file is left in it."""
+    """Refuse a folder that holds no state, before a lock file is made in it."""
     names = names_in(path)
     if any(is_part_of_state(name) for name in names):
         return
@@ -128,21 +128,21 @@ def refuse_unless_state(path: Path) -> None:
         f"The folder {path} holds backups, not a state."
         if is_backup
         else f"The folder {path} holds no state.",
-        hint=f"Bring one back: `partita state restore {path} --to FOLDER`."
+        hint=f"Restore them: `partita state restore {path} --to FOLDER`."
         if is_backup
         else "Give the folder that the program passes to open_state.",
     )
 
 
 def names_in(path: Path) -> list[str]:
-    """List a folder that must be there."""
+    """Return the names in a folder; ConfigurationError if it cannot be read."""
     try:
         return sorted(inner.name for inner in path.iterdir())
     except OSError as error:
         raise ConfigurationError(
             "FolderUnusable",
             f"The folder {path} cannot be read: {error.strerror}.",
-            hint="Look at the path and at the rights.",
+            hint="Check the path and its permissions.",
         ) from error
 
 
@@ -166,14 +166,14 @@ async def read_state(disk: ReadingDisk) -> Found:
 
 
 async def load_checkpoint(disk: ReadingDisk, state: State) -> Checkpoint | None:
-    """Fill a state from what it would be opened from; a restore that was decided comes first."""
+    """Fill a state from its checkpoint; an unfinished restore comes first."""
     if has_pending_restore(disk):
         return await read_file(disk, RESTORE_FILE, state)
     return await Checkpoints(disk).load(state)
 
 
 async def open_log(disk: ReadingDisk, checkpoint: Checkpoint | None) -> LocalLog | None:
-    """Verify the log from end to end, against the checkpoint too; None where there is none."""
+    """Verify the whole log, also against the checkpoint; None without a log."""
     if has_pending_restore(disk) or is_replica(disk.names()):
         return None
     chain = None if checkpoint is None else (checkpoint.sequence, checkpoint.hash)
@@ -181,10 +181,10 @@ async def open_log(disk: ReadingDisk, checkpoint: Checkpoint | None) -> LocalLog
 
 
 def has_pending_restore(disk: ReadingDisk) -> bool:
-    """Whether a restore was decided that the next opening will put in place."""
+    """Return whether the next opening will finish a restore."""
     return RESTORE_FILE in disk.names()
 
 
 def is_replica(names: Iterable[str]) -> bool:
-    """Whether a folder is a replica's: its checkpoints lie there, its log on NATS."""
+    """Return whether a folder belongs to a replica: checkpoints here, the log on NATS."""
     return not any(is_segment(name) or name in (MARKS_FILE, RESTORE_FILE) for name in names)

@@ -1,20 +1,14 @@
-"""`partita state verify`: whether a state would open, and whether its files agree.
+"""`partita state verify`: whether a state would open, and whether its files are consistent.
 
-Three witnesses are asked: the checkpoints, the log with its marks, and applying the records.
-All that is wrong is told at once, as far as one thing can be judged without the other.
+The checkpoints, the log with its marks, and the state that the records make are compared. All
+damage is reported at once, as far as one part can be checked without the others.
 """
 
 import contextlib
 from collections.abc import Iterator
 
 from partita.cli.kit.text import moment
-from partita.cli.state.facts import (
-    CheckpointFacts,
-    Damage,
-    LogFacts,
-    MarkFacts,
-    Verified,
-)
+from partita.cli.state.facts import CheckpointFacts, Damage, LogFacts, MarkFacts, Verified
 from partita.cli.state.reading import (
     ReadingDisk,
     has_pending_restore,
@@ -71,7 +65,7 @@ async def verify(disk: ReadingDisk, path: str) -> Verified:
 
 
 class _Findings:
-    """What is wrong, and what is worth knowing."""
+    """Damage and notes."""
 
     def __init__(self) -> None:
         self.damage: list[Damage] = []
@@ -101,7 +95,7 @@ def log_facts(disk: ReadingDisk, log: LocalLog | None) -> LogFacts | None:
 
 
 async def _verify_older(disk: ReadingDisk, found: _Findings) -> None:
-    """Look at the checkpoints that a crash left beside the one that counts."""
+    """Check the checkpoints that a crash left besides the current one."""
     names = [name for name in disk.names() if is_checkpoint(name)]
     for name in names if has_pending_restore(disk) else names[:-1]:
         try:
@@ -111,7 +105,7 @@ async def _verify_older(disk: ReadingDisk, found: _Findings) -> None:
 
 
 def _read_marks(disk: ReadingDisk) -> tuple[Marks | None, int]:
-    """Return the marks and how many bytes are none."""
+    """Return the marks, and how many bytes are not marks."""
     if MARKS_FILE not in disk.names() or has_pending_restore(disk):
         return None, 0
     raw = disk.read(MARKS_FILE)
@@ -129,7 +123,7 @@ def _mark_facts(marks: Marks, unreadable_bytes: int) -> MarkFacts:
 async def _replay(
     log: LocalLog, state: State, checkpoint: Checkpoint | None, marks: Marks | None
 ) -> bool:
-    """Apply the log behind the checkpoint; True if a state from nothing came to the same."""
+    """Apply the log after the checkpoint; True if a state from record 1 is the same."""
     known = dict(marks or ())
     reaches_back = log.first == 1 and checkpoint is not None and checkpoint.sequence > 0
     fresh = State() if reaches_back else None
@@ -155,11 +149,11 @@ async def _replay(
 
 
 def _refuse_if_other(checkpoint: Checkpoint, fresh: State, state: State) -> None:
-    """Compare both ways to one sequence."""
+    """Compare the states that the checkpoint and the log give for one sequence."""
     if fresh.digest() != state.digest():
         raise DamageError(
             "CheckpointDamaged",
-            f"{checkpoint.name} holds another state than the log up to its record makes.",
+            f"{checkpoint.name} holds another state than the log up to its record gives.",
             facts={"file": checkpoint.name, "sequence": checkpoint.sequence},
             hint="Nothing was changed. Copy the folder and restore a backup; a replica may be "
             "emptied and copied from another.",
@@ -174,12 +168,12 @@ def _note_files(disk: ReadingDisk, found: _Findings, unreadable_bytes: int) -> N
             "opening the state cuts it."
         )
     if has_pending_restore(disk):
-        found.notes.append("A restore was decided and cut off; opening the state finishes it.")
+        found.notes.append("A restore was interrupted; opening the state finishes it.")
     elif is_replica(disk.names()):
         found.notes.append("There is no log here: this is a replica, whose log is on NATS.")
     if unreadable_bytes:
         found.notes.append(
-            f"{unreadable_bytes} bytes of {MARKS_FILE} are no marks; opening begins it anew."
+            f"{unreadable_bytes} bytes of {MARKS_FILE} are not marks; opening starts a new file."
         )
     left_over = [name for name in disk.names() if name.endswith(".new")]
     if left_over:
@@ -187,14 +181,14 @@ def _note_files(disk: ReadingDisk, found: _Findings, unreadable_bytes: int) -> N
 
 
 def _note_way_out(found: _Findings, log: LocalLog, state: State) -> None:
-    """Say so when a damaged checkpoint is not needed."""
+    """Add a note if a damaged checkpoint is not needed."""
     files = [damage.file or "" for damage in found.damage]
     if len(files) != 1 or not is_checkpoint(files[0]):
         return
     if log.first == 1 and state.sequence == log.last:
         found.notes.append(
-            "The log reaches back to record 1 and was applied whole: the state opens without "
-            f"{files[0]}. Move that file away, do not delete it."
+            "The log begins at record 1 and was applied completely: the state opens without "
+            f"{files[0]}. Move that file to another folder, do not delete it."
         )
 
 
@@ -213,7 +207,7 @@ def _damage_of(error: DamageError) -> Damage:
 def _other_record(sequence: int) -> ChainBrokenError:
     return ChainBrokenError(
         "LogChainBroken",
-        f"Record {sequence} is not the one that {MARKS_FILE} says was acknowledged.",
+        f"Record {sequence} is not the one that was acknowledged according to {MARKS_FILE}.",
         facts={"file": MARKS_FILE, "sequence": sequence},
         hint="Files of two logs were mixed. Restore a backup, or copy the state from another "
         "replica.",

@@ -3,6 +3,7 @@
 The upgrade of one shard is passed in and never raises.
 """
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
-from tqdm import tqdm
 
 from partita.errors import ShardError
 from partita.shards.keys.mapping import Shard
@@ -104,15 +104,24 @@ def show_progress(progress: ProgressOption, total: int) -> Iterator[Callable[[Sh
     if callable(progress):
         yield progress
         return
-    disable = {"auto": None, "bar": False, "none": True}[progress]
-    with tqdm(total=total, desc="upgrade", unit="shard", disable=disable) as bar:
+    if progress == "none" or (progress == "auto" and not sys.stderr.isatty()):
+        yield lambda _done: None
+        return
+    from rich.console import Console  # noqa: PLC0415 - only where a bar is drawn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn  # noqa: PLC0415
+    from rich.progress import Progress as Bar  # noqa: PLC0415
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    # Without a thread of its own: a bar changes only when a shard is done.
+    with Bar(*columns, console=Console(stderr=True), auto_refresh=False) as bar:
+        task = bar.add_task("upgrade", total=total)
         failed = 0
 
         def show(done: ShardUpgrade) -> None:
             nonlocal failed
             failed += done.state == "failed"
-            bar.set_postfix_str(f"{failed} failed" if failed else "")
-            bar.update()
+            title = f"upgrade, {failed} failed" if failed else "upgrade"
+            bar.update(task, advance=1, description=title, refresh=True)
 
         yield show
 
