@@ -2,8 +2,6 @@
 
 import inspect
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,12 +55,6 @@ def signature(method: Any) -> list[tuple[str, object, object]]:
 
 
 class TestTheTwoFaces:
-    def test_generated_files_are_up_to_date(self) -> None:
-        command = [sys.executable, str(PROJECT / "tools/make_sync.py"), "--check"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-
-        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
     def test_nothing_is_awaited(self) -> None:
         stored = (PROJECT / "src/partita/patterns/sync.py").read_text("utf-8")
 
