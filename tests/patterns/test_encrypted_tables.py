@@ -461,7 +461,7 @@ async def test_fields_that_were_stored_before_they_were_declared_are_read_by_per
     properties = {"EntityType": "Patient", "Name": "n", "Illness": "in the clear"}
     await db.raw("patients").save(RawEntity("w", "patient_0001", dict(properties)))
 
-    with pytest.raises(SealBrokenError, match="in the clear"):
+    with pytest.raises(SealBrokenError, match="is stored unencrypted"):
         await db.table(Patient).get(ward="w", id=1)
     async with connect(partita_account, keyring=Keyring([OLD]), accepts_unsealed=True) as other:
         patients = other.table(Patient)

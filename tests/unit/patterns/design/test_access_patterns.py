@@ -108,7 +108,7 @@ class TestAccessPatterns:
             ([access("one", get=("age",))], "not a key field"),
             ([access("one", where=("notes",))], "notes"),
             ([access("one", via="by_email")], "no index"),
-            ([access("one"), access("one")], "two of this name"),
+            ([access("one"), access("one")], "the name is used twice"),
         ],
     )
     def test_a_pattern_of_what_is_not_there_is_refused(self, patterns: Any, word: str) -> None:
