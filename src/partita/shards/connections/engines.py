@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote
 
 import msgspec
@@ -355,12 +355,9 @@ def _forget_all() -> None:
 os.register_at_fork(after_in_child=_forget_all)
 
 
-class _AsyncEntry:
-    __slots__ = ("engine", "loop")
-
-    def __init__(self, engine: AsyncEngine, loop: asyncio.AbstractEventLoop) -> None:
-        self.engine = engine
-        self.loop = loop
+class _AsyncEntry(NamedTuple):
+    engine: AsyncEngine
+    loop: asyncio.AbstractEventLoop
 
 
 def _with_settings(location: Location, options: Mapping[str, Any], driver: str) -> dict[str, Any]:
