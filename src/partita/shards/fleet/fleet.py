@@ -31,7 +31,7 @@ from partita.errors import (
 from partita.shards.catalog import jobs
 from partita.shards.catalog.change_plans import mapping_exists, shard_has_mappings, shard_offline
 from partita.shards.catalog.executor import no_fault
-from partita.shards.connections.engines import file_of, location_of
+from partita.shards.connections.locations import file_of, location_of
 from partita.shards.fleet import existing_rows
 from partita.shards.fleet.deployment import Deployment, Inspection, drift_error
 from partita.shards.fleet.drift import Difference
