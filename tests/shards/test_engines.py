@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from partita.errors import ConfigurationError
 from partita.shards import Fleet, ShardMapManager
-from partita.shards.connections.engines import location_of
+from partita.shards.connections.locations import location_of
 from partita.shards.keys.mapping import Location
 from support.routed import Base, Routed, a_shared_map
 

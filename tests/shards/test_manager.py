@@ -26,7 +26,7 @@ from partita.errors import (
 )
 from partita.shards import Fleet
 from partita.shards.catalog import global_catalog, local_catalog
-from partita.shards.connections.engines import location_of
+from partita.shards.connections.locations import location_of
 from partita.shards.keys.ranges import Range
 from partita.shards.keys.schema import ShardedSchema
 from partita.shards.maps.manager import ShardMapManager

@@ -23,7 +23,7 @@ from partita.errors import (
 from partita.shards.catalog import executor as execution
 from partita.shards.catalog import local_catalog, reconciliation
 from partita.shards.catalog.change_plans import MappingRow
-from partita.shards.connections.engines import create_file, location_of
+from partita.shards.connections.locations import create_file, location_of
 from partita.shards.keys.mapping import Shard
 from partita.shards.keys.ranges import KeyRange, Range
 from partita.shards.maps.manager import ShardMapManager

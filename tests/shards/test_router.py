@@ -21,7 +21,8 @@ from partita.errors import (
     UsageError,
 )
 from partita.shards.connections import engines, validation
-from partita.shards.connections.engines import LEASE, Engines, create_file, location_of
+from partita.shards.connections.engines import LEASE, Engines
+from partita.shards.connections.locations import create_file, location_of
 from partita.shards.keys.mapping import Location
 from partita.shards.maps.manager import ShardMapManager
 from partita.shards.routing import router

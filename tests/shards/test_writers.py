@@ -24,7 +24,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 
 from partita.errors import PartitaError, StaleMappingError
 from partita.shards.connections import validation
-from partita.shards.connections.engines import file_of
+from partita.shards.connections.locations import file_of
 from partita.shards.connections.revocable import RevocableConnection
 from partita.shards.connections.writing_turns import turns_of
 from partita.shards.routing.retry import Retry

@@ -51,7 +51,7 @@ from partita.errors import (
     ShardOfflineError,
     UsageError,
 )
-from partita.shards.connections.engines import location_of
+from partita.shards.connections.locations import location_of
 from partita.shards.fleet.deployment import Deployment
 from partita.shards.keys.mapping import Location, Mapping, MappingStatus, Shard
 from partita.shards.keys.ranges import KeyRange, Range

@@ -23,7 +23,7 @@ from partita.errors import (
     ShardNotFoundError,
     ShardOfflineError,
 )
-from partita.shards.connections.engines import location_of
+from partita.shards.connections.locations import location_of
 from partita.shards.fleet.fleet import Fleet
 from partita.shards.keys.mapping import Location, Shard
 from partita.shards.maps.manager import AnyShardMap, ShardMapManager

@@ -25,7 +25,8 @@ from partita.errors import (
 from partita.shards.catalog import change_plans, global_catalog, local_catalog
 from partita.shards.catalog.change_plans import ChangePlan, ChangeState, LocalChange
 from partita.shards.catalog.global_catalog import ChangeRecord, LockedMap, StampedError
-from partita.shards.connections.engines import Engines, create_file
+from partita.shards.connections.engines import Engines
+from partita.shards.connections.locations import create_file
 from partita.shards.connections.validation import lock_number
 from partita.shards.keys.mapping import Location
 from partita.ticks import TICKS_PER_SECOND, Clock

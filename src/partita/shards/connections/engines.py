@@ -13,21 +13,25 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, Protocol
-from urllib.parse import quote
+from typing import Any, NamedTuple, Protocol
 
-import msgspec
 from sqlalchemy import URL, Engine, create_engine, event, make_url
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.engine.default import DefaultExecutionContext
 from sqlalchemy.engine.interfaces import DBAPIConnection, Dialect
-from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool, PoolProxiedConnection
 
-from partita.errors import ConfigurationError, StaleMappingError
+from partita.errors import StaleMappingError
 from partita.shards.connections.idle_connections import IdleConnections
+from partita.shards.connections.locations import (
+    ASYNC_DRIVERS,
+    check_driver,
+    file_of,
+    location_of,
+    parsed_url,
+    sync_url,
+)
 from partita.shards.connections.revocable import BEGIN_IMMEDIATE, RevocableConnection
 from partita.shards.connections.worker_threads import WorkerThreads
 from partita.shards.keys.mapping import Location
@@ -50,108 +54,8 @@ SPOILED = "partita.spoiled"
 
 _Begin = Callable[[PoolProxiedConnection, bool], None]
 Credentials = Callable[[Location], URL | str | None]
-_ASYNC_DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg"}
-_SQLITE_OPTIONS = {
-    *("cache", "immutable", "mode", "nolock", "psow", "uri", "vfs"),
-    *("cached_statements", "check_same_thread", "detect_types", "isolation_level", "timeout"),
-}
 _CONNECT_TIMEOUTS = {"psycopg": "connect_timeout", "asyncpg": "timeout"}
 """The name of the option in each driver. Their defaults are a minute or more."""
-_SYNC_DRIVERS = {"aiosqlite": "sqlite", "asyncpg": "postgresql+psycopg"}
-
-
-def location_of(url: str | URL) -> Location:
-    """Return the location of the URL, without its secrets.
-
-    The path of an SQLite file is resolved, so that two names of one file are one database.
-    """
-    location = Location.from_url(_parsed(url), relative_to=str(Path.cwd()))
-    return _resolved(location) if location.backend == "sqlite" else location
-
-
-def _parsed(url: str | URL) -> URL:
-    try:
-        return make_url(url)
-    except (ArgumentError, ValueError):
-        # Neither the URL nor the cause is shown: they may contain part of a password.
-        raise ConfigurationError(
-            "InvalidLocation",
-            "The database URL cannot be parsed.",
-            hint="Write dialect+driver://host:port/database, or sqlite:///file.db.",
-        ) from None
-
-
-def _resolved(location: Location) -> Location:
-    path = os.path.realpath(location.identity.removeprefix("sqlite://"))
-    database = "file:" + quote(path) if location.database.startswith("file:") else path
-    return msgspec.structs.replace(location, database=database)
-
-
-def check_driver(location: Location) -> None:
-    """Refuse a location for which no engine can be created."""
-    if location.backend not in _ASYNC_DRIVERS:
-        raise ConfigurationError(
-            "DialectNotSupported",
-            "Only PostgreSQL and SQLite databases can hold catalogs and shards.",
-            facts={"dialect": location.dialect},
-            hint="Write postgresql+psycopg://host:port/database, or sqlite:///file.db.",
-        )
-    url = _sync_url(location)
-    try:
-        dialect = url.get_dialect()
-        dialect.import_dbapi()
-    except (ArgumentError, ImportError) as error:
-        raise ConfigurationError(
-            "DriverNotInstalled",
-            "The driver named in the URL is not installed.",
-            facts={"dialect": location.dialect},
-            hint="Install the driver, or name another one: postgresql+psycopg://… needs psycopg.",
-        ) from error
-    _check_options(location, url, dialect)
-
-
-def _check_options(location: Location, url: URL, dialect: type[Dialect]) -> None:
-    # A server rejects unknown options itself; SQLite ignores them.
-    names = {name for name, _ in location.options}
-    unknown = names - _SQLITE_OPTIONS if location.backend == "sqlite" else set[str]()
-    if not unknown:
-        try:
-            dialect().create_connect_args(url)
-        except (ArgumentError, ValueError):
-            unknown = names
-    if unknown:
-        raise ConfigurationError(
-            "InvalidLocation",
-            "The URL has options that the driver does not accept.",
-            facts={"options": sorted(unknown)},
-            hint="Remove the options, or correct their values.",
-        )
-
-
-def _sync_url(location: Location) -> URL:
-    url = make_url(location.text)
-    if url.get_driver_name() in _SYNC_DRIVERS:
-        url = url.set(drivername=_SYNC_DRIVERS[url.get_driver_name()])
-    return url
-
-
-def file_of(location: Location) -> Path | None:
-    """Return the file of an SQLite database; None for a database on a server."""
-    if location.backend != "sqlite":
-        return None
-    return Path(location.identity.removeprefix("sqlite://"))
-
-
-def create_file(location: Location) -> None:
-    """Create the empty file of an empty SQLite database, unless it exists.
-
-    Connecting never creates a file: a shard whose file was lost must not come back empty.
-    """
-    file = file_of(location)
-    if file is not None:
-        # If it cannot be created, the next connection fails and reports why.
-        with suppress(OSError):
-            file.touch(0o644)
 
 
 class Engines:
@@ -187,7 +91,7 @@ class Engines:
 
     def remember(self, url: str | URL) -> Location:
         """Keep the credentials of the URL in memory, for its server, and return its location."""
-        parsed = _parsed(url)
+        parsed = parsed_url(url)
         location = location_of(parsed)
         check_driver(location)
         if parsed.username or parsed.password:
@@ -287,7 +191,7 @@ class Engines:
     def _create(
         self, location: Location, options: Mapping[str, Any], *, is_routed: bool = False
     ) -> Engine:
-        url = _sync_url(location)
+        url = sync_url(location)
         settings = _with_settings(location, options, url.get_driver_name())
         engine = create_engine(url, **settings)
         self._install(engine, location, is_routed=is_routed)
@@ -296,7 +200,7 @@ class Engines:
     def _create_async(self, location: Location, *, is_routed: bool) -> AsyncEngine:
         url = make_url(location.text)
         if "+" not in url.drivername:
-            url = url.set(drivername=_ASYNC_DRIVERS.get(location.backend, url.drivername))
+            url = url.set(drivername=ASYNC_DRIVERS.get(location.backend, url.drivername))
         settings = _with_settings(location, self._options, url.get_driver_name())
         engine = create_async_engine(url, **settings)
         self._install(engine.sync_engine, location, is_routed=is_routed)
@@ -333,7 +237,7 @@ class Engines:
         """Return a URL with the credentials for the location; None for the driver's own."""
         answer = self._credentials(location) if self._credentials is not None else None
         if answer is not None:
-            return _parsed(answer)
+            return parsed_url(answer)
         return self._given.get((location.backend, location.host, location.port))
 
     def _drop_closed_loops(self) -> None:
@@ -355,12 +259,9 @@ def _forget_all() -> None:
 os.register_at_fork(after_in_child=_forget_all)
 
 
-class _AsyncEntry:
-    __slots__ = ("engine", "loop")
-
-    def __init__(self, engine: AsyncEngine, loop: asyncio.AbstractEventLoop) -> None:
-        self.engine = engine
-        self.loop = loop
+class _AsyncEntry(NamedTuple):
+    engine: AsyncEngine
+    loop: asyncio.AbstractEventLoop
 
 
 def _with_settings(location: Location, options: Mapping[str, Any], driver: str) -> dict[str, Any]:

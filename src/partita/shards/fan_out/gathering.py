@@ -49,7 +49,6 @@ class Gathering:
     ) -> None:
         self.shards = tuple(shards)
         self.errors: dict[Shard, ShardError] = {}
-        self.is_ordered = bool(plan.orderings)
         self._plan = plan
         self._policy = policy
         self._reduce = reduce

@@ -31,7 +31,7 @@ from partita.errors import (
 from partita.shards.catalog import jobs
 from partita.shards.catalog.change_plans import mapping_exists, shard_has_mappings, shard_offline
 from partita.shards.catalog.executor import no_fault
-from partita.shards.connections.engines import file_of, location_of
+from partita.shards.connections.locations import file_of, location_of
 from partita.shards.fleet import existing_rows
 from partita.shards.fleet.deployment import Deployment, Inspection, drift_error
 from partita.shards.fleet.drift import Difference
@@ -278,11 +278,7 @@ class Fleet:
         shards = self._one_shard_per_database()
         first = self._chosen(canary, shards)
         waves = first, [shard for shard in shards if shard not in first]
-        with (
-            show_progress(progress, len(shards)) as on_done,
-            Workers() as workers,
-            self._timed() as timed,
-        ):
+        with show_progress(progress, len(shards)) as on_done, Workers() as workers:
             if deployment.migrations is None:
                 _refuse_sql_folder(sql_folder)
                 run = self._create_tables(deployment, lock_timeout)
@@ -297,7 +293,7 @@ class Fleet:
                     deployment.migrations, revision, lock_timeout, resume=resume
                 )
             done = roll_out(
-                waves, timed(run), parallel=parallel, stop_after=stop_after, on_done=on_done
+                waves, self._timed(run), parallel=parallel, stop_after=stop_after, on_done=on_done
             )
         return UpgradeReport(revision, done)
 
@@ -436,20 +432,16 @@ class Fleet:
 
     # --- helpers: upgrading one shard -------------------------------------------------------------
 
-    @contextmanager
-    def _timed(self) -> Iterator[Callable[[Callable[[Shard], ShardUpgrade]], Any]]:
-        def timed(run: Callable[[Shard], ShardUpgrade]) -> Callable[[Shard], ShardUpgrade]:
-            def run_timed(shard: Shard) -> ShardUpgrade:
-                begun = self.clock.monotonic()
-                try:
-                    done = run(shard)
-                except Exception as error:  # noqa: BLE001 - an error of one shard belongs to the report
-                    done = ShardUpgrade(shard, "failed", error=shard_error(shard, error))
-                return msgspec.structs.replace(done, seconds=self.clock.monotonic() - begun)
+    def _timed(self, run: Callable[[Shard], ShardUpgrade]) -> Callable[[Shard], ShardUpgrade]:
+        def run_timed(shard: Shard) -> ShardUpgrade:
+            began = self.clock.monotonic()
+            try:
+                done = run(shard)
+            except Exception as error:  # noqa: BLE001 - an error of one shard belongs to the report
+                done = ShardUpgrade(shard, "failed", error=shard_error(shard, error))
+            return msgspec.structs.replace(done, seconds=self.clock.monotonic() - began)
 
-            return run_timed
-
-        yield timed
+        return run_timed
 
     def _upgrade_here(
         self, migrations: Migrations, target: str, lock_timeout: float, *, resume: bool

@@ -23,7 +23,8 @@ from partita.shards.catalog import global_catalog, local_catalog
 from partita.shards.catalog.change_plans import MapRow
 from partita.shards.catalog.executor import Ending, Executor, catalog_unreachable, unreachable
 from partita.shards.catalog.global_catalog import LockedMap
-from partita.shards.connections.engines import Credentials, Engines, create_file, file_of
+from partita.shards.connections.engines import Credentials, Engines
+from partita.shards.connections.locations import create_file, file_of
 from partita.shards.keys.cache import MappingCache
 from partita.shards.keys.mapping import Location
 from partita.shards.keys.schema import ShardedSchema

@@ -12,7 +12,7 @@ from partita.errors import RangeError
 from partita.shards.catalog import global_catalog
 from partita.shards.catalog.change_plans import MappingRow, MapRow, ShardRow
 from partita.shards.catalog.executor import Counters, Executor
-from partita.shards.connections.engines import location_of
+from partita.shards.connections.locations import location_of
 from partita.shards.keys.cache import MappingCache
 from partita.shards.keys.mapping import Location, Mapping, MappingStatus, Shard, ShardStatus
 from partita.shards.keys.ranges import KeyRange, Range, decode_range, encode_range

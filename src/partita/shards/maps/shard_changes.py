@@ -6,7 +6,7 @@ from partita.errors import ConflictError
 from partita.shards.catalog import change_plans
 from partita.shards.catalog.change_plans import ChangePlan, ShardRow
 from partita.shards.catalog.global_catalog import LockedMap
-from partita.shards.connections.engines import check_driver
+from partita.shards.connections.locations import check_driver
 from partita.shards.keys.mapping import Location, Shard, ShardStatus
 from partita.shards.maps import changes
 from partita.shards.maps.open_map import OpenMap
