@@ -72,6 +72,10 @@ def invalid_input(kind: type[U], hint: str = "") -> U:
     return kind("InvalidInput", "One of the request inputs is not valid.", hint=hint)
 
 
+def invalid_syntax(kind: type[U], hint: str = "") -> U:
+    return kind("InvalidInput", "Bad Request - Error in query syntax.", hint=hint)
+
+
 def out_of_range(kind: type[U], hint: str = "") -> U:
     return kind("OutOfRangeInput", "One of the request inputs is out of range.", hint=hint)
 

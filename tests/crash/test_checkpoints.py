@@ -18,8 +18,7 @@ from partita.tables import sqlite_store
 from partita.tables.engine import TableEngine
 from partita.tables.entity import EntityKey
 from partita.tables.filters import parse
-from partita.tables.group import EntityGroup
-from partita.tables.operations import Insert, InsertOrReplace
+from partita.tables.operations import EntityGroup, Insert, InsertOrReplace
 from partita.tables.paging import KeyRange
 from partita.tables.sqlite_store import SqliteTableStore
 

@@ -15,8 +15,7 @@ from partita.storage import database
 from partita.storage.database import RESERVE_FILE, Database
 from partita.tables.engine import TableEngine
 from partita.tables.entity import EntityKey
-from partita.tables.group import EntityGroup
-from partita.tables.operations import Delete, Insert
+from partita.tables.operations import Delete, EntityGroup, Insert
 from partita.tables.paging import KeyRange
 from partita.tables.sqlite_store import SqliteTableStore
 

@@ -11,8 +11,7 @@ from partita.errors import EntityExistsError, EntityNotFoundError, StoreBusyErro
 from partita.storage.database import Database
 from partita.tables.engine import TableEngine
 from partita.tables.entity import EntityKey
-from partita.tables.group import EntityGroup
-from partita.tables.operations import Insert
+from partita.tables.operations import EntityGroup, Insert
 from partita.tables.sqlite_store import SqliteTableStore
 
 TABLE = "Work"

@@ -17,8 +17,15 @@ from partita.tables import operations
 from partita.tables.engine import TableEngine
 from partita.tables.entity import Entity, EntityKey
 from partita.tables.filters import parse
-from partita.tables.group import EntityGroup
-from partita.tables.operations import ANY_ETAG, Delete, Insert, InsertOrReplace, Operation, Replace
+from partita.tables.operations import (
+    ANY_ETAG,
+    Delete,
+    EntityGroup,
+    Insert,
+    InsertOrReplace,
+    Operation,
+    Replace,
+)
 from partita.tables.paging import KeyRange
 from partita.tables.sqlite_store import SqliteTableStore
 from partita.tables.store import Table

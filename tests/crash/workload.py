@@ -17,14 +17,15 @@ from partita.errors import ETagMismatchError, TableNotFoundError
 from partita.storage.database import DATABASE_FILE, Database, Durability
 from partita.tables.engine import TableEngine
 from partita.tables.entity import Entity, EntityKey
-from partita.tables.group import EntityGroup, Outcome
 from partita.tables.operations import (
     Delete,
+    EntityGroup,
     Insert,
     InsertOrMerge,
     InsertOrReplace,
     Merge,
     Operation,
+    Outcome,
     Replace,
 )
 from partita.tables.paging import KeyRange

@@ -14,20 +14,15 @@ from urllib.parse import urlencode
 from fuzz import blob_targets, credential_targets, pattern_targets
 from partita.errors import NotAuthorizedError, PartitaError
 from partita.service.accounts import service_properties_xml as xml_wire
+from partita.service.accounts.respond import locate
 from partita.service.auth import shared_key
 from partita.service.formats import xml_text
-from partita.service.formats.address import (
-    OneEntity,
-    entity_url,
-    locate,
-    parse_continuation,
-    parse_query,
-    parse_resource,
-    print_continuation,
-)
+from partita.service.formats.address import parse_continuation, parse_query, print_continuation
 from partita.service.formats.multipart import PART_HEAD_BYTES_MAX, read_batch
 from partita.service.http.request import Request
 from partita.service.queues import wire as queue_wire
+from partita.service.tables.answers import entity_url
+from partita.service.tables.wire import OneEntity, parse_resource
 from partita.tables import entity, filters, limits, plan
 from partita.tables.entity import Entity, EntityKey
 

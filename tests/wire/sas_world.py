@@ -21,8 +21,7 @@ from partita.service.http.request import Request, Response
 from partita.service.tables.service import TableService
 from partita.tables.engine import TableEngine
 from partita.tables.entity import EntityKey
-from partita.tables.group import EntityGroup
-from partita.tables.operations import Delete, InsertOrReplace
+from partita.tables.operations import Delete, EntityGroup, InsertOrReplace
 from partita.tables.paging import KeyRange
 from wire.hostile import (
     JSON,
@@ -227,7 +226,7 @@ class World:
             entities += [(name, entity.key, entity.etag) for entity in page.entities]
         listed = await self.tables.list_tables(None)
         policies = await self.tables.get_policies(TABLE)
-        return [entities, listed, policies, self._account.properties_of("t")]
+        return [entities, listed, policies, self._account.properties["t"]]
 
     async def remember(self) -> None:
         self._before = await self.everything()
@@ -247,7 +246,7 @@ class World:
             await self.tables.delete_table("New")
         if DOOMED not in names:
             await self.tables.create_table(DOOMED)
-        if self._account.properties_of("t") != ServiceProperties():
+        if self._account.properties["t"] != ServiceProperties():
             await self._account.set_properties("t", ServiceProperties())
         await self.remember()
 

@@ -235,7 +235,7 @@ class World:
         found: list[object] = [await blobs.containers.list_containers(), await queues.list_queues()]
         found += [await blobs.containers.list_blobs(name) for name in ("photos", "other")]
         found += [await queues.peek(name, limit=32) for name in ("work", "other")]
-        return [*found, *(self._account.properties_of(letter) for letter in "bq")]
+        return [*found, *(self._account.properties[letter] for letter in "bq")]
 
     async def expect(self, expected: tuple[int, str], operation: Operation, token: str) -> None:
         """Send one request; a refusal must be the one that was foretold and change nothing."""

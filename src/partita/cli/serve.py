@@ -147,7 +147,7 @@ def _server_of(kind: ServiceKind, config: Config, accounts: Accounts, clock: Clo
         tls=_tls_of(config),
         clock=clock,
         log=_log_request if config.request_log else None,
-        is_ready=lambda: all(account.database.is_writable for account in accounts),
+        is_ready=lambda: all(account.database.is_writable for account in accounts.values()),
         dialect=kind.dialect,
     )
 

@@ -23,7 +23,7 @@ from partita.service.formats.error_wire import encode_error, encode_json
 from partita.service.hosting.in_process import LocalAccount, Respond
 from partita.service.hosting.services import TABLES, ServiceKind
 from partita.service.http.request import Request, Response
-from partita.service.tables.render import Level
+from partita.service.tables.calls import Level
 from partita.tables.limits import PAGE_ENTITIES_MAX
 
 T = TypeVar("T")

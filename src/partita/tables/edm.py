@@ -89,15 +89,12 @@ def ticks_of(text: str) -> int | None:
 def text_of(ticks: int) -> str:
     """Print ticks as the service does: UTC, trailing zeros of the fraction trimmed."""
     seconds, fraction = divmod(ticks, TICKS_PER_SECOND)
-    whole = _text_of_second(seconds)
-    if fraction:
-        return f"{whole}.{fraction:07}".rstrip("0") + "Z"
-    return whole + "Z"
+    return text_of_second(seconds) + f".{fraction:07}".rstrip(".0") + "Z"
 
 
 @lru_cache(maxsize=1024)
-def _text_of_second(seconds: int) -> str:
-    """Print a second; the writes of one second share the answer."""
+def text_of_second(seconds: int) -> str:
+    """Print a second; the writes of one second share the result."""
     days, rest = divmod(seconds, 86_400)
     minutes, second = divmod(rest, 60)
     hour, minute = divmod(minutes, 60)

@@ -6,10 +6,11 @@ import msgspec
 
 from partita.errors import EntityNotFoundError, GroupRuleError, TableNotFoundError
 from partita.policies import Policy
+from partita.refusals import invalid_input, not_found
 from partita.tables import limits
 from partita.tables.entity import Entity, EntityKey, check_table_name
 from partita.tables.filters import Filter, compile_table_filter
-from partita.tables.group import EntityGroup, Outcome
+from partita.tables.operations import EntityGroup, Outcome
 from partita.tables.paging import KeyRange, Page, after
 from partita.tables.plan import Plan, PlanKind, plan
 from partita.tables.store import Table, TableStore
@@ -48,7 +49,7 @@ class TableEngine:
     async def run(self, table_name: str, group: EntityGroup) -> Outcome:
         """Apply a group: all of it, durably, or nothing."""
         if not group.operations:
-            raise GroupRuleError("InvalidInput", "One of the request inputs is not valid.")
+            raise invalid_input(GroupRuleError)
         group.check()
         table = await self.require_table(table_name)
         async with self.store.partition(
@@ -69,7 +70,7 @@ class TableEngine:
         """Read one entity, or raise EntityNotFoundError."""
         entity = await self.store.get(await self.require_table(table_name), key)
         if entity is None:
-            raise EntityNotFoundError("ResourceNotFound", "The specified resource does not exist.")
+            raise not_found(EntityNotFoundError)
         return entity
 
     async def query(
@@ -104,9 +105,7 @@ class TableEngine:
         """Find a table for operations that call it a resource."""
         table = await self.store.find_table(name)
         if table is None:
-            raise TableNotFoundError(
-                "ResourceNotFound", "The specified resource does not exist.", facts={"table": name}
-            )
+            raise not_found(TableNotFoundError, {"table": name})
         return table
 
     async def list_tables(
@@ -137,13 +136,12 @@ class TableEngine:
 
     async def require_table(self, name: str) -> Table:
         """Find a table for operations on its entities."""
-        return required(await self.store.find_table(name), name)
+        table = await self.store.find_table(name)
+        if table is None:
+            raise table_not_found(name)
+        return table
 
 
-def required(table: Table | None, name: str) -> Table:
-    """Return a table, or say that there is none of that name."""
-    if table is None:
-        raise TableNotFoundError(
-            "TableNotFound", "The table specified does not exist.", facts={"table": name}
-        )
-    return table
+def table_not_found(name: str) -> TableNotFoundError:
+    message = "The table specified does not exist."
+    return TableNotFoundError("TableNotFound", message, facts={"table": name})

@@ -1,12 +1,23 @@
-"""The requested changes of one entity: pure values that say what to write.
+"""The operations on an entity and entity group transactions, as pure values.
 
-`apply(before, now)` returns the entity to store, or None to remove it. It raises when the
-entity as it is forbids the operation. Existence is judged before the etag.
+`apply(before, now)` returns the entity to store, or None to remove it. It raises if the current
+entity forbids the operation; existence is checked before the etag. A single write is a group of
+one; each key occurs once in a group, so that all operations can be applied before all writes.
 """
+
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from partita.errors import EntityExistsError, EntityNotFoundError, ETagMismatchError
+from partita.errors import (
+    EntityExistsError,
+    EntityNotFoundError,
+    ETagMismatchError,
+    GroupRuleError,
+    PartitaError,
+)
+from partita.refusals import not_found
+from partita.tables import limits
 from partita.tables.edm import TYPE_SUFFIX, Members
 from partita.tables.entity import Entity, EntityKey, build
 
@@ -87,7 +98,7 @@ Operation = Insert | Replace | Merge | InsertOrReplace | InsertOrMerge | Delete
 def check_condition(before: Entity | None, etag: str) -> Entity:
     """Return the entity if it exists and its etag is the expected one."""
     if before is None:
-        raise EntityNotFoundError("ResourceNotFound", "The specified resource does not exist.")
+        raise not_found(EntityNotFoundError)
     if etag not in (ANY_ETAG, before.etag):
         raise ETagMismatchError(
             "UpdateConditionNotSatisfied",
@@ -110,3 +121,61 @@ def merged(existing: Members, changes: Members) -> Members:
             result.pop(name, None)
     result.update(changes)
     return result
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """The entity after each operation, in order; None for a delete."""
+
+    entities: list[Entity | None]
+
+
+class EntityGroup(msgspec.Struct, frozen=True):
+    """Operations on one partition that happen together or not at all."""
+
+    operations: Sequence[Operation]
+
+    @property
+    def partition_key(self) -> str:
+        return self.operations[0].key.partition_key
+
+    @property
+    def only_deletes(self) -> bool:
+        return {type(operation) for operation in self.operations} == {Delete}
+
+    def check(self) -> None:
+        """Raise for the first operation that breaks a rule; the error's facts name its index."""
+        seen: set[EntityKey] = set()
+        for index, operation in enumerate(self.operations):
+            if index == limits.GROUP_OPERATIONS_MAX:
+                raise GroupRuleError(
+                    "InvalidInput",
+                    "The batch request operation exceeds the maximum 100 changes per change set.",
+                    facts={"index": index - 1},
+                )
+            if operation.key in seen:
+                raise GroupRuleError(
+                    "InvalidDuplicateRow",
+                    "The batch request contains multiple changes with same row key. An entity can"
+                    " appear only once in a batch request.",
+                    facts={"index": index},
+                )
+            seen.add(operation.key)
+        # The service checks partitions after the count and the keys of the whole group.
+        for index, operation in enumerate(self.operations):
+            if operation.key.partition_key != self.partition_key:
+                raise GroupRuleError(
+                    "CommandsInBatchActOnDifferentPartitions",
+                    "All commands in a batch must operate on same entity group.",
+                    facts={"index": index},
+                )
+
+    def apply(self, before: Mapping[str, Entity], now: int) -> Outcome:
+        """Return the entities to write; the error of a failing operation names its index."""
+        entities: list[Entity | None] = []
+        for index, operation in enumerate(self.operations):
+            try:
+                entities.append(operation.apply(before.get(operation.key.row_key), now))
+            except PartitaError as error:
+                error.facts["index"] = index
+                raise
+        return Outcome(entities)

@@ -18,6 +18,7 @@ import msgspec
 from partita.clock import SystemClock
 from partita.errors import TableExistsError, TableNotFoundError, UnavailableError
 from partita.policies import Policy
+from partita.refusals import not_found
 from partita.storage.database import Change, Database
 from partita.storage.store_clock import StoreClock
 from partita.tables import pushdown
@@ -117,7 +118,7 @@ class SqliteTableStore:
     # Tables
 
     async def find_table(self, name: str) -> Table | None:
-        return self.find_table_here(name)
+        return self._tables.get(name.lower() if name.isascii() else name)
 
     def find_table_here(self, name: str) -> Table | None:
         """Find a table in any thread."""
@@ -153,11 +154,7 @@ class SqliteTableStore:
                 "DELETE FROM catalog WHERE folded = ? RETURNING id", (folded,)
             ).get
             if identity is None:
-                raise TableNotFoundError(
-                    "ResourceNotFound",
-                    "The specified resource does not exist.",
-                    facts={"table": name},
-                )
+                raise not_found(TableNotFoundError, {"table": name})
             connection.execute("INSERT INTO dropped VALUES (?)", (identity,))
         if (table := self._tables.get(folded)) is not None and table.id == identity:
             del self._tables[folded]

@@ -25,9 +25,9 @@ from partita.tables import edm, sqlite_scan, sqlite_store
 from partita.tables.engine import TableEngine
 from partita.tables.entity import Entity, EntityKey, build, etag_of
 from partita.tables.filters import compile_filter, parse
-from partita.tables.group import EntityGroup
 from partita.tables.operations import (
     Delete,
+    EntityGroup,
     Insert,
     InsertOrMerge,
     InsertOrReplace,

@@ -2,8 +2,7 @@ import pytest
 
 from partita.errors import ConflictError, GroupRuleError
 from partita.tables.entity import EntityKey, build
-from partita.tables.group import EntityGroup
-from partita.tables.operations import Delete, Insert, Merge, Operation
+from partita.tables.operations import Delete, EntityGroup, Insert, Merge, Operation
 
 NOW = 17_000_000_000_000_000
 

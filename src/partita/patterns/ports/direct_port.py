@@ -40,10 +40,10 @@ from partita.patterns.protocol.values import Row, measure
 from partita.service.formats.address import parse_continuation, print_continuation
 from partita.service.hosting.in_process import LocalAccount
 from partita.tables import limits
-from partita.tables.engine import TableEngine, required
+from partita.tables.engine import TableEngine, table_not_found
 from partita.tables.entity import EntityKey
 from partita.tables.filters import parse
-from partita.tables.group import EntityGroup
+from partita.tables.operations import EntityGroup
 from partita.tables.paging import KeyRange
 from partita.tables.sqlite_store import SqliteTableStore
 
@@ -202,7 +202,10 @@ def _read_here(call: GetRow, store: SqliteTableStore, cost: Cost) -> Row | None:
     key = key_of(call.key)
     cost.requests += 1
     try:
-        entity = store.get_here(required(store.find_table_here(call.table), call.table), key)
+        table = store.find_table_here(call.table)
+        if table is None:
+            raise table_not_found(call.table)
+        entity = store.get_here(table, key)
     except PartitaError as error:
         _add_facts(error, call)
         raise

@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from partita.blobs.engine.engine import BlobEngine
@@ -48,8 +48,8 @@ class Account:
     def __init__(self, name: str, keys: Sequence[str]) -> None:
         self.name = name
         self.keys = [SigningKey.from_base64(key) for key in keys]
-        self._properties = dict.fromkeys(_PROPERTIES, ServiceProperties())
-        """By letter of the service; kept in the store, moved only by `set_properties`."""
+        self.properties = dict.fromkeys(_PROPERTIES, ServiceProperties())
+        """By letter of the service; stored, and changed only by `set_properties`."""
         self.is_guarded = DEVELOPMENT_KEY in keys
         """A web page can sign with the well-known key, so browsers get stricter rules."""
 
@@ -102,38 +102,28 @@ class Account:
         for letter, setting in _PROPERTIES.items():
             stored = await self.tables.store.get_setting(setting)
             if stored is not None:
-                self._properties[letter] = xml_wire.decode(stored)
-
-    def properties_of(self, letter: str) -> ServiceProperties:
-        """Return the settings of one service, named by its letter."""
-        return self._properties[letter]
+                self.properties[letter] = xml_wire.decode(stored)
 
     async def set_properties(self, letter: str, properties: ServiceProperties) -> None:
         await self.tables.store.set_setting(_PROPERTIES[letter], xml_wire.encode(properties))
-        self._properties[letter] = properties
+        self.properties[letter] = properties
 
 
-class Accounts:
+class Accounts(dict[str, Account]):
     """The accounts of one server, by name."""
 
     def __init__(self, accounts: Iterable[Account], clock: Clock) -> None:
-        self._by_name = {account.name: account for account in accounts}
-        # It has keys but no tables: nobody passes its authentication.
-        self._nobody = Account("", [])
-        self._nobody.keys = [SigningKey(clock.random_bytes(64))]
+        super().__init__((account.name, account) for account in accounts)
+        # It has keys but no tables: no request can be signed with its key.
+        self._unknown = Account("", [])
+        self._unknown.keys = [SigningKey(clock.random_bytes(64))]
 
-    def find(self, name: str) -> Account:
-        """Return the account, or one whose key nobody has: both refuse in the same time."""
-        return self._by_name.get(name, self._nobody)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._by_name
-
-    def __iter__(self) -> Iterator[Account]:
-        return iter(self._by_name.values())
+    def __missing__(self, name: str) -> Account:
+        """Return an account whose key nobody has: an unknown name is refused in the same time."""
+        return self._unknown
 
     async def close(self) -> None:
-        for account in self:
+        for account in self.values():
             await account.close()
 
 

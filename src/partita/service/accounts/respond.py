@@ -14,6 +14,7 @@ import msgspec
 
 from partita.errors import InvalidRequestError, NotAuthorizedError, PartitaError
 from partita.policies import Policy
+from partita.refusals import invalid_header, invalid_syntax
 from partita.service.accounts.account import Account, Accounts
 from partita.service.accounts.service_properties_xml import ServiceProperties
 from partita.service.auth import bearer, cors, shared_key
@@ -33,7 +34,7 @@ from partita.service.auth.sas import (
     no_credentials,
     parse_sas,
 )
-from partita.service.formats.address import Target, locate, parse_query
+from partita.service.formats.address import parse_query
 from partita.service.formats.error_wire import ACCOUNT_SETTING, is_told, message_of
 from partita.service.http.request import Request, Response
 from partita.tables import edm
@@ -54,6 +55,21 @@ _VERSION = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _API_VERSION = re.compile(r"(?:^|&)api-version=(\d{4}-\d\d-\d\d)(?:&|$)", re.ASCII)
 """Old .NET clients name the version so beside a SAS."""
 _CLIENT_REQUEST_ID = re.compile(r"[\x20-\x7e]{1,1024}")
+_HOST = re.compile(r"\[[0-9A-Fa-f:.]{2,45}\](?::[0-9]{1,5})?|[A-Za-z0-9._-]{1,253}(?::[0-9]{1,5})?")
+_IPV4 = re.compile(r"[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}")
+_SECONDARY = "-secondary"
+
+
+class Target(msgspec.Struct, frozen=True):
+    """The account that a request is addressed to."""
+
+    account: str
+    """Without `-secondary`; it may not exist."""
+    is_secondary: bool
+    root: str
+    """The start of printed addresses: `http://127.0.0.1:10002/acct`, without a final slash."""
+    path: str
+    """The path after the account, as sent; it is parsed after authentication."""
 
 
 class AuthorizedRequest(msgspec.Struct, frozen=True, gc=False):
@@ -136,10 +152,13 @@ class Front:
         try:
             host = request.headers.get("host", "")
             target = locate(request.scheme, host, request.path, self.accounts, service.name)
-            account = self.accounts.find(target.account)
-            properties = account.properties_of(service.letter)
+            account = self.accounts[target.account]
+            properties = account.properties[service.letter]
             unserved = "" if account.name else target.account
-            if account.is_guarded:
+            # A request to this machine that names no origin is not from a web page.
+            if account.is_guarded and not (
+                browsers.is_loopback(host) and browsers.ORIGIN_HEADERS.isdisjoint(request.headers)
+            ):
                 browsers.guard(request, properties.cors, self._allowed_hosts)
             if not is_versioned:
                 _check_unversioned(request)
@@ -147,7 +166,7 @@ class Front:
             if request.method == "OPTIONS":
                 response = cors.preflight(properties.cors, request)
             else:
-                pairs = parse_query(request.query)
+                pairs = parse_query(request.query) if request.query else []
                 sas = parse_sas(pairs, service.letter, target.path) if pairs else None
                 if sas is None:
                     grant = self._check_signature(request, account, now)
@@ -264,12 +283,10 @@ def _check_unversioned(request: Request) -> None:
     named = request.headers.get("x-ms-version")
     if named is None:
         return
-    raise InvalidRequestError(
-        "InvalidHeaderValue",
-        "The value for one of the HTTP headers is not in the correct format.",
-        facts={"elements": [("HeaderName", "x-ms-version"), ("HeaderValue", named)]},
-        hint="x-ms-version is a date such as 2019-02-02, at most five years ahead: set the"
-        " api_version of the client.",
+    raise invalid_header(
+        "x-ms-version",
+        named,
+        "Set the api_version of the client to a date such as 2019-02-02, at most five years ahead.",
         setting="api_version",
     )
 
@@ -301,3 +318,57 @@ def read_only() -> InvalidRequestError:
         "Write operations are not allowed.",
         hint="The secondary endpoint only reads.",
     )
+
+
+# Locating the account
+
+
+def locate(
+    scheme: str, host: str, path: str, account_names: Container[str], service: str = "table"
+) -> Target:
+    """Find the account that a request is addressed to, in host style or in path style.
+
+    Host style is `acct.table.…`, or any dotted name whose first label is a known account; in
+    path style the first segment of the path names the account. `service` is the second label.
+    """
+    label, is_service_host = _host_form(host, service)
+    if label and (is_service_host or label.removesuffix(_SECONDARY) in account_names):
+        account, is_secondary = _without_suffix(label)
+        return Target(account, is_secondary, f"{scheme}://{host}", path)
+    named, _, rest = path.lstrip("/").partition("/")
+    account, is_secondary, root = _account_in_path(scheme, host, named)
+    if is_secondary:
+        # In path style the Python SDK puts the secondary before the whole path of the primary.
+        rest = rest.removeprefix(f"{account}/")
+    return Target(account, is_secondary, root, rest)
+
+
+def _without_suffix(named: str) -> tuple[str, bool]:
+    account = named.removesuffix(_SECONDARY)
+    return account, len(account) < len(named)
+
+
+@lru_cache(maxsize=256)
+def _account_in_path(scheme: str, host: str, named: str) -> tuple[str, bool, str]:
+    _check_account_segment(named)
+    return *_without_suffix(named), f"{scheme}://{host}/{named}"
+
+
+@lru_cache(maxsize=256)
+def _host_form(host: str, service: str) -> tuple[str, bool]:
+    """Return the label that may be an account, and whether the service follows it."""
+    if not _HOST.fullmatch(host):
+        raise invalid_header(hint="Send a Host header with a host name.")
+    name = host.partition(":")[0].lower()
+    if name.startswith("[") or "." not in name or _IPV4.fullmatch(name):
+        return "", False
+    labels = name.split(".")
+    return labels[0], labels[1] == service
+
+
+def _check_account_segment(segment: str) -> None:
+    # The segment is part of every printed address, so it must not need escaping.
+    if not segment.replace("-", "").isalnum() or not segment.isascii():
+        raise invalid_syntax(
+            InvalidRequestError, "Name the account in the first segment of the path."
+        )

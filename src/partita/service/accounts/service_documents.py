@@ -9,12 +9,12 @@ _XML = ("Content-Type", "application/xml")
 
 
 def get_properties(authorized: AuthorizedRequest, letter: str) -> Response:
-    properties = authorized.account.properties_of(letter)
+    properties = authorized.account.properties[letter]
     return Response(200, [_XML], xml_wire.print_properties(properties, authorized.version, letter))
 
 
 async def set_properties(authorized: AuthorizedRequest, letter: str, body: bytes) -> Response:
-    current = authorized.account.properties_of(letter)
+    current = authorized.account.properties[letter]
     wanted = xml_wire.parse_properties(body, current, authorized.version, letter)
     await authorized.account.set_properties(letter, wanted)
     return Response(202)

@@ -21,8 +21,7 @@ from partita.tables import limits
 from partita.tables.engine import TableEngine
 from partita.tables.entity import Entity, EntityKey, size_of
 from partita.tables.filters import Filter
-from partita.tables.group import EntityGroup, Outcome
-from partita.tables.operations import Delete, Operation
+from partita.tables.operations import Delete, EntityGroup, Operation, Outcome
 from partita.tables.paging import KeyRange, Page
 from partita.tables.plan import Plan, plan
 from partita.tables.store import TableStore

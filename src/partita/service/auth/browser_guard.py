@@ -7,7 +7,8 @@ such an account the signature proves nothing about who is asking.
 from collections.abc import Container, Sequence
 from functools import lru_cache
 
-from partita.errors import InvalidRequestError, NotAuthorizedError
+from partita.errors import NotAuthorizedError
+from partita.refusals import invalid_header
 from partita.service.auth import cors
 from partita.service.auth.cors import CorsRule, find_rule
 from partita.service.http.request import Request
@@ -23,6 +24,9 @@ class _EveryHost:
 EVERY_HOST: Container[str] = _EveryHost()
 """For requests inside a request: the outer one was looked at already."""
 
+ORIGIN_HEADERS = frozenset({"origin", "sec-fetch-site"})
+"""Headers that a browser adds to the request of a page."""
+
 
 def guard(request: Request, rules: Sequence[CorsRule], allowed_hosts: Container[str]) -> None:
     """Refuse what a foreign web page could send.
@@ -33,13 +37,12 @@ def guard(request: Request, rules: Sequence[CorsRule], allowed_hosts: Container[
     headers = request.headers
     host = headers.get("host", "")
     name = _name_of(host)
-    if not _is_loopback(host) and name not in allowed_hosts:
-        raise InvalidRequestError(
-            "InvalidHeaderValue",
-            "The value for one of the HTTP headers is not in the correct format.",
-            facts={"elements": [("HeaderName", "Host"), ("HeaderValue", host)]},
-            hint=f"Host {name!r} is not allowed for the development account: start the server"
-            f" with --allowed-host {name}, or serve an account with a key of its own.",
+    if not is_loopback(host) and name not in allowed_hosts:
+        raise invalid_header(
+            "Host",
+            host,
+            f"Host {name!r} is not allowed for the development account: start the server with"
+            f" --allowed-host {name}, or serve an account with a key of its own.",
             setting="--allowed-host",
         )
     if "origin" in headers or "cross-site" in headers.get("sec-fetch-site", ""):
@@ -47,7 +50,8 @@ def guard(request: Request, rules: Sequence[CorsRule], allowed_hosts: Container[
 
 
 @lru_cache(maxsize=256)
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return whether a Host header names this machine."""
     name = _name_of(host)
     return name in _LOOPBACK or name.endswith(".localhost")
 

@@ -14,7 +14,7 @@ from partita.blobs.rules.model import BlobName, Opened
 from partita.errors import NotAuthorizedError, PartitaError
 from partita.refusals import invalid_header, not_implemented
 from partita.service.accounts.account import Account, Accounts
-from partita.service.accounts.respond import AuthorizedRequest
+from partita.service.accounts.respond import AuthorizedRequest, locate
 from partita.service.auth.sas import (
     ANONYMOUS,
     OBJECT,
@@ -27,7 +27,7 @@ from partita.service.auth.sas import (
 )
 from partita.service.blobs.address import OneBlob, parse_blob_resource, parse_copy_source
 from partita.service.blobs.wire import COPY_SOURCE, CopySource
-from partita.service.formats.address import locate, parse_query
+from partita.service.formats.address import parse_query
 from partita.service.formats.query_options import options_of
 
 
@@ -60,7 +60,7 @@ async def find_source(
     resource = parse_blob_resource(target.path, is_container=False)
     if not isinstance(resource, OneBlob):
         raise invalid_header(COPY_SOURCE, address, "Use the address of a blob.")
-    account = accounts.find(target.account)
+    account = accounts[target.account]
     name = BlobName(resource.container, resource.name, options.get("snapshot") or None)
     is_own = account is authorized.account and authorized.grant.everything
     if not (is_trusted and is_own):

@@ -23,7 +23,7 @@ from partita.errors import ConfigurationError
 from partita.loop_thread import new_event_loop
 from partita.service.http.connections import Connections, RequestLog
 from partita.service.http.message_bytes import TABLE_DIALECT, Dialect, HttpLimits
-from partita.service.http.protocol import HttpProtocol, Respond
+from partita.service.http.protocol import HttpProtocol, Respond, Turn
 from partita.service.http.request import Response
 from partita.ticks import Clock
 
@@ -66,6 +66,7 @@ class Server:
         self._is_ready = is_ready
         self._fixed = {"/healthz": _alive, "/readyz": self._readiness}
         self._connections: Connections | None = None
+        self._turn = Turn(self._limits.write_buffer_bytes_max)
         self._listeners: list[asyncio.Server] = []
 
     @property
@@ -116,6 +117,7 @@ class Server:
             self._respond,
             self._limits,
             self._connections,
+            turn=self._turn,
             scheme=self.scheme,
             fixed=self._fixed,
         )

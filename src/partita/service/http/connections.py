@@ -1,6 +1,7 @@
-"""The open connections of one server: who may come in, how long each may take, who is left.
+"""The open connections of one server: admission, time-outs, drain.
 
-Knows nothing of HTTP. The one rule: only the sweep asks the clock, once for all connections.
+Nothing here depends on HTTP. The one rule: only the sweep asks the clock, once for all
+connections.
 """
 
 import asyncio
@@ -28,8 +29,6 @@ class Connection(Protocol):
 
     @property
     def owes_an_answer(self) -> bool: ...
-
-    def serve(self) -> None: ...
 
     def sweep(self, now: float) -> None: ...
 
@@ -67,51 +66,9 @@ class Connections:
         self._emptied = asyncio.Event()
         self._emptied.set()
         self._timer: asyncio.TimerHandle | None = None
-        self._ready: list[Connection] = []
-        """Connections whose requests arrived in this turn of the loop."""
-        self._is_serving = False
-        self._unsent: list[tuple[asyncio.Transport, bytes, bytes]] = []
-        """Answers of this turn, in order; empty unless `_is_serving`."""
-        self._unsent_bytes = 0
 
     def __len__(self) -> int:
         return len(self._open)
-
-    def serve_soon(self, connection: Connection) -> None:
-        """Answer a connection when everything that has arrived is read.
-
-        Reading all, then answering all, then writing all keeps the code of each part in the
-        processor's caches: under load that is worth half of the rate.
-        """
-        if not self._ready:
-            asyncio.get_running_loop().call_soon(self._serve_ready)
-        self._ready.append(connection)
-
-    def _serve_ready(self) -> None:
-        ready, self._ready = self._ready, []
-        self._is_serving = True
-        try:
-            for connection in ready:
-                connection.serve()
-        finally:
-            self._is_serving = False
-            self.flush()
-
-    def write(self, transport: asyncio.Transport, head: bytes, body: bytes = b"") -> None:
-        """Send an answer, at once or with the others of this turn; a large body goes uncopied."""
-        self._unsent.append((transport, head, body))
-        self._unsent_bytes += len(head) + len(body)
-        if not self._is_serving or self._unsent_bytes > self.limits.write_buffer_bytes_max:
-            self.flush()
-
-    def flush(self) -> None:
-        """Hand what was held back to the transports."""
-        unsent, self._unsent, self._unsent_bytes = self._unsent, [], 0
-        for transport, head, body in unsent:
-            if body:
-                transport.writelines((head, body))
-            else:
-                transport.write(head)
 
     def admits(self, peer: str) -> bool:
         """Say whether one more connection from this address fits into the limits."""

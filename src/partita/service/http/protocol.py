@@ -110,6 +110,55 @@ def _resumed(
         return response
 
 
+class Turn:
+    """The requests that arrive and the answers that leave in one turn of the event loop.
+
+    One for all connections of a server. Reading all, then answering all, then writing all keeps
+    the code of each part in the processor's caches: under load that doubles the rate.
+    """
+
+    def __init__(self, write_buffer_bytes_max: int) -> None:
+        self._write_buffer_bytes_max = write_buffer_bytes_max
+        self._ready: list[HttpProtocol] = []
+        """Connections whose requests arrived in this turn."""
+        self._is_serving = False
+        self._unsent: list[tuple[asyncio.Transport, bytes, bytes]] = []
+        """Answers of this turn, in order; empty unless `_is_serving`."""
+        self._unsent_bytes = 0
+
+    def serve_soon(self, connection: "HttpProtocol") -> None:
+        """Answer a connection after everything that has arrived is read."""
+        if not self._ready:
+            asyncio.get_running_loop().call_soon(self._serve_ready)
+        self._ready.append(connection)
+
+    def _serve_ready(self) -> None:
+        ready, self._ready = self._ready, []
+        self._is_serving = True
+        try:
+            for connection in ready:
+                connection.serve()
+        finally:
+            self._is_serving = False
+            self.flush()
+
+    def write(self, transport: asyncio.Transport, head: bytes, body: bytes = b"") -> None:
+        """Send an answer, at once or with the others of this turn; a large body is not copied."""
+        self._unsent.append((transport, head, body))
+        self._unsent_bytes += len(head) + len(body)
+        if not self._is_serving or self._unsent_bytes > self._write_buffer_bytes_max:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand the answers of this turn to the transports."""
+        unsent, self._unsent, self._unsent_bytes = self._unsent, [], 0
+        for transport, head, body in unsent:
+            if body:
+                transport.writelines((head, body))
+            else:
+                transport.write(head)
+
+
 class HttpProtocol(asyncio.Protocol):
     """One connection.
 
@@ -150,6 +199,7 @@ class HttpProtocol(asyncio.Protocol):
         "_stalled_since",
         "_target",
         "_transport",
+        "_turn",
         "_unfinished_bytes",
         "_unread_bytes",
         "_upload",
@@ -163,10 +213,12 @@ class HttpProtocol(asyncio.Protocol):
         limits: HttpLimits,
         connections: Connections,
         *,
+        turn: Turn | None = None,
         scheme: str = "http",
         fixed: Fixed | None = None,
     ) -> None:
         self._respond = respond
+        self._turn = turn or Turn(limits.write_buffer_bytes_max)
         self._limits = limits
         self._connections = connections
         self._names = connections.header_names
@@ -291,7 +343,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def _linger(self) -> None:
         """Say that we are done and wait for the client to go: it may still be sending."""
-        self._connections.flush()
+        self._turn.flush()
         self._phase = _ENDED
         self._upload = None
         transport = self._transport
@@ -399,7 +451,7 @@ class HttpProtocol(asyncio.Protocol):
         if self._phase != _IDLE:
             self._bound_unfinished()
         if self._waiting:
-            self._connections.serve_soon(self)
+            self._turn.serve_soon(self)
         elif self._owes_continue:
             self._send_continue()
 
@@ -450,7 +502,7 @@ class HttpProtocol(asyncio.Protocol):
             return
         self._owes_continue = False
         if not self._body:
-            self._connections.write(self._transport, CONTINUE)
+            self._turn.write(self._transport, CONTINUE)
 
     # What a streamed body calls
 
@@ -458,7 +510,7 @@ class HttpProtocol(asyncio.Protocol):
         if not self._owes_continue or self._transport is None:
             return
         self._owes_continue = False
-        self._connections.write(self._transport, CONTINUE)
+        self._turn.write(self._transport, CONTINUE)
 
     def body_taken(self, count: int) -> None:
         self._unread_bytes -= count
@@ -766,7 +818,7 @@ class HttpProtocol(asyncio.Protocol):
             if self._transport is None or self._transport.is_closing():
                 return False
             if unsent:
-                self._connections.write(self._transport, unsent, piece)
+                self._turn.write(self._transport, unsent, piece)
                 unsent = b""
             else:
                 self._transport.write(piece)
@@ -836,11 +888,11 @@ class HttpProtocol(asyncio.Protocol):
         head = encode_head(response, connections.server_lines, connection)
         body = response.body
         if not body or (request is not None and request.method == "HEAD"):
-            connections.write(transport, head)
+            self._turn.write(transport, head)
         elif len(body) <= _SMALL_BODY_BYTES:
-            connections.write(transport, head + body)
+            self._turn.write(transport, head + body)
         else:
-            connections.write(transport, head, body)
+            self._turn.write(transport, head, body)
         if request is not None and (connection is CLOSE or request.upload is not None):
             self._after_answer(request, connection)
 
@@ -881,7 +933,7 @@ class HttpProtocol(asyncio.Protocol):
                 self._window_start_bytes = upload.received_bytes
         if connection is not CLOSE:
             return
-        self._connections.flush()
+        self._turn.flush()
         if is_arriving:
             self._linger()
         else:

@@ -1,28 +1,43 @@
-"""Outcome → Response for the table protocol. Pure; headers are those the service sends."""
+"""Outcome → Response for the table protocol: headers, and entities and tables as JSON. Pure.
+
+Without `$select`, minimal metadata is the stored document after a prefix: bytes are copied.
+"""
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from urllib.parse import quote
+
+import msgspec
 
 from partita.errors import PartitaError
-from partita.service.formats.address import entity_url, print_continuation, table_url
+from partita.service.formats.address import print_continuation
 from partita.service.formats.error_wire import encode_json, message_of
 from partita.service.http.request import Response
-from partita.service.tables import render
-from partita.service.tables.render import Level, View
-from partita.service.tables.wire import (
+from partita.service.tables.calls import (
     CONTENT,
     NO_CONTENT,
     Change,
     CreateTable,
     GetEntity,
     GetTable,
+    Level,
     QueryEntities,
     QueryTables,
 )
+from partita.tables import edm
+from partita.tables.edm import TYPE_SUFFIX
 from partita.tables.engine import TablePage
-from partita.tables.entity import Entity
+from partita.tables.entity import Entity, etag_of
 from partita.tables.operations import Insert
 from partita.tables.paging import Page
 from partita.tables.store import Table
 
 Headers = list[tuple[str, str]]
+
+_PLAIN = re.compile(r"[A-Za-z0-9_.~-]*")
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(dict[str, str | int | float | bool]).decode
 
 _BATCH_FRONT: Headers = [("X-Content-Type-Options", "nosniff"), ("Cache-Control", "no-cache")]
 
@@ -31,8 +46,8 @@ def entity_answer(entity: Entity, call: GetEntity, root: str, account: str) -> R
     view = View(root, account, call.table, call.level, call.select)
     return Response(
         200,
-        [("Content-Type", call.level.content_type), ("ETag", entity.etag)],
-        render.one_entity(entity, view),
+        [("Content-Type", call.level.content_type), ("ETag", etag_of(entity.ticks))],
+        one_entity(entity, view),
     )
 
 
@@ -45,7 +60,7 @@ def page_answer(page: Page, call: QueryEntities, root: str, account: str) -> Res
             ("x-ms-continuation-NextPartitionKey", print_continuation(partition_key)),
             ("x-ms-continuation-NextRowKey", print_continuation(row_key)),
         ]
-    return Response(200, headers, render.entity_page(page.entities, view))
+    return Response(200, headers, entity_page(page.entities, view))
 
 
 def change_answer(entity: Entity | None, call: Change, root: str, account: str) -> Response:
@@ -65,7 +80,7 @@ def change_answer(entity: Entity | None, call: Change, root: str, account: str) 
         return Response(204, headers)
     headers.append(("Content-Type", call.level.content_type))
     view = View(root, account, call.table, call.level)
-    return Response(201 if is_insert else 200, headers, render.one_entity(entity, view))
+    return Response(201 if is_insert else 200, headers, one_entity(entity, view))
 
 
 def _is_echoed(call: Change) -> bool:
@@ -78,7 +93,7 @@ def _is_echoed(call: Change) -> bool:
 def table_answer(table: Table, call: GetTable, root: str, account: str) -> Response:
     view = View(root, account, table.name, call.level)
     headers: Headers = [("Content-Type", call.level.content_type)]
-    return Response(200, headers, render.one_table(table, view))
+    return Response(200, headers, one_table(table, view))
 
 
 def table_page_answer(page: TablePage, call: QueryTables, root: str, account: str) -> Response:
@@ -86,7 +101,7 @@ def table_page_answer(page: TablePage, call: QueryTables, root: str, account: st
     headers: Headers = [("Content-Type", call.level.content_type)]
     if page.continuation is not None:
         headers.append(("x-ms-continuation-NextTableName", print_continuation(page.continuation)))
-    return Response(200, headers, render.table_page(page.tables, view))
+    return Response(200, headers, table_page(page.tables, view))
 
 
 def created_table_answer(table: Table, call: CreateTable, root: str, account: str) -> Response:
@@ -97,7 +112,7 @@ def created_table_answer(table: Table, call: CreateTable, root: str, account: st
     if call.preference == NO_CONTENT:
         return Response(204, [*headers, ("DataServiceId", location)])
     headers.append(("Content-Type", call.level.content_type))
-    return Response(201, headers, render.one_table(table, View(root, account, "", call.level)))
+    return Response(201, headers, one_table(table, View(root, account, "", call.level)))
 
 
 # Parts of a batch: the header order is the service's, and clients match on the text
@@ -111,7 +126,7 @@ def part_of_change(entity: Entity | None, call: Change, root: str, account: str)
     if _is_echoed(call):
         assert entity is not None
         headers.append(("Content-Type", call.level.content_type))
-        body = render.one_entity(entity, View(root, account, call.table, call.level))
+        body = one_entity(entity, View(root, account, call.table, call.level))
     if call.preference is not None:
         headers.append(("Preference-Applied", call.preference))
     is_new = is_insert or call.preference is not None
@@ -148,3 +163,147 @@ def part_of_error(
         headers.append(("Preference-Applied", preference))
     headers += [("DataServiceVersion", "3.0;"), ("Content-Type", Level.MINIMAL.content_type)]
     return Response(answer.status, headers, answer.body)
+
+
+# Entities and tables as JSON
+
+
+class View(msgspec.Struct, frozen=True, gc=False):
+    """How an answer is to look: where it is asked for, at which level, which properties."""
+
+    root: str
+    account: str
+    table: str
+    level: Level
+    select: tuple[str, ...] | None = None
+
+    @property
+    def suffix(self) -> str:
+        return "" if self.select is None else "&$select=" + ",".join(self.select)
+
+
+def one_entity(entity: Entity, view: View) -> bytes:
+    """Print one entity with the front that its level asks for."""
+    if view.level is Level.NONE:
+        return b"{" + _members(entity, view)
+    front = _element_front(view.root, view.table)
+    if view.select is None:
+        if view.level is Level.MINIMAL:
+            return front + b'",' + entity.document
+        return front + b'",' + _members(entity, view)
+    return front + _encode(view.suffix)[1:] + b"," + _members(entity, view)
+
+
+@lru_cache(maxsize=1024)
+def _element_front(root: str, table: str) -> bytes:
+    """Print the start of an entity, up to where `$select` would stand; it is always the same."""
+    return b'{"odata.metadata":' + _encode(f"{root}/$metadata#{table}/@Element")[:-1]
+
+
+def entity_page(entities: Sequence[Entity], view: View) -> bytes:
+    """Print a feed."""
+    if view.level is Level.NONE:
+        front = b'{"value":['
+    else:
+        metadata = _encode(f"{view.root}/$metadata#{view.table}{view.suffix}")
+        front = b'{"odata.metadata":' + metadata + b',"value":['
+    if not entities:
+        return front + b"]}"
+    if view.level is Level.MINIMAL and view.select is None:
+        documents = [entity.document for entity in entities]
+    else:
+        documents = [_members(entity, view) for entity in entities]
+    # Front and end go into the first and last piece: a page is large, and is copied only once.
+    documents[0] = front + b"{" + documents[0]
+    documents[-1] += b"]}"
+    return b",{".join(documents)
+
+
+def _members(entity: Entity, view: View) -> bytes:
+    """Print the members of an entity without the opening brace."""
+    if view.level is Level.MINIMAL and view.select is None:
+        return entity.document
+    stored = _decode(b"{" + entity.document)
+    etag = stored.pop("odata.etag")
+    front: dict[str, object] = {}
+    if view.level is Level.FULL:
+        front["odata.type"] = f"{view.account}.{view.table}"
+        front["odata.id"] = entity_url(view.root, view.table, entity.key)
+    if view.level is not Level.NONE:
+        front["odata.etag"] = etag
+    if view.level is Level.FULL:
+        front["odata.editLink"] = edit_link(view.table, entity.key)
+    names = view.select if view.select is not None else _names(stored)
+    for name in names:
+        annotation = _annotation(stored, name, view.level)
+        if annotation is not None:
+            front[name + TYPE_SUFFIX] = annotation
+        front[name] = stored.get(name)
+    return _encode(front)[1:]
+
+
+def _names(stored: dict[str, str | int | float | bool]) -> list[str]:
+    return [name for name in stored if not name.endswith(TYPE_SUFFIX)]
+
+
+def _annotation(
+    stored: dict[str, str | int | float | bool], name: str, level: Level
+) -> object | None:
+    if level is Level.NONE:
+        return None
+    if name == "Timestamp" and level is Level.FULL:
+        return edm.DATETIME
+    return stored.get(name + TYPE_SUFFIX)
+
+
+def one_table(table: Table, view: View) -> bytes:
+    front: dict[str, object] = {}
+    if view.level is not Level.NONE:
+        front["odata.metadata"] = f"{view.root}/$metadata#Tables/@Element"
+    return _encode(front | _table_members(table, view))
+
+
+def table_page(tables: Sequence[Table], view: View) -> bytes:
+    front: dict[str, object] = {}
+    if view.level is not Level.NONE:
+        front["odata.metadata"] = f"{view.root}/$metadata#Tables"
+    front["value"] = [_table_members(table, view) for table in tables]
+    return _encode(front)
+
+
+def _table_members(table: Table, view: View) -> dict[str, object]:
+    members: dict[str, object] = {}
+    if view.level is Level.FULL:
+        members["odata.type"] = f"{view.account}.Tables"
+        members["odata.id"] = table_url(view.root, table.name)
+        members["odata.editLink"] = f"Tables('{table.name}')"
+    members["TableName"] = table.name
+    return members
+
+
+# Addresses
+
+
+def table_url(root: str, table: str) -> str:
+    """Print the address of a table."""
+    return f"{root}/Tables('{_print_literal(table)}')"
+
+
+def entity_url(root: str, table: str, key: tuple[str, str]) -> str:
+    """Print the address of an entity, as Location and DataServiceId carry it."""
+    return f"{root}/{edit_link(table, key)}"
+
+
+def edit_link(table: str, key: tuple[str, str]) -> str:
+    """Print the address of an entity relative to the root."""
+    partition_key, row_key = key
+    return (
+        f"{table}(PartitionKey='{_print_literal(partition_key)}'"
+        f",RowKey='{_print_literal(row_key)}')"
+    )
+
+
+def _print_literal(text: str) -> str:
+    if _PLAIN.fullmatch(text):
+        return text
+    return quote(text.replace("'", "''"), safe="'")

@@ -12,32 +12,24 @@ import msgspec
 from partita.errors import (
     DamageError,
     InvalidRequestError,
-    LimitExceededError,
     NotAuthorizedError,
     PartitaError,
     UnavailableError,
     UsageError,
 )
 from partita.policies import Policy
+from partita.refusals import body_too_large, invalid_input, not_found
 from partita.service.accounts import service_documents
 from partita.service.accounts import service_properties_xml as xml_wire
 from partita.service.accounts.account import Account, Accounts
-from partita.service.accounts.respond import AuthorizedRequest, read_only
+from partita.service.accounts.respond import AuthorizedRequest, Target, locate, read_only
 from partita.service.auth.sas import READ, Grant, Sas
-from partita.service.formats.address import (
-    Batch,
-    Resource,
-    Target,
-    locate,
-    parse_query,
-    parse_resource,
-)
+from partita.service.formats.address import parse_query
 from partita.service.formats.error_wire import encode_json, encode_xml, status_of
 from partita.service.formats.multipart import batch_content_type, print_batch, read_batch
 from partita.service.http.request import Request, Response
 from partita.service.tables import answers
-from partita.service.tables.render import Level
-from partita.service.tables.wire import (
+from partita.service.tables.calls import (
     CONTENT,
     WRITES,
     Call,
@@ -49,20 +41,25 @@ from partita.service.tables.wire import (
     GetProperties,
     GetStatistics,
     GetTable,
+    Level,
     QueryEntities,
     QueryTables,
     SetPolicies,
     SetProperties,
+)
+from partita.service.tables.wire import (
+    Batch,
+    Resource,
     check_encoding,
     decode,
     is_xml,
     level_of,
     options_of,
+    parse_resource,
     preference_of,
 )
 from partita.tables import limits, plan
-from partita.tables.group import EntityGroup
-from partita.tables.operations import Insert
+from partita.tables.operations import EntityGroup, Insert
 from partita.ticks import Clock
 
 DEFAULT_VERSION = "2019-02-02"
@@ -91,10 +88,7 @@ class TableService:
     async def answer(self, authorized: AuthorizedRequest) -> Response:
         request, target, grant = authorized.request, authorized.target, authorized.grant
         if len(request.body) > limits.GROUP_BYTES_MAX:
-            raise LimitExceededError(
-                "RequestBodyTooLarge",
-                "The request body is too large and exceeds the maximum permissible limit.",
-            )
+            raise body_too_large(None)
         check_encoding(request)
         try:
             resource = parse_resource(target.path, target.account)
@@ -128,9 +122,7 @@ class TableService:
         match call:
             case GetEntity():
                 if not (grant.everything or grant.span.contains(call.key)):
-                    raise NotAuthorizedError(
-                        "ResourceNotFound", "The specified resource does not exist."
-                    )
+                    raise not_found(NotAuthorizedError)
                 entity = await tables.get(call.table, call.key)
                 return answers.entity_answer(entity, call, root, name)
             case QueryEntities():
@@ -164,9 +156,7 @@ class TableService:
             case GetProperties():
                 return service_documents.get_properties(authorized, self.letter)
             case SetProperties():
-                return await service_documents.set_properties(
-                    authorized, self.letter, authorized.request.body
-                )
+                return await service_documents.set_properties(authorized, self.letter, call.body)
             case GetStatistics():
                 return service_documents.get_statistics(authorized)
             case _:
@@ -315,4 +305,4 @@ def _as_granted(call: Change, grant: Grant) -> Change:
 
 
 def _bad_batch(hint: str) -> InvalidRequestError:
-    return InvalidRequestError("InvalidInput", "One of the request inputs is not valid.", hint=hint)
+    return invalid_input(InvalidRequestError, hint)

@@ -1,7 +1,7 @@
-"""The table protocol as values: Request → Call, and what an outcome looks like. No I/O.
+"""Request → Call for the table protocol: the resource that a path names, options, headers. Pure.
 
-A call says what it needs (`needs`), so that authorisation asks one question for every
-operation. Codes and texts are those of the service.
+A path is percent-decoded once, then its OData literals are lexed: a key may contain any of
+`,'()=`, so nothing is ever split on them. Codes and messages are those of the service.
 """
 
 import re
@@ -10,37 +10,44 @@ from functools import lru_cache
 
 import msgspec
 
-from partita.errors import InvalidKeyError, InvalidRequestError, NotSupportedError
-from partita.service.auth.sas import (
-    ADD,
-    CONTAINER,
-    CREATE,
-    DELETE,
-    LIST,
-    OBJECT,
-    READ,
-    SERVICE,
-    UPDATE,
-    UPSERT,
-    WRITE,
-    Need,
+from partita.errors import InvalidKeyError, InvalidRequestError
+from partita.refusals import (
+    invalid_input,
+    invalid_parameter,
+    invalid_syntax,
+    missing_header,
+    not_implemented,
+    unsupported_media_type,
 )
-from partita.service.formats.address import (
-    Batch,
-    EntitySet,
-    MetadataDocument,
-    OneEntity,
-    OneTable,
-    Resource,
-    ServiceRoot,
-    TableCollection,
-    parse_continuation,
-)
+from partita.service.formats.address import SURROGATES, decode_path, parse_continuation
 from partita.service.http.request import Request
-from partita.service.tables.render import Level
+from partita.service.tables.calls import (
+    CONTENT,
+    NO_CONTENT,
+    Call,
+    Change,
+    CreateTable,
+    DeleteTable,
+    GetEntity,
+    GetPolicies,
+    GetProperties,
+    GetStatistics,
+    GetTable,
+    Level,
+    QueryEntities,
+    QueryTables,
+    SetPolicies,
+    SetProperties,
+)
 from partita.tables import limits
-from partita.tables.entity import EntityKey, check_table_name, parse_body, parse_object
-from partita.tables.filters import Filter, parse, parse_table_filter
+from partita.tables.entity import (
+    EntityKey,
+    check_key_in_address,
+    check_table_name,
+    parse_body,
+    parse_object,
+)
+from partita.tables.filters import parse, parse_table_filter
 from partita.tables.operations import (
     ANY_ETAG,
     Delete,
@@ -52,137 +59,8 @@ from partita.tables.operations import (
     Replace,
 )
 
-NO_CONTENT = "return-no-content"
-CONTENT = "return-content"
-
-
-class QueryTables(msgspec.Struct, frozen=True, gc=False):
-    filter: Filter | None
-    top: int
-    start: str
-    level: Level
-
-    def needs(self) -> Sequence[Need]:
-        return (Need(CONTAINER, LIST),)
-
-
-class GetTable(msgspec.Struct, frozen=True, gc=False):
-    name: str
-    level: Level
-
-    def needs(self) -> Sequence[Need]:
-        return (Need(CONTAINER, LIST),)
-
-
-class CreateTable(msgspec.Struct, frozen=True, gc=False):
-    name: str
-    level: Level
-    preference: str | None
-
-    def needs(self) -> Sequence[Need]:
-        return (Need(CONTAINER, CREATE),)
-
-
-class DeleteTable(msgspec.Struct, frozen=True, gc=False):
-    name: str
-
-    def needs(self) -> Sequence[Need]:
-        return (Need(CONTAINER, DELETE),)
-
-
-class GetPolicies(msgspec.Struct, frozen=True, gc=False):
-    table: str
-
-    def needs(self) -> Sequence[Need]:
-        return (Need(CONTAINER, READ, by_key_only=True),)
-
-
-class SetPolicies(msgspec.Struct, frozen=True, gc=False):
-    table: str
-    body: bytes
-
-    def needs(self) -> Sequence[Need]:
-        return (Need(CONTAINER, WRITE, by_key_only=True),)
-
-
-class GetProperties(msgspec.Struct, frozen=True, gc=False):
-    def needs(self) -> Sequence[Need]:
-        return (Need(SERVICE, READ),)
-
-
-class SetProperties(msgspec.Struct, frozen=True, gc=False):
-    body: bytes
-
-    def needs(self) -> Sequence[Need]:
-        return (Need(SERVICE, WRITE),)
-
-
-class GetStatistics(msgspec.Struct, frozen=True, gc=False):
-    def needs(self) -> Sequence[Need]:
-        return (Need(SERVICE, READ),)
-
-
-class QueryEntities(msgspec.Struct, frozen=True, gc=False):
-    table: str
-    filter: Filter | None
-    select: tuple[str, ...] | None
-    top: int
-    start: EntityKey | None
-    level: Level
-
-    def needs(self) -> Sequence[Need]:
-        return (Need(OBJECT, READ, self.table),)
-
-
-class GetEntity(msgspec.Struct, frozen=True, gc=False):
-    table: str
-    key: EntityKey
-    select: tuple[str, ...] | None
-    level: Level
-
-    def needs(self) -> Sequence[Need]:
-        return (Need(OBJECT, READ, self.table, self.key),)
-
-
-class Change(msgspec.Struct, frozen=True, gc=False):
-    """One write of one entity, alone or in a batch."""
-
-    table: str
-    operation: Operation
-    level: Level
-    preference: str | None = None
-    content_id: str | None = None
-
-    def needs(self) -> Sequence[Need]:
-        permissions = _PERMISSIONS[type(self.operation)]
-        return (Need(OBJECT, permissions, self.table, self.operation.key),)
-
-
-_PERMISSIONS: dict[type, tuple[str, ...]] = {
-    Insert: ADD,
-    Replace: UPDATE,
-    Merge: UPDATE,
-    InsertOrReplace: UPSERT,
-    InsertOrMerge: UPSERT,
-    Delete: DELETE,
-}
-
-Call = (
-    QueryTables
-    | GetTable
-    | CreateTable
-    | DeleteTable
-    | GetPolicies
-    | SetPolicies
-    | GetProperties
-    | SetProperties
-    | GetStatistics
-    | QueryEntities
-    | GetEntity
-    | Change
-)
-
-WRITES = (CreateTable, DeleteTable, SetPolicies, SetProperties, Change)
+KEYS_IN_ADDRESS_MAX = 16
+"""More named keys than this are refused without counting: no resource has more than two."""
 
 _UNSUPPORTED_OPTIONS = frozenset(
     {"$orderby", "$skip", "$expand", "$inlinecount", "$count", "$skiptoken"}
@@ -195,6 +73,198 @@ _TOP = re.compile(r"\d{1,9}", re.ASCII)
 _ETAG = re.compile(r'W/"[^"]*"|"[^"]*"')
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "MERGE", "DELETE", "OPTIONS"})
 _TUNNELLED = frozenset({"MERGE", "PATCH", "PUT", "DELETE"})
+_KEY = r"([^'/\\#?\x00-\x1f\x7f-\x9f\ud800-\udfff]*)"
+_USUAL = re.compile(
+    rf"/*([A-Za-z][A-Za-z0-9]{{2,62}})(?:\((?:PartitionKey='{_KEY}',RowKey='{_KEY}')?\))?/*"
+)
+_NAME = re.compile(r"[^(/]*")
+_KEY_NAME = re.compile(r"\s*([A-Za-z]+)\s*=")
+_BLANKS = re.compile(r"\s*")
+
+
+# Resources
+
+
+class ServiceRoot(msgspec.Struct, frozen=True):
+    """The account itself: service properties and statistics."""
+
+
+class TableCollection(msgspec.Struct, frozen=True):
+    """`Tables`: all tables of the account."""
+
+
+class OneTable(msgspec.Struct, frozen=True):
+    """`Tables('T')`. The name is not checked: an invalid name is not found."""
+
+    name: str
+
+
+class EntitySet(msgspec.Struct, frozen=True):
+    """`T` or `T()`: all entities of a table."""
+
+    table: str
+
+
+class OneEntity(msgspec.Struct, frozen=True):
+    """`T(PartitionKey='..',RowKey='..')`."""
+
+    table: str
+    key: EntityKey
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """`$batch`."""
+
+
+class MetadataDocument(msgspec.Struct, frozen=True):
+    """`$metadata`."""
+
+
+Resource = (
+    ServiceRoot | TableCollection | OneTable | EntitySet | OneEntity | Batch | MetadataDocument
+)
+
+_FIXED: dict[str, Resource] = {
+    "": ServiceRoot(),
+    "Tables": TableCollection(),
+    "Tables()": TableCollection(),
+    "$batch": Batch(),
+    "$metadata": MetadataDocument(),
+}
+
+
+def parse_resource(path: str, account: str = "") -> Resource:
+    """Parse the path after the account; the account is only used in messages."""
+    text = decode_path(path, _syntax_error) if "%" in path else path
+    if match := _USUAL.fullmatch(text):
+        table, partition_key, row_key = match.groups()
+        if len(table) != 6 or table.lower() != "tables":
+            if partition_key is None:
+                return EntitySet(table)
+            if len(text) > limits.KEY_CHARACTERS_MAX:
+                check_key_in_address(partition_key)
+                check_key_in_address(row_key)
+            return OneEntity(table, EntityKey(partition_key, row_key))
+    return _parse_unusual(text.strip("/"), account)
+
+
+def _parse_unusual(text: str, account: str) -> Resource:
+    if fixed := _FIXED.get(text):
+        return fixed
+    if SURROGATES.search(text):
+        raise _syntax_error("The path is not UTF-8.")
+    name, rest = _split_name(text)
+    if rest.startswith("/"):
+        return _parse_below(name, rest, account)
+    if name == "Tables":
+        return _one_table(rest, account)
+    check_table_name(name)
+    keys = _lex_keys(rest)
+    if not keys:
+        return EntitySet(name)
+    return OneEntity(name, _entity_key(keys, account, name))
+
+
+def _split_name(text: str) -> tuple[str, str]:
+    match = _NAME.match(text)
+    assert match is not None  # it may be empty, never absent
+    return match[0], text[match.end() :]
+
+
+def _parse_below(table: str, rest: str, account: str) -> Resource:
+    """Parse `T/more`: the service reads `T/Tables` as T, and `T/Tables('x')` as wrong keys."""
+    check_table_name(table)
+    _, keys_text = _split_name(rest.lstrip("/"))
+    if not keys_text.startswith("("):
+        return EntitySet(table)
+    keys = _lex_keys(keys_text)
+    if keys and len(keys) != 2:
+        raise _wrong_key_count(account, table)
+    raise _syntax_error("Remove the path after the entity.")
+
+
+def _one_table(keys_text: str, account: str) -> Resource:
+    keys = _lex_keys(keys_text)
+    if not keys:
+        return TableCollection()
+    if len(keys) > 1:
+        raise _wrong_key_count(account, "Tables")
+    key_name, value = keys[0]
+    if key_name not in {"", "TableName"}:
+        raise _syntax_error("Address a table as Tables('name').")
+    return OneTable(value)
+
+
+def _entity_key(keys: list[tuple[str, str]], account: str, table: str) -> EntityKey:
+    if len(keys) != 2:
+        raise _wrong_key_count(account, table)
+    values = dict(keys)
+    if values.keys() != {"PartitionKey", "RowKey"}:
+        raise _syntax_error("Give PartitionKey and RowKey, each once.")
+    return EntityKey(
+        check_key_in_address(values["PartitionKey"]), check_key_in_address(values["RowKey"])
+    )
+
+
+def _lex_keys(text: str) -> list[tuple[str, str]]:
+    """Parse `(name='literal',…)`; an unnamed key has the name ''."""
+    if not text:
+        return []
+    end = _skip_blanks(text, 1)
+    if text.startswith(")", end):
+        _check_end(text, end)
+        return []
+    keys: list[tuple[str, str]] = []
+    position = 1
+    while len(keys) < KEYS_IN_ADDRESS_MAX:
+        name = ""
+        if match := _KEY_NAME.match(text, position):
+            name, position = match[1], match.end()
+        value, position = _lex_literal(text, _skip_blanks(text, position))
+        keys.append((name, value))
+        position = _skip_blanks(text, position)
+        if not text.startswith(",", position):
+            break
+        position += 1
+    _check_end(text, position)
+    return keys
+
+
+def _lex_literal(text: str, start: int) -> tuple[str, int]:
+    """Parse a quoted text in which two quotes are one; return it and its end."""
+    if not text.startswith("'", start):
+        raise _syntax_error("Put the key into single quotes.")
+    position = start + 1
+    while True:
+        position = text.find("'", position)
+        if position < 0:
+            raise _syntax_error("Close the quote; write a quote inside a key twice.")
+        if not text.startswith("''", position):
+            return text[start + 1 : position].replace("''", "'"), position + 1
+        position += 2
+
+
+def _skip_blanks(text: str, position: int) -> int:
+    match = _BLANKS.match(text, position)
+    return position if match is None else match.end()
+
+
+def _check_end(text: str, position: int) -> None:
+    if text[position:] != ")":
+        raise _syntax_error("End the keys with one closing parenthesis.")
+
+
+def _syntax_error(hint: str) -> InvalidRequestError:
+    return invalid_syntax(InvalidRequestError, hint)
+
+
+def _wrong_key_count(account: str, table: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        "InvalidInput",
+        "The number of keys specified in the URI does not match number of key properties for the"
+        f" resource '{account}.{table}'.",
+        facts={"table": table},
+    )
 
 
 def is_xml(parameters: Mapping[str, str]) -> bool:
@@ -207,9 +277,12 @@ def options_of(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
     options: dict[str, str] = {}
     for name, value in pairs:
         if name in options and name in _SINGLE_OPTIONS:
-            raise _invalid_parameter()
+            raise invalid_parameter()
         options[name] = value
     return options
+
+
+# Decoding
 
 
 def decode(request: Request, resource: Resource, options: Mapping[str, str]) -> Call:
@@ -233,10 +306,7 @@ def decode(request: Request, resource: Resource, options: Mapping[str, str]) -> 
         case ServiceRoot():
             return _decode_service(request, method, options)
         case MetadataDocument():
-            raise NotSupportedError(
-                "NotImplemented",
-                "The requested operation is not implemented on the specified resource.",
-            )
+            raise not_implemented()
         case Batch():
             _refuse_comp(options)
     raise _method_not_allowed()
@@ -257,11 +327,7 @@ def _decode_entity(
     level = level_of(request, options)
     if method == "DELETE":
         if etag is None:
-            raise InvalidRequestError(
-                "MissingRequiredHeader",
-                "An HTTP header that's mandatory for this request is not specified.",
-                hint="A delete needs If-Match: an etag, or * for any version.",
-            )
+            raise missing_header("If-Match", "Send If-Match with an etag, or * for any version.")
         return Change(table, Delete(key, etag), level, content_id=content_id_of(request))
     check_media_type(request)
     properties = parse_body(request.body, is_insert=False).properties
@@ -315,7 +381,7 @@ def _decode_entity_set(
 
 def _decode_policies(request: Request, method: str, table: str, options: Mapping[str, str]) -> Call:
     if options["comp"] != "acl" or "restype" in options:
-        raise _invalid_parameter()
+        raise invalid_parameter()
     if method == "GET":
         return GetPolicies(table)
     if method == "PUT":
@@ -355,7 +421,7 @@ def _decode_service(request: Request, method: str, options: Mapping[str, str]) -
         return GetStatistics()
     if asked in {("service", "properties"), ("service", "stats")}:
         raise _method_not_allowed()
-    raise _invalid_parameter()
+    raise invalid_parameter()
 
 
 # Headers and options
@@ -381,9 +447,9 @@ def _method_of(request: Request) -> str:
 
 def condition_of(request: Request) -> str | None:
     """Return the etag that a write is conditional on; None: no condition at all."""
-    if request.given("if-none-match") is not None:
-        raise InvalidRequestError("InvalidInput", "One of the request inputs is not valid.")
-    given = request.given("if-match")
+    if request.headers.get("if-none-match") is not None:
+        raise invalid_input(InvalidRequestError)
+    given = request.headers.get("if-match") or None
     if given is None or given == ANY_ETAG:
         return given
     etag = given.strip()
@@ -429,11 +495,7 @@ def _level_of(media_types: str) -> Level:
 def check_encoding(request: Request) -> None:
     """Refuse compressed bodies, whatever they hold: a small one could become any size."""
     if "content-encoding" in request.headers:
-        raise InvalidRequestError(
-            "MediaTypeNotSupported",
-            "None of the provided media types are supported",
-            hint="Send the body without Content-Encoding.",
-        )
+        raise unsupported_media_type("Send the body without Content-Encoding.")
 
 
 def check_media_type(request: Request) -> None:
@@ -444,11 +506,7 @@ def check_media_type(request: Request) -> None:
         return
     if "atom" in media_type:
         raise InvalidRequestError("AtomFormatNotSupported", "Atom format is not supported.")
-    raise InvalidRequestError(
-        "MediaTypeNotSupported",
-        "None of the provided media types are supported",
-        hint="Send application/json.",
-    )
+    raise unsupported_media_type("Send application/json.")
 
 
 def top_of(options: Mapping[str, str]) -> int:
@@ -456,10 +514,8 @@ def top_of(options: Mapping[str, str]) -> int:
     if text is None or text == "":
         return limits.PAGE_ENTITIES_MAX
     if not _TOP.fullmatch(text) or int(text) > limits.PAGE_ENTITIES_MAX:
-        raise InvalidRequestError(
-            "InvalidInput",
-            "One of the request inputs is not valid.",
-            hint=f"$top is a number from 0 to {limits.PAGE_ENTITIES_MAX}.",
+        raise invalid_input(
+            InvalidRequestError, f"Use a number from 0 to {limits.PAGE_ENTITIES_MAX} for $top."
         )
     return int(text)
 
@@ -470,15 +526,11 @@ def select_of(options: Mapping[str, str]) -> tuple[str, ...] | None:
         return None
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     if len(names) > limits.SELECT_NAMES_MAX:
-        raise InvalidRequestError("InvalidInput", "One of the request inputs is not valid.")
+        raise invalid_input(InvalidRequestError)
     if "*" in names or names == ("",):
         return None
     if not all(name.replace("_", "a").isalnum() for name in names):
-        raise InvalidRequestError(
-            "InvalidInput",
-            "One of the request inputs is not valid.",
-            hint="$select is a list of property names.",
-        )
+        raise invalid_input(InvalidRequestError, "Use a list of property names for $select.")
     return names
 
 
@@ -494,23 +546,12 @@ def start_of(options: Mapping[str, str]) -> EntityKey | None:
 
 def _refuse_unsupported(options: Mapping[str, str]) -> None:
     if not _UNSUPPORTED_OPTIONS.isdisjoint(options):
-        raise NotSupportedError(
-            "NotImplemented",
-            "The requested operation is not implemented on the specified resource.",
-            hint="The table service has $filter, $select and $top.",
-        )
+        raise not_implemented("Use only $filter, $select and $top.")
 
 
 def _refuse_comp(options: Mapping[str, str]) -> None:
     if "comp" in options or "restype" in options:
-        raise _invalid_parameter()
-
-
-def _invalid_parameter() -> InvalidRequestError:
-    return InvalidRequestError(
-        "InvalidQueryParameterValue",
-        "Value for one of the query parameters specified in the request URI is invalid.",
-    )
+        raise invalid_parameter()
 
 
 def _method_not_allowed() -> InvalidRequestError:

@@ -14,8 +14,7 @@ from partita.service.accounts.rate_targets import Excess, Target, Targets, count
 from partita.tables.engine import TableEngine
 from partita.tables.entity import EntityKey
 from partita.tables.filters import parse
-from partita.tables.group import EntityGroup
-from partita.tables.operations import Delete, Insert, InsertOrReplace
+from partita.tables.operations import Delete, EntityGroup, Insert, InsertOrReplace
 from partita.tables.paging import KeyRange
 
 KIB = 1024

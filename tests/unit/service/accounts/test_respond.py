@@ -358,7 +358,7 @@ async def test_only_blobs_have_properties_of_blobs(door: Door, service: str) -> 
     response = await door.ask(service, "PUT", query=PROPERTIES, body=FULL)
 
     assert response.status == 400
-    assert door.account.properties_of(LETTERS[service]) == ServiceProperties()
+    assert door.account.properties[LETTERS[service]] == ServiceProperties()
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -371,7 +371,7 @@ async def test_properties_of_one_service_leave_the_others_alone(door: Door, serv
     assert (await door.ask(service, "PUT", query=PROPERTIES, body=body)).status == 202
 
     for each in SERVICES:
-        rules = door.account.properties_of(LETTERS[each]).cors
+        rules = door.account.properties[LETTERS[each]].cors
         assert len(rules) == (1 if each == service else 0)
 
 
@@ -404,7 +404,7 @@ async def test_properties_that_cannot_be_are_refused_and_change_nothing(
     response = await door.ask("blobs", "PUT", query=PROPERTIES, body=a_document(inside))
 
     assert response.status == 400
-    assert door.account.properties_of("b") == ServiceProperties()
+    assert door.account.properties["b"] == ServiceProperties()
 
 
 async def test_what_a_disabled_setting_says_besides_is_forgotten(door: Door) -> None:
@@ -415,8 +415,8 @@ async def test_what_a_disabled_setting_says_besides_is_forgotten(door: Door) -> 
     )
 
     assert (await door.ask("blobs", "PUT", query=PROPERTIES, body=body)).status == 202
-    assert door.account.properties_of("b").delete_retention == DeleteRetention()
-    assert door.account.properties_of("b").static_website == StaticWebsite()
+    assert door.account.properties["b"].delete_retention == DeleteRetention()
+    assert door.account.properties["b"].static_website == StaticWebsite()
 
 
 async def test_properties_of_all_services_outlive_the_process(tmp_path: Path) -> None:
@@ -429,7 +429,7 @@ async def test_properties_of_all_services_outlive_the_process(tmp_path: Path) ->
     door = await open_door(tmp_path)
 
     for letter, days in (("b", 1), ("q", 2), ("t", 3)):
-        assert door.account.properties_of(letter).delete_retention.days == days
+        assert door.account.properties[letter].delete_retention.days == days
     await door.account.close()
 
 

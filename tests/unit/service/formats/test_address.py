@@ -5,8 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.errors import InvalidKeyError, InvalidRequestError, PartitaError
+from partita.service.accounts.respond import Target, locate
 from partita.service.formats.address import (
     QUERY_PAIRS_MAX,
+    parse_continuation,
+    parse_query,
+    print_continuation,
+)
+from partita.service.tables.answers import edit_link, entity_url, table_url
+from partita.service.tables.wire import (
     Batch,
     EntitySet,
     MetadataDocument,
@@ -14,15 +21,7 @@ from partita.service.formats.address import (
     OneTable,
     ServiceRoot,
     TableCollection,
-    Target,
-    edit_link,
-    entity_url,
-    locate,
-    parse_continuation,
-    parse_query,
     parse_resource,
-    print_continuation,
-    table_url,
 )
 from partita.tables.entity import EntityKey
 
