@@ -18,6 +18,7 @@ from partita.errors import ConfigurationError, DamageError, PartitaError
 
 INTERRUPTED = 130
 """The status that shells give a program that Ctrl-C ended."""
+HELP_COLUMNS_MAX = 100
 COMPLETE_VARIABLE = "_PARTITA_COMPLETE"
 """Set by the completion scripts of shells; see docs/cli.md."""
 
@@ -86,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(root: click.Command, words: list[str]) -> int:
     """Run a command line; a wrong one raises ConfigurationError."""
     try:
-        with root.make_context("partita", words) as ctx:
+        with root.make_context("partita", words, max_content_width=HELP_COLUMNS_MAX) as ctx:
             return int(root.invoke(ctx) or 0)
     except click.exceptions.Exit as end:
         return end.exit_code

@@ -20,20 +20,16 @@ if TYPE_CHECKING:
 
 
 def _switch(name: str, text: str) -> click.Option:
-    return flag(f"--{name}/--no-{name}", default=None, help=text)
+    return flag(f"--{name}/--no-{name}", text, default=None)
 
 
 SETTINGS = (
     option("--config FILE", "TOML file (./partita.toml if it exists)."),
     option("--path DIR", "Folder of the data (./partita-data)."),
     flag("--in-memory", "Keep everything in memory; nothing is stored.", default=None),
-    option("--host", "Address to bind; may be repeated (127.0.0.1).", multiple=True),
+    option("--host ADDRESS", "Address to bind; may be repeated (127.0.0.1).", multiple=True),
     *(
-        option(
-            f"--{name}-port",
-            metavar="N",
-            help=f"Port of the {name} service; 0: a free one ({port}).",
-        )
+        option(f"--{name}-port N", f"Port of the {name} service; 0: a free one ({port}).")
         for name, port in (("blob", 10000), ("queue", 10001), ("table", 10002))
     ),
     *(_switch(name, f"Serve {name} (on).") for name in ("blobs", "queues", "tables")),

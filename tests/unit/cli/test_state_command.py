@@ -383,7 +383,7 @@ def test_a_flipped_byte_of_the_checkpoint_is_found(
 
     assert [one["file"] for one in found["damage"]] == [checkpoint.name]
     assert found["damage"][0]["offset"] is not None or place == 10
-    assert not any("Move that file away" in note for note in found["notes"])
+    assert not any("Move that file to another folder" in note for note in found["notes"])
 
 
 def test_a_damaged_checkpoint_that_nobody_needs_is_told_so(
@@ -401,7 +401,7 @@ def test_a_damaged_checkpoint_that_nobody_needs_is_told_so(
 
     found = run_json(capsys, "verify", folder, status=1)
     assert [one["file"] for one in found["damage"]] == [checkpoint.name]
-    assert any("Move that file away" in note for note in found["notes"])
+    assert any("Move that file to another folder" in note for note in found["notes"])
 
     checkpoint.rename(tmp_path / "away")
     assert run_json(capsys, "verify", folder)["digest"] == digest

@@ -93,9 +93,7 @@ SHARED = (
 
 
 def _seconds(name: str, default: float, text: str) -> click.Option:
-    return option(
-        name, type=numbers.SECONDS, default=default, show_default=True, metavar="SECONDS", help=text
-    )
+    return option(f"{name} SECONDS", text, type=numbers.SECONDS, default=default)
 
 
 def _verb(name: str, text: str, *params: click.Parameter, runs: str, example: str) -> Verb:
