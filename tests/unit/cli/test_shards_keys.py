@@ -18,6 +18,7 @@ from partita.cli.shards.keys import (
     parse_keys,
     parse_range,
     plain_key,
+    range_of_key,
     range_text,
 )
 from partita.errors import InvalidShardKeyError, RangeError
@@ -29,6 +30,9 @@ class AMap(msgspec.Struct):
     key_type: KeyType
     kind: str = "range"
     name: str = "tenants"
+
+    def encode_key(self, key: Any) -> bytes:
+        return (5).to_bytes(4) if self.kind == "hash" else self.key_type.encode(key)
 
 
 def a_map(declared: object, kind: str = "range") -> AMap:
@@ -197,3 +201,47 @@ def test_a_key_type_is_named_with_commas_for_its_parts() -> None:
     for text in ("float", "str,", ""):
         with pytest.raises(InvalidShardKeyError):
             parse_key_type(text)
+
+
+@pytest.mark.parametrize(
+    ("declared", "key", "following"),
+    [
+        (int, 42, 43),
+        (int, 2**63 - 1, None),
+        (str, "eu", "eu\x01"),
+        (bytes, b"\xff", b"\xff\x00"),
+        (UUID, UUID(int=7), UUID(int=8)),
+        (UUID, UUID(int=2**128 - 1), None),
+        (date, date(2026, 1, 31), date(2026, 2, 1)),
+        (date, date.max, None),
+        (
+            datetime,
+            datetime(2026, 1, 1, tzinfo=UTC),
+            datetime(2026, 1, 1, microsecond=1, tzinfo=UTC),
+        ),
+        (timedelta, timedelta(0), timedelta(microseconds=1)),
+        ((str, int), ("eu", 7), ("eu", 8)),
+        ((str, int), ("eu", 2**63 - 1), ("eu\x01",)),
+        ((int, int), (2**63 - 1, 2**63 - 1), None),
+    ],
+)
+def test_the_range_of_a_key_ends_before_the_next_one(
+    declared: object, key: Any, following: Any
+) -> None:
+    shard_map = a_map(declared)
+
+    found = range_of_key(key, shard_map)
+
+    assert found == Range(key, following)
+    assert following is None or shard_map.key_type.encode(key) < shard_map.key_type.encode_bound(
+        following
+    )
+
+
+def test_the_range_of_a_key_in_a_hash_map_is_its_bucket() -> None:
+    assert range_of_key("eu", a_map(str, "hash")) == Range(5, 6)
+
+
+def test_a_decimal_key_has_no_next_one() -> None:
+    with pytest.raises(RangeError, match="cannot be split off"):
+        range_of_key(Decimal("1.5"), a_map(Decimal))

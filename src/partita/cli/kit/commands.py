@@ -132,7 +132,14 @@ class Family(click.Group):
         old: Mapping[str, str] | None = None,
         **more: Any,
     ) -> None:
-        super().__init__(name, help=text, short_help=text, commands=list(verbs), **more)
+        super().__init__(
+            name,
+            help=text,
+            short_help=text,
+            commands=list(verbs),
+            subcommand_metavar="VERB ...",
+            **more,
+        )
         self.lazy = dict(lazy or {})
         self.old = dict(old or {})
 

@@ -9,15 +9,12 @@ import json
 from collections.abc import Callable
 from datetime import date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 from partita.errors import InvalidShardKeyError, RangeError
 from partita.shards.keys.ranges import Range
 from partita.shards.keys.shard_key import BUCKET, KeyType, key_type
-
-if TYPE_CHECKING:
-    from partita.shards.maps.shard_map import RangeShardMap
 
 HEX = "hex:"
 WRITTEN = {
@@ -38,6 +35,12 @@ class Keyed(Protocol):
     name: str
     kind: str
     key_type: KeyType
+
+
+class Encoding(Keyed, Protocol):
+    """A shard map that can say which bytes a key has."""
+
+    def encode_key(self, key: Any) -> bytes: ...
 
 
 def parse_key(text: str, shard_map: Keyed) -> Any:
@@ -81,22 +84,24 @@ def range_type(shard_map: Keyed) -> KeyType:
     return BUCKET if shard_map.kind == "hash" else shard_map.key_type
 
 
-def range_of_key(key: Any, shard_map: "RangeShardMap") -> Range:
+def range_of_key(key: Any, shard_map: Encoding) -> Range:
     """Return the smallest range that holds a key, or its bucket in a hash map.
 
-    Behind a text follows that text with a character 1: databases cannot store a character 0.
+    The next text is the text with a character 1 added: databases cannot store a character 0.
     """
     if shard_map.kind == "hash":
         bucket = int.from_bytes(shard_map.encode_key(key))
         return Range(bucket, bucket + 1)
-    first, last = (key[:-1], key[-1]) if isinstance(key, tuple) else ((), key)
-    try:
-        following = _following(last)
-        high = (*first, following) if isinstance(key, tuple) else following
-        shard_map.key_type.encode_bound(high)
-    except (OverflowError, ValueError, InvalidShardKeyError):
-        return Range(key, None)  # it is the last one
-    return Range(key, high)
+    parts = key if isinstance(key, tuple) else (key,)
+    for count in range(len(parts), 0, -1):
+        try:
+            high = (*parts[: count - 1], _following(parts[count - 1]))
+            bound = high if isinstance(key, tuple) else high[0]
+            shard_map.key_type.encode_bound(bound)
+        except (OverflowError, ValueError, InvalidShardKeyError):
+            continue  # it is the last value of this part
+        return Range(key, bound)
+    return Range(key, None)
 
 
 def _following(key: Any) -> Any:
