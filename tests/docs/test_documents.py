@@ -50,6 +50,18 @@ def flags_of(verb: click.Command) -> Iterator[str]:
             yield from (flag for flag in flags if flag.startswith("--"))
 
 
+def verbs_of(verb: click.Command, path: str) -> Iterator[str]:
+    """The path of every verb, such as `partita shards split`."""
+    if not isinstance(verb, click.Group):
+        yield path
+        return
+    context = click.Context(verb)
+    for name in verb.list_commands(context):
+        inner = verb.get_command(context, name)
+        assert inner is not None
+        yield from verbs_of(inner, f"{path} {name}")
+
+
 def spellings(value: float) -> list[str]:
     """How documents may write a limit."""
     year = 365 * 24 * 3600
@@ -93,6 +105,19 @@ def test_every_flag_is_in_the_operations_document() -> None:
 
     assert "--table-port" in flags
     assert {flag for flag in flags if not re.search(rf"`(partita )?{flag}\b", text)} == set()
+
+
+def test_every_verb_is_in_the_documents_and_no_planned_one_exists() -> None:
+    grammar = (PROJECT / "docs" / "cli.md").read_text("utf-8")
+    text = grammar + (PROJECT / "docs" / "operations.md").read_text("utf-8")
+
+    verbs = set(verbs_of(command(), "partita"))
+    rows = re.findall(r"^\| (`partita .*) \| \*planned\*", grammar, re.MULTILINE)
+    planned = {name for row in rows for name in re.findall(r"`(partita(?: [a-z][a-z-]*)+)", row)}
+
+    assert {verb for verb in verbs if f"`{verb}" not in text and f"$ {verb}" not in text} == set()
+    assert {"partita account copy", "partita import", "partita fleet"} <= planned
+    assert {name for name in planned if any(verb.startswith(name) for verb in verbs)} == set()
 
 
 def test_every_setting_and_its_variable_are_in_the_operations_document() -> None:
