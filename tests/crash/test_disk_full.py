@@ -159,6 +159,7 @@ async def test_every_entity_can_be_deleted_on_a_full_disk(place: Place) -> None:
         assert await count(engine) == 0
 
 
+@pytest.mark.proof
 async def test_deleted_entities_make_room_for_others(place: Place) -> None:
     async with place.engine() as engine:
         await engine.create_table(TABLE)
@@ -183,6 +184,7 @@ async def test_a_table_can_be_dropped_on_a_full_disk(place: Place) -> None:
         assert await engine.store.find_table(TABLE) is None
 
 
+@pytest.mark.proof
 async def test_writes_resume_without_a_restart_when_there_is_room(place: Place) -> None:
     async with place.engine() as engine:
         await engine.create_table(TABLE)

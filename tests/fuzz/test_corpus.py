@@ -5,6 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fuzz.targets import TARGETS
+from support.repeats import repeat
 
 CORPUS = Path(__file__).resolve().parent / "corpus"
 FILES = {target: sorted((CORPUS / target).iterdir()) for target in TARGETS}
@@ -48,12 +49,13 @@ def scratched(draw: st.DrawFn, inputs: list[bytes]) -> bytes:
     return bytes(scratches)
 
 
+@pytest.mark.repeated
 @pytest.mark.parametrize("target", sorted(TARGETS))
 def test_mutated_inputs_obey_the_rules_too(target: str) -> None:
     inputs = INPUTS[target]
 
     @settings(
-        max_examples=300,
+        max_examples=repeat(80, 300, 300),
         deadline=None,
         database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

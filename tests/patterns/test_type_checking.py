@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 RIGHT = """
 from dataclasses import dataclass
 
@@ -104,6 +106,7 @@ async def use(employees: Table[Employee], part: Partial[Employee]) -> None:
 """
 
 
+@pytest.mark.proof
 def test_right_use_passes_a_strict_checker_and_each_wrong_line_is_an_error(
     tmp_path: Path,
 ) -> None:

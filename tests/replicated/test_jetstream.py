@@ -632,8 +632,8 @@ class TestDurability:
             assert caught.value.code == "TooFewNodes"
 
 
+@pytest.mark.proof
 class TestFaults:
-    @pytest.mark.proof
     async def test_a_killed_leader_loses_and_doubles_nothing(self, cluster: Cluster) -> None:
         async with opened(cluster) as stream, opened(cluster, stream.partition) as follower:
             await stream.seal(1, timeout=SOON)
@@ -649,7 +649,6 @@ class TestFaults:
             assert found == [(n, b"record %d" % n) for n in range(1, 151)]
             assert await stream.bounds(timeout=SOON) == (1, 150)
 
-    @pytest.mark.proof
     async def test_a_frozen_leader_is_left_and_refused_when_it_wakes(
         self, cluster: Cluster
     ) -> None:

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from shards.conftest import NewDatabase
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -41,6 +43,7 @@ def check_the_blogs(said: str) -> None:
     assert "all shards are current and without drift: True\n" in said
 
 
+@pytest.mark.proof
 def test_the_blogs_run_on_postgresql(new_postgres: NewDatabase, tmp_path: Path) -> None:
     check_the_blogs(run("blogs/app.py", *three(new_postgres), folder=tmp_path))
 

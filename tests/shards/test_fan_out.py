@@ -1,7 +1,6 @@
 """One statement on many shards: SQLite files and real PostgreSQL databases."""
 
 import gc
-import os
 import re
 import signal
 import socket
@@ -42,9 +41,8 @@ from partita.shards.maps.manager import ShardMapManager
 from partita.shards.maps.shard_map import HashShardMap, ListShardMap, RangeShardMap
 from shards.conftest import NewDatabase
 from support import postgres
+from support.repeats import repeat
 from support.shop import Base, Blog, Post, Shop, a_shared_shop, a_shop, nap
-
-SOAK = bool(os.environ.get("PARTITA_SOAK"))
 
 
 @pytest.fixture(params=["sqlite", "psycopg"])
@@ -1325,7 +1323,8 @@ def test_keys_that_moved_in_the_middle_are_found(shop: Shop) -> None:
     assert 42 in _tenants(rows)
 
 
-@pytest.mark.parametrize("seconds", [20.0 if SOAK else 2.0])
+@pytest.mark.repeated
+@pytest.mark.parametrize("seconds", [repeat(0.6, 2.0, 20.0)])
 def test_each_row_is_seen_once_while_ranges_bounce(shop: Shop, seconds: float) -> None:
     stop = threading.Event()
 

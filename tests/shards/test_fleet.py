@@ -899,6 +899,7 @@ def test_an_environment_that_ignores_the_connection_changes_nothing_anywhere(
     assert tables_of(elsewhere) == []
 
 
+@pytest.mark.proof
 @on_both
 def test_shards_are_upgraded_in_processes(
     manager: ShardMapManager, tenants: RangeShardMap, database_urls: NewDatabase, tmp_path: Path

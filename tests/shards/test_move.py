@@ -76,6 +76,7 @@ from shards.moves import (
     two_shards,
 )
 from support.catalogs import assert_catalogs_agree
+from support.repeats import sample, sample_pairs
 
 if TYPE_CHECKING:
     from partita.shards.moving.blockers import Blocker
@@ -258,7 +259,7 @@ KEY_TYPES: dict[str, tuple[Any, Any, list[Any], Range]] = {
 
 
 @pytest.mark.filterwarnings("ignore:Dialect sqlite")  # SQLite keeps decimals as floats
-@pytest.mark.parametrize("name", KEY_TYPES)
+@pytest.mark.parametrize("name", sample(KEY_TYPES, 3))
 def test_ranges_of_every_kind_of_key_move(database_urls: NewDatabase, name: str) -> None:
     key, column, values, wanted = KEY_TYPES[name]
     tables = MetaData()
@@ -707,7 +708,7 @@ def test_a_move_between_kinds_of_databases_is_refused(
 
 @pytest.mark.parametrize(
     ("kept", "step"),
-    on_both(STEPS, ("lock", "copy", "fence", "switch", "clean_up")),
+    sample_pairs(on_both(STEPS, ("lock", "copy", "fence", "switch", "clean_up")), 3),
     indirect=["kept"],
 )
 def test_a_move_that_is_stopped_can_be_resumed(kept: Kept, step: Step) -> None:
@@ -758,7 +759,9 @@ def test_a_move_interrupted_in_the_middle_of_copying_goes_on_from_there(
 
 
 @pytest.mark.parametrize(
-    ("kept", "step"), on_both(BEFORE_SWITCH, ("capture", "catch_up", "switch")), indirect=["kept"]
+    ("kept", "step"),
+    sample_pairs(on_both(BEFORE_SWITCH, ("capture", "catch_up", "switch")), 3),
+    indirect=["kept"],
 )
 def test_a_move_can_be_cancelled_before_the_switch(kept: Kept, step: Step) -> None:
     with kept.whole() as moving:

@@ -39,7 +39,7 @@ from support.catalogs import (
     assert_catalogs_agree,
     pending,
 )
-from support.repeats import repeat
+from support.repeats import repeat, sample
 
 both_urls, catalog_urls = catalogs.both_urls, catalogs.catalog_urls
 soak = pytest.mark.soak
@@ -199,14 +199,14 @@ def a_scenario(urls: NewDatabase) -> Iterator[tuple[Scenario, ShardMapManager]]:
 # --- the abort matrix -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sample(KINDS, 4))
 def test_a_change_cut_off_at_any_step_is_undone_or_finished_by_another(
     catalog_urls: NewDatabase, kind: str
 ) -> None:
     _cut_off_at_every_step(catalog_urls, kind)
 
 
-@pytest.mark.parametrize("kind", ["create_shard", "move_range"])
+@pytest.mark.parametrize("kind", sample(["create_shard", "move_range"], 2))
 def test_a_change_cut_off_on_postgresql_is_undone_or_finished_by_another(kind: str) -> None:
     _cut_off_at_every_step(an_empty_database, kind)
 
@@ -253,7 +253,7 @@ def test_readers_see_the_old_or_the_new_state_at_every_step(
     "kind",
     [
         "create_shard",
-        "move_range",
+        pytest.param("move_range", marks=pytest.mark.proof),
         pytest.param("split", marks=soak),
         pytest.param("delete_range", marks=soak),
     ],
@@ -707,12 +707,12 @@ def test_writers_that_are_killed_leave_catalogs_that_agree_after_repair(
     "point",
     [
         pytest.param("global preparing", marks=soak),
-        "global prepared",
+        pytest.param("global prepared", marks=pytest.mark.proof),
         pytest.param("local 0 applying", marks=soak),
         "local 0 applied",
         pytest.param("local 1 applying", marks=soak),
         "local 1 applied",
-        "global finishing",
+        pytest.param("global finishing", marks=pytest.mark.proof),
         pytest.param("global finished", marks=soak),
     ],
 )

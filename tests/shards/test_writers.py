@@ -392,6 +392,7 @@ async def test_every_task_that_writes_to_one_file_makes_its_commits(
         await routed.manager.aclose()
 
 
+@pytest.mark.proof
 def test_every_process_that_writes_to_one_file_makes_its_commits(new_sqlite: NewDatabase) -> None:
     tests = Path(__file__).parent.parent
     script = str(tests / "shards" / "note_process.py")

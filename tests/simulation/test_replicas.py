@@ -8,8 +8,8 @@ from partita.simulation.stream import NO_FAULTS
 from simulation.replicas import Plan, World, simulate
 from support.repeats import repeat
 
-SEEDS = repeat(4, 60, 1_000)
-BLOCK = repeat(2, 5, 5)
+SEEDS = repeat(3, 60, 1_000)
+BLOCK = repeat(3, 5, 5)
 
 
 @cache

@@ -19,6 +19,7 @@ from urllib.parse import quote
 import pytest
 
 from support.live import ANY_PORTS, LiveServer
+from support.repeats import repeat
 from wire.bad_rows import (
     ENTITY,
     INPUT,
@@ -214,6 +215,7 @@ def test_token_and_key_together_are_refused(witness: Service) -> None:
 # Row 38: slow clients
 
 
+@pytest.mark.proof
 def test_slow_clients_are_let_go_and_disturb_nobody(witness: Service) -> None:
     # How long they have is shown in test_http.py, by a clock that no busy machine holds up.
     started = time.monotonic()
@@ -337,7 +339,7 @@ def test_client_that_sends_too_much_slowly_hears_why_not(witness: Service) -> No
         connection.sendall(with_lines(f"Content-Length: {20 * len(piece)}\r\n")(witness))
         for _ in range(20):
             connection.sendall(piece)
-            time.sleep(0.2)
+            time.sleep(repeat(0.03, 0.2, 0.2))
         answer = read_answer(connection)
 
     assert answer.told == "413 RequestBodyTooLarge"

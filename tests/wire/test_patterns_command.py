@@ -141,6 +141,7 @@ def test_the_message_in_hand_is_finished_after_a_signal(
     assert (application / "done-a").read_text() == "40@contoso.com"
 
 
+@pytest.mark.proof
 def test_a_second_worker_finishes_what_a_killed_one_began(
     timed: TimedServer, timed_db: Database, application: Path
 ) -> None:
@@ -162,6 +163,7 @@ def test_a_second_worker_finishes_what_a_killed_one_began(
     assert (application / "taken-b").read_text() == "xx"
 
 
+@pytest.mark.proof
 def test_the_claim_of_slow_work_is_renewed(
     timed: TimedServer, timed_db: Database, application: Path
 ) -> None:
@@ -206,6 +208,7 @@ def poisoned(db: Database) -> int:
     return db.run(ask(CountMessages(db.context.options.poison_queue))) or 0
 
 
+@pytest.mark.proof
 def test_two_workers_share_the_work_and_a_sweep_finds_lost_hints(
     server: LiveServer, db: Database, application: Path
 ) -> None:
