@@ -96,7 +96,7 @@ from typing import Any, Generic, TypeVar, cast, overload
 from partita.reliable import opening
 from partita.reliable.blocking import Attempt, OnDataLoss, OpenCollection, OpenState
 from partita.reliable.blocking import RestoreContext, Snapshot, Transaction
-from partita.reliable.blocking import inner_of, open_block, pages
+from partita.reliable.blocking import open_block
 from partita.reliable.blocking_feed import ChangeFeed, OpenDictionary
 from partita.reliable.collections.concurrent_queue import (
     ReliableConcurrentQueue as AsyncConcurrentQueue,

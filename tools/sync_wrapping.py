@@ -3,8 +3,8 @@
 A generated method has the signature and the docstring of the asynchronous one. How it calls it
 follows from the signature:
 
-    has a transaction `tx`        tx.perform(...), so that two threads cannot use it at once
-    yields rows                   pages(...): an iterator that fetches rows in pages
+    has a transaction `tx`        self._perform(tx, ...): one thread at a time uses a transaction
+    yields rows                   self._pages(tx, ...): an iterator that fetches rows in pages
     is a coroutine function       self._thread.run(...)
     is an ordinary function       self._thread.call(...)
     is a property                 read directly
@@ -104,20 +104,17 @@ class _Body:
         if any(m.matches(each.decorator, m.Name("property")) for each in self._source.decorators):
             yield f"return {self._method}"
         elif self._returned.startswith("AsyncIterator["):
-            yield f"rows = {self._call('inner_of(tx, self._thread)')}"
-            yield "return pages(self._thread, rows, tx)"
+            yield f"return self._pages(tx, {self._arguments()})"
         elif self._tx is None:
             is_async = self._source.asynchronous is not None
             yield from self._handed_over("run" if is_async else "call")
         elif "None" in self._tx.split(" | "):
             yield "if tx is None:"
-            yield f"    self._thread.run({self._call('None')})"
+            yield f"    self._thread.run({self._call(None)})"
             yield "else:"
-            yield "    inner = inner_of(tx, self._thread)"
-            yield f"    tx.perform({self._call('inner')})"
+            yield f"    self._perform(tx, {self._arguments()})"
         else:
-            yield "inner = inner_of(tx, self._thread)"
-            yield self._return(f"tx.perform({self._call('inner')})")
+            yield self._return(f"self._perform(tx, {self._arguments()})")
 
     def _handed_over(self, way: str) -> Iterator[str]:
         work = self._call()
@@ -137,20 +134,24 @@ class _Body:
             return f'return cast("{self._returned}", {expression})'
         return f"return {expression}"
 
-    def _call(self, tx: str = "") -> str:
-        parameters = self._source.params
-        given = [self._argument(each, tx) for each in parameters.params[1:]]
-        given += [
-            f"{each.name.value}={self._argument(each, tx)}" for each in parameters.kwonly_params
-        ]
-        if parameters.star_kwarg is not None:
-            given.append(f"**{parameters.star_kwarg.name.value}")
-        return f"{self._method}({', '.join(given)})"
+    def _call(self, *first: None) -> str:
+        return f"{self._method}({', '.join([*map(str, first), *self._given()])})"
 
-    def _argument(self, parameter: cst.Param, tx: str) -> str:
+    def _arguments(self) -> str:
+        return ", ".join([self._method, *self._given()])
+
+    def _given(self) -> Iterator[str]:
+        parameters = self._source.params
+        for each in parameters.params[1:]:
+            if each.name.value != "tx":
+                yield self._argument(each)
+        for each in parameters.kwonly_params:
+            yield f"{each.name.value}={self._argument(each)}"
+        if parameters.star_kwarg is not None:
+            yield f"**{parameters.star_kwarg.name.value}"
+
+    def _argument(self, parameter: cst.Param) -> str:
         name, annotation = parameter.name.value, _annotation(parameter)
-        if name == "tx":
-            return tx
         if annotation.startswith("Iterable["):
             return f"list({name})"  # iterated here, not in the thread of the loop
         if annotation.split("[")[0] in self._wrapped:

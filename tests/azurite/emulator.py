@@ -117,9 +117,6 @@ class EmulatedAccount(LocalAccount):
         self._clock = SystemClock()
         self._thread = LoopThread("azurite-account", account_closed)
         self._session: aiohttp.ClientSession = self._thread.submit(_new_session()).result()
-        self._blobs = None
-        self._queues = None
-        self._tables = None
         self.aio = AsyncClients(self)
         self.around = None
         self.client_options: dict[str, Any] = {}

@@ -6,7 +6,7 @@ entry read it once. Several keys are locked in sorted order, so that callers can
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from typing import Generic, TypeVar
 
@@ -15,57 +15,56 @@ from partita.patterns.protocol.values import RowKey
 L = TypeVar("L")
 
 
-class _Entry(Generic[L]):
-    def __init__(self, lock: L) -> None:
-        self.lock = lock
-        self.users = 0
-        """How many callers hold the lock or wait for it; the last one removes the entry."""
+class _Locks(Generic[L]):
+    """The locks in use, with the number of callers that hold each or wait for it."""
+
+    def __init__(self, new_lock: Callable[[], L]) -> None:
+        self._new_lock = new_lock
+        self._locks: dict[RowKey, L] = {}
+        self._users: dict[RowKey, int] = {}
+        self._counting = threading.Lock()
+
+    def enter(self, key: RowKey) -> L:
+        with self._counting:
+            self._users[key] = self._users.get(key, 0) + 1
+            return self._locks.setdefault(key, self._new_lock())
+
+    def leave(self, key: RowKey) -> None:
+        with self._counting:
+            self._users[key] -= 1
+            if not self._users[key]:
+                del self._users[key], self._locks[key]
 
 
 class AsyncKeyLocks:
     """Locks by key, for the tasks of one event loop."""
 
     def __init__(self) -> None:
-        self._entries: dict[RowKey, _Entry[asyncio.Lock]] = {}
+        self._locks = _Locks(asyncio.Lock)
 
     @asynccontextmanager
     async def hold(self, keys: Iterable[RowKey]) -> AsyncIterator[None]:
         """Hold the locks of these keys inside the context."""
         async with AsyncExitStack() as stack:
             for key in sorted(set(keys)):
-                entry = self._entries.setdefault(key, _Entry(asyncio.Lock()))
-                entry.users += 1
-                stack.callback(self._leave, key, entry)
-                await stack.enter_async_context(entry.lock)
+                lock = self._locks.enter(key)
+                stack.callback(self._locks.leave, key)
+                await stack.enter_async_context(lock)
             yield
-
-    def _leave(self, key: RowKey, entry: _Entry[asyncio.Lock]) -> None:
-        entry.users -= 1
-        if not entry.users:
-            del self._entries[key]
 
 
 class KeyLocks:
     """Locks by key, for threads."""
 
     def __init__(self) -> None:
-        self._entries: dict[RowKey, _Entry[threading.Lock]] = {}
-        self._counting = threading.Lock()
+        self._locks = _Locks(threading.Lock)
 
     @contextmanager
     def hold(self, keys: Iterable[RowKey]) -> Iterator[None]:
         """Hold the locks of these keys inside the context."""
         with ExitStack() as stack:
             for key in sorted(set(keys)):
-                with self._counting:
-                    entry = self._entries.setdefault(key, _Entry(threading.Lock()))
-                    entry.users += 1
-                stack.callback(self._leave, key, entry)
-                stack.enter_context(entry.lock)
+                lock = self._locks.enter(key)
+                stack.callback(self._locks.leave, key)
+                stack.enter_context(lock)
             yield
-
-    def _leave(self, key: RowKey, entry: _Entry[threading.Lock]) -> None:
-        with self._counting:
-            entry.users -= 1
-            if not entry.users:
-                del self._entries[key]

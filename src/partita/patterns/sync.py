@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import date, datetime, timedelta
 from functools import partial
-from types import TracebackType
 from typing import Any, Generic, Literal, TypeVar, get_args, overload
 
 import msgspec
@@ -36,6 +35,7 @@ from partita.patterns.operations.run_query import (
     Ask,
     Misfits,
     Position,
+    QueryTerms,
     check_allowed,
     print_continuation,
     read_each,
@@ -180,34 +180,21 @@ class Database:
     def __enter__(self) -> "Database":
         return self.open()
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
     def context(self) -> Context:
         """What steps need: clock, capabilities, keys, types. For code that writes its own steps."""
         if self._context is None:
-            raise UsageError(
-                "DatabaseNotOpen",
-                "The database is not open.",
-                hint="Use it as a context manager: with connect(...) as db.",
-            )
+            raise _not_open()
         return self._context
 
     def run(self, steps: Steps[S], cost: Cost | None = None) -> S:
         """Run steps and return their result; add their cost to `cost` and to the database's."""
         if self._port is None:
             steps.close()
-            raise UsageError(
-                "DatabaseNotOpen",
-                "The database is not open, or it was closed.",
-                hint="Use it as a context manager: with connect(...) as db.",
-            )
+            raise _not_open()
         spent = Cost()
         try:
             return run_steps(steps, self._port, spent)
@@ -465,6 +452,14 @@ class Database:
             yield from lines
 
 
+def _not_open() -> UsageError:
+    return UsageError(
+        "DatabaseNotOpen",
+        "The database is not open, or it was closed.",
+        hint="Use it as a context manager: with connect(...) as db.",
+    )
+
+
 def _start(
     context: Context, transaction: EventualTransaction, arguments: Mapping[str, Any]
 ) -> Steps[None]:
@@ -609,11 +604,11 @@ class Table(Generic[T]):
 
     def where(self, condition: Condition) -> "Query[T]":
         """Return the query for a condition; its `explain()` describes how it is read."""
-        return Query(self._db, self._model, {}, checked_condition(condition))
+        return Query(self._db, self._model, QueryTerms({}, checked_condition(condition)))
 
     def all(self) -> "Query[T]":
         """Return the query for all entities: a table scan, which `allow_scan()` must permit."""
-        return Query(self._db, self._model, {}, None)
+        return Query(self._db, self._model, QueryTerms({}))
 
     def via(self, index: Index[T] | ListIndex[T], *, verify: bool = False) -> "Via[T]":
         """Return the entities as stored in an index; `verify=True` also reads each entity."""
@@ -653,7 +648,7 @@ class Partition(Generic[T]):
         self._given = dict(given)
 
     def _query(self, given: Mapping[str, Any], condition: Condition | None = None) -> "Query[T]":
-        return Query(self._db, self._model, {**self._given, **given}, condition)
+        return Query(self._db, self._model, QueryTerms({**self._given, **given}, condition))
 
     def range(self, **given: Any) -> "Query[T]":
         """Return the query for entities with these row key fields.
@@ -665,10 +660,7 @@ class Partition(Generic[T]):
 
     def prefix(self, **given: str) -> "Query[T]":
         """Return the query for entities whose last given field starts with a text."""
-        *_, last = given or [None]
-        if last is None:
-            raise UsageError("KeyFields", "prefix() needs a field.", hint='Try prefix(last="Ca").')
-        return self._query({**given, last: starting_with(given[last])})
+        return self._query(_starting(given))
 
     def where(self, condition: Condition) -> "Query[T]":
         return self._query({}, checked_condition(condition))
@@ -684,7 +676,7 @@ class Partition(Generic[T]):
         """
         self._db.context.capabilities.require_ordered("latest()")
         verbs.check_newest_first(self._model)
-        query: Query[T] = Query(self._db, self._model, self._given, None, is_latest=True)
+        query: Query[T] = Query(self._db, self._model, QueryTerms(self._given, is_latest=True))
         return query.limit(count)
 
     def page(self, *, size: int = 100, continuation: str | None = None) -> Page[T]:
@@ -699,77 +691,51 @@ class Partition(Generic[T]):
         yield from self._query({})
 
 
+def _starting(given: Mapping[str, str]) -> dict[str, Any]:
+    *_, last = given or [None]
+    if last is None:
+        raise UsageError("KeyFields", "prefix() needs a field.", hint='Try prefix(last="Ca").')
+    return {**given, last: starting_with(given[last])}
+
+
 class Query(Generic[T]):
     """A query that is sent when it is iterated or listed. Its methods return new queries."""
 
-    def __init__(  # noqa: PLR0913 - what a query is made of
-        self,
-        db: Database,
-        model: EntityType[Any],
-        given: Mapping[str, Any],
-        condition: Condition | None,
-        *,
-        via: AnyIndex | None = None,
-        is_scan_allowed: bool = False,
-        selected: tuple[str, ...] | None = None,
-        make: Callable[[dict[str, Any]], Any] | None = None,
-        count_max: int | None = None,
-        verify: bool = False,
-        misfits: Misfits = "raise",
-        is_latest: bool = False,
-    ) -> None:
+    def __init__(self, db: Database, model: EntityType[Any], terms: QueryTerms) -> None:
         self._db = db
         self._model = model
-        self._given = given
-        self._condition = condition
-        self._via = via
-        self._is_scan_allowed = is_scan_allowed
-        self._selected = selected
-        self._make = make
-        self._count_max = count_max
-        self._verify = verify
-        self._misfits = misfits
-        self._is_latest = is_latest
+        self._terms = terms
         self.cost = Cost()
         """The cost of this query so far."""
 
-    def _with(self, **changes: Any) -> Any:
-        kept: dict[str, Any] = {
-            "condition": self._condition,
-            "via": self._via,
-            "is_scan_allowed": self._is_scan_allowed,
-            "selected": self._selected,
-            "make": self._make,
-            "count_max": self._count_max,
-            "verify": self._verify,
-            "misfits": self._misfits,
-            "is_latest": self._is_latest,
-        }
-        return Query(self._db, self._model, self._given, **{**kept, **changes})
+    def _with(self, **changes: Any) -> "Query[Any]":
+        terms = msgspec.structs.replace(self._terms, **changes)
+        return Query(self._db, self._model, terms)
 
     @property
     def plan(self) -> QueryPlan:
         """How the query is read."""
-        return plan_query(self._model, self._given, self._condition, via=self._via)
+        return plan_query(
+            self._model, self._terms.given, self._terms.condition, via=self._terms.via
+        )
 
     def explain(self) -> str:
         """Return a description of how the query is read, with advice to improve it."""
         return explain(
             self.plan,
             is_allowed=self._may_scan,
-            limit=self._count_max,
-            is_latest=self._is_latest,
+            limit=self._terms.count_max,
+            is_latest=self._terms.is_latest,
         )
 
     @property
     def _may_scan(self) -> bool:
-        return self._is_scan_allowed or self._db.context.options.scans != "refuse"
+        return self._terms.is_scan_allowed or self._db.context.options.scans != "refuse"
 
     def where(self, condition: Condition) -> "Query[T]":
         condition = checked_condition(condition)
-        joined = condition if self._condition is None else self._condition & condition
-        query: Query[T] = self._with(condition=joined)
-        return query
+        joined = condition if self._terms.condition is None else self._terms.condition & condition
+        return self._with(condition=joined)
 
     def limit(self, count: int) -> "Query[T]":
         """Return at most `count` entities."""
@@ -777,13 +743,11 @@ class Query(Generic[T]):
             raise UsageError(
                 "InvalidLimit", "A limit must not be negative.", facts={"limit": count}
             )
-        query: Query[T] = self._with(count_max=count)
-        return query
+        return self._with(count_max=count)
 
     def allow_scan(self) -> "Query[T]":
         """Permit the query to read a whole table."""
-        query: Query[T] = self._with(is_scan_allowed=True)
-        return query
+        return self._with(is_scan_allowed=True)
 
     @overload
     def misfits(self, policy: Literal["raise", "skip"], /) -> "Query[T]": ...
@@ -836,9 +800,16 @@ class Query(Generic[T]):
         """Return the query in the form that steps take, for code that writes its own steps."""
         plan = self.plan
         is_warned = plan.is_refused and self._db.context.options.scans == "warn"
-        if is_warned and not self._is_scan_allowed:
+        if is_warned and not self._terms.is_scan_allowed:
             warn_of_scan(self.explain())
-        return Ask(plan, self._may_scan, self._selected, self._verify, self._make, self._misfits)
+        return Ask(
+            plan,
+            self._may_scan,
+            self._terms.selected,
+            self._terms.verify,
+            self._terms.make,
+            self._terms.misfits,
+        )
 
     def page(self, *, size: int = 100, continuation: str | None = None) -> Page[T]:
         """Return up to `size` entities, with the continuation of the next page."""
@@ -846,7 +817,7 @@ class Query(Generic[T]):
             raise UsageError("InvalidPageSize", "The size of a page must be at least 1.")
         query = self.request()
         cost = Cost()
-        steps = read_page(self._db.context, query, continuation, size, self._count_max)
+        steps = read_page(self._db.context, query, continuation, size, self._terms.count_max)
         found = self._db.run(steps, cost)
         self.cost.add(cost)
         return Page(found.entities, print_continuation(query, found.position), cost)
@@ -855,7 +826,7 @@ class Query(Generic[T]):
         query = self.request()
         check_allowed(query)
         position: Position | None = Position()
-        left = self._count_max
+        left = self._terms.count_max
         # If a filter is applied here, a small page may hold no match: read full pages then.
         is_counted = query.plan.client is None
         while position is not None and (left is None or left > 0):
@@ -879,7 +850,7 @@ class Query(Generic[T]):
 
         The rows of an index are counted as they are, unless `via` was given `verify=True`.
         """
-        query: Query[Any] = self._with(selected=self._model.key_fields[:1], make=None)
+        query = self._with(selected=self._model.key_fields[:1], make=None)
         return len([None for _ in query])
 
     def delete(
@@ -890,7 +861,7 @@ class Query(Generic[T]):
         cost = outcome.cost
         position: Position | None = Position()
         query = self.request()
-        left = self._count_max
+        left = self._terms.count_max
         rate = None if max_rate is None else Rate(max_rate)
 
         def count(done: int, before: int = 0) -> None:
@@ -930,14 +901,12 @@ class Via(Generic[T]):
 
     def range(self, **given: Any) -> Query[T]:
         """Return the query for these fields of the index's keys; the last may be an interval."""
-        return Query(self._db, self._model, given, None, via=self._index, verify=self._verify)
+        terms = QueryTerms(given, via=self._index, verify=self._verify)
+        return Query(self._db, self._model, terms)
 
     def prefix(self, **given: str) -> Query[T]:
         """Return the query for entities whose last given field starts with a text."""
-        *_, last = given or [None]
-        if last is None:
-            raise UsageError("KeyFields", "prefix() needs a field.", hint='Try prefix(last="Ca").')
-        return self.range(**{**given, last: starting_with(given[last])})
+        return self.range(**_starting(given))
 
     def where(self, condition: Condition) -> Query[T]:
         return self.range().where(condition)
@@ -1054,12 +1023,7 @@ class Group:
     def __enter__(self) -> "Group":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         collected, self._is_over = self._open(), True
         if kind is None:
             self.entities = self._db.run(collected.commit(), self.cost)
@@ -1315,10 +1279,5 @@ class Log:
     def __enter__(self) -> "Log":
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -15,8 +15,7 @@ import threading
 from asyncio import _get_running_loop
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import Any, Generic, Self, TypeVar
 
 from partita.errors import PartitaError, StateClosedError, TransactionUseError, UsageError
 from partita.loop_thread import Ask, LoopThread
@@ -144,16 +143,11 @@ class Transaction:
             self.perform(self.inner.__aenter__())  # raises the reason
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: Any) -> None:
         try:
-            self.finish(self.inner.__aexit__(kind, error, trace))
+            self.finish(self.inner.__aexit__(*raised))
         except StateClosedError:
-            if error is None:  # do not hide the reason why the block was left
+            if raised[0] is None:  # do not hide the reason why the block was left
                 raise
 
     # --- for the other classes ------------------------------------------------------------
@@ -220,12 +214,7 @@ class Snapshot:
         self.perform(self.inner.__aenter__())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def perform(self, operation: Coroutine[Any, Any, T]) -> T:
@@ -237,13 +226,7 @@ class Snapshot:
         return self.thread.run(operation)
 
 
-@overload
-def inner_of(tx: Transaction, thread: StateThread) -> AsyncTransaction: ...
-@overload
-def inner_of(
-    tx: Transaction | Snapshot, thread: StateThread
-) -> AsyncTransaction | AsyncSnapshot: ...
-def inner_of(tx: object, thread: StateThread) -> AsyncTransaction | AsyncSnapshot:
+def _inner_of(tx: object, thread: StateThread) -> Any:
     """Return the asynchronous transaction or snapshot; refuse one of another state."""
     if isinstance(tx, Transaction | Snapshot) and tx.thread is thread:
         return tx.inner
@@ -275,17 +258,12 @@ class Attempt:
         self._tx = Transaction(self._thread, self._thread.perform(self._inner.__aenter__()))
         return self._tx
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool:
+    def __exit__(self, *raised: Any) -> bool:
         assert self._tx is not None
         try:
-            return self._tx.finish(self._inner.__aexit__(kind, error, trace))
+            return self._tx.finish(self._inner.__aexit__(*raised))
         except StateClosedError:
-            if error is None:  # do not hide the reason why the block was left
+            if raised[0] is None:  # do not hide the reason why the block was left
                 raise
             return False
 
@@ -362,12 +340,7 @@ class OpenState:
         self._thread.check()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def transaction(self, *, timeout: float = limits.LOCK_TIMEOUT_SECONDS) -> Transaction:
@@ -398,7 +371,8 @@ class OpenState:
             Backoff(attempts, first_delay, max_delay, deadline),
             self._inner.clock,
         )
-        return map(functools.partial(Attempt, self._thread), pages(self._thread, inner, size=1))
+        pages = _pages(self._thread.run, inner, size=1)
+        return map(functools.partial(Attempt, self._thread), pages)
 
     def run(  # noqa: PLR0913 - by keyword
         self,
@@ -479,11 +453,31 @@ class OpenCollection(Generic[C]):
     def name(self) -> str:
         return self.inner.name
 
+    def _perform(
+        self,
+        tx: Transaction | Snapshot,
+        method: Callable[..., Coroutine[Any, Any, T]],
+        *arguments: Any,
+        **options: Any,
+    ) -> T:
+        """Run a method of the asynchronous collection in a transaction or snapshot."""
+        inner = _inner_of(tx, self._thread)
+        return tx.perform(method(inner, *arguments, **options))
 
-def pages(
-    thread: StateThread,
+    def _pages(
+        self,
+        tx: Transaction | Snapshot,
+        method: Callable[..., AsyncIterator[T]],
+        **options: Any,
+    ) -> Iterator[T]:
+        """Iterate over the rows of an asynchronous method."""
+        rows = method(_inner_of(tx, self._thread), **options)
+        return _pages(tx.run, rows)
+
+
+def _pages(
+    run: Callable[[Coroutine[Any, Any, tuple[list[T], bool]]], tuple[list[T], bool]],
     rows: AsyncIterator[T],
-    tx: Transaction | Snapshot | None = None,
     *,
     size: int = PAGE_ROWS,
 ) -> Iterator[T]:
@@ -491,7 +485,6 @@ def pages(
 
     An abandoned iteration needs no closing: asyncio closes generators that are not referenced.
     """
-    run = thread.run if tx is None else tx.run
     is_last = False
     while not is_last:
         page, is_last = run(_take(rows, size))

@@ -4,8 +4,7 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from partita.errors import StateClosedError, UsageError
 from partita.reliable.blocking import PAGE_ROWS, OpenCollection, StateThread
@@ -54,15 +53,10 @@ class ChangeFeed(Generic[K, V]):
         self._thread.run(self._open())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: Any) -> None:
         self._is_closed = True
         with contextlib.suppress(StateClosedError):
-            self._thread.run(self._shut(kind, error, trace))
+            self._thread.run(self._shut(*raised))
 
     def __iter__(self) -> Self:
         return self
@@ -122,13 +116,8 @@ class ChangeFeed(Generic[K, V]):
         if not self._page and reading.done():
             await reading  # raises the error that ended it
 
-    async def _shut(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._inner.__aexit__(kind, error, trace)
+    async def _shut(self, *raised: Any) -> None:
+        await self._inner.__aexit__(*raised)
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.wait([self._reading])

@@ -18,9 +18,7 @@ from partita.reliable.blocking import (
     RestoreContext,
     Snapshot,
     Transaction,
-    inner_of,
     open_block,
-    pages,
 )
 from partita.reliable.blocking_feed import ChangeFeed, OpenDictionary
 from partita.reliable.collections.concurrent_queue import Delivery
@@ -100,9 +98,8 @@ class ReliableDictionary(OpenDictionary[K, V]):
         key that you will write: two transactions that read it with shared locks and then both
         write it would deadlock.
         """
-        inner = inner_of(tx, self._thread)
         return cast(
-            "V | D", tx.perform(self.inner.get(inner, key, default, lock=lock, timeout=timeout))
+            "V | D", self._perform(tx, self.inner.get, key, default, lock=lock, timeout=timeout)
         )
 
     def get_many(
@@ -117,8 +114,7 @@ class ReliableDictionary(OpenDictionary[K, V]):
 
         Locks are taken in key order; `timeout` applies to all of them together.
         """
-        inner = inner_of(tx, self._thread)
-        return tx.perform(self.inner.get_many(inner, list(keys), lock=lock, timeout=timeout))
+        return self._perform(tx, self.inner.get_many, list(keys), lock=lock, timeout=timeout)
 
     def contains(
         self,
@@ -129,8 +125,7 @@ class ReliableDictionary(OpenDictionary[K, V]):
         timeout: float | None = None,
     ) -> bool:
         """Return whether the key exists, with the same lock as `get`."""
-        inner = inner_of(tx, self._thread)
-        return tx.perform(self.inner.contains(inner, key, lock=lock, timeout=timeout))
+        return self._perform(tx, self.inner.contains, key, lock=lock, timeout=timeout)
 
     # --- writing --------------------------------------------------------------------------
 
@@ -144,8 +139,7 @@ class ReliableDictionary(OpenDictionary[K, V]):
         timeout: float | None = None,
     ) -> None:
         """Write the value, whether the key exists or not."""
-        inner = inner_of(tx, self._thread)
-        tx.perform(self.inner.set(inner, key, value, ttl=ttl, timeout=timeout))
+        self._perform(tx, self.inner.set, key, value, ttl=ttl, timeout=timeout)
 
     def add(
         self,
@@ -157,8 +151,7 @@ class ReliableDictionary(OpenDictionary[K, V]):
         timeout: float | None = None,
     ) -> None:
         """Write a new key; KeyExistsError if it exists."""
-        inner = inner_of(tx, self._thread)
-        tx.perform(self.inner.add(inner, key, value, ttl=ttl, timeout=timeout))
+        self._perform(tx, self.inner.add, key, value, ttl=ttl, timeout=timeout)
 
     def try_add(
         self,
@@ -170,8 +163,7 @@ class ReliableDictionary(OpenDictionary[K, V]):
         timeout: float | None = None,
     ) -> bool:
         """Write a new key and return True; False if it exists (the lock is kept)."""
-        inner = inner_of(tx, self._thread)
-        return tx.perform(self.inner.try_add(inner, key, value, ttl=ttl, timeout=timeout))
+        return self._perform(tx, self.inner.try_add, key, value, ttl=ttl, timeout=timeout)
 
     def upsert(
         self,
@@ -190,8 +182,7 @@ class ReliableDictionary(OpenDictionary[K, V]):
 
         It is called in the thread of the state: it must be quick, and must not use the state.
         """
-        inner = inner_of(tx, self._thread)
-        return tx.perform(self.inner.upsert(inner, key, default, update, ttl=ttl, timeout=timeout))
+        return self._perform(tx, self.inner.upsert, key, default, update, ttl=ttl, timeout=timeout)
 
     def get_or_add(
         self,
@@ -206,8 +197,7 @@ class ReliableDictionary(OpenDictionary[K, V]):
 
         An existing key needs only a shared lock.
         """
-        inner = inner_of(tx, self._thread)
-        return tx.perform(self.inner.get_or_add(inner, key, value, ttl=ttl, timeout=timeout))
+        return self._perform(tx, self.inner.get_or_add, key, value, ttl=ttl, timeout=timeout)
 
     def compare_and_set(
         self,
@@ -223,9 +213,8 @@ class ReliableDictionary(OpenDictionary[K, V]):
 
         Values are compared in their stored form: they are equal if all fields are equal.
         """
-        inner = inner_of(tx, self._thread)
-        return tx.perform(
-            self.inner.compare_and_set(inner, key, value, expected, ttl=ttl, timeout=timeout)
+        return self._perform(
+            tx, self.inner.compare_and_set, key, value, expected, ttl=ttl, timeout=timeout
         )
 
     @overload
@@ -241,13 +230,11 @@ class ReliableDictionary(OpenDictionary[K, V]):
         timeout: float | None = None,
     ) -> V | D:
         """Remove the key and return its value; `default`, or KeyNotFoundError, if it is absent."""
-        inner = inner_of(tx, self._thread)
-        return cast("V | D", tx.perform(self.inner.pop(inner, key, default, timeout=timeout)))
+        return cast("V | D", self._perform(tx, self.inner.pop, key, default, timeout=timeout))
 
     def delete(self, tx: Transaction, key: K, *, timeout: float | None = None) -> bool:
         """Remove the key; return False if it was absent."""
-        inner = inner_of(tx, self._thread)
-        return tx.perform(self.inner.delete(inner, key, timeout=timeout))
+        return self._perform(tx, self.inner.delete, key, timeout=timeout)
 
     def clear(self, tx: Transaction | None = None, *, timeout: float | None = None) -> None:
         """Remove all keys, in the given transaction or in a new one.
@@ -257,15 +244,13 @@ class ReliableDictionary(OpenDictionary[K, V]):
         if tx is None:
             self._thread.run(self.inner.clear(None, timeout=timeout))
         else:
-            inner = inner_of(tx, self._thread)
-            tx.perform(self.inner.clear(inner, timeout=timeout))
+            self._perform(tx, self.inner.clear, timeout=timeout)
 
     # --- reading many ---------------------------------------------------------------------
 
     def count(self, tx: Transaction | Snapshot, *, timeout: float | None = None) -> int:
         """Return the number of keys, in constant time; expired keys count until removed."""
-        inner = inner_of(tx, self._thread)
-        return tx.perform(self.inner.count(inner, timeout=timeout))
+        return self._perform(tx, self.inner.count, timeout=timeout)
 
     def items(  # noqa: PLR0913 - by keyword
         self,
@@ -289,8 +274,9 @@ class ReliableDictionary(OpenDictionary[K, V]):
         `where` is called in the thread of the state. Some hundred rows are fetched ahead of those
         that are yielded.
         """
-        rows = self.inner.items(
-            inner_of(tx, self._thread),
+        return self._pages(
+            tx,
+            self.inner.items,
             prefix=prefix,
             start=start,
             end=end,
@@ -299,7 +285,6 @@ class ReliableDictionary(OpenDictionary[K, V]):
             where=where,
             timeout=timeout,
         )
-        return pages(self._thread, rows, tx)
 
     def keys(  # noqa: PLR0913 - by keyword
         self,
@@ -313,8 +298,9 @@ class ReliableDictionary(OpenDictionary[K, V]):
         timeout: float | None = None,
     ) -> Iterator[K]:
         """Yield keys without decoding their values."""
-        rows = self.inner.keys(
-            inner_of(tx, self._thread),
+        return self._pages(
+            tx,
+            self.inner.keys,
             prefix=prefix,
             start=start,
             end=end,
@@ -322,7 +308,6 @@ class ReliableDictionary(OpenDictionary[K, V]):
             limit=limit,
             timeout=timeout,
         )
-        return pages(self._thread, rows, tx)
 
     def values(  # noqa: PLR0913 - by keyword
         self,
@@ -337,8 +322,9 @@ class ReliableDictionary(OpenDictionary[K, V]):
         timeout: float | None = None,
     ) -> Iterator[V]:
         """Yield values in the order of their keys."""
-        rows = self.inner.values(
-            inner_of(tx, self._thread),
+        return self._pages(
+            tx,
+            self.inner.values,
             prefix=prefix,
             start=start,
             end=end,
@@ -347,7 +333,6 @@ class ReliableDictionary(OpenDictionary[K, V]):
             where=where,
             timeout=timeout,
         )
-        return pages(self._thread, rows, tx)
 
     def find(
         self,
@@ -359,10 +344,9 @@ class ReliableDictionary(OpenDictionary[K, V]):
         **index: object,
     ) -> Iterator[tuple[K, V]]:
         """Yield the pairs that an index finds, in key order: `find(snapshot, item="lamp")`."""
-        rows = self.inner.find(
-            inner_of(tx, self._thread), reverse=reverse, limit=limit, timeout=timeout, **index
+        return self._pages(
+            tx, self.inner.find, reverse=reverse, limit=limit, timeout=timeout, **index
         )
-        return pages(self._thread, rows, tx)
 
 
 class ReliableQueue(OpenCollection[AsyncQueue[V]], Generic[V]):
@@ -370,8 +354,7 @@ class ReliableQueue(OpenCollection[AsyncQueue[V]], Generic[V]):
 
     def enqueue(self, tx: Transaction, value: V, *, timeout: float | None = None) -> None:
         """Add a value at the end; other transactions see it after the commit."""
-        inner = inner_of(tx, self._thread)
-        tx.perform(self.inner.enqueue(inner, value, timeout=timeout))
+        self._perform(tx, self.inner.enqueue, value, timeout=timeout)
 
     def dequeue(
         self,
@@ -382,15 +365,13 @@ class ReliableQueue(OpenCollection[AsyncQueue[V]], Generic[V]):
         timeout: float | None = None,
     ) -> V | D | None:
         """Remove and return the first value; `default` if there is none after `wait` seconds."""
-        inner = inner_of(tx, self._thread)
-        return tx.perform(self.inner.dequeue(inner, default, wait=wait, timeout=timeout))
+        return self._perform(tx, self.inner.dequeue, default, wait=wait, timeout=timeout)
 
     def dequeue_many(
         self, tx: Transaction, count: int, *, wait: float = 0.0, timeout: float | None = None
     ) -> list[V]:
         """Remove and return up to `count` values; wait up to `wait` seconds for the first."""
-        inner = inner_of(tx, self._thread)
-        return tx.perform(self.inner.dequeue_many(inner, count, wait=wait, timeout=timeout))
+        return self._perform(tx, self.inner.dequeue_many, count, wait=wait, timeout=timeout)
 
     def peek(
         self,
@@ -401,13 +382,11 @@ class ReliableQueue(OpenCollection[AsyncQueue[V]], Generic[V]):
         timeout: float | None = None,
     ) -> V | D | None:
         """Return the first value without removing it; `default` if there is none."""
-        inner = inner_of(tx, self._thread)
-        return tx.perform(self.inner.peek(inner, default, lock=lock, timeout=timeout))
+        return self._perform(tx, self.inner.peek, default, lock=lock, timeout=timeout)
 
     def count(self, tx: Transaction | Snapshot, *, timeout: float | None = None) -> int:
         """Return the number of values, in constant time."""
-        inner = inner_of(tx, self._thread)
-        return tx.perform(self.inner.count(inner, timeout=timeout))
+        return self._perform(tx, self.inner.count, timeout=timeout)
 
     def items(
         self,
@@ -417,16 +396,14 @@ class ReliableQueue(OpenCollection[AsyncQueue[V]], Generic[V]):
         timeout: float | None = None,
     ) -> Iterator[V]:
         """Yield the values from first to last, then those that this transaction added."""
-        rows = self.inner.items(inner_of(tx, self._thread), limit=limit, timeout=timeout)
-        return pages(self._thread, rows, tx)
+        return self._pages(tx, self.inner.items, limit=limit, timeout=timeout)
 
     def clear(self, tx: Transaction | None = None, *, timeout: float | None = None) -> None:
         """Remove all values, in the given transaction or in a new one."""
         if tx is None:
             self._thread.run(self.inner.clear(None, timeout=timeout))
         else:
-            inner = inner_of(tx, self._thread)
-            tx.perform(self.inner.clear(inner, timeout=timeout))
+            self._perform(tx, self.inner.clear, timeout=timeout)
 
 
 class ReliableConcurrentQueue(OpenCollection[AsyncConcurrentQueue[V]], Generic[V]):
@@ -436,8 +413,7 @@ class ReliableConcurrentQueue(OpenCollection[AsyncConcurrentQueue[V]], Generic[V
         self, tx: Transaction, value: V, *, delay: float = 0.0, timeout: float | None = None
     ) -> None:
         """Add a value; it becomes visible `delay` seconds after the commit."""
-        inner = inner_of(tx, self._thread)
-        tx.perform(self.inner.enqueue(inner, value, delay=delay, timeout=timeout))
+        self._perform(tx, self.inner.enqueue, value, delay=delay, timeout=timeout)
 
     def dequeue(
         self,
@@ -448,15 +424,13 @@ class ReliableConcurrentQueue(OpenCollection[AsyncConcurrentQueue[V]], Generic[V
         timeout: float | None = None,
     ) -> V | D | None:
         """Remove and return a value; `default` if there is none after `wait` seconds."""
-        inner = inner_of(tx, self._thread)
-        return tx.perform(self.inner.dequeue(inner, default, wait=wait, timeout=timeout))
+        return self._perform(tx, self.inner.dequeue, default, wait=wait, timeout=timeout)
 
     def dequeue_many(
         self, tx: Transaction, count: int, *, wait: float = 0.0, timeout: float | None = None
     ) -> list[V]:
         """Remove and return up to `count` values; wait up to `wait` seconds for the first."""
-        inner = inner_of(tx, self._thread)
-        return tx.perform(self.inner.dequeue_many(inner, count, wait=wait, timeout=timeout))
+        return self._perform(tx, self.inner.dequeue_many, count, wait=wait, timeout=timeout)
 
     def receive(
         self,
@@ -471,17 +445,15 @@ class ReliableConcurrentQueue(OpenCollection[AsyncConcurrentQueue[V]], Generic[V
 
         An item becomes visible again unless `complete` is called within this time.
         """
-        inner = inner_of(tx, self._thread)
-        return tx.perform(
-            self.inner.receive(inner, count, visibility=visibility, wait=wait, timeout=timeout)
+        return self._perform(
+            tx, self.inner.receive, count, visibility=visibility, wait=wait, timeout=timeout
         )
 
     def complete(
         self, tx: Transaction, delivery: Delivery[V], *, timeout: float | None = None
     ) -> bool:
         """Remove a received item; return False if it was received again since."""
-        inner = inner_of(tx, self._thread)
-        return tx.perform(self.inner.complete(inner, delivery, timeout=timeout))
+        return self._perform(tx, self.inner.complete, delivery, timeout=timeout)
 
     def release(
         self,
@@ -492,8 +464,7 @@ class ReliableConcurrentQueue(OpenCollection[AsyncConcurrentQueue[V]], Generic[V
         timeout: float | None = None,
     ) -> bool:
         """Make a received item visible after `delay` seconds; False if it was received since."""
-        inner = inner_of(tx, self._thread)
-        return tx.perform(self.inner.release(inner, delivery, delay=delay, timeout=timeout))
+        return self._perform(tx, self.inner.release, delivery, delay=delay, timeout=timeout)
 
     def peek(
         self,
@@ -503,13 +474,11 @@ class ReliableConcurrentQueue(OpenCollection[AsyncConcurrentQueue[V]], Generic[V
         timeout: float | None = None,
     ) -> V | D | None:
         """Return a visible value without locking it; `default` if there is none."""
-        inner = inner_of(tx, self._thread)
-        return tx.perform(self.inner.peek(inner, default, timeout=timeout))
+        return self._perform(tx, self.inner.peek, default, timeout=timeout)
 
     def count(self, tx: Transaction | Snapshot, *, timeout: float | None = None) -> int:
         """Return the number of committed items, including hidden ones."""
-        inner = inner_of(tx, self._thread)
-        return tx.perform(self.inner.count(inner, timeout=timeout))
+        return self._perform(tx, self.inner.count, timeout=timeout)
 
     def items(
         self,
@@ -519,8 +488,7 @@ class ReliableConcurrentQueue(OpenCollection[AsyncConcurrentQueue[V]], Generic[V
         timeout: float | None = None,
     ) -> Iterator[V]:
         """Yield the committed visible values in the order of their commits."""
-        rows = self.inner.items(inner_of(tx, self._thread), limit=limit, timeout=timeout)
-        return pages(self._thread, rows, tx)
+        return self._pages(tx, self.inner.items, limit=limit, timeout=timeout)
 
     def returned(self, delivery_position: int) -> int:
         """Return how often aborted transactions returned an item, in this process."""
@@ -531,8 +499,7 @@ class ReliableConcurrentQueue(OpenCollection[AsyncConcurrentQueue[V]], Generic[V
         if tx is None:
             self._thread.run(self.inner.clear(None, timeout=timeout))
         else:
-            inner = inner_of(tx, self._thread)
-            tx.perform(self.inner.clear(inner, timeout=timeout))
+            self._perform(tx, self.inner.clear, timeout=timeout)
 
 
 class StateManager(OpenState):

@@ -27,7 +27,7 @@ from partita.patterns.following.bring_up_to_date import read_list_blob
 from partita.patterns.following.index_lifecycle import require_readable
 from partita.patterns.keys.key_text import just_above
 from partita.patterns.operations.raw import to_raw
-from partita.patterns.planning.columns import fields_in
+from partita.patterns.planning.columns import Condition, fields_in
 from partita.patterns.planning.filter_text import evaluate, evaluate_values
 from partita.patterns.planning.plans import (
     PointRead,
@@ -114,6 +114,22 @@ class Ask(msgspec.Struct, frozen=True):
     @property
     def model(self) -> EntityType[Any]:
         return self.plan.asked.model
+
+
+class QueryTerms(msgspec.Struct, frozen=True):
+    """What a query was built from, before it is planned."""
+
+    given: Mapping[str, Any]
+    """Values or intervals of key fields."""
+    condition: Condition | None = None
+    via: AnyIndex | None = None
+    is_scan_allowed: bool = False
+    selected: tuple[str, ...] | None = None
+    make: Callable[[dict[str, Any]], Any] | None = None
+    count_max: int | None = None
+    verify: bool = False
+    misfits: Misfits = "raise"
+    is_latest: bool = False
 
 
 def fingerprint_of(query: Ask) -> str:

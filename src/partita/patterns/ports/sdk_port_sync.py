@@ -13,20 +13,10 @@ from azure.data.tables import TableServiceClient
 from azure.storage.blob import BlobServiceClient
 from azure.storage.queue import QueueServiceClient
 
+from partita.patterns.ports import sdk_calls
 from partita.patterns.ports.metering import Meter, current_meter, metered
 from partita.patterns.ports.row_requests import RowCall
-from partita.patterns.ports.sdk_calls import (
-    ALREADY_MADE,
-    CLIENTS,
-    ROW_OPTIONS,
-    Plan,
-    answer_of,
-    make_append_blob,
-    of_rows,
-    plan_of,
-    refusal_of,
-    row_request,
-)
+from partita.patterns.ports.sdk_calls import Plan
 from partita.patterns.ports.sdk_clients import Clients, check_service
 from partita.patterns.ports.sdk_errors import translate, was_sent
 from partita.patterns.protocol.calls import AppendBlob, Call, Cost, ListTables
@@ -47,30 +37,30 @@ class SdkPort:
         self._building = threading.Lock()  # for the threads of the synchronous port
 
     def perform(self, call: Call[T], cost: Cost) -> T:
-        plan = plan_of(call)
+        plan = sdk_calls.plan_of(call)
         with metered(cost) as meter:
             try:
                 return self._ask(call, plan, meter, cost)
             except (AzureError, ValueError) as error:
                 endpoint = self._clients.endpoints[plan.service]
-                answer: T = refusal_of(call, error, meter, endpoint)
+                answer: T = sdk_calls.refusal_of(call, error, meter, endpoint)
                 return answer
 
     def _ask(self, call: Call[T], plan: Plan, meter: Meter, cost: Cost) -> T:
         if isinstance(call, AppendBlob) and call.position == 0:
-            self._make(make_append_blob(call))
+            self._make(sdk_calls.make_append_blob(call))
             if not call.content:
                 return 0  # type: ignore[return-value]
-        result = self._send_rows(call, plan) if of_rows(call) else self._send(plan)
+        result = self._send_rows(call, plan) if sdk_calls.of_rows(call) else self._send(plan)
         if isinstance(call, ListTables):
             result = self._rest(plan, result)
-        answer: T = answer_of(call, result, meter, cost)
+        answer: T = sdk_calls.answer_of(call, result, meter, cost)
         return answer
 
     def _send_rows(self, call: RowCall, plan: Plan) -> Any:
         client = self._client(plan)
-        request = row_request(client, call)
-        return client._client._client.send_request(request, **ROW_OPTIONS)  # noqa: SLF001
+        request = sdk_calls.row_request(client, call)
+        return client._client._client.send_request(request, **sdk_calls.ROW_OPTIONS)  # noqa: SLF001
 
     def _send(self, plan: Plan) -> Any:
         result = getattr(self._client(plan), plan.method)(*plan.arguments, **plan.options)
@@ -96,7 +86,7 @@ class SdkPort:
             self._send(plan)
         except AzureError as error:
             refused = translate(error, endpoint=self._clients.endpoints["blobs"])
-            if refused.code not in ALREADY_MADE:
+            if refused.code not in sdk_calls.ALREADY_MADE:
                 raise
 
     def _client(self, plan: Plan) -> Any:
@@ -104,7 +94,7 @@ class SdkPort:
         if kept is None:
             with self._building:
                 service = self._service(plan.service)
-                get = getattr(service, CLIENTS[plan.service])
+                get = getattr(service, sdk_calls.CLIENTS[plan.service])
                 kept = get(plan.name) if plan.name else service
                 self._kept[plan.service, plan.name] = kept
         return kept.get_blob_client(plan.blob) if plan.blob else kept

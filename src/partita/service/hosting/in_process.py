@@ -7,8 +7,8 @@ them; acknowledged writes are as durable as with a server.
 import asyncio
 import os
 from collections.abc import Callable, Coroutine
+from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from partita.clock import SystemClock
@@ -107,9 +107,6 @@ class LocalAccount:
             kind.name: Front(kind.build(accounts, self._clock), accounts, self._clock)
             for kind in KINDS
         }
-        self._blobs: BlobServiceClient | None = None
-        self._queues: QueueServiceClient | None = None
-        self._tables: TableServiceClient | None = None
         self.aio = AsyncClients(self)
         self.around: Around | None = None
         """Called between the clients and the services if set: tests inject faults here."""
@@ -128,32 +125,26 @@ class LocalAccount:
         """The engines of the services, without HTTP. Use them on `loop` only."""
         return self._account
 
-    @property
+    @cached_property
     def blobs(self) -> "BlobServiceClient":
         """The synchronous blob client; always the same object."""
         from azure.storage.blob import BlobServiceClient  # noqa: PLC0415 - an extra
 
-        if self._blobs is None:
-            self._blobs = BlobServiceClient(**self.client_arguments(BLOBS))
-        return self._blobs
+        return BlobServiceClient(**self.client_arguments(BLOBS))
 
-    @property
+    @cached_property
     def queues(self) -> "QueueServiceClient":
         """The synchronous queue client; always the same object."""
         from azure.storage.queue import QueueServiceClient  # noqa: PLC0415 - an extra
 
-        if self._queues is None:
-            self._queues = QueueServiceClient(**self.client_arguments(QUEUES))
-        return self._queues
+        return QueueServiceClient(**self.client_arguments(QUEUES))
 
-    @property
+    @cached_property
     def tables(self) -> "TableServiceClient":
         """The synchronous table client; always the same object."""
         from azure.data.tables import TableServiceClient  # noqa: PLC0415 - an extra
 
-        if self._tables is None:
-            self._tables = TableServiceClient(**self.client_arguments(TABLES))
-        return self._tables
+        return TableServiceClient(**self.client_arguments(TABLES))
 
     def client_arguments(self, kind: ServiceKind, *, is_async: bool = False) -> dict[str, Any]:
         """Return the arguments of a client of this service: in-process transport, account key."""
@@ -191,12 +182,7 @@ class LocalAccount:
     def __enter__(self) -> "LocalAccount":
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     async def _open(self, root: Path | None, durability: Durability) -> Account:

@@ -121,13 +121,8 @@ def discard(submitted: futures.Future[Answer]) -> None:
     submitted.add_done_callback(lambda done: None if done.cancelled() else done.exception())
 
 
-class Asks:
+class Asks(queue.SimpleQueue[AskedPiece | None]):
     """The pieces that a service asks a thread for; None is the end of the request."""
-
-    def __init__(self) -> None:
-        self._asks: queue.SimpleQueue[AskedPiece | None] = queue.SimpleQueue()
-        self.put = self._asks.put
-        self.get = self._asks.get
 
     def end(self, _submitted: object) -> None:
         """End the request, as a callback of its future."""
