@@ -269,7 +269,7 @@ class TestIntraPartitionSecondaryIndexPattern:
         assert cost.requests == 2
 
     async def test_copies_that_would_lie_on_the_entities_are_refused(self) -> None:
-        with pytest.raises(DefinitionError, match="Begin them with a prefix"):
+        with pytest.raises(DefinitionError, match="Begin them with a distinct prefix"):
             index(Clerk, row="empid_{email}", unique=True)
 
 
@@ -639,7 +639,7 @@ class TestIndexEntitiesPattern:
         assert len(partita_faults.requests) == 8
 
     async def test_an_index_entity_that_a_persons_name_could_lie_on_is_refused(self) -> None:
-        with pytest.raises(DefinitionError, match="Begin them with a prefix"):
+        with pytest.raises(DefinitionError, match="Begin them with a distinct prefix"):
             list_index(Numbered, row="{last}", store="partition")
 
     async def test_a_prefix_is_enough_where_the_entities_have_numbers_for_keys(self) -> None:

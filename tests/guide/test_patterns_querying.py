@@ -204,7 +204,7 @@ class TestChoosingAnAppropriatePartitionKey:
 
         assert balance.largest[0] == ("Sales", 30)
         assert [each.code for each in balance.advice] == ["LopsidedPartitions"]
-        assert "30 of 40" in str(balance)
+        assert "30 of the 40" in str(balance)
 
     async def test_a_balanced_key_gets_no_advice(self, db: Database) -> None:
         people = [Named(dept=f"d{number % 8}", last=f"{number:03}") for number in range(40)]

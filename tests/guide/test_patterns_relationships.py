@@ -204,7 +204,7 @@ class TestOneToManyInAnotherPartition:
         assert found.key.partition == "000002"
 
     def test_a_reference_that_cannot_be_followed_is_refused_at_definition(self) -> None:
-        with pytest.raises(DefinitionError, match="'id' of Employee's keys is open"):
+        with pytest.raises(DefinitionError, match="The key field 'id' of Employee is missing"):
             reference(Trip, Employee, where={"dept": "city"})
         with pytest.raises(DefinitionError, match="differ in type"):
             reference(Trip, Office, where={"city": "number"})

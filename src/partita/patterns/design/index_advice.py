@@ -14,7 +14,6 @@ import msgspec
 
 from partita.errors import DefinitionError
 from partita.patterns.fields.fields import Field
-from partita.patterns.keys.templates import KeyTemplate, Role
 from partita.patterns.planning.columns import (
     Compare,
     Condition,
@@ -24,7 +23,7 @@ from partita.patterns.planning.columns import (
     plain_type,
 )
 from partita.patterns.types.decorators import EntityType
-from partita.patterns.types.indexes import AnyIndex, Index, ListIndex, Storage
+from partita.patterns.types.indexes import AnyIndex, Index, ListIndex, Storage, compile_keys
 
 _INT_DIGITS = 8
 """The width of numbers in proposed keys."""
@@ -144,24 +143,11 @@ def _spec(kind: Any) -> str:
 # Compiled proposals
 
 
-def _compiled(model: EntityType[Any], text: str, role: Role, *, no_tilde: bool = False) -> Any:
-    annotations = {name: field.annotation for name, field in model.fields.items()}
-    return KeyTemplate.compile(
-        text,
-        annotations,
-        role=role,
-        owner=model.name,
-        optional=True,
-        no_tilde=no_tilde,
-    )
-
-
 def _copies(
     model: EntityType[Any], row: str, partition: str | None, table: str
 ) -> Iterator[Proposal]:
     try:
-        own = model.partition if partition is None else _compiled(model, partition, "partition")
-        rows = _compiled(model, row, "row")
+        keys = compile_keys(model, partition, row)
     except DefinitionError:
         return
     copied = tuple(name for name, field in model.fields.items() if field.series is None)
@@ -169,7 +155,7 @@ def _copies(
     arguments += [f'partition="{partition}"'] if partition is not None else []
     arguments.append(f'row="{row}"')
     made = Index(
-        model, "proposed", table or model.table, own, rows,
+        model, "proposed", table or model.table, *keys,
         is_unique=False, copied=copied, condition=None,
     )  # fmt: skip
     yield Proposal(f"index({model.cls.__name__}, {', '.join(arguments)})", made)
@@ -178,12 +164,10 @@ def _copies(
 def _lists(model: EntityType[Any], row: str) -> Iterator[Proposal]:
     table = "" if _is_apart(model, row) else f"{model.table}by{row.partition('_')[0]}"
     try:
-        rows = _compiled(model, row, "row", no_tilde=True)
+        keys = compile_keys(model, None, row, no_tilde=True)
     except DefinitionError:
         return
     arguments = [f'table="{table}"'] if table else []
     arguments.append(f'row="{row}"')
-    made = ListIndex(
-        model, "proposed", table or model.table, model.partition, rows, Storage.ROWS, container=""
-    )
+    made = ListIndex(model, "proposed", table or model.table, *keys, Storage.ROWS, container="")
     yield Proposal(f"list_index({model.cls.__name__}, {', '.join(arguments)})", made)

@@ -5,7 +5,7 @@
     property                    binary: AES-256-CBC, PKCS7, of a text in UTF-8
     IV of a property            first 16 bytes of SHA-256(IV of the entity | RK + PK + name)
 
-The format is not authenticated: whoever can write to the table can change the decrypted values.
+The format is not authenticated: anyone who can write to the table can change the decrypted values.
 Partita never writes it.
 """
 

@@ -272,13 +272,13 @@ def _check_blob(blob: BlobMark, codec: Codec, where: str) -> None:
 SYSTEM_NAMES = frozenset({"PartitionKey", "RowKey", "Timestamp"})
 
 
-def check_names(fields: dict[str, Field], owner: str, ours: frozenset[str]) -> None:
+def check_names(fields: dict[str, Field], owner: str, reserved: frozenset[str]) -> None:
     """Raise for property names that are invalid, reserved or used twice."""
     taken: dict[str, str] = {}
     for field in fields.values():
         where = f"{owner}.{field.name}"
         for name in field.property_names:
-            _check_name(name, where, ours)
+            _check_name(name, where, reserved)
             if name in taken:
                 raise _name_refused(
                     where,
@@ -288,14 +288,14 @@ def check_names(fields: dict[str, Field], owner: str, ours: frozenset[str]) -> N
             taken[name] = field.name
 
 
-def _check_name(name: str, where: str, ours: frozenset[str]) -> None:
+def _check_name(name: str, where: str, reserved: frozenset[str]) -> None:
     try:
         check_property_name(name)
     except PartitaError as error:
         hint = error.hint or "Use a name of at most 255 characters."
         raise _name_refused(where, f"{name!r} is not a valid property name.", hint) from error
     reason = ""
-    if name in SYSTEM_NAMES or name in ours:
+    if name in SYSTEM_NAMES or name in reserved:
         owner = "service" if name in SYSTEM_NAMES else "library"
         reason = f"{name!r} is a reserved property of the {owner}."
     elif name.startswith("_"):

@@ -207,7 +207,7 @@ class Text(KeyPart, frozen=True):
         end = self._end(interval.upper)
         if self.is_wide:
             starts = (prefix + end[:length] for length in range(len(end) + 1))
-            return above_further_rows(*starts)
+            return above_additional_rows(*starts)
         return just_above(prefix + end) if interval.has_upper_inside else ceiling(prefix + end)
 
     def _end(self, end: Any) -> str:
@@ -325,7 +325,7 @@ class Choice(KeyPart, frozen=True):
     def _upper(self, inside: set[str]) -> str | None:
         if not self.is_last or self.is_prefix_free:
             return successor(max(inside))
-        return above_further_rows(*inside) if self.is_wide else just_above(max(inside))
+        return above_additional_rows(*inside) if self.is_wide else just_above(max(inside))
 
 
 class Bucket(KeyPart, frozen=True):
@@ -364,7 +364,7 @@ class Bucket(KeyPart, frozen=True):
         return f"{bucket:0{self.length_min}d}"
 
 
-def above_further_rows(*keys: str) -> str | None:
+def above_additional_rows(*keys: str) -> str | None:
     """Return the least key above these keys and the additional rows of their wide entities.
 
     Additional rows do not directly follow their entity: `Jo~1` sorts after `Joan`, and `J~1` after

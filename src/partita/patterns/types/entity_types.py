@@ -445,8 +445,8 @@ def _fields_of(shape: ClassShape[Any], declaration: Declaration) -> dict[str, Fi
         )
         for declared in shape.fields
     }
-    ours = frozenset(filter(None, (declaration.type_property, VERSION)))
-    check_names(fields, declaration.name, ours)
+    reserved = frozenset(filter(None, (declaration.type_property, VERSION)))
+    check_names(fields, declaration.name, reserved)
     return fields
 
 

@@ -42,7 +42,37 @@ class Storage(enum.Enum):
     """One blob per value: option 1."""
 
 
-class Index(Generic[T_contra]):
+class _IndexRows(Generic[T_contra]):
+    """The table and keys of the rows of an index."""
+
+    def __init__(
+        self,
+        owner: EntityType[T_contra],
+        name: str,
+        table: str,
+        partition: KeyTemplate,
+        row: KeyTemplate,
+    ) -> None:
+        self.owner = owner
+        self.name = name
+        self.table = table
+        self.partition = partition
+        self.row = row
+        self.is_local = table == owner.table and partition.text == owner.partition.text
+        """Whether the rows are in the entity's own partition."""
+        self.key_fields = tuple(dict.fromkeys(partition.fields + row.fields))
+
+    def key(self, values: Mapping[str, Any]) -> RowKey | None:
+        """Return the key of the copy or list; None if the entity is not in the index."""
+        if any(values[name] is None for name in self.key_fields):
+            return None
+        return RowKey(self.partition.format(values), self.row.format(values))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} of {self.owner.name}>"
+
+
+class Index(_IndexRows[T_contra]):
     """Copies of the entities of one type under other keys. Made by `index`."""
 
     def __init__(  # noqa: PLR0913 - a declaration
@@ -57,17 +87,11 @@ class Index(Generic[T_contra]):
         copied: tuple[str, ...],
         condition: Callable[[T_contra], bool] | None,
     ) -> None:
-        self.owner = owner
-        self.name = name
-        self.table = table
-        self.partition = partition
-        self.row = row
+        super().__init__(owner, name, table, partition, row)
         self.is_unique = is_unique
         self.copied = copied
         """The fields that a copy has besides those of its keys."""
         self.condition = condition
-        self.is_local = table == owner.table and partition.text == owner.partition.text
-        self.key_fields = tuple(dict.fromkeys(partition.fields + row.fields))
         stored = frozenset({*self.key_fields, *copied})
         self.needed_fields = stored if condition is None else frozenset(owner.fields)
         """The fields whose change changes a copy: all of them if a condition reads the entity."""
@@ -79,12 +103,11 @@ class Index(Generic[T_contra]):
         return self._has_all_fields and not self.owner.children
 
     def key(self, values: Mapping[str, Any]) -> RowKey | None:
-        """Return the key of the copy; None if the entity is not in the index."""
         if any(values[name] is None for name in self.key_fields):
-            return None
+            return None  # before the condition, which may not expect None
         if self.condition is not None and not self.condition(self._without_blobs(values)):
             return None
-        return RowKey(self.partition.format(values), self.row.format(values))
+        return super().key(values)
 
     def _without_blobs(self, values: Mapping[str, Any]) -> Any:
         """Return the entity for the condition, with empty values for those in blobs.
@@ -97,11 +120,8 @@ class Index(Generic[T_contra]):
                 known[field.name] = _EMPTY.get(_kind_of(field), known[field.name])
         return self.owner.build(known)
 
-    def __repr__(self) -> str:
-        return f"<index {self.name!r} of {self.owner.name}>"
 
-
-class ListIndex(Generic[T_contra]):
+class ListIndex(_IndexRows[T_contra]):
     """Lists of the members that share a value. Made by `list_index`."""
 
     def __init__(  # noqa: PLR0913 - a declaration
@@ -115,31 +135,16 @@ class ListIndex(Generic[T_contra]):
         *,
         container: str,
     ) -> None:
-        self.owner = owner
-        self.name = name
-        self.table = table
-        self.partition = partition
-        self.row = row
+        super().__init__(owner, name, table, partition, row)
         self.storage = storage
         self.container = container
-        here = table == owner.table and partition.text == owner.partition.text
-        self.is_local = here and storage in (Storage.ROWS, Storage.PARTITION)
-        self.key_fields = tuple(dict.fromkeys(partition.fields + row.fields))
+        self.is_local = self.is_local and storage in (Storage.ROWS, Storage.PARTITION)
         self.needed_fields = frozenset(self.key_fields)
-
-    def key(self, values: Mapping[str, Any]) -> RowKey | None:
-        """Return the key of the list; None if the entity is not in the index."""
-        if any(values[name] is None for name in self.key_fields):
-            return None
-        return RowKey(self.partition.format(values), self.row.format(values))
 
     def member_key(self, values: Mapping[str, Any], member: RowKey) -> RowKey | None:
         """Return the key of the row of one member, for Storage.ROWS."""
         key = self.key(values)
         return None if key is None else member_row(key, member, is_local=self.is_local)
-
-    def __repr__(self) -> str:
-        return f"<list index {self.name!r} of {self.owner.name}>"
 
 
 def _kind_of(field: Field) -> Any:
@@ -193,7 +198,7 @@ def index(  # noqa: PLR0913 - keyword-only, each with a plain default
     True
     """
     owner = entity_type(cls)
-    templates = _templates(owner, partition, row, no_tilde=False)
+    templates = compile_keys(owner, partition, row)
     made = Index(
         owner,
         name or _name_of(table, partition, row),
@@ -232,7 +237,7 @@ def list_index(  # noqa: PLR0913 - keyword-only, each with a plain default
             facts={"type": owner.name},
             hint=f"Use one of {', '.join(each.value for each in Storage)}.",
         )
-    templates = _templates(owner, partition, row, no_tilde=True)
+    templates = compile_keys(owner, partition, row, no_tilde=True)
     made = ListIndex(
         owner,
         name or _name_of(table, partition, row),
@@ -252,9 +257,10 @@ def list_index(  # noqa: PLR0913 - keyword-only, each with a plain default
     return made
 
 
-def _templates(
-    owner: EntityType[Any], partition: str | None, row: str, *, no_tilde: bool
+def compile_keys(
+    owner: EntityType[Any], partition: str | None, row: str, *, no_tilde: bool = False
 ) -> tuple[KeyTemplate, KeyTemplate]:
+    """Return the key templates of an index; None means the entity's own partition."""
     annotations = {name: field.annotation for name, field in owner.fields.items()}
 
     def compiled(text: str, role: Literal["partition", "row"]) -> KeyTemplate:
