@@ -13,15 +13,17 @@ from azure.data.tables import TableServiceClient
 from azure.storage.blob import BlobServiceClient
 from azure.storage.queue import QueueServiceClient
 
-from partita.patterns.ports.metering import Meter, current_meter, metered
 from partita.patterns.ports.row_requests import RowCall
 from partita.patterns.ports.sdk_calls import (
     ALREADY_MADE,
     CLIENTS,
     ROW_OPTIONS,
+    Meter,
     Plan,
     answer_of,
+    current_meter,
     make_append_blob,
+    metered,
     of_rows,
     plan_of,
     refusal_of,
