@@ -651,7 +651,7 @@ class TestVersionInTheEntityType:
         }
         await db.raw("company").save(RawEntity("Sales", "EMPLOYEE_000001", dict(newer)))
 
-        with pytest.raises(NewerVersionError, match="version 9; the program has 1"):
+        with pytest.raises(NewerVersionError, match="version 9, newer than version 1"):
             await db.table(Employee).get(dept="Sales", id=1)
         with pytest.raises(NewerVersionError):
             [each async for each in db.mixed(Employee).partition("Sales")]

@@ -8,7 +8,7 @@ import pytest
 from partita.errors import PartitaError, UnavailableError
 from partita.patterns import ETagMismatchError, evolve
 from partita.patterns.operations import verbs
-from partita.patterns.ports.metering import metered
+from partita.patterns.ports.sdk_calls import metered
 from partita.patterns.ports.sdk_port_sync import MeteredTransport
 from partita.patterns.protocol.calls import Cost, WriteRows
 from partita.patterns.types.decorators import entity_type

@@ -633,7 +633,7 @@ class Table(Generic[T]):
 
     def via(self, index: Index[T] | ListIndex[T], *, verify: bool = False) -> "Via[T]":
         """Return the entities as stored in an index; `verify=True` also reads each entity."""
-        known = self._model.all_indexes()
+        known = self._model.followers.indexes
         if index not in known:
             raise UsageError(
                 "IndexOfAnother",

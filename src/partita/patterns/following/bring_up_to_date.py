@@ -96,14 +96,14 @@ def _followers_of(
             keys = [RowKey(*key) for key in touched.indexes[index.name]]
             yield settle_index(context, model, index, touched.key, keys)
     for name, partition, lower, upper in touched.owners:
-        for dependent in model.watchers():
+        for dependent in model.followers.dependents:
             if dependent.name == name:
                 yield _settle_owners(context, dependent, partition, lower, upper)
     for name in touched.derived:
         for dependent in derived_fields.dependents_of(model, name):
             yield settle_owner(context, dependent, touched.key)
     for name in touched.views:
-        for view in model.all_views():
+        for view in model.followers.views:
             if view.name == name:
                 yield call_view(context, model, view, touched.key)
     if touched.blobs:

@@ -353,13 +353,13 @@ def replay(context: Context, model: EntityType[Any], name: str, progress: Progre
 
     Deleted entities are not reported: first remove what the view wrote.
     """
-    view = next((each for each in model.all_views() if each.name == name), None)
+    view = next((each for each in model.followers.views if each.name == name), None)
     if view is None:
         raise UsageError(
             "ViewUnknown",
             f"{model.name} has no view {name!r}.",
             facts={"type": model.name},
-            hint=f"Views: {', '.join(each.name for each in model.all_views()) or 'none'}.",
+            hint=f"Views: {', '.join(each.name for each in model.followers.views) or 'none'}.",
         )
     done, query = 0, _entities(model)
     while True:

@@ -30,7 +30,7 @@ def rotate(context: Context, model: EntityType[Any], progress: Progress) -> Step
 
     This includes the period tables of the series that the database knows.
     """
-    indexes = [index for each in model.family() for index in each.all_indexes()]
+    indexes = [index for each in model.family() for index in each.followers.indexes]
     tables = {model.table, *(index.table for index in indexes)}
     for each in {*model.family(), *model.lineage()}:
         for series in context.series.get(each.name, {}):

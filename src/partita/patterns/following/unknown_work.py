@@ -43,14 +43,14 @@ def _is_known(context: Context, kind: Kind, rest: str) -> bool:
             owner, _, view_name = rest.partition("@")
             model = context.models.get(owner)
             # If the type is unknown, the name of the type is reported instead.
-            return model is None or any(view.name == view_name for view in model.all_views())
+            return model is None or any(view.name == view_name for view in model.followers.views)
         case _:
             return rest in context.models
 
 
 def _is_read_by_derived_field(context: Context, name: str) -> bool:
     """Return whether a derived field reads a registered type, declared after that type."""
-    watchers = (each for model in context.models.values() for each in model.watchers())
+    watchers = (each for model in context.models.values() for each in model.followers.dependents)
     return any(each.name == name for each in watchers)
 
 
@@ -58,7 +58,7 @@ def _is_index_known(context: Context, rest: str) -> Steps[bool]:
     """Return whether an index is declared here or removed; its stored state tells."""
     owner, _, index_name = rest.partition("@")
     model = context.models.get(owner)
-    if model is None or any(index.name == index_name for index in model.all_indexes()):
+    if model is None or any(index.name == index_name for index in model.followers.indexes):
         return True
     for each in model.lineage():
         row = yield from ask(GetRow(model.table, state_key(each.name, index_name)))

@@ -15,7 +15,6 @@ from partita.errors import (
     PartitaError,
     TableNotFoundError,
     ThrottledError,
-    UsageError,
 )
 from partita.patterns.following.progress_counter import Progress, ProgressCounter
 from partita.patterns.operations.rate_limit import Rate
@@ -23,6 +22,7 @@ from partita.patterns.operations.verbs import (
     can_be_replaced_unread,
     change_of,
     find_etag,
+    not_loaded,
     remember,
     upsert,
 )
@@ -183,11 +183,8 @@ class _Work:
             elif self._mode == "delete":
                 change.after = None
                 if change.before is None:
-                    raise UsageError(
-                        "NotLoaded",
-                        f"This {model.name} was neither loaded nor saved.",
-                        hint="Load the entities first, or delete the result of a query.",
-                    )
+                    hint = "Load the entities first, or delete the result of a query."
+                    raise not_loaded(model, hint)
             yield from find_etag(context, change)
         written = yield from write(context, changes)
         if self._mode == "delete":

@@ -27,6 +27,7 @@ from partita.patterns.types.decorators import EntityType, entity_type
 from partita.patterns.types.projections import refuse_partial
 from partita.patterns.writing import outbox_entry
 from partita.patterns.writing.context import Context
+from partita.patterns.writing.group_draft import written_twice
 from partita.patterns.writing.load import locate
 from partita.patterns.writing.merges import Merge
 from partita.patterns.writing.write import Change, too_many_conflicts, wait_before, write
@@ -117,12 +118,7 @@ class Collected:
     def _add(self, model: EntityType[Any], key: RowKey, change: Wanted) -> None:
         self._check_place(model, key)
         if key in self._keys:
-            raise GroupRuleError(
-                "InvalidDuplicateRow",
-                f"The group already changes this {model.name}.",
-                facts=key.facts,
-                hint="Combine the changes into one, or use two groups.",
-            )
+            raise written_twice(key)
         self._keys.add(key)
         if self._table == self._home:
             self._context.know(model)

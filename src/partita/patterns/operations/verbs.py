@@ -125,15 +125,13 @@ def key_of(model: EntityType[Any], given: Mapping[str, Any]) -> RowKey:
 
 
 def absent(model: EntityType[Any], key: RowKey) -> EntityNotFoundError:
-    return EntityNotFoundError(
-        "ResourceNotFound",
-        f"The {model.name} does not exist.",
-        facts={
-            "table": model.table,
-            "partition_key": key.partition,
-            "row_key": key.row,
-        },
-    )
+    facts = {"table": model.table, **key.facts}
+    return EntityNotFoundError("ResourceNotFound", f"The {model.name} does not exist.", facts=facts)
+
+
+def not_loaded(model: EntityType[Any], hint: str) -> UsageError:
+    message = f"This {model.name} was neither loaded nor saved."
+    return UsageError("NotLoaded", message, hint=hint)
 
 
 def get(context: Context, model: EntityType[T], given: Mapping[str, Any]) -> Steps[T]:
@@ -328,7 +326,7 @@ def can_be_replaced_unread(model: EntityType[Any]) -> bool:
     Types of one family may share keys: the stored entity may be of another type of the family.
     """
     *_, root = model.lineage()
-    return all(each.is_plain for each in root.family())
+    return all(each.followers.is_plain for each in root.family())
 
 
 def _other_type_stored(model: EntityType[Any], stored: EntityType[Any], key: RowKey) -> UsageError:
@@ -363,10 +361,9 @@ def patch_of(model: EntityType[Any], entity: Any, changes: Mapping[str, Any]) ->
     """Return the change of a patch, with a new object that has the changes."""
     own = check_entity(model, entity)
     if own.origin(entity) is None:
-        raise UsageError(
-            "NotLoaded",
-            f"This {own.name} was neither loaded nor saved, so it cannot be patched.",
-            hint="Load it first, or write some fields without a condition: "
+        raise not_loaded(
+            own,
+            "Load it first, or write some fields without a condition: "
             'upsert(entity, merge=["text", "stars"]).',
         )
     for name in changes:
@@ -444,12 +441,7 @@ def delete(
     if force or origin is None:
         key = own.key(own.values(entity)) if origin is None else origin.key
         if origin is None and not force:
-            raise UsageError(
-                "NotLoaded",
-                f"This {own.name} was neither loaded nor saved, so it cannot be compared with the "
-                "stored entity.",
-                hint="Load it first, or delete it by key: delete_if_exists(...).",
-            )
+            raise not_loaded(own, "Load it first, or delete it by key: delete_if_exists(...).")
         yield from delete_key(context, own, key)
         own.set_origin(entity, None)
         return
@@ -591,17 +583,11 @@ def _is_elsewhere(model: EntityType[Any], key: RowKey, name: str) -> Steps[bool]
 
 def _numeric_field(model: EntityType[Any], name: str, slot: int | None) -> Field:
     field = model.fields.get(name)
-    if field is None or field.is_key or field.derived is not None:
+    if field is None or field.is_key or field.derived is not None or not _is_number(field):
         raise UsageError(
             "NotANumber",
-            f"{model.name}.{name} cannot be incremented.",
-            hint="Pass the name of a field that is neither part of the keys nor derived.",
-        )
-    if not _is_number(field):
-        raise UsageError(
-            "NotANumber",
-            f"{model.name}.{name} is not a number.",
-            hint="Pass the name of a field that holds a number.",
+            f"{model.name}.{name} is not a number that can be incremented.",
+            hint="Pass the name of a numeric field that is neither part of the keys nor derived.",
         )
     if (field.series is not None) != (slot is not None):
         raise UsageError(
@@ -624,13 +610,13 @@ def _can_be_merged_alone(context: Context, model: EntityType[Any], field: Field)
     """Return whether a merge of this field alone affects no follower and no sealed property."""
     if field.is_in_blob or field.is_encrypted or model.encrypt is not None:
         return False
-    if model.all_views():
+    if model.followers.views:
         return False
-    followed = {name for index in context.live_indexes(model) for name in index.needed_fields} | {
-        name for watcher in model.watchers() for name in watcher.marker.where
-    }
-    followed |= {getattr(watcher.marker, "field", "") for watcher in model.watchers()}
-    return field.name not in followed
+    markers = [dependent.marker for dependent in model.followers.dependents]
+    return not (
+        any(field.name in index.needed_fields for index in context.live_indexes(model))
+        or any(field.name in (*each.where, getattr(each, "field", "")) for each in markers)
+    )
 
 
 def _added(entity: Any, name: str, slot: int | None, by: Any) -> Any:
@@ -659,9 +645,7 @@ def move(context: Context, model: EntityType[T], entity: T, changes: Mapping[str
     own = check_entity(model, entity)
     origin = own.origin(entity)
     if origin is None:
-        raise UsageError(
-            "NotLoaded", f"This {own.name} was neither loaded nor saved.", hint="Load it first."
-        )
+        raise not_loaded(own, "Load it first.")
     for name in changes:
         find_field(own, name)
     moved = own.rebuild(entity, changes)

@@ -21,7 +21,6 @@ from partita.errors import (
 )
 from partita.patterns.ports.aio_port import AsyncPort
 from partita.patterns.ports.direct_rows import key_of, operation_of, row_of
-from partita.patterns.ports.sdk_calls import carried_by, count_rows
 from partita.patterns.ports.sdk_errors import HINTS
 from partita.patterns.ports.sync_port import SyncPort
 from partita.patterns.protocol.calls import (
@@ -212,7 +211,7 @@ def _read_here(call: GetRow, store: SqliteTableStore, cost: Cost) -> Row | None:
     if entity is None:
         return None
     row = row_of(entity, call.select)
-    count_rows(cost, (row,))
+    cost.count((row,))
     return row
 
 
@@ -227,11 +226,11 @@ def _add_facts(error: PartitaError, call: Call[Any]) -> None:
 
 def _count(call: Call[Any], answer: Any, cost: Cost) -> None:
     if isinstance(call, WriteRows):
-        count_rows(cost, map(carried_by, call.operations))
+        cost.count(operation.sent for operation in call.operations)
     elif isinstance(answer, RowPage):
-        count_rows(cost, answer.rows)
+        cost.count(answer.rows)
     elif isinstance(answer, Row):
-        count_rows(cost, (answer,))
+        cost.count((answer,))
 
 
 # Work on the account's loop

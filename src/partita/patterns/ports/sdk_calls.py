@@ -5,7 +5,9 @@ or the error into the answer of the call. The ports only wait.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Literal, TypeGuard
 from uuid import uuid4
 
@@ -16,13 +18,11 @@ from azure.core.rest import HttpRequest
 
 from partita.errors import PartitaError, UsageError
 from partita.patterns.ports import group_body
-from partita.patterns.ports.metering import Meter
 from partita.patterns.ports.row_requests import RowCall, read_one, read_page, request_of
 from partita.patterns.ports.sdk_errors import code_of, refusal_of_part, translate
 from partita.patterns.protocol import calls
 from partita.patterns.protocol.calls import Call, Cost
 from partita.patterns.protocol.row_json import unreadable
-from partita.patterns.protocol.values import Row, measure
 
 Service = Literal["tables", "queues", "blobs"]
 Result = Literal["value", "page", "stream"]
@@ -40,6 +40,51 @@ CLIENTS = {
     "blobs": "get_container_client",
 }
 """The method of a service client that returns the client of one name."""
+
+
+# Counting requests: a call in progress has one meter, in a context variable, so that tasks and
+# threads have their own.
+
+_INCONCLUSIVE = frozenset({408, 500, 502, 504})
+"""Statuses of a service that gave up, or of a proxy."""
+
+
+class Meter(msgspec.Struct):
+    """The requests of one call so far."""
+
+    requests: int = 0
+    status: int = 0
+    """The status of the last answer; 0 if there was none."""
+    is_in_doubt: bool = False
+    """A request was sent without a conclusive answer: it may have been performed."""
+
+    def answer(self, status: int) -> None:
+        """Record an answer. A request that failed with such a status may have been performed."""
+        self.status = status
+        self.is_in_doubt = self.is_in_doubt or status in _INCONCLUSIVE
+
+
+_current: ContextVar[Meter | None] = ContextVar("partita_meter", default=None)
+
+
+@contextmanager
+def metered(cost: Cost) -> Iterator[Meter]:
+    """Count the requests of a block, and add them to `cost` even if it fails."""
+    meter = Meter()
+    token = _current.set(meter)
+    try:
+        yield meter
+    finally:
+        _current.reset(token)
+        cost.requests += meter.requests
+
+
+def current_meter() -> Meter:
+    """Return the meter of the call in progress, or a new one outside of any call."""
+    return _current.get() or Meter()
+
+
+# Calls and clients
 
 
 class NotThereError(AzureError):
@@ -119,18 +164,6 @@ def _with_facts(call: Call[Any], error: PartitaError, meter: Meter) -> PartitaEr
     return error
 
 
-def count_rows(cost: Cost, rows: Iterable[Row]) -> None:
-    """Add rows to the cost that were sent or received."""
-    for row in rows:
-        cost.entities += 1
-        cost.bytes += measure(row)
-
-
-def carried_by(operation: calls.RowOperation) -> Row:
-    """Return the row that an operation sends: only the keys for a delete."""
-    return Row(operation.row.key, {}) if operation.verb is calls.Verb.DELETE else operation.row
-
-
 # Tables
 
 
@@ -157,14 +190,14 @@ def row_answer(call: RowCall, response: Any, meter: Meter, cost: Cost) -> Any:
         raise refusal
     if isinstance(call, calls.GetRow):
         row = read_one(response.content)
-        count_rows(cost, (row,))
+        cost.count((row,))
         return row
     if isinstance(call, calls.QueryRows):
         page = read_page(response.content, response.headers)
-        count_rows(cost, page.rows)
+        cost.count(page.rows)
         return page
     etags = _group_etags(call, response, meter) if is_group(call) else (_etag(response),)
-    count_rows(cost, map(carried_by, call.operations))
+    cost.count(operation.sent for operation in call.operations)
     return etags
 
 

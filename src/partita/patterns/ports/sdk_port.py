@@ -15,9 +15,8 @@ from azure.storage.blob.aio import BlobServiceClient
 from azure.storage.queue.aio import QueueServiceClient
 
 from partita.patterns.ports import sdk_calls
-from partita.patterns.ports.metering import Meter, current_meter, metered
 from partita.patterns.ports.row_requests import RowCall
-from partita.patterns.ports.sdk_calls import Plan
+from partita.patterns.ports.sdk_calls import Meter, Plan, current_meter, metered
 from partita.patterns.ports.sdk_clients import Clients, check_service
 from partita.patterns.ports.sdk_errors import translate, was_sent
 from partita.patterns.protocol.calls import AppendBlob, Call, Cost, ListTables

@@ -7,13 +7,13 @@ steps: errors of `partita.errors` only.
 """
 
 import enum
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from partita.patterns.protocol.values import Row, RowKey
+from partita.patterns.protocol.values import Row, RowKey, measure
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -84,6 +84,11 @@ class RowOperation(msgspec.Struct, frozen=True):
     verb: Verb
     row: Row
     etag: str = "*"
+
+    @property
+    def sent(self) -> Row:
+        """The row that is sent: of a delete only the keys."""
+        return Row(self.row.key, {}) if self.verb is Verb.DELETE else self.row
 
 
 class WriteRows(Call[tuple[str, ...]], frozen=True):
@@ -293,6 +298,12 @@ class Cost(msgspec.Struct):
     requests: int = 0
     entities: int = 0
     bytes: int = 0
+
+    def count(self, rows: Iterable[Row]) -> None:
+        """Add rows that were sent or received."""
+        for row in rows:
+            self.entities += 1
+            self.bytes += measure(row)
 
     def add(self, other: "Cost") -> None:
         self.requests += other.requests

@@ -37,7 +37,7 @@ class Periods(Generic[T]):
                 f"{model.name}.{at} is not a datetime or date, so it cannot decide the period.",
                 hint="Pass the name of a datetime or date field in at=.",
             )
-        if not all(each.is_plain for each in model.family()):
+        if not all(each.followers.is_plain for each in model.family()):
             raise DefinitionError(
                 "PeriodsRefused",
                 f"{model.name} has indexes, derived fields, large or wide values, which are not "

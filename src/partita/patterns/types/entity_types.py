@@ -227,19 +227,6 @@ class EntityType(Generic[T]):
         )
         return Followers(indexes, views, dependents, is_plain)
 
-    @property
-    def is_plain(self) -> bool:
-        return self.followers.is_plain
-
-    def watchers(self) -> tuple[Dependent, ...]:
-        return self.followers.dependents
-
-    def all_views(self) -> tuple[Any, ...]:
-        return self.followers.views
-
-    def all_indexes(self) -> tuple[Any, ...]:
-        return self.followers.indexes
-
     def in_table(self, table: str) -> "EntityType[T]":
         """Return this type for another table, such as the table of a period."""
         if table == self.table:

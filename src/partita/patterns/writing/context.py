@@ -182,14 +182,14 @@ class Context:
         """Return the indexes of a type that are not disabled."""
         return [
             index
-            for index in model.all_indexes()
+            for index in model.followers.indexes
             if self.state_of(index) is not IndexState.DISABLED
         ]
 
     def is_followed(self, model: EntityType[Any]) -> bool:
         """Return whether a type has followers outside its partition."""
         return any(not index.is_local for index in self.live_indexes(model)) or bool(
-            model.all_views()
+            model.followers.views
         )
 
     def queue_of(self, partition_key: str) -> str:

@@ -82,7 +82,7 @@ def watches(
     model: EntityType[Any], table: str, before: Version | None, after: Version | None
 ) -> Iterator[Watch]:
     """Yield the derived fields of single owners in the same partition that a change may affect."""
-    for dependent in model.watchers():
+    for dependent in model.followers.dependents:
         if dependent.owner.table != table or not is_touched(dependent, before, after):
             continue
         seen: set[RowKey] = set()
@@ -98,7 +98,7 @@ def ranges_here(
     model: EntityType[Any], table: str, before: Version | None, after: Version | None
 ) -> Iterator[tuple[Dependent, Range]]:
     """Yield the ranges of the same partition with owners whose copies a change may affect."""
-    for dependent in model.watchers():
+    for dependent in model.followers.dependents:
         owner = dependent.owner
         if owner.table != table or owner.is_wide or owner.type_property is None:
             continue

@@ -69,7 +69,7 @@ class Draft:
             return
         verbs = {planned.operation.verb, operation.verb}
         if planned.index is not index or Verb.DELETE not in verbs or len(verbs) == 1:
-            raise _written_twice(key)
+            raise written_twice(key)
         written = operation if planned.operation.verb is Verb.DELETE else planned.operation
         replaced = msgspec.structs.replace(written, verb=Verb.UPSERT_REPLACE, etag="*")
         self.places[key] = PlannedOperation(replaced, reason, change, index)
@@ -158,7 +158,7 @@ def _bytes_of(operations: Sequence[RowOperation]) -> int:
     return ENVELOPE_BYTES + sum(map(wire_bytes, operations))
 
 
-def _written_twice(key: RowKey) -> GroupRuleError:
+def written_twice(key: RowKey) -> GroupRuleError:
     return GroupRuleError(
         "InvalidDuplicateRow",
         "A group can change an entity only once.",

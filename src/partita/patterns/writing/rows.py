@@ -475,14 +475,11 @@ def _properties_now(
     }
     if version == model.version:
         return ours
-    if version > model.version:
-        raise NewerVersionError(
-            "NewerVersion",
-            f"This {model.name} has version {version}; the program has {model.version}.",
-            facts=key.facts,
-            hint="Update this program, or read the entity with raw().",
-        )
-    return model.upcast(ours, given, version)
+    try:
+        return model.upcast(ours, given, version)
+    except NewerVersionError as error:
+        error.facts |= key.facts
+        raise
 
 
 def decode_field(field: Field, properties: dict[str, Value]) -> Any:

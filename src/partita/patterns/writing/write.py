@@ -228,7 +228,7 @@ def _check_period(context: Context, change: Change) -> None:
 
 def _refresh_disabled_indexes(context: Context, changes: Sequence[Change]) -> Steps[None]:
     """Read the state of disabled indexes again: another process may be rebuilding one."""
-    indexes = {id(index): index for change in changes for index in change.model.all_indexes()}
+    indexes = {id(index): index for change in changes for index in change.model.followers.indexes}
     for index in indexes.values():
         if context.state_of(index) is IndexState.DISABLED:
             key = state_key(index.owner.name, index.name)
@@ -337,7 +337,7 @@ def _fill(
         yield from _prepare(context, draft, each, stamp)
     for each in prepared:
         _put_entity(context, draft, each, write_id, stamp)
-    if all(each.change.model.is_plain for each in prepared):
+    if all(each.change.model.followers.is_plain for each in prepared):
         return outbox_entry.Entry()
     kept = {each.change.key: each for each in prepared if each.change.after is not None}
     for each in prepared:
@@ -390,7 +390,7 @@ def _check_public(context: Context, model: EntityType[Any], version: Version) ->
     if model.encrypt is not None:
         for index in context.live_indexes(model):
             index_rows.check_public(index, version)
-        for dependent in model.watchers():
+        for dependent in model.followers.dependents:
             derived_fields.check_public(model, dependent.marker, version.key)
 
 
@@ -454,7 +454,7 @@ def _put_entity(context: Context, draft: Draft, each: _Prepared, write_id: str, 
             draft.put(RowOperation(Verb.DELETE, row, row.etag), Reason.ENTITY, each.number)
         return
     system: dict[str, Value] = {}
-    if not model.is_plain and context.is_followed(model):
+    if not model.followers.is_plain and context.is_followed(model):
         assert each.after is not None
         system[GENERATION] = each.after.generation
     if model.type_property is not None:  # foreign tables get no bookkeeping properties
@@ -740,7 +740,7 @@ def _touched(context: Context, table: str, each: _Prepared) -> outbox_entry.Touc
             keys = [index_rows.key_of(index, version) for version in versions]
             indexes[index.name] = [(key.partition, key.row) for key in keys if key is not None]
     owners: list[tuple[str, str, str, str | None]] = []
-    for dependent in model.watchers():
+    for dependent in model.followers.dependents:
         if not derived_fields.is_touched(dependent, each.before, each.after):
             continue
         for version in versions:
@@ -760,7 +760,7 @@ def _touched(context: Context, table: str, each: _Prepared) -> outbox_entry.Touc
         owners=owners,
         derived=_derived_elsewhere(each),
         blobs=sorted((one.container, one.name) for one in gone),
-        views=[view.name for view in model.all_views()],
+        views=[view.name for view in model.followers.views],
     )
 
 
