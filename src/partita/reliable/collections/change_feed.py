@@ -16,12 +16,11 @@ from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 import msgspec
 
 from partita.errors import (
-    CollectionNotFoundError,
     NotReadableError,
     StateClosedError,
     UsageError,
 )
-from partita.reliable.collections.snapshot import Snapshot
+from partita.reliable.collections.snapshot import Snapshot, collection_dropped
 from partita.reliable.state.records import Entry, Outcome, Record, decode_record, record_hash
 from partita.reliable.state.state import Collection, State
 from partita.reliable.storage.checkpoint import Checkpoint, Reader
@@ -330,12 +329,7 @@ class ChangeFeed(Generic[K, V]):
 
     def _refuse_if_dropped(self) -> None:
         if self._dictionary.collection.is_dropped:
-            raise CollectionNotFoundError(
-                "CollectionNotFound",
-                f"The collection {self._dictionary.name!r} was dropped; its feed has ended.",
-                facts={"collection": self._dictionary.name},
-                hint="Open it again to create a new one.",
-            )
+            raise collection_dropped(self._dictionary.name)
 
     # --- rebuild --------------------------------------------------------------------------
 

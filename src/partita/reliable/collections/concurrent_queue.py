@@ -226,9 +226,7 @@ class ReliableConcurrentQueue(Generic[V]):
                 await self.clear(own, timeout=timeout)
             return
         refuse_snapshot(tx)
-        tx.check_writable()
-        space = tx.space(self, timeout) or await tx.enter(self, timeout, LockMode.EXCLUSIVE)
-        await tx.lock(self, None, LockMode.EXCLUSIVE, timeout)
+        space = await tx.enter_to_clear(self, timeout)
         taken = list(space.writes)
         tx.stage_clear(space)
         self._give_back(taken)  # other transactions wait until this one ends

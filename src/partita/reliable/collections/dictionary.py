@@ -390,10 +390,7 @@ class ReliableDictionary(Generic[K, V]):
                 await self.clear(own, timeout=timeout)
             return
         refuse_snapshot(tx)
-        tx.check_writable()
-        space = tx.space(self, timeout) or await tx.enter(self, timeout, LockMode.EXCLUSIVE)
-        await tx.lock(self, None, LockMode.EXCLUSIVE, timeout)
-        tx.stage_clear(space)
+        tx.stage_clear(await tx.enter_to_clear(self, timeout))
 
     # --- reading many ---------------------------------------------------------------------
 

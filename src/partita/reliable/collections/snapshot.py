@@ -56,11 +56,7 @@ class Snapshot:
         if self._state.collections.get(collection.id) is collection:
             return
         if collection.is_dropped:
-            raise CollectionNotFoundError(
-                "CollectionNotFound",
-                f"The collection {collection.description.name!r} was dropped.",
-                hint="Open it again to create a new one.",
-            )
+            raise collection_dropped(collection.description.name)
         raise NotReadableError(
             "SnapshotReplaced",
             "The replica loaded a full copy of the state after this snapshot was opened.",
@@ -88,6 +84,15 @@ class Snapshot:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def collection_dropped(name: str) -> CollectionNotFoundError:
+    return CollectionNotFoundError(
+        "CollectionNotFound",
+        f"The collection {name!r} was dropped.",
+        facts={"collection": name},
+        hint="Open it again to create a new one.",
+    )
 
 
 def end_lost(

@@ -18,7 +18,6 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from partita.errors import (
-    CollectionNotFoundError,
     DeadlockError,
     InDoubtError,
     LimitExceededError,
@@ -33,7 +32,7 @@ from partita.errors import (
     UsageError,
 )
 from partita.reliable.collections.committer import Committer
-from partita.reliable.collections.snapshot import Origin, Snapshot, end_lost
+from partita.reliable.collections.snapshot import Origin, Snapshot, collection_dropped, end_lost
 from partita.reliable.state.locks import LockMode, LockTable, Waiter
 from partita.reliable.state.records import (
     Alter,
@@ -363,6 +362,13 @@ class Transaction:
         space = self._spaces[owner.collection.id] = Workspace(owner)
         return space
 
+    async def enter_to_clear(self, owner: Owner, timeout: float | None) -> Workspace:
+        """Start to use a collection alone, for a clear."""
+        self.check_writable()
+        space = self.space(owner, timeout) or await self.enter(owner, timeout, LockMode.EXCLUSIVE)
+        await self.lock(owner, None, LockMode.EXCLUSIVE, timeout)
+        return space
+
     async def lock(
         self, owner: Owner, key: bytes | None, mode: LockMode, timeout: float | None
     ) -> None:
@@ -634,12 +640,7 @@ class Transaction:
 
     def _foreign(self, owner: Owner) -> PartitaError:
         if owner.collection.is_dropped:
-            return CollectionNotFoundError(
-                "CollectionNotFound",
-                f"The collection {owner.name!r} was dropped.",
-                facts={"collection": owner.name},
-                hint="Open it again to create a new one.",
-            )
+            return collection_dropped(owner.name)
         return TransactionUseError(
             "TransactionForeign",
             f"The collection {owner.name!r} does not belong to the state of transaction {self.id}.",

@@ -13,9 +13,7 @@ from typing import Any
 from partita.clock import SystemClock
 from partita.errors import (
     ConfigurationError,
-    LimitExceededError,
     NotDurableError,
-    NotReadableError,
     UsageError,
 )
 from partita.reliable.nats.api import WRONG_LAST, Api, Failed, no_answer
@@ -30,6 +28,7 @@ from partita.reliable.nats.streams import (
     register_settings,
 )
 from partita.reliable.replication.stream import NoAnswer, PublishRefused, Register
+from partita.reliable.storage.log import log_truncated, record_too_large
 from partita.reliable.values import limits
 from partita.ticks import Clock
 
@@ -118,12 +117,7 @@ class JetStream:
         if self._not_durable is not None:
             raise self._not_durable
         if len(raw) > self.message_bytes_max:
-            raise LimitExceededError(
-                "RecordTooLarge",
-                f"A record of {len(raw)} bytes exceeds the limit of {self.message_bytes_max}.",
-                facts={"bytes": len(raw), "limit": self.message_bytes_max},
-                hint="Write less in one transaction, or increase max_payload on every node.",
-            )
+            raise record_too_large(expected + 1, len(raw), self.message_bytes_max)
         headers = {"Nats-Expected-Last-Sequence": str(expected), "Nats-Msg-Id": message_id}
         try:
             return await self._api.store(self._subject(epoch), raw, headers, timeout)
@@ -234,14 +228,9 @@ class JetStream:
     async def _check_held(self, needed: int) -> None:
         if self._link.closed:
             return
-        first, last = await self.bounds(timeout=BOUNDS_SECONDS)
+        first, _ = await self.bounds(timeout=BOUNDS_SECONDS)
         if needed < first:
-            raise NotReadableError(
-                "LogTruncated",
-                "The requested record was truncated.",
-                facts={"sequence": needed, "first": first, "last": last},
-                hint="Start from a checkpoint, or from a full copy.",
-            )
+            raise log_truncated(needed, first)
 
     async def _check_server(self) -> None:
         client = (await self._link.connection()).client

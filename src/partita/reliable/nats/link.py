@@ -8,7 +8,7 @@ Here a lost node is dropped at once, and its open requests end with NoAnswer.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -41,8 +41,6 @@ LOST = "The connection was lost."
 
 logger = logging.getLogger("partita.reliable")
 logging.getLogger("nats").addHandler(logging.NullHandler())
-
-Listener = Callable[[Msg], Awaitable[None]]
 
 
 def server_urls(url: str | Sequence[str]) -> list[str]:
