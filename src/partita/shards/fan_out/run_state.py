@@ -25,6 +25,9 @@ OPEN_TRIES_MAX = 3
 VIEW_PAUSE_SECONDS, VIEW_PAUSE_SECONDS_MAX = 0.005, 0.2
 """The pause between two readings of a map that is being changed; it doubles."""
 
+_WAIT_SECONDS = 0.01
+"""The minimum wait for a shard that has almost used up its time but is not working."""
+
 Stage = Literal["new", "at the view", "reading", "released"]
 """A shard of a consistent fan-out waits at the view until all snapshots agree with the map."""
 
@@ -92,7 +95,8 @@ class RunState(Generic[Stream]):
 
     def wait_seconds(self, now: float) -> float | None:
         """Return how long the caller may wait before it must call `late`; None: no limit."""
-        limits = [self.plan.shard_timeout - stream.busy(now) for stream in self.unsettled]
+        limit = self.plan.shard_timeout
+        limits = [max(limit - stream.busy(now), _WAIT_SECONDS) for stream in self.unsettled]
         shortest = min([self.plan.timeout - self._waited_seconds, *limits])
         return None if shortest == float("inf") else max(0.0, shortest)
 

@@ -5,18 +5,15 @@ that no key is routed to a shard that is not ready. Each step can be repeated; a
 `partita_jobs` tells that tables in the database come from an unfinished call.
 """
 
-import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from alembic.config import Config
 from sqlalchemy import URL, Connection, MetaData, text
-from sqlalchemy.exc import DBAPIError
 
 from partita.clock import SystemClock
 from partita.errors import (
@@ -25,7 +22,6 @@ from partita.errors import (
     ShardExistsError,
     ShardInUseError,
     ShardNotFoundError,
-    ShardOfflineError,
     UsageError,
 )
 from partita.shards.catalog import jobs
@@ -33,18 +29,18 @@ from partita.shards.catalog.change_plans import mapping_exists, shard_has_mappin
 from partita.shards.catalog.executor import no_fault
 from partita.shards.connections.locations import file_of, location_of
 from partita.shards.fleet import existing_rows
-from partita.shards.fleet.deployment import Deployment, Inspection, drift_error
+from partita.shards.fleet.deployment import Deployment, Inspection
 from partita.shards.fleet.drift import Difference
-from partita.shards.fleet.migration_worker import Project, Request, Workers
-from partita.shards.fleet.migrations import LOCK_TIMEOUT_SECONDS, Migrations, revision_text
+from partita.shards.fleet.migration_worker import Workers
+from partita.shards.fleet.migrations import LOCK_TIMEOUT_SECONDS
 from partita.shards.fleet.rollout import (
     ProgressOption,
-    ShardUpgrade,
     UpgradeReport,
     roll_out,
     shard_error,
     show_progress,
 )
+from partita.shards.fleet.shard_upgrades import ShardUpgrades, connect
 from partita.shards.keys.mapping import Location, Mapping, Shard, ShardStatus
 from partita.shards.keys.ranges import KeyRange
 from partita.shards.maps.manager import ShardMapManager
@@ -132,7 +128,7 @@ class Fleet:
         if shard is None:
             shard = _register(shard_map, url)
         self.fault("registered")
-        with self._connect(shard.location) as connection:
+        with connect(self.manager.engines, shard.location) as connection:
             deployment.deploy(connection)
             self.fault("deployed")
             deployment.verify(connection)
@@ -155,7 +151,7 @@ class Fleet:
         asked = shard_map.encode_ranges(mappings)
         shard = shard_map.find_shard(location)
         self._not_yet_mapped(shard_map, shard, asked)
-        with self._connect(location) as connection:
+        with connect(self.manager.engines, location) as connection:
             deployment.verify(connection)
             existing_rows.check_rows(connection, shard_map, asked, self._metadata)
         self.fault("checked")
@@ -278,22 +274,25 @@ class Fleet:
         shards = self._one_shard_per_database()
         first = self._chosen(canary, shards)
         waves = first, [shard for shard in shards if shard not in first]
+        upgrades = ShardUpgrades(self.manager.engines, self.clock)
         with show_progress(progress, len(shards)) as on_done, Workers() as workers:
             if deployment.migrations is None:
                 _refuse_sql_folder(sql_folder)
-                run = self._create_tables(deployment, lock_timeout)
+                run = upgrades.by_creating_tables(deployment, lock_timeout)
             elif sql_folder is not None:
-                run = self._write_script(deployment.migrations, revision, Path(sql_folder))
+                run = upgrades.as_scripts(deployment.migrations, revision, Path(sql_folder))
             elif parallel > 1:
-                run = self._upgrade_in_processes(
-                    deployment.migrations, workers, revision, lock_timeout
-                )
+                run = upgrades.in_processes(deployment.migrations, workers, revision, lock_timeout)
             else:
-                run = self._upgrade_here(
+                run = upgrades.in_this_process(
                     deployment.migrations, revision, lock_timeout, resume=resume
                 )
             done = roll_out(
-                waves, self._timed(run), parallel=parallel, stop_after=stop_after, on_done=on_done
+                waves,
+                upgrades.timed(run),
+                parallel=parallel,
+                stop_after=stop_after,
+                on_done=on_done,
             )
         return UpgradeReport(revision, done)
 
@@ -326,27 +325,13 @@ class Fleet:
         # Read for each call: revisions may have been added since the last one.
         return Deployment(self._metadata, self._alembic, self._ignored)
 
-    @contextmanager
-    def _connect(self, location: Location) -> Iterator[Connection]:
-        try:
-            connection = self.manager.engines.admin(location).connect()
-        except DBAPIError as error:
-            raise ShardOfflineError(
-                "ShardUnreachable",
-                f"The shard cannot be reached: {_reason(error)}.",
-                facts={"shard": location.text},
-                hint="Check that the database is running and that the credentials are correct.",
-            ) from error
-        with connection:
-            yield connection
-
     def _check_new(
         self, deployment: Deployment, shard_map: ShardMap, shard: Shard | None, location: Location
     ) -> None:
         file = file_of(location)
         if shard is None and file is not None and not file.exists():
             return  # create_shard() creates it
-        with self._connect(location) as connection:
+        with connect(self.manager.engines, location) as connection:
             try:
                 deployment.check_empty(connection)
             except ShardInUseError as error:
@@ -430,93 +415,11 @@ class Fleet:
             chosen += [shard for shard in found if shard not in chosen]
         return chosen
 
-    # --- helpers: upgrading one shard -------------------------------------------------------------
-
-    def _timed(self, run: Callable[[Shard], ShardUpgrade]) -> Callable[[Shard], ShardUpgrade]:
-        def run_timed(shard: Shard) -> ShardUpgrade:
-            began = self.clock.monotonic()
-            try:
-                done = run(shard)
-            except Exception as error:  # noqa: BLE001 - an error of one shard belongs to the report
-                done = ShardUpgrade(shard, "failed", error=shard_error(shard, error))
-            return msgspec.structs.replace(done, seconds=self.clock.monotonic() - began)
-
-        return run_timed
-
-    def _upgrade_here(
-        self, migrations: Migrations, target: str, lock_timeout: float, *, resume: bool
-    ) -> Callable[[Shard], ShardUpgrade]:
-        def run(shard: Shard) -> ShardUpgrade:
-            with self._connect(shard.location) as connection:
-                heads = migrations.read(connection).heads
-                before = revision_text(heads)
-                try:
-                    if resume and not migrations.pending(heads, target):
-                        return ShardUpgrade(shard, "current", before, before)
-                    after = migrations.upgrade(connection, target, lock_timeout=lock_timeout)
-                except Exception as error:  # noqa: BLE001 - as above, with the revision reached
-                    stopped = revision_text(migrations.read(connection).heads)
-                    failure = shard_error(shard, error)
-                    return ShardUpgrade(shard, "failed", before, stopped, failure)
-            return _upgraded(shard, before, revision_text(after))
-
-        return run
-
-    def _upgrade_in_processes(
-        self, migrations: Migrations, workers: Workers, target: str, lock_timeout: float
-    ) -> Callable[[Shard], ShardUpgrade]:
-        project = Project.of(migrations.config)
-
-        def run(shard: Shard) -> ShardUpgrade:
-            login = self.manager.engines.login(shard.location)
-            text_of_login = None if login is None else login.render_as_string(hide_password=False)
-            reply = workers.run(
-                Request(project, shard.location, text_of_login, target, lock_timeout)
-            )
-            if reply.failure is not None:
-                error = shard_error(shard, reply.failure.error())
-                return ShardUpgrade(shard, "failed", reply.before, reply.after, error)
-            return _upgraded(shard, reply.before, reply.after)
-
-        return run
-
-    def _create_tables(
-        self, deployment: Deployment, lock_timeout: float
-    ) -> Callable[[Shard], ShardUpgrade]:
-        def run(shard: Shard) -> ShardUpgrade:
-            with self._connect(shard.location) as connection:
-                changed = deployment.create_tables(connection, lock_timeout)
-                drift = deployment.inspect(connection).drift
-            if drift:
-                failure = shard_error(shard, drift_error(drift))
-                return ShardUpgrade(shard, "failed", error=failure)
-            return ShardUpgrade(shard, "upgraded" if changed else "current")
-
-        return run
-
-    def _write_script(
-        self, migrations: Migrations, target: str, folder: Path
-    ) -> Callable[[Shard], ShardUpgrade]:
-        folder.mkdir(parents=True, exist_ok=True)
-
-        def run(shard: Shard) -> ShardUpgrade:
-            with self._connect(shard.location) as connection:
-                heads = migrations.read(connection).heads
-            before = revision_text(heads)
-            script = migrations.script(heads, target, url=shard.location.text)
-            if not script:
-                return ShardUpgrade(shard, "current", before, before)
-            path = folder / script_name(shard)
-            path.write_text(_script_heading(shard, before, target) + script, encoding="utf-8")
-            return ShardUpgrade(shard, "written", before, before, script=path)
-
-        return run
-
     # --- helpers: status --------------------------------------------------------------------------
 
     def _look(self, deployment: Deployment, shard: Shard, mappings: int) -> ShardReport:
         try:
-            with self._connect(shard.location) as connection:
+            with connect(self.manager.engines, shard.location) as connection:
                 size = _size(connection)
                 found = (
                     deployment.inspect(connection)
@@ -538,26 +441,6 @@ def _register(shard_map: ShardMap, url: URL | str) -> Shard:
         return shard_map.get_shard(url)
 
 
-def script_name(shard: Shard) -> str:
-    """Return a recognizable and unique file name."""
-    readable = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(shard.location.database).name)[:60]
-    return f"{readable}-{shard.id[:8]}.sql"
-
-
-def _script_heading(shard: Shard, before: str, target: str) -> str:
-    tool = {
-        "postgresql": "psql -v ON_ERROR_STOP=1 -f",
-        "sqlite": "sqlite3 -bail DATABASE <",
-    }.get(shard.location.backend, "run")
-    return (
-        f"-- {shard.location.text}\n-- from {before} to {target}, one transaction: {tool} this\n\n"
-    )
-
-
-def _upgraded(shard: Shard, before: str | None, after: str | None) -> ShardUpgrade:
-    return ShardUpgrade(shard, "current" if before == after else "upgraded", before, after)
-
-
 def _is_named(shard: Shard, name: Shard | Location | URL | str) -> bool:
     if isinstance(name, str) and "://" not in name:
         database = shard.location.database
@@ -573,12 +456,6 @@ def _location(name: Shard | Location | URL | str) -> Location:
     if isinstance(name, Shard):
         return name.location
     return name if isinstance(name, Location) else location_of(name)
-
-
-def _reason(error: DBAPIError) -> str:
-    # The first line of the server's message, without the user: errors contain no credentials.
-    first = str(error.orig).strip().partition("\n")[0].rstrip(".")
-    return re.sub(r'\b(user|role) "[^"]*"', "the user", first)
 
 
 def _check_counts(parallel: int, stop_after: int | None) -> None:
