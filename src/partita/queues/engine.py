@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from partita.errors import InvalidRequestError, MessageNotFoundError
+from partita.errors import MessageNotFoundError
 from partita.policies import Policy
 from partita.queues import limits
 from partita.queues.message import Message, MessagePlace, check_text, find_place, find_receipt
 from partita.queues.names import check_queue_name
 from partita.queues.store import Queue, QueueStore
+from partita.refusals import invalid_parameter
 
 
 class QueuePage(msgspec.Struct, frozen=True):
@@ -147,15 +148,9 @@ class QueueEngine:
                 facts={"queue": name},
                 hint="No message has such an identifier.",
             )
-        raise InvalidRequestError(
-            "InvalidQueryParameterValue",
-            "Value for one of the query parameters specified in the request URI is invalid.",
-            facts={
-                "elements": [
-                    ("QueryParameterName", "popreceipt"),
-                    ("QueryParameterValue", receipt[:64]),
-                    ("Reason", "Invalid pop receipt format"),
-                ]
-            },
+        raise invalid_parameter(
+            "popreceipt",
+            receipt[:64],
+            "Invalid pop receipt format",
             hint="Send the receipt that put, get or update answered, percent-encoded.",
         )

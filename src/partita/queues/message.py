@@ -14,6 +14,7 @@ import msgspec
 
 from partita.errors import LimitExceededError
 from partita.queues import limits
+from partita.refusals import body_too_large
 from partita.ticks import TICKS_PER_SECOND
 
 NONCE_BYTES = 8
@@ -102,10 +103,10 @@ def check_text(text: str) -> str:
     if len(text) * 4 > limits.MESSAGE_BYTES_MAX:
         size = len(text.encode())
         if size > limits.MESSAGE_BYTES_MAX:
-            raise LimitExceededError(
-                "RequestBodyTooLarge",
-                "The request body is too large and exceeds the maximum permissible limit.",
-                facts={"bytes": size, "elements": [("MaxLimit", str(limits.MESSAGE_BYTES_MAX))]},
-                hint=f"A message has at most {limits.MESSAGE_BYTES_MAX} bytes of UTF-8.",
-            )
+            raise message_too_large()
     return text
+
+
+def message_too_large() -> LimitExceededError:
+    longest = limits.MESSAGE_BYTES_MAX
+    return body_too_large(longest, f"Send at most {longest} bytes of UTF-8 in a message.")

@@ -40,6 +40,7 @@ from partita.queues.message import (
     print_receipt,
 )
 from partita.queues.store import Queue
+from partita.refusals import invalid_parameter
 from partita.storage.database import Database
 from partita.storage.store_clock import StoreClock
 from partita.ticks import TICKS_PER_SECOND
@@ -447,16 +448,10 @@ def _queue_not_found(name: str) -> QueueNotFoundError:
 
 
 def _beyond_expiry(hidden_seconds: int) -> InvalidRequestError:
-    return InvalidRequestError(
-        "InvalidQueryParameterValue",
-        "Value for one of the query parameters specified in the request URI is invalid.",
-        facts={
-            "elements": [
-                ("QueryParameterName", "visibilitytimeout"),
-                ("QueryParameterValue", str(hidden_seconds)),
-                ("Reason", "The message would be hidden beyond its expiry."),
-            ]
-        },
+    return invalid_parameter(
+        "visibilitytimeout",
+        str(hidden_seconds),
+        "The message would be hidden beyond its expiry.",
         hint="A message cannot be hidden beyond its expiry: choose a shorter time.",
     )
 

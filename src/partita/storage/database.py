@@ -35,6 +35,7 @@ from partita.errors import (
     StoreFullError,
     StoreStoppedError,
 )
+from partita.refusals import store_full, store_stopped
 from partita.storage.folder import lock_folder, make_folder, unlock_folder
 
 T = TypeVar("T")
@@ -416,7 +417,7 @@ class Database:
 
     def _refuse_if_unfit(self, *, frees_space: bool) -> None:
         if self._failure is not None:
-            raise _stopped() from self._failure
+            raise store_stopped() from self._failure
         if self._is_closing:
             raise _closing()
         if self._is_full and not frees_space:
@@ -655,14 +656,6 @@ def _closing() -> StoreBusyError:
     return StoreBusyError("ServerBusy", "The store is closing.")
 
 
-def _stopped() -> StoreStoppedError:
-    return StoreStoppedError(
-        "StoreStopped",
-        "A write to disk failed; nothing is acknowledged until a restart has recovered.",
-        hint="Look at the disk and the kernel log, then restart.",
-    )
-
-
 def _is_short_of_shared_memory(error: BaseException) -> bool:
     """The index of the log is a file too: SQLite calls its lack of room an I/O error."""
     code = getattr(error, "extendedresult", None)
@@ -671,20 +664,15 @@ def _is_short_of_shared_memory(error: BaseException) -> bool:
 
 def translated(error: BaseException, folder: Path | None) -> PartitaError:
     """Return our error for one of SQLite's."""
-    facts = {"folder": str(folder)}
+    facts: dict[str, object] = {"folder": str(folder)}
     if isinstance(error, PartitaError):
         return error
     if isinstance(error, apsw.FullError) or _is_short_of_shared_memory(error):
-        return StoreFullError(
-            "StoreFull",
-            "The disk is full: reads and deletes go on, other writes wait for room.",
-            facts=facts,
-            hint="Free some space on the disk; writes resume by themselves.",
-        )
+        return store_full(facts)
     if isinstance(error, apsw.BusyError):
         return StoreBusyError("ServerBusy", "The database is busy.", facts=facts)
     if isinstance(error, apsw.CorruptError | apsw.NotADBError):
         return DamageError(
             "StoreDamaged", "The database file is damaged.", facts=facts, hint="Restore a backup."
         )
-    return _stopped()
+    return store_stopped()

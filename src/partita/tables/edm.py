@@ -12,6 +12,7 @@ from datetime import date, datetime
 from functools import lru_cache
 
 from partita.errors import InvalidPropertyError, LimitExceededError
+from partita.refusals import unprocessable
 from partita.tables import limits
 from partita.ticks import TICKS_PER_DAY, TICKS_PER_SECOND
 
@@ -140,11 +141,8 @@ def canonical(name: str, value: object, annotation: str | None) -> tuple[str | N
 
 
 def _bad_value(name: str) -> InvalidPropertyError:
-    return InvalidPropertyError(
-        "InvalidInput",
-        "An error occurred while processing this request.",
-        facts={"property": name},
-        hint="The value does not fit the property's type.",
+    return unprocessable(
+        InvalidPropertyError, {"property": name}, "Send a value that fits the type of the property."
     )
 
 

@@ -14,6 +14,14 @@ from typing import NamedTuple
 import msgspec
 
 from partita.errors import InvalidKeyError, InvalidPropertyError, LimitExceededError
+from partita.refusals import (
+    invalid_input,
+    invalid_name,
+    invalid_name_length,
+    invalid_syntax,
+    out_of_range,
+    unprocessable,
+)
 from partita.tables import edm, limits
 from partita.tables.edm import TYPE_SUFFIX, Members
 from partita.ticks import TICKS_PER_SECOND
@@ -132,9 +140,7 @@ def check_property_count(properties: Members) -> None:
 def check_key(name: str, value: object) -> str:
     """Return a key of a request body; `name` says which one in the error."""
     if not isinstance(value, str):
-        raise InvalidKeyError(
-            "InvalidInput", "An error occurred while processing this request.", facts={"key": name}
-        )
+        raise unprocessable(InvalidKeyError, {"key": name})
     check_key_length(value)
     if _FORBIDDEN_IN_KEY.search(value):
         raise InvalidKeyError(
@@ -160,10 +166,10 @@ def check_key_length(value: str) -> None:
 def check_key_in_address(value: str) -> str:
     """Return a key of a URI: the service words these refusals differently."""
     if "/" in value or "\\" in value:
-        raise InvalidKeyError("InvalidInput", "Bad Request - Error in query syntax.")
+        raise invalid_syntax(InvalidKeyError)
     check_key_length(value)
     if _FORBIDDEN_IN_KEY.search(value):
-        raise InvalidKeyError("OutOfRangeInput", "One of the request inputs is out of range.")
+        raise out_of_range(InvalidKeyError)
     return value
 
 
@@ -176,18 +182,11 @@ def printable(text: str) -> str:
 def check_table_name(name: str) -> str:
     """Return the name of a table to be, if the rules allow it."""
     if not _TABLE_NAME.fullmatch(name):
-        raise InvalidKeyError(
-            "InvalidResourceName",
-            # The service misspells the word, and clients look for it.
-            "The specifed resource name contains invalid characters.",
-        )
+        raise invalid_name(InvalidKeyError)
     if not limits.TABLE_NAME_CHARACTERS_MIN <= len(name) <= limits.TABLE_NAME_CHARACTERS_MAX:
-        raise InvalidKeyError(
-            "OutOfRangeInput",
-            "The specified resource name length is not within the permissible limits.",
-        )
+        raise invalid_name_length(InvalidKeyError)
     if name.lower() == "tables":
-        raise InvalidKeyError("InvalidInput", "One of the request inputs is not valid.")
+        raise invalid_input(InvalidKeyError)
     return name
 
 
@@ -243,11 +242,7 @@ def _refuse_repeated_members(body: bytes) -> None:
 
 
 def _bad_body() -> InvalidPropertyError:
-    return InvalidPropertyError(
-        "InvalidInput",
-        "An error occurred while processing this request.",
-        hint="The body is not a JSON object.",
-    )
+    return unprocessable(InvalidPropertyError, hint="Send a JSON object.")
 
 
 def parse_body(body: bytes, *, is_insert: bool = True) -> EntityBody:
@@ -289,12 +284,7 @@ def _key_of(annotations: dict[str, str], name: str, value: object) -> str | None
     if value is None:
         return None
     if annotations.get(name, edm.STRING) != edm.STRING:
-        raise InvalidKeyError(
-            "InvalidInput",
-            "An error occurred while processing this request.",
-            facts={"key": name},
-            hint="Keys are of type Edm.String.",
-        )
+        raise unprocessable(InvalidKeyError, {"key": name}, "Use the type Edm.String for keys.")
     return check_key(name, value)
 
 

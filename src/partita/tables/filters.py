@@ -17,7 +17,8 @@ from typing import Any, NamedTuple, assert_never
 
 import msgspec
 
-from partita.errors import FilterSyntaxError, NotSupportedError, UsageError
+from partita.errors import FilterSyntaxError, UsageError
+from partita.refusals import invalid_input, not_implemented
 from partita.tables import edm, limits
 from partita.tables.entity import check_property_name, printable
 from partita.ticks import TICKS_PER_DAY
@@ -108,15 +109,7 @@ def _not_int32(text: str, position: int, digits: str) -> FilterSyntaxError:
 
 
 def _not_valid(hint: str) -> FilterSyntaxError:
-    return FilterSyntaxError("InvalidInput", "One of the request inputs is not valid.", hint=hint)
-
-
-def _not_implemented(hint: str) -> NotSupportedError:
-    return NotSupportedError(
-        "NotImplemented",
-        "The requested operation is not implemented on the specified resource.",
-        hint=hint,
-    )
+    return invalid_input(FilterSyntaxError, hint)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -425,9 +418,9 @@ class _Parser:
 
     def _refuse_functions(self, operand: _Operand, token: _Token) -> None:
         if token.kind == "(" and isinstance(operand, _Name) and operand.text in _FUNCTIONS:
-            raise _not_implemented("Filters have no functions.")
+            raise not_implemented("Filters have no functions.")
         if isinstance(token.operand, _Name) and token.operand.text in _ARITHMETIC:
-            raise _not_implemented("Filters have no arithmetic.")
+            raise not_implemented("Filters have no arithmetic.")
 
     def _deepen(self) -> None:
         self._depth += 1
@@ -443,7 +436,7 @@ def _compare(left: _Operand, comparison: str, right: _Operand) -> Comparison:
         return Comparison(left.text, comparison, right)
     if isinstance(left, Literal) and isinstance(right, _Name):
         return Comparison(right.text, _TURNED[comparison], left)
-    raise _not_implemented("A comparison has a property on one side and a constant on the other.")
+    raise not_implemented("A comparison has a property on one side and a constant on the other.")
 
 
 def _as_condition(operand: _Operand) -> Filter | None:
@@ -706,7 +699,7 @@ def parse_table_filter(text: str) -> Filter | None:
         tree = parse(text)
     except FilterSyntaxError as error:
         # The service answers so, unlike for entities.
-        raise _not_implemented(error.message) from error
+        raise not_implemented(error.message) from error
     return None if tree is None else _lower_cased(tree)
 
 

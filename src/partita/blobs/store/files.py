@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Protocol
 
 from partita.blobs.rules.checksums import damaged
-from partita.errors import StoreBusyError, StoreFullError, StoreStoppedError
+from partita.errors import StoreBusyError
+from partita.refusals import store_full, store_stopped
 
 CONTENT_FOLDER = "blobs"
 INCOMING_FOLDER = "incoming"
@@ -123,7 +124,7 @@ class FolderFiles:
 
     def begin(self, identity: str) -> "FolderIncoming":
         if self._failure is not None:
-            raise _stopped() from self._failure
+            raise store_stopped() from self._failure
         path = self.root / INCOMING_FOLDER / identity
         with translating():
             return FolderIncoming(self, path, self._system.create(path))
@@ -304,17 +305,5 @@ def translating() -> Iterator[None]:
                 hint="Try again later; whoever runs the server can raise its limit (ulimit -n).",
             ) from error
         if error.errno not in _FULL:
-            raise _stopped() from error
-        raise StoreFullError(
-            "StoreFull",
-            "The disk is full: reads and deletes go on, other writes wait for room.",
-            hint="Free some space on the disk; writes resume by themselves.",
-        ) from error
-
-
-def _stopped() -> StoreStoppedError:
-    return StoreStoppedError(
-        "StoreStopped",
-        "A write to disk failed; nothing is acknowledged until a restart has recovered.",
-        hint="Look at the disk and the kernel log, then restart.",
-    )
+            raise store_stopped() from error
+        raise store_full() from error

@@ -12,6 +12,7 @@ import msgspec
 
 from partita.errors import FormatVersionError, InvalidRequestError, LimitExceededError
 from partita.policies import Policy
+from partita.refusals import invalid_xml, invalid_xml_value
 from partita.service.auth.cors import CorsRule
 from partita.service.auth.policy import LETTERS, check_policies, parse_time
 from partita.service.formats.xml_text import (
@@ -201,7 +202,7 @@ def _metrics(element: Element) -> Metrics:
 
 def _check_version(members: dict[str, Element]) -> None:
     if _text(_required(members, "Version")).strip() != "1.0":
-        raise _bad_value(hint="Version is 1.0.")
+        raise invalid_xml_value(hint="Version is 1.0.")
 
 
 def _retention_days(element: Element) -> int | None:
@@ -241,7 +242,7 @@ def _default_version(element: Element) -> str | None:
     if not version:
         return None
     if not _VERSION.fullmatch(version) or parse_time(version) is None:
-        raise _bad_value(hint="DefaultServiceVersion is a date such as 2019-02-02.")
+        raise invalid_xml_value(hint="DefaultServiceVersion is a date such as 2019-02-02.")
     return version
 
 
@@ -262,11 +263,11 @@ def _cors_rule(element: Element) -> CorsRule:
         _list(origins), _list(methods), _header_list(allowed), _header_list(exposed), _number(age)
     )
     if not rule.origins or not rule.methods:
-        raise _bad_value(hint="A CORS rule needs an origin and a method.")
+        raise invalid_xml_value(hint="A CORS rule needs an origin and a method.")
     if not _METHODS.issuperset(rule.methods):
-        raise _bad_value(hint=f"Methods are {', '.join(sorted(_METHODS))}.")
+        raise invalid_xml_value(hint=f"Methods are {', '.join(sorted(_METHODS))}.")
     if rule.max_age_seconds > CORS_AGE_SECONDS_MAX:
-        raise _bad_value(hint="MaxAgeInSeconds is too large.")
+        raise invalid_xml_value(hint="MaxAgeInSeconds is too large.")
     return rule
 
 
@@ -284,7 +285,7 @@ def _list(element: Element) -> tuple[str, ...]:
         )
     # They are printed into header lines.
     if not all(value.isprintable() for value in values):
-        raise _bad_value(hint="An origin or header holds a control character.")
+        raise invalid_xml_value(hint="An origin or header holds a control character.")
     return values
 
 
@@ -423,37 +424,26 @@ def _required(members: dict[str, Element], name: str) -> Element:
 
 def _text(element: Element) -> str:
     if len(element):
-        raise _bad_value(hint=f"{name_of(element)} holds text only.")
+        raise invalid_xml_value(hint=f"{name_of(element)} holds text only.")
     return element.text or ""
 
 
 def _boolean(element: Element) -> bool:
     text = _text(element).strip().lower()
     if text not in ("true", "false"):
-        raise _bad_value(hint=f"{name_of(element)} is true or false.")
+        raise invalid_xml_value(hint=f"{name_of(element)} is true or false.")
     return text == "true"
 
 
 def _number(element: Element) -> int:
     text = _text(element).strip()
     if not _DIGITS.fullmatch(text):
-        raise _bad_value(hint=f"{name_of(element)} is a whole number.")
+        raise invalid_xml_value(hint=f"{name_of(element)} is a whole number.")
     return int(text)
 
 
 def _too_much(*, hint: str) -> LimitExceededError:
-    return LimitExceededError(
-        "InvalidXmlDocument", "XML specified is not syntactically valid.", hint=hint
-    )
-
-
-def _bad_value(*, hint: str) -> InvalidRequestError:
-    return InvalidRequestError(
-        "InvalidXmlNodeValue",
-        "The value provided for one of the XML nodes in the request body was not in the correct"
-        " format.",
-        hint=hint,
-    )
+    return invalid_xml(LimitExceededError, hint)
 
 
 def _unsupported(name: str) -> InvalidRequestError:

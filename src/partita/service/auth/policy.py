@@ -10,6 +10,7 @@ import msgspec
 
 from partita.errors import InvalidRequestError, LimitExceededError
 from partita.policies import Policy
+from partita.refusals import invalid_xml, invalid_xml_value
 from partita.service.auth.shared_key import authentication_failed
 from partita.tables import edm, limits
 
@@ -29,38 +30,25 @@ class Terms(msgspec.Struct, frozen=True, gc=False):
 def check_policies(policies: Sequence[Policy], letters: str = TABLE_LETTERS) -> None:
     """Raise unless these policies may be stored together."""
     if len(policies) > limits.POLICIES_MAX:
-        raise LimitExceededError(
-            "InvalidXmlDocument",
-            "XML specified is not syntactically valid.",
-            hint=f"A table holds at most {limits.POLICIES_MAX} stored access policies.",
+        raise invalid_xml(
+            LimitExceededError, f"Store at most {limits.POLICIES_MAX} access policies."
         )
     if len({policy.id for policy in policies}) != len(policies):
-        raise InvalidRequestError(
-            "InvalidXmlDocument",
-            "XML specified is not syntactically valid.",
-            hint="Two policies have the same Id.",
-        )
+        raise invalid_xml(InvalidRequestError, "Give each policy an Id of its own.")
     for policy in policies:
         _check_policy(policy, letters)
 
 
 def _check_policy(policy: Policy, letters: str) -> None:
     if not 0 < len(policy.id) <= limits.POLICY_ID_CHARACTERS_MAX:
-        raise _bad_value(hint=f"An Id has 1 to {limits.POLICY_ID_CHARACTERS_MAX} characters.")
+        raise invalid_xml_value(
+            hint=f"Use an Id of 1 to {limits.POLICY_ID_CHARACTERS_MAX} characters."
+        )
     for time in (policy.start, policy.expiry):
         if time is not None and parse_time(time) is None:
-            raise _bad_value(hint="Start and Expiry are ISO 8601 times.")
+            raise invalid_xml_value(hint="Use ISO 8601 times for Start and Expiry.")
     if policy.permission is not None and not set(policy.permission) <= set(letters):
-        raise _bad_value(hint=f"Permission holds letters of '{letters}'.")
-
-
-def _bad_value(*, hint: str) -> InvalidRequestError:
-    return InvalidRequestError(
-        "InvalidXmlNodeValue",
-        "The value provided for one of the XML nodes in the request body was not in the correct"
-        " format.",
-        hint=hint,
-    )
+        raise invalid_xml_value(hint=f"Use letters of '{letters}' for Permission.")
 
 
 def parse_time(text: str) -> int | None:

@@ -18,6 +18,7 @@ import msgspec
 from partita.errors import NotAuthorizedError
 from partita.keys import prefix_range
 from partita.policies import Policy
+from partita.refusals import not_found
 from partita.service.auth.policy import LETTERS, Terms, merge, parse_time
 from partita.service.auth.shared_key import SigningKey, authentication_failed, malformed
 from partita.service.formats.address import split_container
@@ -218,7 +219,7 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
         if need.resource == CONTAINER and self.public_access == "container":
             return
         # Whether there is such a container is nobody's business either.
-        raise NotAuthorizedError("ResourceNotFound", "The specified resource does not exist.")
+        raise not_found(NotAuthorizedError)
 
     def _check_account_scope(self, need: Need) -> None:
         if self.service not in self.services:
@@ -252,7 +253,7 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
 
     def _lacks_permission(self) -> NotAuthorizedError:
         if self.hides_refusals:
-            return NotAuthorizedError("ResourceNotFound", "The specified resource does not exist.")
+            return not_found(NotAuthorizedError)
         return _forbidden("Permission")
 
 

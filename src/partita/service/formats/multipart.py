@@ -13,6 +13,7 @@ from http import HTTPStatus
 import msgspec
 
 from partita.errors import InvalidRequestError
+from partita.refusals import invalid_input
 from partita.service.http.request import Request, Response
 from partita.tables import limits
 
@@ -265,7 +266,7 @@ def _split_address(address: str, root_path: str) -> tuple[str, str]:
 
 
 def _malformed(hint: str) -> InvalidRequestError:
-    return InvalidRequestError("InvalidInput", "One of the request inputs is not valid.", hint=hint)
+    return invalid_input(InvalidRequestError, hint)
 
 
 def batch_content_type(batch_id: str) -> str:

@@ -12,6 +12,7 @@ from xml.etree.ElementTree import Element, ParseError
 from defusedxml.ElementTree import fromstring
 
 from partita.errors import InvalidRequestError, LimitExceededError
+from partita.refusals import invalid_xml
 
 DECLARATION = '<?xml version="1.0" encoding="utf-8"?>'
 XML_BYTES_MAX = 256 * 1024
@@ -31,10 +32,8 @@ def parse_xml(
     """Read a document and return its root, which must have this name."""
     # Every element costs a '<', in every encoding that the parser reads: a cheap first bound.
     if len(body) > bytes_max or body.count(b"<") > 2 * elements_max:
-        raise LimitExceededError(
-            "InvalidXmlDocument",
-            "XML specified is not syntactically valid.",
-            hint=f"At most {bytes_max} bytes and {elements_max} elements.",
+        raise invalid_xml(
+            LimitExceededError, f"Send at most {bytes_max} bytes and {elements_max} elements."
         )
     try:
         root: Element = fromstring(body, forbid_dtd=True)
@@ -68,12 +67,7 @@ def text_of(element: Element) -> str:
 
 def not_valid(*, hint: str, elements: Iterable[tuple[str, str]] = ()) -> InvalidRequestError:
     """Return the refusal of a document that is not what it should be."""
-    return InvalidRequestError(
-        "InvalidXmlDocument",
-        "XML specified is not syntactically valid.",
-        facts={"elements": list(elements)},
-        hint=hint,
-    )
+    return invalid_xml(InvalidRequestError, hint, elements)
 
 
 def document(name: str, content: str, attributes: str = "") -> bytes:

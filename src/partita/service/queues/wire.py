@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from partita.errors import InvalidRequestError, LimitExceededError
+from partita.errors import InvalidRequestError
 from partita.queues import limits
-from partita.refusals import invalid_parameter
+from partita.queues.message import message_too_large
+from partita.refusals import invalid_parameter, unsupported_media_type
 from partita.service.auth import sas
 from partita.service.auth.sas import Need
 from partita.service.auth.shared_key import no_delegation_keys
@@ -371,12 +372,7 @@ def find_text(body: bytes) -> str | None:
     The usual body is read without a parser: what the pattern admits has one meaning only.
     """
     if len(body) > BODY_BYTES_MAX:
-        raise LimitExceededError(
-            "RequestBodyTooLarge",
-            "The request body is too large and exceeds the maximum permissible limit.",
-            facts={"elements": [("MaxLimit", str(limits.MESSAGE_BYTES_MAX))]},
-            hint=f"A message has at most {limits.MESSAGE_BYTES_MAX} bytes of UTF-8.",
-        )
+        raise message_too_large()
     if (plain := _plain_text(body)) is not None:
         return plain
     root = parse_xml(
@@ -403,11 +399,7 @@ def _check_media_type(request: Request) -> None:
     """Refuse compressed bodies, and the types that a foreign web page can send unasked."""
     media_type = request.headers.get("content-type", "").lower()
     if "content-encoding" in request.headers or media_type.startswith(_SIMPLE_TYPES):
-        raise InvalidRequestError(
-            "MediaTypeNotSupported",
-            "None of the provided media types are supported",
-            hint="Send application/xml, without Content-Encoding.",
-        )
+        raise unsupported_media_type("Send application/xml, without Content-Encoding.")
 
 
 # Parameters
