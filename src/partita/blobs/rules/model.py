@@ -97,7 +97,7 @@ class Properties(msgspec.Struct, frozen=True):
 
     headers: Headers = Headers()
     metadata: Mapping[str, str] = {}
-    """Names in their case; they match without it."""
+    """Names keep their case and match without it."""
     tags: Mapping[str, str] = {}
     tier: str | None = None
 
