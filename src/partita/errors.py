@@ -367,8 +367,8 @@ class DeadlockError(LockTimeoutError):
             "Deadlock",
             f"Transaction {holder} holds the lock and waits for this one.",
             facts={"holder": holder, "collection": collection, "key": key, "waited": waited},
-            hint="Retry the whole transaction: state.run() does so. To avoid deadlocks, lock keys in "
-            "the same order, or read with LockMode.UPDATE before writing.",
+            hint="Retry the whole transaction: state.run() does so. To avoid deadlocks, lock keys "
+            "in the same order, or read with LockMode.UPDATE before writing.",
         )
         error.holder, error.collection, error.key, error.waited = holder, collection, key, waited
         return error

@@ -1,7 +1,8 @@
 """Filters as SQL over a JSONB column of short values: SQLite rules entities out.
 
-The one rule: the SQL may select too much, never too little; the exact closure then decides. Columns: `pk` and `rk` TEXT, `ticks` INTEGER, `marks` INTEGER, `short` JSONB, or NULL
-if an entity cannot be described and is therefore always a candidate.
+The one rule: the SQL may select too much, never too little; the exact closure then decides.
+Columns: `pk` and `rk` TEXT, `ticks` INTEGER, `marks` INTEGER, `short` JSONB, or NULL if an entity
+cannot be described and is therefore always a candidate.
 
     Int32, Int64   JSON integer                 Boolean    U+0001, then f or t
     Double         JSON number with a point     DateTime   U+0002, then the text without its Z

@@ -1,11 +1,11 @@
-"""Content files: named by the SHA-256 of what is in them, durable before a row may name them.
+"""Content files: named by the SHA-256 of their content, durable before a row refers to them.
 
-    blobs/incoming/<random id>       an upload that has not ended: swept at start
+    blobs/incoming/<random id>       an incomplete upload: removed at start
     blobs/ab/cd/abcd…                64 hex digits, two levels of folders
 
-No text of a user reaches a path. A file is written once, synced, renamed to its name, and the
-folders with its name are synced, too; an equal one that is there is replaced, which heals it
-if it was damaged. Everything here blocks: it runs in threads.
+No path contains text of a user. A file is written once, synced, renamed to its name, and the
+folders of its name are synced, too; an existing equal file is replaced, which repairs it if it
+was damaged. All calls block: they run in threads.
 """
 
 import errno
@@ -29,16 +29,16 @@ _TOO_MANY = (errno.EMFILE, errno.ENFILE)
 
 
 class IncomingFile(Protocol):
-    """Content on its way in; nobody else sees it."""
+    """Content of an incomplete upload."""
 
     def write(self, slab: bytes) -> None: ...
 
 
 class ContentFile(Protocol):
-    """Content open for reading; it stays readable when its name goes."""
+    """Content open for reading; it stays readable after its file is removed."""
 
     def read(self, start: int, count: int) -> bytes:
-        """Return these bytes, fewer only where the file ends."""
+        """Return these bytes, fewer only at the end of the file."""
         ...
 
     def close(self) -> None: ...
@@ -54,7 +54,7 @@ class ContentFiles(Protocol):
         ...
 
     def discard(self, incoming: IncomingFile) -> None:
-        """Forget an upload that came to nothing; one that was placed stays."""
+        """Remove an upload that was not placed; a placed one stays."""
         ...
 
     def open(self, digest: bytes) -> ContentFile: ...
@@ -62,16 +62,16 @@ class ContentFiles(Protocol):
     def remove(self, digest: bytes) -> None: ...
 
     def digests(self) -> Iterator[list[bytes]]:
-        """Yield the hashes of all files there are, folder by folder."""
+        """Yield the hashes of all files, folder by folder."""
         ...
 
     def clear_incoming(self) -> None:
-        """Remove what uploads of a process that is gone have left."""
+        """Remove incomplete uploads of earlier processes."""
         ...
 
 
 class FileSystem:
-    """The calls that content files make; tests put a recorder or a liar in its place."""
+    """The file system calls of content files; tests replace it."""
 
     def create(self, path: Path) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -106,10 +106,10 @@ class FileSystem:
 
 
 class FolderFiles:
-    """ContentFiles in a folder of the account's own."""
+    """ContentFiles in the folder of an account."""
 
     _failure: OSError | None = None
-    """Set by a failed sync: what the kernel calls durable from then on may not be."""
+    """Set by a failed sync: later syncs may report success for lost data."""
 
     def __init__(self, folder: Path, system: FileSystem | None = None) -> None:
         self.root = folder / CONTENT_FOLDER
@@ -187,7 +187,7 @@ class FolderFiles:
         self._system.rename(incoming.path, path)
         incoming.path = None
         self._sync_folder(path.parent)
-        # An earlier process may have made the folders and died before it synced their names.
+        # An earlier process may have created the folders and ended before it synced their names.
         if path.parent not in self._settled:
             self._sync_folder(path.parent.parent)
             self._sync_folder(self.root)
@@ -294,7 +294,7 @@ class MemoryContent:
 
 @contextmanager
 def translating() -> Iterator[None]:
-    """Turn the machine's errors into ours."""
+    """Translate errors of the operating system."""
     try:
         yield
     except OSError as error:
@@ -302,7 +302,7 @@ def translating() -> Iterator[None]:
             raise StoreBusyError(
                 "ServerBusy",
                 "Too many files are open at the same time.",
-                hint="Try again later; whoever runs the server can raise its limit (ulimit -n).",
+                hint="Retry later, or raise the limit of open files of the server (ulimit -n).",
             ) from error
         if error.errno not in _FULL:
             raise store_stopped() from error

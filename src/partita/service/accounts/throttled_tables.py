@@ -97,8 +97,8 @@ def _busy(excess: Excess) -> StoreBusyError:
             "ServerBusy",
             "The server is busy.",
             facts=facts,
-            hint=f"The partition exceeds {PARTITION_ENTITIES_PER_SECOND} entities of 1 KiB per second:"
-            f" use more partition keys, or send fewer requests.{_OPT_OUT}",
+            hint=f"The partition exceeds {PARTITION_ENTITIES_PER_SECOND} entities of 1 KiB per"
+            f" second: use more partition keys, or send fewer requests.{_OPT_OUT}",
             setting=_SETTING,
         )
     return StoreBusyError(
