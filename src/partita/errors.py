@@ -1,8 +1,11 @@
-"""The root of all errors of Partita and its four families.
+"""All errors that Partita raises, in four families under `PartitaError`.
 
-An error says what happened to whom (`message`, `facts`), whether trying again can help
-(`retry`) and what to do (`hint`). `code` is stable: it is the anchor in docs/errors.md, the
-code on the wire and the key in logs. Facts never hold values, account keys or signatures.
+`UsageError`: the call can never work. `ConflictError`: the state disagrees with the call.
+`UnavailableError`: the call may work later. `DamageError`: stored data is damaged.
+
+An error has a stable `code` (the anchor in docs/errors.md, the code on the wire and in logs), a
+`message` and `facts` (what failed, on what), a `hint` (what to do) and `retry` (whether a retry
+can help). Facts never contain property values, account keys or signatures.
 """
 
 import enum
@@ -11,18 +14,18 @@ from typing import Any
 
 
 class Retry(enum.Enum):
-    """What trying again is worth."""
+    """Whether a retry can help."""
 
     NO = "no"
-    """The same call can never work."""
+    """The same call can never succeed."""
     REREAD = "reread"
-    """Read the state again and decide again."""
+    """Read the current state, then decide whether to repeat the call."""
     LATER = "later"
-    """The same call may work later."""
+    """The same call may succeed later."""
 
 
 class PartitaError(Exception):
-    """The root: catch this to catch everything that Partita raises on purpose."""
+    """The base class of all errors that Partita raises."""
 
     retry = Retry.NO
 
@@ -41,7 +44,7 @@ class PartitaError(Exception):
         self.facts: dict[str, object] = dict(facts or {})
         self.hint = hint
         self.setting = setting
-        """The setting of the server, the account or the client that cures it, if there is one."""
+        """The server, account or client setting that resolves the error; empty if there is none."""
 
     def __str__(self) -> str:
         facts = ", ".join(f"{name}={value!r}" for name, value in self.facts.items())
@@ -49,12 +52,12 @@ class PartitaError(Exception):
         return " ".join(part for part in parts if part)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # An exception is remade from its message alone, and would not come back from a process.
+        # By default an exception is rebuilt from its message alone, which fails in another process.
         return type(self), (self.code, self.message), self.__dict__
 
 
 class UsageError(PartitaError):
-    """The caller asked for something that can never work."""
+    """The call can never succeed: correct the call, the declaration or the configuration."""
 
 
 class InvalidKeyError(UsageError):
@@ -66,7 +69,7 @@ class InvalidPropertyError(UsageError):
 
 
 class InvalidRequestError(UsageError):
-    """A request cannot be understood: its address, headers, body or options."""
+    """The address, headers, body or options of a request are invalid."""
 
 
 class GroupRuleError(UsageError):
@@ -74,27 +77,27 @@ class GroupRuleError(UsageError):
 
 
 class FilterSyntaxError(UsageError):
-    """A filter cannot be parsed, or uses what filters do not have."""
+    """A filter cannot be parsed, or uses an unsupported operator or function."""
 
 
 class LimitExceededError(UsageError):
-    """Something is larger, longer or more than its named limit."""
+    """A size, length or count exceeds its documented limit."""
 
 
 class NotAuthorizedError(UsageError):
-    """The request is not who it says it is, or may not do what it asks."""
+    """The credentials are missing or wrong, or do not permit the operation."""
 
 
 class NotSupportedError(UsageError):
-    """The service has this operation, Partita has not."""
+    """The Azure service has this operation; Partita does not implement it."""
 
 
 class ConfigurationError(UsageError):
-    """A flag, variable or file asks for something that cannot be started."""
+    """A flag, environment variable, file or argument has an invalid value."""
 
 
 class TransactionUseError(UsageError):
-    """A transaction was used after its end, by two tasks, or for what it cannot do."""
+    """A transaction was used after its end, by two tasks, or for an unsupported operation."""
 
 
 class MutableTypeError(UsageError):
@@ -102,11 +105,11 @@ class MutableTypeError(UsageError):
 
 
 class SchemaError(UsageError):
-    """What is stored and what the code declares cannot be brought together."""
+    """The stored schema and the declared schema are incompatible."""
 
 
 class MutatedValueError(UsageError):
-    """A value was changed in place after it was written or read: nothing was committed."""
+    """A value was changed in place after it was set or read; the transaction is not committed."""
 
     collection: str
     key: object
@@ -114,40 +117,40 @@ class MutatedValueError(UsageError):
 
     @classmethod
     def of(cls, collection: str, key: object, path: str) -> "MutatedValueError":
-        """Name the value and the field in which it changed."""
+        """Build the error for a value and the path of its changed field."""
         where = f" in {path}" if path else ""
         error = cls(
             "MutatedValue",
-            f"A value of {collection!r} was changed{where} after it was given or read.",
+            f"A value of {collection!r} was changed in place{where} after it was set or read.",
             facts={"collection": collection, "key": key, "path": path},
-            hint="Change a copy and set() the copy: what was set already is what is stored.",
+            hint="Change a copy and set() the copy: later changes to the object are not saved.",
         )
         error.collection, error.key, error.path = collection, key, path
         return error
 
 
 class UnknownOptionError(UsageError, TypeError):
-    """A keyword argument that the function does not have."""
+    """A call has an unknown keyword argument."""
 
 
 class InvalidShardKeyError(UsageError):
-    """A sharding key is not of the type that its shard map was made for."""
+    """A sharding key does not have the key type of its shard map."""
 
 
 class WrongShardKeyError(UsageError):
-    """A row was to be stored by a session whose mapping does not hold the row's sharding key."""
+    """A session would store a row whose sharding key is outside the session's mapping."""
 
 
 class RangeError(UsageError):
-    """A range of keys is empty, turned around, or does not fit where it is asked for."""
+    """A range of keys is empty or reversed, or does not fit the existing ranges."""
 
 
 class MoveRefusedError(UsageError):
-    """A shardlet cannot be moved like this: the plan was checked before anything was changed."""
+    """The plan of a move has obstacles; nothing was changed."""
 
 
 class DefinitionError(UsageError):
-    """An entity, a key template, an index or a step is declared in a way that cannot work."""
+    """The declaration of an entity type, key template, index or step is invalid."""
 
 
 class UnknownFieldError(UsageError, AttributeError):
@@ -157,19 +160,19 @@ class UnknownFieldError(UsageError, AttributeError):
 
 
 class ScanRefusedError(UsageError):
-    """A query would read a whole partition or table, and nobody asked for that."""
+    """A query would scan a whole partition or table without permission to scan."""
 
 
 class ScanWarning(UserWarning):
-    """The same, where `connect(..., scans="warn")` lets it happen."""
+    """A query scans a whole partition or table; `connect(..., scans="warn")` permits it."""
 
 
 class ProjectionError(UsageError, TypeError):
-    """An object that holds only some fields was given where the whole entity is needed."""
+    """An object with only some of its fields was passed where the complete entity is needed."""
 
 
 class NotSelectedError(ProjectionError, AttributeError):
-    """A field was asked for that the projection does not hold: to `hasattr` it has none."""
+    """A field was read that the projection does not contain; `hasattr` returns False."""
 
     __str__ = PartitaError.__str__
 
@@ -179,42 +182,42 @@ class ContinuationError(UsageError):
 
 
 class NotOrderedError(UsageError):
-    """The endpoint does not sort its answers, and the call means nothing without order."""
+    """The call needs ordered results, and the endpoint does not return them in order."""
 
 
 class NewerVersionError(UsageError):
-    """The stored entity was written by a newer version of its type than this code knows."""
+    """The stored entity was written by a newer version of its type than this program has."""
 
 
 class UnknownTypeError(UsageError):
-    """A stored entity is of a type that the query was not told of."""
+    """A stored entity has a type that the query does not list."""
 
 
 class EncryptionKeyError(UsageError):
-    """There is no keyring, or it does not hold the key that this value was sealed with."""
+    """No keyring is configured, or it lacks the key that encrypted the value."""
 
 
 class ConflictError(PartitaError):
-    """The state disagrees with the request: read again, decide again."""
+    """The current state does not permit the call: read it again, then decide."""
 
     retry = Retry.REREAD
 
     entity: object = None
-    """The caller's object that the conflict is about, where there is one."""
+    """The object that was passed to the call, if the conflict is about one."""
 
 
 class UniqueViolationError(ConflictError):
-    """Another entity has the value already; `index` is the unique index that says so."""
+    """Another entity already has the value of a unique index; `index` is that index."""
 
     index: object = None
 
 
 class BlobMissingError(ConflictError):
-    """An entity names a blob that is gone: the entity was replaced or deleted meanwhile."""
+    """The blob of an entity no longer exists: the entity was replaced or deleted."""
 
 
 class EntityExistsError(ConflictError):
-    """An insert met an entity with the same keys."""
+    """An entity with the same keys already exists."""
 
 
 class EntityNotFoundError(ConflictError):
@@ -226,7 +229,7 @@ class ETagMismatchError(ConflictError):
 
 
 class TableExistsError(ConflictError):
-    """A table of this name exists, in any case of its letters."""
+    """A table with this name exists; case is ignored."""
 
 
 class TableNotFoundError(ConflictError):
@@ -234,7 +237,7 @@ class TableNotFoundError(ConflictError):
 
 
 class QueueExistsError(ConflictError):
-    """A queue of this name exists with other metadata."""
+    """A queue with this name exists and has different metadata."""
 
 
 class QueueNotFoundError(ConflictError):
@@ -242,33 +245,33 @@ class QueueNotFoundError(ConflictError):
 
 
 class MessageNotFoundError(ConflictError):
-    """No message has this identifier and receipt: deleted, expired, or claimed again since."""
+    """The message was deleted, has expired, or was received again by another consumer."""
 
 
 class ReceiptMismatchError(MessageNotFoundError):
-    """The message exists, but this is not the receipt of its last claim or change."""
+    """The message exists, but the receipt is not the one of its last receive or update."""
 
 
 class KeyExistsError(ConflictError):
-    """add() met a key that the dictionary holds."""
+    """add() was called with a key that the dictionary already contains."""
 
 
 class KeyNotFoundError(ConflictError, KeyError):
-    """The collection does not hold this key, or holds nothing."""
+    """The collection does not contain the key, or is empty."""
 
     __str__ = PartitaError.__str__
 
 
 class CollectionNotFoundError(ConflictError):
-    """The state has no collection of this name."""
+    """The state has no collection with this name."""
 
 
 class CollectionMismatchError(ConflictError):
-    """The collection exists with another kind, key or value than was asked for."""
+    """The collection exists with another kind, key type or value type."""
 
 
 class BackupOrderError(ConflictError):
-    """A backup chain has a hole, or a restore would go back behind what is here."""
+    """A backup chain has a gap, or a restore would discard newer state."""
 
 
 class ShardMapExistsError(ConflictError):
@@ -276,43 +279,43 @@ class ShardMapExistsError(ConflictError):
 
 
 class ShardMapNotFoundError(ConflictError):
-    """There is no such shard map, or no catalog."""
+    """The shard map or the catalog does not exist."""
 
 
 class ShardExistsError(ConflictError):
-    """The database is a shard of this map already."""
+    """The database is already a shard of this map."""
 
 
 class ShardNotFoundError(ConflictError):
-    """The database is no shard of this map."""
+    """The database is not a shard of this map."""
 
 
 class ShardInUseError(ConflictError):
-    """A shard map or shard still holds what must be gone first."""
+    """The shard map or shard still has mappings or shards: remove them first."""
 
 
 class MappingExistsError(ConflictError):
-    """Some of these keys are mapped already."""
+    """A mapping for some of the keys already exists."""
 
 
 class MappingNotFoundError(ConflictError):
-    """No mapping holds this key."""
+    """No mapping contains this key."""
 
 
 class MappingLockedError(ConflictError):
-    """Another token holds the lock of the mapping."""
+    """The mapping is locked with another token."""
 
 
 class StaleMappingError(ConflictError):
-    """The mapping was changed since it was read."""
+    """The mapping has changed since it was read."""
 
 
 class SchemaMismatchError(ConflictError):
-    """Shards answer with different columns, or differ from the schema that they should have."""
+    """Shards return different columns, or differ from the expected schema."""
 
 
 class UnavailableError(PartitaError):
-    """Nothing is wrong with the request; later it may work."""
+    """The call is valid and may succeed later."""
 
     retry = Retry.LATER
 
@@ -322,19 +325,19 @@ class StoreBusyError(UnavailableError):
 
 
 class StoreLockedError(UnavailableError):
-    """Another process holds the store."""
+    """Another process has the store open."""
 
 
 class StoreFullError(UnavailableError):
-    """The disk is full: reads and deletes go on, other writes wait for space."""
+    """The disk is full: reads and deletes continue, other writes fail until there is space."""
 
 
 class StoreStoppedError(UnavailableError):
-    """A sync failed: nothing more is acknowledged until a restart has recovered from disk."""
+    """A sync to disk failed: no write is acknowledged until a restart has recovered."""
 
 
 class LockTimeoutError(UnavailableError, TimeoutError):
-    """A lock was not granted in time; `holder` names the transaction that has it."""
+    """A lock was not granted in time; `holder` is the transaction that holds it."""
 
     holder: str
     collection: str
@@ -343,42 +346,42 @@ class LockTimeoutError(UnavailableError, TimeoutError):
 
     @classmethod
     def of(cls, holder: str, collection: str, key: object, waited: float) -> "LockTimeoutError":
-        """Name who holds what, and how long the wait was."""
+        """Build the error for the holder, the key and the time waited."""
         error = cls(
             "LockTimeout",
             f"Transaction {holder} held the lock for the {waited:.3g} s that this one waited.",
             facts={"holder": holder, "collection": collection, "key": key, "waited": waited},
-            hint="Try the whole transaction again: state.run() does it, with a growing delay.",
+            hint="Retry the whole transaction: state.run() does so, with increasing delays.",
         )
         error.holder, error.collection, error.key, error.waited = holder, collection, key, waited
         return error
 
 
 class DeadlockError(LockTimeoutError):
-    """Waiting would have closed a circle of transactions that wait for each other."""
+    """Two or more transactions wait for each other; this one was chosen to fail."""
 
     @classmethod
     def of(cls, holder: str, collection: str, key: object, waited: float) -> "DeadlockError":
-        """Name the next transaction of the circle."""
+        """Build the error for the next transaction of the cycle."""
         error = cls(
             "Deadlock",
             f"Transaction {holder} holds the lock and waits for this one.",
             facts={"holder": holder, "collection": collection, "key": key, "waited": waited},
-            hint="Try the whole transaction again: state.run() does it. Lock keys in one order, "
-            "or read what you will write with LockMode.UPDATE, and it will not happen.",
+            hint="Retry the whole transaction: state.run() does so. To avoid deadlocks, lock keys "
+            "in the same order, or read with LockMode.UPDATE before writing.",
         )
         error.holder, error.collection, error.key, error.waited = holder, collection, key, waited
         return error
 
 
 class NotPrimaryError(UnavailableError):
-    """This replica may not write; `primary` says which may, if that is known."""
+    """This replica is not the primary; `primary` is the current one, if known."""
 
     primary: str = ""
 
 
 class NotReadableError(UnavailableError):
-    """This replica cannot answer yet: it has not read as far as was asked for."""
+    """This replica has not applied the requested sequence yet."""
 
 
 class StateClosedError(UnavailableError):
@@ -386,25 +389,25 @@ class StateClosedError(UnavailableError):
 
 
 class QuorumLostError(UnavailableError):
-    """Too few nodes of the log answer: nothing can be committed, and nothing is guessed."""
+    """Too few nodes of the log respond: nothing can be committed."""
 
 
 class InDoubtError(UnavailableError):
-    """The answer to a commit was lost; `transaction_id` may or may not be in the log."""
+    """The outcome of a commit is unknown; `transaction_id` may or may not be in the log."""
 
     transaction_id: str = ""
 
 
 class TransactionAbortedError(UnavailableError):
-    """The system ended the transaction: the replica's role changed under it."""
+    """The transaction was aborted because the role of the replica changed."""
 
 
 class NotDurableError(UnavailableError):
-    """The log acknowledges before it syncs: nothing that it says would be durable."""
+    """The log acknowledges writes before it syncs them, so that they are not durable."""
 
 
 class MappingOfflineError(UnavailableError):
-    """The mapping is offline: its shardlet is being moved, or somebody took it off."""
+    """The mapping is offline: its shardlet is being moved, or it was set offline."""
 
 
 class ShardOfflineError(UnavailableError):
@@ -412,22 +415,22 @@ class ShardOfflineError(UnavailableError):
 
 
 class OperationPendingError(UnavailableError):
-    """Another change of the catalog is under way."""
+    """Another change of the catalog is in progress."""
 
 
 class ShardError(UnavailableError):
-    """One shard failed in a fan-out; `cause` says how."""
+    """One shard failed in a fan-out; `cause` is its error."""
 
     shard: object = None
     cause: BaseException | None = None
 
 
 class IndexNotReadableError(UnavailableError):
-    """The index is still being built, or was disabled: reading it would miss entities."""
+    """The index is being built or is disabled: reading it would miss entities."""
 
 
 class ThrottledError(UnavailableError):
-    """The service answered that it is busy, and went on doing so; `retry_after` is its advice."""
+    """The service kept answering that it is busy; `retry_after` is its suggested delay."""
 
     retry_after: float = 0.0
 
@@ -437,11 +440,11 @@ class TornReadError(UnavailableError):
 
 
 class DamageError(PartitaError):
-    """What is stored is not what was written: stop."""
+    """Stored data is not what was written. Do not continue: restore a backup."""
 
 
 class SealBrokenError(DamageError):
-    """A sealed value was changed, or carried to another entity or property."""
+    """An encrypted value was changed, or moved to another entity or property."""
 
 
 class ChecksumError(DamageError):
@@ -453,8 +456,8 @@ class FormatVersionError(DamageError):
 
 
 class ChainBrokenError(DamageError):
-    """A record does not continue the one before it: the log was cut, mixed or changed."""
+    """A record does not continue its predecessor: the log was truncated, mixed or changed."""
 
 
 class CatalogMismatchError(DamageError):
-    """The global and a local catalog disagree, and no operation explains it."""
+    """The global and a local catalog disagree, and no pending operation explains it."""

@@ -54,7 +54,7 @@ _NAIVE_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - without a zone on purpose
 _MICROSECOND = timedelta(microseconds=1)
 _INVERTED = bytes(255 - byte for byte in range(256))
 _SHORT_MAX = 0x7E
-"""Magnitudes up to this many bytes have their length beside the sign."""
+"""Magnitudes up to this many bytes have their length in the sign byte."""
 
 DOTNET_EPOCH_TICKS = 621_355_968_000_000_000
 """DateTime ticks of 1970-01-01."""
@@ -94,11 +94,11 @@ def encode_key(value: Key) -> bytes:  # noqa: PLR0911, PLR0912 - one switch
         case tuple():
             return bytes((_TUPLE,)) + b"".join(map(encode_key, value)) + _END
         case _:
-            raise _unsupported("A key cannot hold a value of this type.")
+            raise _unsupported("A key cannot contain a value of this type.")
 
 
 def decode_key(encoded: bytes) -> Key:
-    """Return the value that `encode_key` was given; datetimes come back in UTC."""
+    """Return the value of an encoded key; datetimes are returned in UTC."""
     try:
         value, end = _decode(encoded, 0)
     except (IndexError, ValueError, ArithmeticError) as error:
@@ -109,7 +109,7 @@ def decode_key(encoded: bytes) -> Key:
 
 
 def pad(number: int, width: int) -> str:
-    """Write a number so that text order is number order."""
+    """Print a number so that the order of texts is the order of numbers."""
     text = f"{number:0{width}d}"
     if number < 0 or len(text) > width:
         raise InvalidKeyError(
@@ -122,7 +122,7 @@ def pad(number: int, width: int) -> str:
 
 
 def inverted_ticks(ticks: int) -> str:
-    """Write a time so that later sorts first (the guide's log tail pattern).
+    """Print a time so that later times sort first (the log tail pattern of the guide).
 
     `ticks` count 100 ns since 1970; the text is DateTime.MaxValue minus the time, 19 digits, as
     .NET programs on the same table write it.
@@ -136,7 +136,7 @@ def prefix_range(prefix: str) -> tuple[str, str | None]:
     if not stem:
         return prefix, None
     following = ord(stem[-1]) + 1
-    if following == 0xD800:  # surrogates are no characters
+    if following == 0xD800:  # surrogates are not characters
         following = 0xE000
     return prefix, stem[:-1] + chr(following)
 
@@ -159,7 +159,7 @@ def _utf8(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise _unsupported("A key cannot hold half of a surrogate pair.") from error
+        raise _unsupported("A key cannot contain an unpaired surrogate.") from error
 
 
 def _encode_datetime(moment: datetime) -> bytes:
@@ -172,7 +172,7 @@ def _encode_datetime(moment: datetime) -> bytes:
 def _since_midnight(clock: time) -> timedelta:
     if clock.tzinfo is not None:
         raise _unsupported(
-            "A key cannot hold a time with a time zone.",
+            "A key cannot contain a time with a time zone.",
             "Give a time without tzinfo, or a datetime.",
         )
     return datetime.combine(_NAIVE_EPOCH, clock) - _NAIVE_EPOCH
@@ -181,7 +181,7 @@ def _since_midnight(clock: time) -> timedelta:
 def _encode_float(number: float) -> bytes:
     if number != number:  # noqa: PLR0124 - NaN
         raise _unsupported(
-            "A key cannot hold a float that is not a number.",
+            "A key cannot contain NaN.",
             "Give a number or an infinity, and keep NaN in the value.",
         )
     raw = struct.pack(">d", number + 0.0)  # the sum of -0.0 and 0.0 is 0.0
@@ -201,7 +201,7 @@ def _decode_float(raw: bytes) -> float:
 
 def _encode_decimal(number: Decimal) -> bytes:
     if not number.is_finite():
-        raise _unsupported("A key cannot hold a decimal that is not finite.")
+        raise _unsupported("A key cannot contain a decimal that is not finite.")
     if not number:
         return b"\x80"
     digits = "".join(map(str, number.as_tuple().digits)).rstrip("0").encode()

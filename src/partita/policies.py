@@ -1,4 +1,4 @@
-"""Stored access policies, as every service keeps them: of a table, a queue, a container."""
+"""Stored access policies of tables, queues and containers."""
 
 import msgspec
 

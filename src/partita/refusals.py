@@ -126,7 +126,7 @@ def invalid_xml(kind: type[U], hint: str, elements: Iterable[tuple[str, str]] | 
     return kind("InvalidXmlDocument", message, facts=facts, hint=hint)
 
 
-def invalid_xml_value(hint: str) -> InvalidRequestError:
+def invalid_xml_value(*, hint: str) -> InvalidRequestError:
     message = "The value provided for one of the XML nodes in the request body was not in the"
     return InvalidRequestError("InvalidXmlNodeValue", f"{message} correct format.", hint=hint)
 
@@ -149,9 +149,10 @@ def store_stopped() -> StoreStoppedError:
     )
 
 
-def store_full() -> StoreFullError:
+def store_full(facts: dict[str, object] | None = None) -> StoreFullError:
     return StoreFullError(
         "StoreFull",
         "The disk is full: reads and deletes continue, other writes fail until there is room.",
+        facts=facts,
         hint="Free some space on the disk; writes then resume without a restart.",
     )

@@ -102,7 +102,7 @@ def test_a_second_process_is_told_who_holds_the_state_until_that_is_killed(tmp_p
     assert refused.value.facts["program"] == WORKER.name
     assert refused.value.hint
     assert second.stdout == ""
-    assert f"StoreLocked: The folder {tmp_path / 'state'} is held by process" in second.stderr
+    assert f"StoreLocked: The folder {tmp_path / 'state'} is in use by process" in second.stderr
     assert f"{first.process.pid} ({WORKER.name}" in second.stderr
     assert asyncio.run(ledger.faults()) == []
 

@@ -1,1 +1,1 @@
-"""Queues of messages: at least once, hidden while they are worked on. No HTTP here."""
+"""Queues of messages: delivered at least once, hidden while they are processed. No HTTP here."""

@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from partita.errors import InvalidRequestError, MessageNotFoundError
+from partita.errors import MessageNotFoundError
 from partita.policies import Policy
 from partita.queues import limits
 from partita.queues.message import Message, MessagePlace, check_text, find_place, find_receipt
 from partita.queues.names import check_queue_name
 from partita.queues.store import Queue, QueueStore
+from partita.refusals import invalid_parameter
 
 
 class QueuePage(msgspec.Struct, frozen=True):
@@ -47,7 +48,7 @@ class QueueEngine:
     # Queues
 
     async def create_queue(self, name: str, metadata: Mapping[str, str]) -> bool:
-        """Create a queue; return False if it was there with the same metadata."""
+        """Create a queue; return False if it existed with the same metadata."""
         return await self.store.create_queue(check_queue_name(name), metadata)
 
     async def delete_queue(self, name: str) -> None:
@@ -59,7 +60,7 @@ class QueueEngine:
     async def list_queues(
         self, *, prefix: str = "", start: str = "", limit: int = limits.PAGE_QUEUES_MAX
     ) -> QueuePage:
-        """List the queues whose names begin so, from `start` on (inclusive)."""
+        """List the queues with a prefix, from `start` on (inclusive)."""
         limit = min(limit, limits.PAGE_QUEUES_MAX)
         found = await self.store.list_queues(prefix, start, limit + 1)
         return QueuePage(found[:limit], found[limit].name if len(found) > limit else None)
@@ -98,12 +99,12 @@ class QueueEngine:
         limit: int = 1,
         hidden_seconds: int = limits.VISIBILITY_SECONDS_DEFAULT,
     ) -> list[Message]:
-        """Claim the first visible messages: nobody else gets them for so long."""
+        """Receive the first visible messages and hide them for `hidden_seconds`."""
         assert 1 <= limit <= limits.GET_MESSAGES_MAX
         return await self.store.claim(check_queue_name(name), limit, hidden_seconds=hidden_seconds)
 
     async def peek(self, name: str, *, limit: int = 1) -> list[Message]:
-        """Look at the first visible messages; nothing changes."""
+        """Return the first visible messages without hiding them."""
         assert 1 <= limit <= limits.GET_MESSAGES_MAX
         return await self.store.peek(check_queue_name(name), limit)
 
@@ -116,7 +117,7 @@ class QueueEngine:
         hidden_seconds: int,
         text: str | None = None,
     ) -> Message:
-        """Hide a message for so long from now on, perhaps with another text."""
+        """Hide a message for `hidden_seconds` from now on, optionally with another text."""
         place, proof = await self._addressed(check_queue_name(name), message_id, receipt)
         if text is not None:
             check_text(text)
@@ -135,27 +136,21 @@ class QueueEngine:
     async def _addressed(
         self, name: str, message_id: str, receipt: str
     ) -> tuple[MessagePlace, bytes]:
-        """Read what names a message and what proves its possession."""
+        """Parse a message identifier and a receipt."""
         place, proof = find_place(message_id), find_receipt(receipt)
         if place is not None and proof is not None:
             return place, proof
-        await self.store.get_queue(name)  # a missing queue is the first thing to tell
+        await self.store.get_queue(name)  # a missing queue is reported first
         if place is None:
             raise MessageNotFoundError(
                 "MessageNotFound",
                 "The specified message does not exist.",
                 facts={"queue": name},
-                hint="No message has such an identifier.",
+                hint="Use the identifier of a message.",
             )
-        raise InvalidRequestError(
-            "InvalidQueryParameterValue",
-            "Value for one of the query parameters specified in the request URI is invalid.",
-            facts={
-                "elements": [
-                    ("QueryParameterName", "popreceipt"),
-                    ("QueryParameterValue", receipt[:64]),
-                    ("Reason", "Invalid pop receipt format"),
-                ]
-            },
-            hint="Send the receipt that put, get or update answered, percent-encoded.",
+        raise invalid_parameter(
+            "popreceipt",
+            receipt[:64],
+            "Invalid pop receipt format",
+            hint="Send the receipt of the last put, get or update, percent-encoded.",
         )

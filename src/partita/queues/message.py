@@ -1,8 +1,8 @@
 """A message, its identifier and its receipt. Pure.
 
-An identifier is a GUID that holds the place of the message in the store and a nonce, so that it
-is found without an index of its own. A receipt proves the last claim of one message: the time of
-that claim and a secret; a claim, an update or a delete makes every older receipt worthless.
+An identifier is a GUID of the message's place in the store and a nonce, so that it needs no
+index. A receipt is the time of the last claim of a message and a secret; a claim, an update or a
+delete invalidates all earlier receipts.
 """
 
 import base64
@@ -14,12 +14,13 @@ import msgspec
 
 from partita.errors import LimitExceededError
 from partita.queues import limits
+from partita.refusals import body_too_large
 from partita.ticks import TICKS_PER_SECOND
 
 NONCE_BYTES = 8
 SECRET_BYTES = 16
 RECEIPT_BYTES_MIN = 16
-"""A receipt is Base64 of at least this many bytes: ours have 24, those of Azure 20 to 30."""
+"""The minimal bytes of a receipt: those of Partita have 24, those of Azure 20 to 30."""
 
 _GUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _VERSION = 0x4000
@@ -29,7 +30,7 @@ _VARIANT_BITS = 3 << 62
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """One message as it is after an operation. Times are ticks."""
+    """One message after an operation. Times are ticks."""
 
     id: str
     text: str
@@ -42,14 +43,14 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 class MessagePlace(msgspec.Struct, frozen=True, gc=False):
-    """What an identifier says: where the message is, and that it is this one."""
+    """The content of an identifier: the place of the message, and its nonce."""
 
     sequence: int
     nonce: int
 
 
 def nonce_of(chance: bytes) -> int:
-    """Return the nonce that these random bytes make: the first half of a GUID of version 4."""
+    """Return a nonce from random bytes: the first half of a GUID of version 4."""
     return (int.from_bytes(chance, "big") & ~_VERSION_BITS | _VERSION) - _VARIANT
 
 
@@ -64,7 +65,7 @@ def print_id(place: MessagePlace) -> str:
 
 
 def find_place(message_id: str) -> MessagePlace | None:
-    """Read an identifier; None if no message can have it."""
+    """Parse an identifier; None if it is invalid."""
     text = message_id.lower()
     if not _GUID.fullmatch(text):
         return None
@@ -81,7 +82,7 @@ def print_receipt(receipt: bytes) -> str:
 
 
 def find_receipt(text: str) -> bytes | None:
-    """Read a receipt; None if it is malformed. One that another server made matches nothing."""
+    """Parse a receipt; None if it is malformed. One of another server never matches."""
     try:
         receipt = base64.b64decode(text.encode(), validate=True)
     except (binascii.Error, ValueError):
@@ -90,7 +91,7 @@ def find_receipt(text: str) -> bytes | None:
 
 
 def expiry_of(now: int, lifetime_seconds: int | None) -> int:
-    """Return when a message that lives so long expires; None: never."""
+    """Return the expiry of a message with this lifetime; None: it does not expire."""
     if lifetime_seconds is None:
         return limits.NEVER
     return min(now + lifetime_seconds * TICKS_PER_SECOND, limits.NEVER)
@@ -98,14 +99,14 @@ def expiry_of(now: int, lifetime_seconds: int | None) -> int:
 
 def check_text(text: str) -> str:
     """Return the text of a message, or raise LimitExceededError."""
-    # Counting bytes costs a copy; a text of few characters cannot be too long.
+    # Counting bytes needs a copy; a text of few characters cannot be too long.
     if len(text) * 4 > limits.MESSAGE_BYTES_MAX:
         size = len(text.encode())
         if size > limits.MESSAGE_BYTES_MAX:
-            raise LimitExceededError(
-                "RequestBodyTooLarge",
-                "The request body is too large and exceeds the maximum permissible limit.",
-                facts={"bytes": size, "elements": [("MaxLimit", str(limits.MESSAGE_BYTES_MAX))]},
-                hint=f"A message has at most {limits.MESSAGE_BYTES_MAX} bytes of UTF-8.",
-            )
+            raise message_too_large()
     return text
+
+
+def message_too_large() -> LimitExceededError:
+    longest = limits.MESSAGE_BYTES_MAX
+    return body_too_large(longest, f"Send at most {longest} bytes of UTF-8 in a message.")

@@ -4,6 +4,7 @@ import re
 
 from partita.errors import InvalidKeyError
 from partita.queues import limits
+from partita.refusals import invalid_name, invalid_name_length
 
 _NAME = re.compile(r"[a-z0-9](?:-?[a-z0-9])*")
 
@@ -16,15 +17,9 @@ def check_queue_name(name: str) -> str:
     """
     lowest, highest = limits.QUEUE_NAME_CHARACTERS_MIN, limits.QUEUE_NAME_CHARACTERS_MAX
     if not lowest <= len(name) <= highest:
-        raise InvalidKeyError(
-            "OutOfRangeInput",
-            "The specified resource name length is not within the permissible limits.",
-            hint=f"The name of a queue has {lowest} to {highest} characters.",
+        raise invalid_name_length(
+            InvalidKeyError, f"Use {lowest} to {highest} characters in a queue name."
         )
     if not _NAME.fullmatch(name):
-        raise InvalidKeyError(
-            "InvalidResourceName",
-            "The specifed resource name contains invalid characters.",
-            hint="A queue is named with a-z, 0-9 and single '-' between them.",
-        )
+        raise invalid_name(InvalidKeyError, "Use a-z, 0-9 and single dashes between them.")
     return name

@@ -1,12 +1,12 @@
-"""The embedded queue store on the account's SQLite database; in memory it serves `--in-memory`.
+"""The embedded queue store on the account's SQLite database, on disk or in memory.
 
     queue          id, name, metadata, policies    a cleared queue gets a new id
-    message_count  queue_id, messages              kept with each change: nobody counts
+    message_count  queue_id, messages              updated with each change
     message        sequence, queue_id, nonce, …    in order of visibility by an index
     dropped_queue  id                              whose messages are still being removed
 
-A claim takes the first rows of the index, so that a million messages cost what ten do. Expired
-messages are removed by whoever meets them, and by a sweep.
+A claim reads the first rows of the index, so its cost does not depend on the number of messages.
+Expired messages are removed by the claim that finds them, and by a sweep.
 """
 
 import asyncio
@@ -40,6 +40,7 @@ from partita.queues.message import (
     print_receipt,
 )
 from partita.queues.store import Queue
+from partita.refusals import invalid_parameter
 from partita.storage.database import Database
 from partita.storage.store_clock import StoreClock
 from partita.ticks import TICKS_PER_SECOND
@@ -62,7 +63,7 @@ CREATE INDEX message_expiry ON message (expires_at);
 """
 
 SWEEP_SECONDS = 10.0
-"""How often somebody looks for expired messages that nobody has met."""
+"""How often the sweep removes expired messages."""
 SWEEP_MESSAGES = 500
 """Messages that one change removes: about two milliseconds' work."""
 SWEEP_PAUSE_SECONDS = 0.005
@@ -150,7 +151,7 @@ class SqliteQueueStore:
         self._clock = clock
         database.prepare("queues", FORMAT_VERSION, SCHEMA)
         self._ids: dict[str, int] = dict(database.reader.execute("SELECT name, id FROM queue"))
-        """Committed queues by name; moved only when a commit has ended."""
+        """Committed queues by name; changed only after a commit."""
         self._has_dropped = asyncio.Event()
 
     @classmethod
@@ -209,7 +210,7 @@ class SqliteQueueStore:
         self._has_dropped.set()
 
     async def get_queue(self, name: str) -> Queue:
-        # By name: a reader sees a clear before `_ids` knows of it.
+        # By name: a reader sees a clear before `_ids` is updated.
         reader = self.database.reader_of_this_turn()
         row: Any = reader.execute(_QUEUE, (name,)).fetchone()
         if row is None:
@@ -262,7 +263,7 @@ class SqliteQueueStore:
     async def claim(self, name: str, limit: int, *, hidden_seconds: int) -> list[Message]:
         claimed: list[Message] | None = None
         while claimed is None:
-            # Who gets messages can drain a full disk, so that a claim may use its reserve.
+            # Receiving messages can free a full disk, so a claim may use the reserve.
             async with self.database.change(frees_space=True) as connection:
                 claimed = self._claim(connection, self._id(name), limit, hidden_seconds)
         return claimed
@@ -270,11 +271,11 @@ class SqliteQueueStore:
     def _claim(
         self, connection: apsw.Connection, identity: int, limit: int, hidden_seconds: int
     ) -> list[Message] | None:
-        """Claim what is visible; None if more expired messages were met than one change removes."""
+        """Claim visible messages; None if there are more expired ones than one change removes."""
         now = self._clock.next()
         rows = _rows(connection, _VISIBLE, (identity, now, limit))
         if any(row.expires_at <= now for row in rows):
-            # As far as was looked at the least, or those behind living ones would never go.
+            # At least the range that was read, or expired messages after valid ones would stay.
             connection.execute(_REMOVE_MET, (identity, now, max(limit, SWEEP_MESSAGES)))
             connection.execute(_COUNT, (-connection.changes(), identity))
             rows = _rows(connection, _VISIBLE, (identity, now, limit))
@@ -283,7 +284,7 @@ class SqliteQueueStore:
         until = now + hidden_seconds * TICKS_PER_SECOND
         claimed = [
             row._replace(
-                visible_at=until + n,  # one tick apart, so that they come back in their order
+                visible_at=until + n,  # one tick apart, so that they become visible in their order
                 dequeue_count=row.dequeue_count + 1,
                 receipt=self._new_receipt(now),
             )
@@ -299,7 +300,7 @@ class SqliteQueueStore:
         identity, now = self._id(name), self._clock.now()
         rows = _rows(self.database.reader_of_this_turn(), _VISIBLE, (identity, now, limit))
         if any(row.expires_at <= now for row in rows):
-            # Nobody knows how many are to be passed over, and a peek removes nothing.
+            # The number of expired messages to skip is unknown, and a peek removes nothing.
             rows = await self.database.in_reader(
                 lambda reader: _rows(reader, _ALIVE, (identity, now, limit))
             )
@@ -341,21 +342,21 @@ class SqliteQueueStore:
     def _held(
         self, connection: apsw.Connection, name: str, place: MessagePlace, receipt: bytes, now: int
     ) -> Row:
-        """Return the row of a message whose receipt this is, or raise."""
+        """Return the row of a message with this receipt, or raise."""
         rows = _rows(connection, _ONE, (place.sequence, self._id(name), place.nonce, now))
         if not rows:
             raise MessageNotFoundError(
                 "MessageNotFound",
                 "The specified message does not exist.",
                 facts={"queue": name, "message": print_id(place)},
-                hint="It was deleted, or it expired.",
+                hint="Skip the message: it was deleted or has expired.",
             )
         if not hmac.compare_digest(rows[0].receipt, receipt):
             raise ReceiptMismatchError(
                 "MessageNotFound",
                 "The specified message does not exist.",
                 facts={"queue": name, "message": print_id(place)},
-                hint="The message was received or updated since: use the receipt of that answer.",
+                hint="Use the receipt of the last receive or update of the message.",
             )
         return rows[0]
 
@@ -424,7 +425,7 @@ def _insert_queue(connection: apsw.Connection, name: str, metadata: bytes, polic
 
 
 def _take_queue(connection: apsw.Connection, name: str) -> tuple[int, bytes, bytes]:
-    """Remove a queue from the catalog and leave its messages to the sweep."""
+    """Remove a queue from the catalog; the sweep removes its messages."""
     row: Any = connection.execute(
         "DELETE FROM queue WHERE name = ? RETURNING id, metadata, policies", (name,)
     ).fetchone()
@@ -447,17 +448,11 @@ def _queue_not_found(name: str) -> QueueNotFoundError:
 
 
 def _beyond_expiry(hidden_seconds: int) -> InvalidRequestError:
-    return InvalidRequestError(
-        "InvalidQueryParameterValue",
-        "Value for one of the query parameters specified in the request URI is invalid.",
-        facts={
-            "elements": [
-                ("QueryParameterName", "visibilitytimeout"),
-                ("QueryParameterValue", str(hidden_seconds)),
-                ("Reason", "The message would be hidden beyond its expiry."),
-            ]
-        },
-        hint="A message cannot be hidden beyond its expiry: choose a shorter time.",
+    return invalid_parameter(
+        "visibilitytimeout",
+        str(hidden_seconds),
+        "The message would be hidden beyond its expiry.",
+        hint="Use a shorter visibilitytimeout: a message cannot be hidden beyond its expiry.",
     )
 
 
@@ -476,5 +471,5 @@ def _folded(metadata: Mapping[str, str]) -> dict[str, str]:
 
 
 async def _unbroken(work: Coroutine[Any, Any, T]) -> T:
-    """Finish the work though the caller is cancelled: memory must learn of every commit."""
+    """Finish the work even if the caller is cancelled: the cache must follow every commit."""
     return await asyncio.shield(asyncio.ensure_future(work))

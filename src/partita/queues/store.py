@@ -1,8 +1,8 @@
-"""The contract of a queue store: messages in the order they become visible, durable when told.
+"""The contract of a queue store: messages in order of visibility, durable on return.
 
 Every store runs the same suite, tests/conformance/queue_store.py. A store keeps a clock that
-does not go back, and judges visibility and expiry by it. Claims are atomic: no message is handed
-out twice within its hidden time. Names and texts were checked before.
+does not go back, and uses it for visibility and expiry. Claims are atomic: no message is returned
+twice while it is hidden. The engine checks names and texts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,38 +15,38 @@ from partita.queues.message import Message, MessagePlace
 
 
 class Queue(msgspec.Struct, frozen=True, gc=False):
-    """A queue as the store knows it."""
+    """A stored queue."""
 
     name: str
     metadata: Mapping[str, str]
-    """Names in their case; they match without it."""
+    """Names keep their case and match without it."""
     message_count: int
-    """Hidden ones too, and those that expired and are not swept yet: never too few."""
+    """Includes hidden messages, and expired ones that are not removed yet: never too low."""
 
 
 class QueueStore(Protocol):
     """Where queues and their messages are kept.
 
-    What names a queue raises QueueNotFoundError if there is none; what names a message raises
-    MessageNotFoundError if it is deleted or expired, and ReceiptMismatchError, which is one of
-    those, if the receipt is not that of its last claim or change.
+    Calls with a queue name raise QueueNotFoundError if it does not exist; calls with a message
+    raise MessageNotFoundError if it is deleted or expired, and its subclass
+    ReceiptMismatchError if the receipt is not that of its last claim or update.
     """
 
     async def create_queue(self, name: str, metadata: Mapping[str, str]) -> bool:
-        """Create a queue; return False if it was there with the same metadata.
+        """Create a queue; return False if it existed with the same metadata.
 
-        Raise QueueExistsError if it was there with others.
+        Raise QueueExistsError if it existed with other metadata.
         """
         ...
 
     async def delete_queue(self, name: str) -> None:
-        """Drop a queue at once; the space of its messages is reclaimed behind it."""
+        """Drop a queue; the space of its messages is reclaimed afterwards."""
         ...
 
     async def get_queue(self, name: str) -> Queue: ...
 
     async def list_queues(self, prefix: str, start: str, limit: int) -> list[Queue]:
-        """List queues by name from `start` on (inclusive), of those with a prefix."""
+        """List queues with a prefix by name, from `start` on (inclusive)."""
         ...
 
     async def set_metadata(self, name: str, metadata: Mapping[str, str]) -> None: ...
@@ -58,15 +58,15 @@ class QueueStore(Protocol):
     async def put(
         self, name: str, text: str, *, hidden_seconds: int, lifetime_seconds: int | None
     ) -> Message:
-        """Add a message behind all that are visible; None for a lifetime that does not end."""
+        """Add a message after all visible ones; a lifetime of None is unlimited."""
         ...
 
     async def claim(self, name: str, limit: int, *, hidden_seconds: int) -> list[Message]:
-        """Hide the first visible messages, count it, and hand them out with new receipts."""
+        """Hide the first visible messages, increment their dequeue count, return new receipts."""
         ...
 
     async def peek(self, name: str, limit: int) -> list[Message]:
-        """Return the first visible messages and change nothing."""
+        """Return the first visible messages without changing them."""
         ...
 
     async def update(
@@ -78,7 +78,7 @@ class QueueStore(Protocol):
         hidden_seconds: int,
         text: str | None,
     ) -> Message:
-        """Hide a message for so long from now on; a text of None leaves its text.
+        """Hide a message for `hidden_seconds` from now on; a text of None keeps its text.
 
         Raise LimitExceededError if it would be hidden beyond its expiry.
         """
@@ -87,11 +87,11 @@ class QueueStore(Protocol):
     async def delete(self, name: str, place: MessagePlace, receipt: bytes) -> None: ...
 
     async def clear(self, name: str) -> None:
-        """Remove all messages, hidden ones too, at once; their space is reclaimed behind it."""
+        """Remove all messages, also hidden ones; their space is reclaimed afterwards."""
         ...
 
     async def sweep(self) -> None:
-        """Reclaim the space of dropped and expired messages now; it also happens by itself."""
+        """Reclaim the space of dropped and expired messages now; it also runs periodically."""
         ...
 
     async def close(self) -> None:

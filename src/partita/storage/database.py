@@ -1,12 +1,12 @@
 """One SQLite file for one account: connections, group commit, checkpoints, lock, full disk.
 
 Changes are applied on the event loop in one open transaction, each in its savepoint; COMMIT
-with its sync runs in a helper thread while the next group gathers, and a change returns after
-it. Reads use other connections and see committed state only. A change's block must not await
+with its sync runs in a thread while the next group collects, and a change returns after it.
+Reads use other connections and see only committed state. The block of a change must not await
 anything that suspends: the transaction is shared.
 
-After a failed sync the kernel may have dropped the pages and call the next sync a success, so
-the database stops acknowledging for good; a restart recovers from what is on disk.
+After a failed sync the kernel may have dropped the pages and report the next sync as successful,
+so the database acknowledges nothing more; a restart recovers from the files on disk.
 """
 
 import asyncio
@@ -35,6 +35,7 @@ from partita.errors import (
     StoreFullError,
     StoreStoppedError,
 )
+from partita.refusals import store_full, store_stopped
 from partita.storage.folder import lock_folder, make_folder, unlock_folder
 
 T = TypeVar("T")
@@ -48,46 +49,46 @@ APPLICATION_ID = 0x50415254
 """`PART` in the header of the file: other SQLite files are refused."""
 
 PAGE_BYTES = 8192
-"""A quarter page must hold a usual entity, or SQLite spills it: 4 KiB cost three times the room."""
+"""A quarter page must fit a usual entity, or SQLite spills it: 4 KiB take three times the space."""
 RESERVE_BYTES = 4 * 1024 * 1024
-"""Given free on a full disk: the room in which deletes and a checkpoint still work."""
+"""Freed on a full disk: the space for deletes and a checkpoint."""
 READER_THREADS = 2
 WAL_CHECKPOINT_BYTES = 16 * 1024 * 1024
-"""Behind this much new log a checkpoint runs beside the writers."""
+"""After this much new log a checkpoint runs concurrently with the writers."""
 WAL_HOLD_BYTES = 64 * 1024 * 1024
 """Above this size writers wait while the (short) rest is checkpointed, so that the log restarts."""
 ROOM_SHORT_BYTES = 256 * 1024 * 1024
-"""Below this much room on the disk the log stays so short that the reserve can take it in."""
+"""Below this much free space the log is kept so short that it fits into the reserve."""
 CHECKPOINT_BUSY_MS = 100
 WRITER_CACHE_KIB = 64 * 1024
 READER_CACHE_KIB = 8 * 1024
 READER_MAP_BYTES = 144 * 1024 * 1024
-"""Scans, and short reads in calm times, see the first part of the file through a memory map: a
-point read then takes 5 us, not 9. But SQLite drops map and cache when it sees a commit of
-another connection, and building the map again costs far more than reading pages."""
+"""Scans, and short reads without concurrent commits, use a memory map of the first part of the
+file: a point read then takes 5 us instead of 9. SQLite drops map and cache when it sees a commit
+of another connection, and rebuilding the map costs far more than reading pages."""
 CALM_READS = 1000
-"""So many reads without a commit between them make the times calm."""
+"""The number of reads without a commit after which the memory map is used."""
 
 DISK_ERRORS = (apsw.FullError, apsw.IOError, apsw.CorruptError, apsw.NotADBError)
-"""What a block cannot be blamed for."""
+"""Errors that are not caused by the block of a change."""
 
 
 class Durability(enum.Enum):
-    """What a success answer to a write means."""
+    """The durability of an acknowledged write."""
 
     FULL = "full"
-    """It is on disk: it survives power loss on a disk that obeys sync."""
+    """It is on disk: it survives power loss if the disk honours sync."""
     FAST = "fast"
-    """It survives a kill of the process; power loss may take the last writes, never half."""
+    """It survives a kill of the process; power loss may lose the last writes, each as a whole."""
 
 
 class Database:
-    """The account's file. Build it with `open`; only one process can hold a folder."""
+    """The database of an account; build it with `open`. Only one process can open a folder."""
 
     _failure: BaseException | None = None
     """Set once by a failed sync; from then on every change is refused."""
     _is_full = False
-    """Set by a full disk; cleared when there is room again."""
+    """Set by a full disk; cleared when there is space again."""
     _is_closing = False
     _is_committing = False
     """True while the commit thread owns the writer connection."""
@@ -96,12 +97,12 @@ class Database:
     _is_checkpointing = False
     _commit_is_scheduled = False
     _reads_this_turn = 0
-    """Short reads since the loop last turned; from the second on they share a snapshot."""
+    """Short reads in this turn of the loop; from the second on they share a snapshot."""
     _reads_since_commit = 0
     _wal_pages = 0
-    """Size of the write-ahead log, told by SQLite after each commit."""
+    """Size of the write-ahead log, reported by SQLite after each commit."""
     _wal_pages_checkpointed = 0
-    """How much of it the last checkpoint has carried into the main file."""
+    """How much of it the last checkpoint has copied into the main file."""
 
     def __init__(self, folder: Path | None, durability: Durability, vfs: str | None) -> None:
         self.folder = folder
@@ -111,14 +112,14 @@ class Database:
         self.on_begin: list[Callable[[apsw.Connection], None]] = []
         """Run at the start of each transaction, outside all savepoints."""
         self.on_rollback: list[Callable[[], None]] = []
-        """Run when a whole transaction was lost, so that memory forgets what it said."""
+        """Run when a whole transaction was lost, so that caches drop its changes."""
         self._loop = asyncio.get_running_loop()
         self._members: list[asyncio.Future[None]] = []
-        """Who waits for the open transaction's commit."""
+        """Changes that wait for the commit of the open transaction."""
         self._committing: list[asyncio.Future[None]] = []
-        """Who waits for the commit under way."""
+        """Changes that wait for the commit in progress."""
         self._waiters: deque[asyncio.Future[None]] = deque()
-        """Who waits to enter, in order of arrival."""
+        """Changes that wait to enter, in order of arrival."""
         self._lock = lock_folder(folder, "account") if folder else None
         try:
             self._connect_even_if_full()
@@ -130,7 +131,7 @@ class Database:
             raise
         self._reader_threads = ThreadPoolExecutor(READER_THREADS, "partita-reader")
         self._idle_readers: list[apsw.Connection] = []
-        """For reads in the threads of callers: as many as have ever read at the same time."""
+        """Connections for reads in the threads of callers."""
         self._idle_lock = threading.Lock()
         self._thread_connection = threading.local()
         self._thread_connections: list[apsw.Connection] = []
@@ -162,7 +163,7 @@ class Database:
             raise ConfigurationError(
                 "FolderUnusable",
                 f"The folder {folder} cannot be used: {error.strerror or error}.",
-                hint="Choose another folder, or look at its rights.",
+                hint="Choose another folder, or check its permissions.",
             ) from error
 
     @property
@@ -190,7 +191,7 @@ class Database:
             elif found != version:
                 raise FormatVersionError(
                     "FormatVersion",
-                    f"The folder holds format {found} of {system}; this Partita reads {version}.",
+                    f"The folder has format {found} of {system}; this Partita reads {version}.",
                     facts={"folder": str(self.folder)},
                     hint="Open it with the version of Partita that wrote it.",
                 )
@@ -198,8 +199,8 @@ class Database:
     def change(self, *, frees_space: bool = False) -> "Change":
         """Open a change: `async with database.change() as connection`.
 
-        Leaving the block returns when the change is durable; an exception undoes it, and leaves
-        when what the block could see is durable.
+        Leaving the block returns when the change is durable. An exception rolls the block back, and
+        leaves when everything that the block has read is durable.
         """
         return Change(self, frees_space)
 
@@ -207,7 +208,7 @@ class Database:
         """Return the connection for a short read on the loop.
 
         The reads of one turn of the loop share a snapshot: opening one costs two locks. Nothing
-        is acknowledged within a turn, so that every read still sees all that was.
+        is acknowledged within a turn, so every read sees all acknowledged changes.
         """
         if self._reads_this_turn == 0:
             self._loop.call_soon(self._end_turn)
@@ -225,9 +226,9 @@ class Database:
         self._reads_this_turn = 0
 
     def read_here(self, read: Callable[[apsw.Connection], T]) -> T:
-        """Run a short read in the caller's thread, whichever that is; not for one in memory.
+        """Run a short read in the caller's thread; not for a database in memory.
 
-        It sees everything that was acknowledged before.
+        It sees all changes that were acknowledged before.
         """
         connection = self._take_reader()
         try:
@@ -245,8 +246,8 @@ class Database:
                 return self._idle_readers.pop()
         try:
             return self._connect(READER_CACHE_KIB)
-        except apsw.CantOpenError as error:  # no file is left to be opened, or it was just closed
-            raise StoreBusyError("ServerBusy", "No further reader can be opened now.") from error
+        except apsw.CantOpenError as error:  # too many open files, or the database was just closed
+            raise StoreBusyError("ServerBusy", "Another reader cannot be opened now.") from error
 
     def _give_reader(self, connection: apsw.Connection) -> None:
         with self._idle_lock:
@@ -256,7 +257,7 @@ class Database:
         connection.close()
 
     async def in_reader(self, read: Callable[[apsw.Connection], T]) -> T:
-        """Run a long read in a thread with a connection of its own; in memory, right here."""
+        """Run a long read in a thread with its own connection; in memory, on the loop."""
         if self.folder is None:
             result = read(self._writer)
             await asyncio.sleep(0)
@@ -264,9 +265,9 @@ class Database:
         return await self._loop.run_in_executor(self._reader_threads, self._read_in_thread, read)
 
     async def harden(self) -> None:
-        """Return when all that was committed survives a power cut, also with fast durability.
+        """Return when all commits survive a power failure, also with fast durability.
 
-        For whoever does outside the database what a lost commit could not undo.
+        For actions outside the database that a lost commit would not undo.
         """
         if self.folder is None or self.durability is Durability.FULL:
             return
@@ -276,7 +277,7 @@ class Database:
             raise self.failed(error) from error
 
     def _sync_log(self) -> None:
-        # SQLite holds no lock on the log, so that closing a second descriptor takes none away.
+        # SQLite has no lock on the log file, so closing a second descriptor releases none.
         descriptor = os.open(f"{self.folder}/{DATABASE_FILE}-wal", os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -284,7 +285,7 @@ class Database:
             os.close(descriptor)
 
     async def close(self) -> None:
-        """Let accepted changes finish, checkpoint, and give the folder free."""
+        """Finish accepted changes, checkpoint, and release the folder."""
         if self._is_closing:
             return
         with self._idle_lock:
@@ -334,7 +335,7 @@ class Database:
                 self._members = []
                 raise self.failed(failure) from failure
         else:
-            # SQLite undid the whole transaction (a full disk, an I/O error): nobody is saved.
+            # SQLite rolled back the transaction (a full disk, an I/O error): all changes fail.
             cause = self.failed(error) if isinstance(error, apsw.Error) else None
             lost = cause or StoreStoppedError("StoreStopped", "The transaction was lost.")
             self._rollback()
@@ -346,7 +347,7 @@ class Database:
         if self.folder is None:
             self._commit_in_memory()
         elif not self._commit_is_scheduled:
-            # Whoever is ready in this turn of the loop joins the same commit.
+            # Changes that are ready in this turn of the loop join the same commit.
             self._commit_is_scheduled = True
             self._loop.call_soon(self._start_commit)
         return done
@@ -359,7 +360,7 @@ class Database:
     def _start_commit(self) -> None:
         self._commit_is_scheduled = False
         if not self._writer.in_transaction:
-            return  # it was lost since, and its members know
+            return  # it was lost, and its changes have failed
         self._is_committing = True
         self._committing, self._members = self._members, []
         self._commands.put(self._commit)
@@ -392,12 +393,12 @@ class Database:
     def _finish(self, members: list[asyncio.Future[None]], outcome: PartitaError | None) -> None:
         for member in members:
             if member.done():
-                continue  # its task was cancelled; the change stands all the same
+                continue  # its task was cancelled; the change is committed nevertheless
             if outcome is None:
                 member.set_result(None)
             else:
                 member.set_exception(outcome)
-                member.exception()  # a task that is gone will not ask
+                member.exception()  # a cancelled task does not retrieve it
 
     def _wake_waiters(self) -> None:
         while self._waiters:
@@ -409,21 +410,21 @@ class Database:
         for hook in self.on_rollback:
             hook()
         if self._writer.in_transaction:
-            with contextlib.suppress(apsw.Error):  # the transaction is lost either way
+            with contextlib.suppress(apsw.Error):  # the transaction is lost in any case
                 self._writer.execute("ROLLBACK")
 
     # Failures
 
     def _refuse_if_unfit(self, *, frees_space: bool) -> None:
         if self._failure is not None:
-            raise _stopped() from self._failure
+            raise store_stopped() from self._failure
         if self._is_closing:
             raise _closing()
         if self._is_full and not frees_space:
             self._refuse_if_still_full()
 
     def failed(self, error: BaseException) -> PartitaError:
-        """Return the error for the callers, and remember what it means for the database."""
+        """Return the error for the callers, and set the state of the database accordingly."""
         result = translated(error, self.folder)
         if isinstance(result, StoreFullError):
             self._became_full()
@@ -438,20 +439,20 @@ class Database:
         if self.folder is None:
             return
         if not self._is_full:
-            logger.error("the disk is full: only reads and deletes go on")
+            logger.error("the disk is full: only reads and deletes are possible")
         self._is_full = True
-        self._wal_pages_checkpointed = 0  # due again, now with the room of the reserve
+        self._wal_pages_checkpointed = 0  # due again, now with the space of the reserve
         self._drop_reserve()
 
     def _refuse_if_still_full(self) -> None:
-        # Deletes leave room inside the file, but a write needs room for its log as well.
+        # Deletes leave space in the file, but a write needs space for its log, too.
         free = self._free_bytes()
         inside = self.reader.pragma("freelist_count") * PAGE_BYTES
         has_room = free >= RESERVE_BYTES // 2 and free + inside >= 2 * RESERVE_BYTES
         if not has_room or not self._keep_reserve(min(RESERVE_BYTES, free // 2)):
             raise translated(apsw.FullError(), self.folder)
         self._is_full = False
-        logger.warning("there is room on the disk again: writes go on")
+        logger.warning("the disk has space again: writes resume")
 
     def _free_bytes(self) -> int:
         assert self.folder is not None
@@ -459,7 +460,7 @@ class Database:
         return space.f_bavail * space.f_frsize
 
     def _keep_reserve(self, size: int) -> bool:
-        """Make the reserve as large as that; False if the disk has no room for any."""
+        """Allocate the reserve; return False if the disk has no space for it."""
         assert self.folder is not None
         path = self.folder / RESERVE_FILE
         kept = path.stat().st_size if path.exists() else 0
@@ -487,16 +488,16 @@ class Database:
 
     def _checkpoint_if_due(self) -> None:
         if self._wal_pages < self._wal_pages_checkpointed:
-            self._wal_pages_checkpointed = 0  # the log has started again from its beginning
+            self._wal_pages_checkpointed = 0  # the log was restarted
         if self._failure is not None or self.folder is None:
             return
         if self._is_checkpointing:
-            # Too much log already: the checkpoint under way does not keep up with the writers.
+            # Too much log: the checkpoint in progress does not keep up with the writers.
             self._is_held = self._is_held or self.wal_bytes >= 2 * WAL_HOLD_BYTES
             return
         fresh = (self._wal_pages - self._wal_pages_checkpointed) * PAGE_BYTES
         if self._is_full or self._free_bytes() < ROOM_SHORT_BYTES:
-            # What waits in the log may need as much new room in the main file: the reserve's.
+            # The pages in the log may need as much new space in the main file: that of the reserve.
             if fresh >= RESERVE_BYTES // 4:
                 self._start_checkpoint(is_held=True, gives_space=True)
             return
@@ -515,11 +516,11 @@ class Database:
         ended.add_done_callback(self._checkpoint_ended)
 
     def _checkpoint(self, gives_space: bool) -> tuple[int, int]:  # noqa: FBT001 - internal
-        """Return the pages of the log and how many of them are in the main file now."""
+        """Return the pages of the log, and how many of them are in the main file."""
         assert self._checkpointer is not None
         pages, carried = self._checkpointer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         if gives_space and carried == pages:
-            with contextlib.suppress(apsw.BusyError):  # a reader is in the log: next time
+            with contextlib.suppress(apsw.BusyError):  # a reader uses the log: next time
                 self._checkpointer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
                 return 0, 0
         return pages, carried
@@ -534,7 +535,7 @@ class Database:
             if pages == 0:
                 self._wal_pages = 0
         elif isinstance(self.failed(error), StoreFullError) and not was_full:
-            self._checkpoint_if_due()  # again, with the room of the reserve
+            self._checkpoint_if_due()  # again, with the space of the reserve
         if was_held and not self._is_held:
             self._wake_waiters()
 
@@ -559,7 +560,7 @@ class Database:
             self._mapped_reader = self._connect(READER_CACHE_KIB, READER_MAP_BYTES)
         self._checkpointer = self._connect(0) if self.folder else None
         if self._checkpointer is not None:
-            # A connection that has never read does not know of the log, and checkpoints nothing.
+            # A connection that has never read does not see the log, and checkpoints nothing.
             self._checkpointer.pragma("schema_version")
             self._checkpointer.set_busy_timeout(CHECKPOINT_BUSY_MS)
 
@@ -572,11 +573,11 @@ class Database:
         connection.pragma("mmap_size", map_bytes)
         connection.pragma("temp_store", "memory")
         connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
-        # Else a statement is planned anew whenever its parameters change: 10 us for a join.
+        # Otherwise a statement is planned again when its parameters change: 10 us for a join.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         if self.folder:
             connection.wal_autocheckpoint(0)
-            # Closing must not write either: after a failed sync the log is all there is.
+            # Closing must not write: after a failed sync only the log is valid.
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         return connection
 
@@ -612,7 +613,7 @@ class Database:
 
 
 class Change:
-    """One savepoint in the transaction that gathers; see `Database.change`."""
+    """One savepoint in the open transaction; see `Database.change`."""
 
     __slots__ = ("_database", "_frees_space")
 
@@ -655,36 +656,23 @@ def _closing() -> StoreBusyError:
     return StoreBusyError("ServerBusy", "The store is closing.")
 
 
-def _stopped() -> StoreStoppedError:
-    return StoreStoppedError(
-        "StoreStopped",
-        "A write to disk failed; nothing is acknowledged until a restart has recovered.",
-        hint="Look at the disk and the kernel log, then restart.",
-    )
-
-
 def _is_short_of_shared_memory(error: BaseException) -> bool:
-    """The index of the log is a file too: SQLite calls its lack of room an I/O error."""
+    """Return whether the index file of the log has no space: SQLite reports an I/O error."""
     code = getattr(error, "extendedresult", None)
     return isinstance(error, apsw.IOError) and code == apsw.SQLITE_IOERR_SHMSIZE
 
 
 def translated(error: BaseException, folder: Path | None) -> PartitaError:
-    """Return our error for one of SQLite's."""
-    facts = {"folder": str(folder)}
+    """Translate an error of SQLite."""
+    facts: dict[str, object] = {"folder": str(folder)}
     if isinstance(error, PartitaError):
         return error
     if isinstance(error, apsw.FullError) or _is_short_of_shared_memory(error):
-        return StoreFullError(
-            "StoreFull",
-            "The disk is full: reads and deletes go on, other writes wait for room.",
-            facts=facts,
-            hint="Free some space on the disk; writes resume by themselves.",
-        )
+        return store_full(facts)
     if isinstance(error, apsw.BusyError):
         return StoreBusyError("ServerBusy", "The database is busy.", facts=facts)
     if isinstance(error, apsw.CorruptError | apsw.NotADBError):
         return DamageError(
             "StoreDamaged", "The database file is damaged.", facts=facts, hint="Restore a backup."
         )
-    return _stopped()
+    return store_stopped()

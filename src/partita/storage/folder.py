@@ -1,4 +1,4 @@
-"""A folder that one process holds: made so that its name lasts, locked, its holder named."""
+"""A folder for one process: created durably, locked, with the name of the process that has it."""
 
 import contextlib
 import fcntl
@@ -13,7 +13,7 @@ LOCK_FILE = "lock"
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder so that its name, too, survives a power cut."""
+    """Create a folder so that its name survives a power failure, too."""
     if folder.is_dir():
         return
     make_folder(folder.parent)
@@ -22,7 +22,7 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_names(folder: Path) -> None:
-    """Return when the names in a folder are on the medium."""
+    """Sync the names in a folder."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -31,7 +31,7 @@ def sync_names(folder: Path) -> None:
 
 
 def lock_folder(folder: Path, what: str) -> int:
-    """Hold the folder of an account or a state until the returned descriptor is let go."""
+    """Lock the folder of an account or a state; pass the result to `unlock_folder`."""
     descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -42,17 +42,17 @@ def lock_folder(folder: Path, what: str) -> int:
     except OSError:
         os.close(descriptor)
         raise
-    # The name of the program, not its arguments: those may hold a password.
+    # The name of the program without its arguments, which may contain a password.
     program = Path(sys.argv[0] or sys.executable).name
     owner = f"{os.getpid()}\n{program}\n{socket.gethostname()}\n".encode("utf-8", "replace")
-    with contextlib.suppress(OSError):  # on a full disk the lock holds without its name
+    with contextlib.suppress(OSError):  # on a full disk the lock is valid without a name
         os.pwrite(descriptor, owner, 0)
         os.ftruncate(descriptor, len(owner))
     return descriptor
 
 
 def unlock_folder(descriptor: int) -> None:
-    """Let go: a forked child has the same lock, so closing our end alone would leave it held."""
+    """Unlock explicitly: a forked child shares the lock, so closing it here is not enough."""
     fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)
 
@@ -62,9 +62,9 @@ def _locked(folder: Path, holder: str, what: str) -> StoreLockedError:
     who = f"{process or 'unknown'}" + (f" ({program} on {host})" if program else "")
     return StoreLockedError(
         "StoreLocked",
-        f"The folder {folder} is held by process {who}.",
+        f"The folder {folder} is in use by process {who}.",
         facts={"folder": str(folder), "holder": process, "program": program, "host": host},
-        hint=f"That is this process: use the {what} that it has open, or close it first."
+        hint=f"Use the {what} that this process has open, or close it first."
         if process == str(os.getpid()) and host == socket.gethostname()
         else "Stop that process, or choose another folder.",
     )

@@ -1,8 +1,8 @@
 """The clock of one account's database: it does not go back, also across restarts.
 
-A mark that no stamp passes is written ahead, inside the database's own transactions; after a
-restart the clock goes on from it. While the wall clock is behind (somebody set it back), this
-one goes on at half pace: what waits for a time still gets there, and the lead melts.
+A mark later than all stamps is written ahead, in the database's own transactions; after a restart
+the clock continues from it. While the wall clock is behind (it was set back), this clock runs at
+half speed until the wall clock has caught up.
 """
 
 import apsw
@@ -16,7 +16,7 @@ SCHEMA = "CREATE TABLE clock (id INTEGER PRIMARY KEY CHECK (id = 1), mark INTEGE
 TICKS_RESERVED = TICKS_PER_SECOND
 """How far ahead the mark is written."""
 TICKS_PER_SECOND_AHEAD = TICKS_PER_SECOND // 2
-"""The pace while the wall clock is behind."""
+"""The speed while the wall clock is behind."""
 
 _SET = "INSERT INTO clock VALUES (1, ?) ON CONFLICT DO UPDATE SET mark = max(mark, excluded.mark)"
 
@@ -26,28 +26,28 @@ class StoreClock:
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self.clock = clock
-        """What it is made of: the machine's time and randomness."""
+        """The source of time and randomness."""
         database.prepare("clock", FORMAT_VERSION, SCHEMA)
         self._last: int = database.reader.execute("SELECT mark FROM clock").get or 0
-        """The last stamp; at start, the mark that no stamp has passed."""
+        """The last stamp; at start, the stored mark."""
         self._reserved = 0
-        """No stamp passes this mark before a later one is written."""
+        """Stamps stay below this mark until a later one is written."""
         self._lead = self._last
-        """The latest time that the wall clock has led to, ..."""
+        """The latest time of the wall clock, ..."""
         self._lead_since = clock.monotonic()
         """... and when that was."""
         database.on_begin.append(self._reserve)
         database.on_rollback.append(self._forget_reserve)
 
     def not_before(self, mark: int) -> None:
-        """Go on from this time if it is later: a mark that was kept elsewhere."""
+        """Continue from this time if it is later: a mark that was stored elsewhere."""
         self._last = max(self._last, mark)
         self._lead = max(self._lead, mark)
 
     def now(self) -> int:
-        """Return the ticks for a read: never before what a stamp or a read has seen.
+        """Return the ticks for a read: not before any earlier stamp or read.
 
-        A restart may forget what only reads have seen: nothing of it was written.
+        A restart may go back behind earlier reads, but not behind stamps.
         """
         monotonic = self.clock.monotonic()
         ahead = self._lead + int((monotonic - self._lead_since) * TICKS_PER_SECOND_AHEAD)
@@ -58,8 +58,8 @@ class StoreClock:
         return max(wall, self._last)
 
     def next(self) -> int:
-        """Return the stamp of a change, inside its transaction: later than every one before."""
-        # A wall clock that leapt since the mark was written must not carry us past it.
+        """Return the stamp of a change, in its transaction: later than all earlier ones."""
+        # A wall clock that jumped ahead must not move the stamp past the mark.
         self._last = max(min(self.now(), self._reserved), self._last + 1)
         return self._last
 

@@ -1,6 +1,6 @@
 """The eight property types: parse, print, compare.
 
-A property lives in one form everywhere: the members of minimal-metadata JSON. `Edm.String`,
+A property has one form everywhere: the members of minimal-metadata JSON. `Edm.String`,
 `Edm.Int32`, `Edm.Boolean` and finite `Edm.Double` are the JSON value alone; the other types
 are text with a member `<name>@odata.type` before it. Equal values have equal text.
 """
@@ -12,6 +12,7 @@ from datetime import date, datetime
 from functools import lru_cache
 
 from partita.errors import InvalidPropertyError, LimitExceededError
+from partita.refusals import unprocessable
 from partita.tables import limits
 from partita.ticks import TICKS_PER_DAY, TICKS_PER_SECOND
 
@@ -27,7 +28,7 @@ BINARY = "Edm.Binary"
 TYPE_SUFFIX = "@odata.type"
 
 Scalar = str | int | float | bool
-"""What a JSON member of an entity may hold."""
+"""The type of a JSON member of an entity."""
 Members = dict[str, Scalar]
 """Custom properties in stored form, annotations included, in their order."""
 
@@ -35,7 +36,7 @@ INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 SHORT_TEXT = limits.PROPERTY_BYTES_MAX // 4
-"""Every code point is at most two units, so texts up to this length need no count."""
+"""A code point is at most two units, so texts up to this length need not be counted."""
 
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 TICKS_MIN = (date(1601, 1, 1).toordinal() - _EPOCH_DAY) * TICKS_PER_DAY
@@ -48,7 +49,7 @@ _DATETIME = re.compile(
     re.ASCII,
 )
 _USUAL_DATETIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,7}))?Z", re.ASCII)
-"""What clients send: it needs no reckoning, only a look whether there is such a moment."""
+"""The format of most clients: it needs no conversion, only a check of the date."""
 _FIRST_YEAR = "1601"
 _INTEGER = re.compile(rf"[+-]?\d{{1,{limits.NUMBER_DIGITS_MAX}}}", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(?:\d{1,400}\.?\d{0,400}|\.\d{1,400})(?:[eE][+-]?\d{1,6})?", re.ASCII)
@@ -63,7 +64,7 @@ _NOT_FINITE = {
 
 
 def ticks_of(text: str) -> int | None:
-    """Find the ticks that an ISO 8601 text names; no zone means UTC. None if it names none."""
+    """Parse an ISO 8601 text into ticks; no zone means UTC. None if it is invalid."""
     match = _DATETIME.fullmatch(text)
     if match is None:
         return None
@@ -110,7 +111,7 @@ def utf16_length(text: str) -> int:
 
 
 def type_of(members: Members, name: str) -> str:
-    """Return the type of a property that is there."""
+    """Return the type of an existing property."""
     annotation = members.get(name + TYPE_SUFFIX)
     if annotation is not None:
         return str(annotation)
@@ -121,7 +122,7 @@ _PLAIN_TYPES: dict[type, str] = {str: STRING, bool: BOOLEAN, int: INT32, float: 
 
 
 def canonical(name: str, value: object, annotation: str | None) -> tuple[str | None, Scalar]:
-    """Return the annotation to keep (None where JSON says it) and the value in stored form."""
+    """Return the annotation to store (None if JSON implies it) and the value in stored form."""
     if annotation is None:
         if type(value) is int:
             if INT32_MIN <= value <= INT32_MAX:
@@ -140,11 +141,8 @@ def canonical(name: str, value: object, annotation: str | None) -> tuple[str | N
 
 
 def _bad_value(name: str) -> InvalidPropertyError:
-    return InvalidPropertyError(
-        "InvalidInput",
-        "An error occurred while processing this request.",
-        facts={"property": name},
-        hint="The value does not fit the property's type.",
+    return unprocessable(
+        InvalidPropertyError, {"property": name}, "Send a value that fits the type of the property."
     )
 
 

@@ -47,7 +47,7 @@ class TableEngine:
         self.store = store
 
     async def run(self, table_name: str, group: EntityGroup) -> Outcome:
-        """Apply a group: all of it, durably, or nothing."""
+        """Apply a group atomically; return when it is durable."""
         if not group.operations:
             raise invalid_input(GroupRuleError)
         group.check()
@@ -82,10 +82,10 @@ class TableEngine:
         start: EntityKey | None = None,
         limit: int = limits.PAGE_ENTITIES_MAX,
     ) -> tuple[Plan, Page]:
-        """Return a page of the entities that match, inside a range, and how they were found.
+        """Return a page of the matching entities of a range, and the plan that found them.
 
-        `start` is the continuation of the page before; it grants nothing, since `within` clips
-        it too.
+        `start` is the continuation of the previous page; `within` limits it, too, so that it
+        cannot extend a grant.
         """
         table = await self.require_table(table_name)
         chosen = plan(filter_, within)
@@ -102,7 +102,7 @@ class TableEngine:
         await self.store.delete_table(name)
 
     async def get_table(self, name: str) -> Table:
-        """Find a table for operations that call it a resource."""
+        """Find a table for operations on the table itself."""
         table = await self.store.find_table(name)
         if table is None:
             raise not_found(TableNotFoundError, {"table": name})

@@ -1,8 +1,8 @@
-"""Entity, its key, its etag, its size; the JSON document that a store keeps.
+"""Entity: its key, etag and size, and the JSON document that is stored.
 
 The document is minimal-metadata JSON without its opening brace and without `odata.metadata`,
 which depends on the host: `"odata.etag":…,"PartitionKey":…,"RowKey":…,"Timestamp":…,…}`.
-A reader puts the front before it and copies bytes.
+A reader adds a prefix and copies the bytes.
 """
 
 import json
@@ -14,27 +14,35 @@ from typing import NamedTuple
 import msgspec
 
 from partita.errors import InvalidKeyError, InvalidPropertyError, LimitExceededError
+from partita.refusals import (
+    invalid_input,
+    invalid_name,
+    invalid_name_length,
+    invalid_syntax,
+    out_of_range,
+    unprocessable,
+)
 from partita.tables import edm, limits
 from partita.tables.edm import TYPE_SUFFIX, Members
 from partita.ticks import TICKS_PER_SECOND
 
 
 class EntityKey(NamedTuple):
-    """Partition key and row key; tuples order as the service orders entities."""
+    """Partition key and row key; tuples have the order of entities."""
 
     partition_key: str
     row_key: str
 
 
 class Entity(msgspec.Struct, frozen=True, gc=False):
-    """One stored version of an entity. `ticks` is its Timestamp and makes its etag."""
+    """One stored version of an entity. `ticks` is its Timestamp and determines its etag."""
 
     partition_key: str
     row_key: str
     ticks: int
     document: bytes
     members: Members | None = None
-    """The custom properties where they are already at hand: right after `build`."""
+    """The custom properties, if they are already decoded: after `build`."""
 
     @property
     def key(self) -> EntityKey:
@@ -42,7 +50,7 @@ class Entity(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def etag(self) -> str:
-        """The etag, cut out of the document: that is cheaper than printing the time."""
+        """The etag, copied from the document: cheaper than printing the time."""
         end = self.document.index(b"'", _TIME_START)
         return _ETAG % self.document[_TIME_START:end].decode()
 
@@ -57,7 +65,7 @@ class Entity(msgspec.Struct, frozen=True, gc=False):
 
 
 class EntityBody(msgspec.Struct, frozen=True):
-    """What a request body says of an entity; a key that it does not name is None."""
+    """The entity in a request body; a missing key is None."""
 
     partition_key: str | None
     row_key: str | None
@@ -97,8 +105,8 @@ def build(key: tuple[str, str], ticks: int, properties: Members) -> Entity:
             **properties,
         }
     )[1:]
-    # Each property is counted with at most two bytes a JSON byte plus 16, so that only
-    # documents near the limit need the exact sum.
+    # Each property counts at most two bytes per JSON byte plus 16, so that only documents near
+    # the limit need the exact sum.
     if 2 * len(document) + 16 * len(properties) > limits.ENTITY_BYTES_MAX and (
         size_of(key, properties) > limits.ENTITY_BYTES_MAX
     ):
@@ -130,11 +138,9 @@ def check_property_count(properties: Members) -> None:
 
 
 def check_key(name: str, value: object) -> str:
-    """Return a key of a request body; `name` says which one in the error."""
+    """Check a key of a request body; `name` names it in the error."""
     if not isinstance(value, str):
-        raise InvalidKeyError(
-            "InvalidInput", "An error occurred while processing this request.", facts={"key": name}
-        )
+        raise unprocessable(InvalidKeyError, {"key": name})
     check_key_length(value)
     if _FORBIDDEN_IN_KEY.search(value):
         raise InvalidKeyError(
@@ -153,47 +159,40 @@ def check_key_length(value: str) -> None:
             "The property value exceeds the maximum allowed size (64KB). If the property value is"
             " a string, it is UTF-16 encoded and the maximum number of characters should be 32K"
             " or less.",
-            hint="A key holds at most 512 characters (1 KiB).",
+            hint="Use at most 512 characters (1 KiB) in a key.",
         )
 
 
 def check_key_in_address(value: str) -> str:
-    """Return a key of a URI: the service words these refusals differently."""
+    """Check a key of a URI: its errors have other messages."""
     if "/" in value or "\\" in value:
-        raise InvalidKeyError("InvalidInput", "Bad Request - Error in query syntax.")
+        raise invalid_syntax(InvalidKeyError)
     check_key_length(value)
     if _FORBIDDEN_IN_KEY.search(value):
-        raise InvalidKeyError("OutOfRangeInput", "One of the request inputs is out of range.")
+        raise out_of_range(InvalidKeyError)
     return value
 
 
 def printable(text: str) -> str:
-    """Make a text fit for a message: short, encodable, one line."""
+    """Return a text for a message: short, encodable, one line."""
     shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text[:512])
     return shown if len(text) <= 512 else shown + "…"
 
 
 def check_table_name(name: str) -> str:
-    """Return the name of a table to be, if the rules allow it."""
+    """Check the name of a new table."""
     if not _TABLE_NAME.fullmatch(name):
-        raise InvalidKeyError(
-            "InvalidResourceName",
-            # The service misspells the word, and clients look for it.
-            "The specifed resource name contains invalid characters.",
-        )
+        raise invalid_name(InvalidKeyError)
     if not limits.TABLE_NAME_CHARACTERS_MIN <= len(name) <= limits.TABLE_NAME_CHARACTERS_MAX:
-        raise InvalidKeyError(
-            "OutOfRangeInput",
-            "The specified resource name length is not within the permissible limits.",
-        )
+        raise invalid_name_length(InvalidKeyError)
     if name.lower() == "tables":
-        raise InvalidKeyError("InvalidInput", "One of the request inputs is not valid.")
+        raise invalid_input(InvalidKeyError)
     return name
 
 
 @lru_cache(maxsize=4096)
 def check_property_name(name: str) -> str:
-    """Return the name if it is a C# identifier; names repeat, so the answer is kept."""
+    """Check that a property name is a C# identifier; results are cached."""
     if len(name) > limits.PROPERTY_NAME_CHARACTERS_MAX:
         raise LimitExceededError(
             "PropertyNameTooLong", "The property name exceeds the maximum allowed length (255)."
@@ -209,20 +208,20 @@ def check_property_name(name: str) -> str:
     raise InvalidPropertyError(
         "PropertyNameInvalid",
         "The property name is invalid.",
-        hint="A name starts with a letter or '_' and goes on with letters, digits and '_'.",
+        hint="Start a name with a letter or '_' and use letters, digits and '_' in it.",
     )
 
 
 def parse_object(body: bytes) -> dict[str, object]:
-    """Decode a JSON object, refusing what fast parsers let through: repeated members."""
+    """Decode a JSON object and refuse repeated members, which fast parsers accept."""
     try:
         decoded = _decode_body(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise _bad_body() from None
     if not isinstance(decoded, dict):
         raise _bad_body()
-    # Each member and each text value stands between two quotes. More quotes than that are
-    # escaped ones, nested values, or members that the parser has swallowed: look closely.
+    # Each member and each text value has two quotes. More quotes than that are escaped ones,
+    # nested values, or repeated members that the parser has dropped: check exactly.
     texts = list(map(type, decoded.values())).count(str)
     if body.count(b'"') != 2 * (len(decoded) + texts):
         _refuse_repeated_members(body)
@@ -243,15 +242,11 @@ def _refuse_repeated_members(body: bytes) -> None:
 
 
 def _bad_body() -> InvalidPropertyError:
-    return InvalidPropertyError(
-        "InvalidInput",
-        "An error occurred while processing this request.",
-        hint="The body is not a JSON object.",
-    )
+    return unprocessable(InvalidPropertyError, hint="Send a JSON object.")
 
 
 def parse_body(body: bytes, *, is_insert: bool = True) -> EntityBody:
-    """Read the body of an insert, or of another write, whose keys stand in its address."""
+    """Parse the body of an insert, or of another write, whose keys are in its address."""
     members = parse_object(body)
     partition_key = members.pop("PartitionKey", None)
     row_key = members.pop("RowKey", None)
@@ -277,7 +272,7 @@ def parse_body(body: bytes, *, is_insert: bool = True) -> EntityBody:
     if len(properties) > limits.PROPERTIES_MAX:
         check_property_count(properties)
     if not is_insert:
-        return EntityBody(None, None, properties)  # the address names the keys
+        return EntityBody(None, None, properties)  # the keys are in the address
     return EntityBody(
         _key_of(annotations, "PartitionKey", partition_key),
         _key_of(annotations, "RowKey", row_key),
@@ -289,17 +284,12 @@ def _key_of(annotations: dict[str, str], name: str, value: object) -> str | None
     if value is None:
         return None
     if annotations.get(name, edm.STRING) != edm.STRING:
-        raise InvalidKeyError(
-            "InvalidInput",
-            "An error occurred while processing this request.",
-            facts={"key": name},
-            hint="Keys are of type Edm.String.",
-        )
+        raise unprocessable(InvalidKeyError, {"key": name}, "Use the type Edm.String for keys.")
     return check_key(name, value)
 
 
 def _take_annotations(members: dict[str, object]) -> dict[str, str]:
-    """Take the annotations out of a body and return the types of properties, by their names."""
+    """Remove the annotations from a body and return the types of properties by name."""
     annotations: dict[str, str] = {}
     for name in [name for name in members if "@" in name or "." in name]:
         value = members.pop(name)
@@ -315,5 +305,5 @@ def _take_annotations(members: dict[str, object]) -> dict[str, str]:
 def _check_annotation(name: str) -> None:
     before, _, after = name.partition("@")
     if name.startswith("odata.") or (before and after.startswith("odata.")):
-        return  # an annotation: used where its property is read, dropped otherwise
+        return  # an annotation of another kind: ignored
     raise InvalidPropertyError("PropertyNameInvalid", "The property name is invalid.")

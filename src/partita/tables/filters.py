@@ -1,9 +1,9 @@
 """`$filter`: text to tree, tree to text, tree to a closure over the members of a document.
 
-Logic is two-valued: a comparison with a missing property is false whatever its operator, and a
-property is less than every literal whose type does not fit. The one rule here: no input makes
-the parser recurse, and `limits.FILTER_DEPTH_MAX` bounds the trees, so that recursion over them
-is safe. Long, but whole: tokens, tree and truth table are read together or not at all.
+Logic is two-valued: a comparison with a missing property is false for every operator, and a
+property is less than every literal of another type. The one rule: the parser does not recurse,
+and `limits.FILTER_DEPTH_MAX` bounds the trees, so that recursion over them is safe. The module
+is long because tokens, tree and truth table must be read together.
 """
 
 import binascii
@@ -17,14 +17,15 @@ from typing import Any, NamedTuple, assert_never
 
 import msgspec
 
-from partita.errors import FilterSyntaxError, NotSupportedError, UsageError
+from partita.errors import FilterSyntaxError, UsageError
+from partita.refusals import invalid_input, not_implemented
 from partita.tables import edm, limits
 from partita.tables.entity import check_property_name, printable
 from partita.ticks import TICKS_PER_DAY
 
 PARTITION_KEY, ROW_KEY, TIMESTAMP = "PartitionKey", "RowKey", "Timestamp"
 SYSTEM_TYPES = {PARTITION_KEY: edm.STRING, ROW_KEY: edm.STRING, TIMESTAMP: edm.DATETIME}
-"""Properties whose type is known before any entity is seen."""
+"""Properties with a fixed type."""
 
 
 class Literal(msgspec.Struct, frozen=True, gc=False):
@@ -43,7 +44,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 class Truth(msgspec.Struct, frozen=True):
-    """A bare property: true where it is a Boolean that is true."""
+    """A property without an operator: true if it is the Boolean true."""
 
     name: str
 
@@ -57,13 +58,13 @@ class Not(msgspec.Struct, frozen=True):
 
 
 class And(msgspec.Struct, frozen=True):
-    """Two children or more, none of them an And: build with `all_of`."""
+    """Two or more children, none of them an And: build it with `all_of`."""
 
     children: "tuple[Filter, ...]"
 
 
 class Or(msgspec.Struct, frozen=True):
-    """Two children or more, none of them an Or: build with `any_of`."""
+    """Two or more children, none of them an Or: build it with `any_of`."""
 
     children: "tuple[Filter, ...]"
 
@@ -73,7 +74,7 @@ Predicate = Callable[[Mapping[str, object]], bool]
 
 
 def all_of(filters: list[Filter]) -> Filter:
-    """Join one filter or more by `and`, in one flat chain."""
+    """Join one or more filters with `and`, in one flat chain."""
     flat: list[Filter] = []
     for each in filters:
         flat.extend(each.children if isinstance(each, And) else (each,))
@@ -81,7 +82,7 @@ def all_of(filters: list[Filter]) -> Filter:
 
 
 def any_of(filters: list[Filter]) -> Filter:
-    """Join one filter or more by `or`, in one flat chain."""
+    """Join one or more filters with `or`, in one flat chain."""
     flat: list[Filter] = []
     for each in filters:
         flat.extend(each.children if isinstance(each, Or) else (each,))
@@ -89,7 +90,7 @@ def any_of(filters: list[Filter]) -> Filter:
 
 
 # ---------------------------------------------------------------------------------------------
-# Errors, in the words of the service
+# Errors, with the messages of the service
 
 
 def _syntax_error(text: str, position: int) -> FilterSyntaxError:
@@ -108,15 +109,7 @@ def _not_int32(text: str, position: int, digits: str) -> FilterSyntaxError:
 
 
 def _not_valid(hint: str) -> FilterSyntaxError:
-    return FilterSyntaxError("InvalidInput", "One of the request inputs is not valid.", hint=hint)
-
-
-def _not_implemented(hint: str) -> NotSupportedError:
-    return NotSupportedError(
-        "NotImplemented",
-        "The requested operation is not implemented on the specified resource.",
-        hint=hint,
-    )
+    return invalid_input(FilterSyntaxError, hint)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -137,7 +130,7 @@ _TRUE, _FALSE = Literal(edm.BOOLEAN, value=True), Literal(edm.BOOLEAN, value=Fal
 _WORDS = {
     "true": _TRUE,
     "false": _FALSE,
-    # Not of the protocol, but clients that print a Python or .NET boolean send them.
+    # Not part of the protocol, but clients that print a Python or .NET boolean send them.
     "True": _TRUE,
     "False": _FALSE,
     "NaN": Literal(edm.DOUBLE, math.nan),
@@ -185,7 +178,7 @@ def _tokens(text: str) -> Iterator[_Token]:
 
 
 def _quoted(text: str, start: int) -> tuple[str, int]:
-    """Return the text between quotes, and where it ends; `''` is one quote."""
+    """Return the text between quotes, and its end; `''` is one quote."""
     end = text.find("'", start + 1)
     while end >= 0 and text.startswith("'", end + 1):
         end = text.find("'", end + 2)
@@ -206,7 +199,7 @@ def _word(text: str, start: int) -> _Token:
     if word in _KEYWORDS:
         return _Token(word, end)
     if word == "null":
-        raise _not_valid("A filter cannot compare with null; a missing property never matches.")
+        raise _not_valid("Do not compare with null: a missing property never matches.")
     if word in _WORDS:
         return _Token("operand", end, _WORDS[word])
     try:
@@ -217,7 +210,7 @@ def _word(text: str, start: int) -> _Token:
 
 def _end_of_word(text: str, start: int) -> int:
     end, length = start, len(text)
-    # Beyond ASCII this takes too much; `check_property_name` has the last word.
+    # Beyond ASCII this accepts too much; `check_property_name` decides.
     while end < length and ((character := text[end]) in _WORD_CHARACTERS or character > "\x7f"):
         end += 1
     return end
@@ -282,7 +275,7 @@ def _double(digits: str) -> Literal | None:
 
 def _datetime(text: str) -> Literal | None:
     ticks = edm.ticks_of(text)
-    # An offset can push the first and last day out of what can be printed.
+    # An offset can move the first and last day out of the printable range.
     if ticks is None or not _TICKS_FIRST <= ticks <= edm.TICKS_MAX:
         return None
     return Literal(edm.DATETIME, ticks)
@@ -317,21 +310,21 @@ _Operand = _Name | Literal | Filter
 
 
 def parse(text: str) -> Filter | None:
-    """Parse a filter; a blank one is none.
+    """Parse a filter; a blank one is None.
 
-    Raises FilterSyntaxError for what is no filter and NotSupportedError for what the protocol
-    has but the service does not: functions, arithmetic, comparisons without a property or
-    without a constant.
+    Raises FilterSyntaxError for invalid text and NotSupportedError for parts of the protocol
+    that the service does not implement: functions, arithmetic, comparisons without a property
+    or without a constant.
     """
     if len(text) > limits.FILTER_CHARACTERS_MAX:
-        raise _not_valid("The filter is too long.")
+        raise _not_valid("Use a shorter filter.")
     if not text.strip(_BLANKS):
         return None
     return _Parser(text).run()
 
 
 class _Level:
-    """What is known between one opening parenthesis and here.
+    """The state since one opening parenthesis.
 
     `left` and `comparison` wait for the right side; `nots` apply to the comparison that is
     being read; `conjuncts` are joined by `and`, `alternatives` by `or`.
@@ -366,7 +359,7 @@ class _Level:
 
 
 class _Parser:
-    """Walks the tokens once, with a stack of levels instead of recursion."""
+    """Parses the tokens in one pass, with a stack of levels instead of recursion."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -387,7 +380,7 @@ class _Parser:
         return condition
 
     def _begin(self, token: _Token) -> _Operand | None:
-        """Take a token where an operand must begin."""
+        """Handle a token where an operand must start."""
         level = self._levels[-1]
         if token.operand is not None:
             return token.operand
@@ -402,7 +395,7 @@ class _Parser:
         raise _syntax_error(self._text, token.end)
 
     def _go_on(self, operand: _Operand, token: _Token) -> _Operand | None:
-        """Take a token behind a whole operand."""
+        """Handle a token after a complete operand."""
         level = self._levels[-1]
         kind = token.kind
         if kind in _COMPARISONS and level.comparison is None:
@@ -425,14 +418,14 @@ class _Parser:
 
     def _refuse_functions(self, operand: _Operand, token: _Token) -> None:
         if token.kind == "(" and isinstance(operand, _Name) and operand.text in _FUNCTIONS:
-            raise _not_implemented("Filters have no functions.")
+            raise not_implemented("Do not use functions in a filter.")
         if isinstance(token.operand, _Name) and token.operand.text in _ARITHMETIC:
-            raise _not_implemented("Filters have no arithmetic.")
+            raise not_implemented("Do not use arithmetic in a filter.")
 
     def _deepen(self) -> None:
         self._depth += 1
         if self._depth > limits.FILTER_DEPTH_MAX:
-            raise _not_valid("The filter nests too deep.")
+            raise _not_valid("Use fewer levels of parentheses and not in a filter.")
 
 
 _TURNED = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
@@ -443,11 +436,11 @@ def _compare(left: _Operand, comparison: str, right: _Operand) -> Comparison:
         return Comparison(left.text, comparison, right)
     if isinstance(left, Literal) and isinstance(right, _Name):
         return Comparison(right.text, _TURNED[comparison], left)
-    raise _not_implemented("A comparison has a property on one side and a constant on the other.")
+    raise not_implemented("Compare a property with a constant.")
 
 
 def _as_condition(operand: _Operand) -> Filter | None:
-    """Read an operand as true or false; None if its type is known to be another."""
+    """Return an operand as a condition; None if its type is not Boolean."""
     if isinstance(operand, _Name):
         return None if operand.text in SYSTEM_TYPES else Truth(operand.text)
     if isinstance(operand, Literal):
@@ -479,7 +472,7 @@ def _join(operands: list[_Operand], kind: str, join: Callable[[list[Filter]], Fi
     for index, operand in enumerate(operands):
         condition = _as_condition(operand)
         if condition is None:
-            # All that stands before is Boolean already, as one operand on the left.
+            # Everything before is one Boolean operand on the left.
             left = edm.BOOLEAN if index else _type_name(operand)
             right = _type_name(operands[index or 1])
             raise FilterSyntaxError(
@@ -496,7 +489,7 @@ def _join(operands: list[_Operand], kind: str, join: Callable[[list[Filter]], Fi
 
 
 def to_text(node: Filter) -> str:
-    """Print a filter so that `parse` reads the same tree."""
+    """Print a filter so that `parse` returns the same tree."""
     match node:
         case Comparison():
             return f"{node.name} {node.operator} {literal_text(node.literal)}"
@@ -546,9 +539,9 @@ _PRINTERS: dict[str, Callable[[Any], str]] = {
 # Tree to closure
 
 _Test = Callable[[Any], bool]
-"""Of a stored value that is there and fits the literal."""
+"""For an existing value that fits the literal."""
 
-# With the literal bound as the first argument, so that no Python frame runs for most tests:
+# The literal is bound as the first argument, so that most tests run without a Python frame:
 # `property lt literal` is `literal > property`.
 _TESTS: dict[str, Callable[[Any, Any], bool]] = {
     "eq": operator.eq,
@@ -559,13 +552,13 @@ _TESTS: dict[str, Callable[[Any, Any], bool]] = {
     "ge": operator.le,
 }
 OPPOSITES = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
-"""Of a property that is there, and of no NaN, exactly one of the two is true."""
+"""For an existing property that is not NaN, exactly one of the two is true."""
 TRUE_ON_MISMATCH = frozenset({"ne", "lt", "le"})
-"""A property is less than every literal whose type does not fit its own."""
+"""A property is less than every literal of another type."""
 
 
 def names_in(node: Filter) -> frozenset[str]:
-    """Return the names of all properties that a filter looks at."""
+    """Return the names of all properties in a filter."""
     if isinstance(node, Comparison | Truth):
         return frozenset({node.name})
     if isinstance(node, Not):
@@ -576,7 +569,7 @@ def names_in(node: Filter) -> frozenset[str]:
 
 
 def compile_filter(node: Filter) -> Predicate:
-    """Return a function that decides on the decoded members of a whole document.
+    """Return a function that evaluates the filter on the decoded members of a document.
 
     NaN follows IEEE 754, on either side: `ne` is true, every other operator false.
     """
@@ -635,7 +628,7 @@ def _compile_comparison(node: Comparison) -> Predicate:
     name, annotation = node.name, node.name + edm.TYPE_SUFFIX
     tests = _tests_by_kind(node.literal, _TESTS[node.operator])
     if node.name == TIMESTAMP:
-        # Its type is known though nothing annotates it.
+        # Its type is fixed and not annotated.
         tests = {str: tests[edm.DATETIME]} if edm.DATETIME in tests else {}
     on_mismatch = node.operator in TRUE_ON_MISMATCH
 
@@ -652,7 +645,7 @@ def _compile_comparison(node: Comparison) -> Predicate:
 def _tests_by_kind(literal: Literal, test: Callable[[Any, Any], bool]) -> dict[object, _Test]:
     """Return the tests for the kinds of stored value that the literal fits or widens to.
 
-    A kind is the annotation of the stored value, or its JSON type where it has none.
+    A kind is the annotation of the stored value, or else its JSON type.
     """
     tests: dict[object, _Test] = {}
     value: Any = literal.value
@@ -665,7 +658,7 @@ def _tests_by_kind(literal: Literal, test: Callable[[Any, Any], bool]) -> dict[o
         tests[float] = partial(test, float(value))
         tests[edm.DOUBLE] = _read_by(float, test, float(value))
     if literal.type == edm.DATETIME:
-        # Without its Z, canonical text orders as the time does: 10:00 < 10:00.5 < 10:00.51.
+        # Without its Z, canonical text has the order of time: 10:00 < 10:00.5 < 10:00.51.
         tests[edm.DATETIME] = _read_by(_without_zone, test, edm.text_of(value)[:-1])
     if literal.type == edm.BINARY:
         tests[edm.BINARY] = _read_by(binascii.a2b_base64, test, value)
@@ -678,7 +671,7 @@ _PLAIN_KINDS: dict[str, object] = {
     edm.INT32: int,
     edm.GUID: edm.GUID,
 }
-"""What is stored as the literal writes it."""
+"""Values whose stored form is the literal's."""
 
 
 def _read_by(read: Callable[[Any], Any], test: Callable[[Any, Any], bool], value: object) -> _Test:
@@ -698,20 +691,20 @@ TABLE_NAME = "TableName"
 def parse_table_filter(text: str) -> Filter | None:
     """Parse the filter of a list of tables: the same grammar over `TableName` alone.
 
-    Table names match without case, so that comparisons do too: literals are lower-cased here
+    Table names match without case, so comparisons ignore it, too: literals are lower-cased here
     and names in `compile_table_filter`. A prefix search (ge and lt) then finds the same tables
-    however the prefix is written, and in the order in which tables are listed.
+    for any case of the prefix, in the order of the listing.
     """
     try:
         tree = parse(text)
     except FilterSyntaxError as error:
-        # The service answers so, unlike for entities.
-        raise _not_implemented(error.message) from error
+        # The answer of the service, unlike for entities.
+        raise not_implemented(error.message) from error
     return None if tree is None else _lower_cased(tree)
 
 
 def compile_table_filter(node: Filter) -> Callable[[str], bool]:
-    """Return a function that decides on the name of a table, in any case."""
+    """Return a function that evaluates the filter on the name of a table, in any case."""
     predicate = compile_filter(node)
     return lambda name: predicate({TABLE_NAME: name.lower()})
 
@@ -719,7 +712,7 @@ def compile_table_filter(node: Filter) -> Callable[[str], bool]:
 def _lower_cased(node: Filter) -> Filter:
     match node:
         case Comparison() | Truth() if node.name != TABLE_NAME:
-            raise _not_valid("Tables have one property to filter by: TableName.")
+            raise _not_valid("Filter tables by TableName only.")
         case Comparison(literal=Literal(type=edm.STRING, value=value)):
             literal = Literal(edm.STRING, str(value).lower())
             return Comparison(node.name, node.operator, literal)

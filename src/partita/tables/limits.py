@@ -1,4 +1,4 @@
-"""Every limit of the table service, named. The values are those of the REST reference."""
+"""The limits of the table service, from the REST reference."""
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -16,9 +16,9 @@ GROUP_OPERATIONS_MAX = 100
 GROUP_BYTES_MAX = 4 * MIB
 PAGE_ENTITIES_MAX = 1000
 PAGE_BYTES_MAX = 4 * MIB
-"""A page ends early when its documents pass this size."""
+"""A page ends early if its documents exceed this size."""
 PAGE_SECONDS_MAX = 5.0
-"""A page ends early, perhaps empty, when finding it took this long."""
+"""A page ends early, perhaps empty, after this time."""
 FILTER_DEPTH_MAX = 100
 FILTER_CHARACTERS_MAX = 32 * KIB
 SELECT_NAMES_MAX = 255

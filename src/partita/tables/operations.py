@@ -22,7 +22,7 @@ from partita.tables.edm import TYPE_SUFFIX, Members
 from partita.tables.entity import Entity, EntityKey, build
 
 ANY_ETAG = "*"
-"""The condition that only demands that the entity exists."""
+"""The condition that the entity exists."""
 
 
 class Insert(msgspec.Struct, frozen=True, gc=False):
@@ -38,7 +38,7 @@ class Insert(msgspec.Struct, frozen=True, gc=False):
 
 
 class Replace(msgspec.Struct, frozen=True, gc=False):
-    """Put other properties in place of an existing entity's."""
+    """Replace all properties of an existing entity."""
 
     key: EntityKey
     properties: Members
@@ -50,7 +50,7 @@ class Replace(msgspec.Struct, frozen=True, gc=False):
 
 
 class Merge(msgspec.Struct, frozen=True, gc=False):
-    """Set some properties of an existing entity and leave the others."""
+    """Set some properties of an existing entity; keep the others."""
 
     key: EntityKey
     properties: Members
@@ -96,14 +96,14 @@ Operation = Insert | Replace | Merge | InsertOrReplace | InsertOrMerge | Delete
 
 
 def check_condition(before: Entity | None, etag: str) -> Entity:
-    """Return the entity if it exists and its etag is the expected one."""
+    """Return the entity if it exists and has the expected etag."""
     if before is None:
         raise not_found(EntityNotFoundError)
     if etag not in (ANY_ETAG, before.etag):
         raise ETagMismatchError(
             "UpdateConditionNotSatisfied",
             "The update condition specified in the request was not satisfied.",
-            hint="Read the entity again and decide again.",
+            hint="Read the entity again, then decide.",
         )
     return before
 
@@ -111,8 +111,8 @@ def check_condition(before: Entity | None, etag: str) -> Entity:
 def merged(existing: Members, changes: Members) -> Members:
     """Return the properties after a merge.
 
-    A null in a merge means "say nothing about it": such properties never reach this point. A
-    property may change its type, so that its old annotation goes with its old value.
+    A null in a merge leaves the property unchanged: such properties are dropped before. A property
+    may change its type, so its old annotation is removed with its old value.
     """
     result = dict(existing)
     for name in changes:
@@ -130,7 +130,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class EntityGroup(msgspec.Struct, frozen=True):
-    """Operations on one partition that happen together or not at all."""
+    """Operations on one partition that are applied atomically."""
 
     operations: Sequence[Operation]
 

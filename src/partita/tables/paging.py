@@ -1,8 +1,8 @@
 """Ranges of entity keys, pages, and where the next page starts.
 
 Order is the order of (partition key, row key) tuples of text by code point, which is the byte
-order of UTF-8. A range is half open; `after(text)` is the smallest text behind `text`, so that
-every inclusive or exclusive bound becomes a plain pair. U+0000 is not allowed in keys.
+order of UTF-8. A range is half open; `after(text)` is the smallest text after `text`, so that
+every inclusive or exclusive bound becomes one pair. U+0000 is not allowed in keys.
 """
 
 import msgspec
@@ -44,7 +44,7 @@ class KeyRange(msgspec.Struct, frozen=True, gc=False):
         return KeyRange(max(self.lower, key), self.upper)
 
     def single_partition(self) -> str | None:
-        """Find the one partition key that the range can hold, if there is only one."""
+        """Find the partition key of the range, if it is limited to one."""
         if self.upper is None:
             return None
         lower, upper = self.lower.partition_key, self.upper
@@ -54,7 +54,7 @@ class KeyRange(msgspec.Struct, frozen=True, gc=False):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Entities in order, and the key where the next page starts (None: nothing follows)."""
+    """Entities in order, and the key where the next page starts (None: this is the last page)."""
 
     entities: list[Entity]
     continuation: EntityKey | None = None

@@ -1,9 +1,9 @@
-"""How to read for a filter: which range of keys, and what is left to decide on each entity.
+"""Plans of queries: the range of keys to read, and the filter that remains for each entity.
 
-A plan never loses an entity that the filter selects: its span holds them all, and the residual
-is the filter without the conditions that the span says exactly. Conditions on the partition
-key always make bounds; those on the row key only where one partition is left, since keys are
-ordered by partition key first.
+The span of a plan contains every entity that the filter selects; the residual is the filter
+without the conditions that the span expresses exactly. Conditions on the partition key always
+become bounds; those on the row key only within one partition, because keys are ordered by
+partition key first.
 """
 
 import enum
@@ -31,19 +31,19 @@ from partita.tables.paging import FIRST, KeyRange, after
 
 
 class PlanKind(enum.Enum):
-    """From the cheapest to the dearest way to read."""
+    """The kinds of plans, from the cheapest to the most expensive."""
 
     POINT = "point"
-    """One key, never an empty span."""
+    """One key; the span is not empty."""
     RANGE = "range"
-    """Row keys of one partition, perhaps none."""
+    """A range of row keys in one partition, perhaps empty."""
     PARTITION = "partition"
     MULTI_PARTITION = "multi-partition"
     TABLE = "table"
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """Read `span` in order and keep what `residual` (None: everything) selects."""
+    """Read `span` in order and keep entities that `residual` (None: all) selects."""
 
     kind: PlanKind
     span: KeyRange
@@ -55,7 +55,7 @@ _NOTHING = KeyRange(FIRST, FIRST)
 
 
 def plan(node: Filter | None, within: KeyRange = _EVERYTHING) -> Plan:
-    """Plan the reading for a filter inside a range of keys, such as that of a SAS."""
+    """Plan a query within a range of keys, such as that of a SAS."""
     conjuncts = [] if node is None else _conjuncts(node, negated=False)
     box = _box_of_all(conjuncts)
     span = box.span().clip(within)
@@ -67,14 +67,14 @@ def plan(node: Filter | None, within: KeyRange = _EVERYTHING) -> Plan:
 
 
 # ---------------------------------------------------------------------------------------------
-# The conditions that all must hold
+# Conjunctions
 
 
 def _conjuncts(node: Filter, *, negated: bool) -> list[Filter]:
-    """Return conditions that together say the same, with negations moved inwards.
+    """Return equivalent conjuncts, with negations moved inwards.
 
-    Only a comparison of a key with a text turns into its opposite: every entity has keys, so
-    that exactly one of the two is true. Of other properties neither may be.
+    Only a comparison of a key with a text is replaced by its opposite: every entity has keys, so
+    exactly one of the two is true. For other properties both may be false.
     """
     if isinstance(node, Not):
         return _conjuncts(node.child, negated=not negated)
@@ -98,7 +98,7 @@ def _is_key_comparison(node: Filter) -> TypeGuard[Comparison]:
 
 
 def _is_expressed(node: Filter, names: tuple[str, ...]) -> bool:
-    """Tell whether the bounds of these keys say all that the condition says."""
+    """Return whether the bounds of these keys express the condition completely."""
     if isinstance(node, Constant):
         return node.value
     return _is_key_comparison(node) and node.name in names and node.operator != "ne"
@@ -139,7 +139,7 @@ _NO_TEXTS = _Interval("", "")
 
 
 class _Box(msgspec.Struct, frozen=True, gc=False):
-    """Bounds of both keys, each for itself."""
+    """Independent bounds of both keys."""
 
     partition_keys: _Interval = _ALL_TEXTS
     row_keys: _Interval = _ALL_TEXTS
@@ -161,7 +161,7 @@ class _Box(msgspec.Struct, frozen=True, gc=False):
         )
 
     def span(self) -> KeyRange:
-        """Return the smallest range of keys around the box."""
+        """Return the smallest range of keys that contains the box."""
         if self.is_empty:
             return _NOTHING
         first, end = self.partition_keys.lower, self.partition_keys.upper
@@ -227,14 +227,14 @@ def _kind_of(span: KeyRange) -> PlanKind:
 
 
 # ---------------------------------------------------------------------------------------------
-# For people
+# Descriptions
 
 _SHOWN_CHARACTERS_MAX = 200
 _SHOWN_AS_IS = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 
 def describe(chosen: Plan) -> str:
-    """Say a plan in one line of ASCII, fit for a header; anything long is cut."""
+    """Describe a plan in one line of ASCII for a header; long parts are truncated."""
     if chosen.span.is_empty:
         return "nothing"
     parts = [chosen.kind.value, *_describe_span(chosen)]
@@ -300,7 +300,7 @@ def _shown(text: str) -> str:
     if len(escaped) <= _SHOWN_CHARACTERS_MAX:
         return escaped
     cut = escaped[:_SHOWN_CHARACTERS_MAX]
-    # Never half an escape.
+    # Do not cut inside an escape.
     if "%" in cut[-2:]:
         cut = cut[: cut.rindex("%")]
     return cut + "..."

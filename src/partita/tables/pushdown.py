@@ -1,8 +1,8 @@
-"""Filters as SQL over a JSONB column of short values: what SQLite can rule out without us.
+"""Filters as SQL over a JSONB column of short values: SQLite rules entities out.
 
-The one rule: the SQL may select too much, never too little; the exact closure decides on what
-comes back. Columns: `pk` and `rk` TEXT, `ticks` INTEGER, `marks` INTEGER, `short` JSONB, or NULL
-where an entity cannot be described and so is always a candidate.
+The one rule: the SQL may select too much, never too little; the exact closure then decides.
+Columns: `pk` and `rk` TEXT, `ticks` INTEGER, `marks` INTEGER, `short` JSONB, or NULL if an entity
+cannot be described and is therefore always a candidate.
 
     Int32, Int64   JSON integer                 Boolean    U+0001, then f or t
     Double         JSON number with a point     DateTime   U+0002, then the text without its Z
@@ -14,7 +14,7 @@ strings come last. A comparison then costs one lookup: `v >= x` is an interval, 
 for every other type as well) is all but an interval, and a missing property makes both NULL.
 
 `marks` is a small Bloom filter: each pair of a name and a short value sets two of 64 bits. An
-equality looks at its two bits first, which spares nearly all lookups in the JSONB.
+equality checks its two bits first, which avoids nearly all lookups in the JSONB.
 """
 
 import binascii
@@ -44,7 +44,7 @@ from partita.tables.filters import (
 )
 
 SHORT_CHARACTERS_MAX = 32
-"""Of a string, or of the hex digits of a binary; longer literals are not pushed down."""
+"""Characters of a string, or hex digits of a binary; longer literals are not pushed down."""
 LEAVES_MAX = 500
 """SQLite refuses expressions 1000 deep, and a chain of n is n deep."""
 DEPTH_MAX = 16
@@ -54,13 +54,13 @@ _MARKS = {edm.BOOLEAN: "\x01", edm.DATETIME: "\x02", edm.GUID: "\x03", edm.BINAR
 _MARK_FALSE, _MARK_TRUE = _MARKS[edm.BOOLEAN] + "f", _MARKS[edm.BOOLEAN] + "t"
 _MARKED = {False: _MARK_FALSE, True: _MARK_TRUE}
 _UNMARKED = frozenset({edm.DATETIME, edm.BINARY, edm.DOUBLE})
-"""Types that are rarely asked for by equality; a Double with a type is not finite."""
+"""Types that are rarely compared for equality; a Double with an annotation is not finite."""
 _EXACT_MAX = 2**53
-"""Whole numbers up to here are the same as Int64 and as Double."""
+"""Whole numbers up to this are equal as Int64 and as Double."""
 _STRING_FIRST = "\x06"
-"""No string that is described starts below; every marked value does."""
+"""No described string starts below this; every marked value does."""
 _LAST = "~"
-"""Behind everything that follows a mark."""
+"""Greater than everything that follows a mark."""
 
 Sql = tuple[str, tuple[object, ...]]
 
@@ -68,7 +68,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 # ---------------------------------------------------------------------------------------------
-# What is stored
+# Stored columns
 
 
 def describe(properties: Members) -> str | None:
@@ -82,7 +82,7 @@ def describe(properties: Members) -> str | None:
         if type(value) is not str:
             short[name] = value if type(value) is not bool else _MARKED[value]
         elif "@" in name:
-            annotation = value  # stands right before its property
+            annotation = value  # it precedes its property
             continue
         elif annotation is None:
             cut = value[:SHORT_CHARACTERS_MAX]
@@ -98,13 +98,13 @@ def describe(properties: Members) -> str | None:
 
 
 def marks_of(properties: Members) -> int:
-    """Return the marks of all values that an equality may ask for, as SQLite's integer."""
+    """Return the marks of all values that an equality may compare, as SQLite's integer."""
     marks = 0
     annotation: Scalar | None = None
     for name, value in properties.items():
         if type(value) is str:
             if "@" in name:
-                annotation = value  # stands right before its property
+                annotation = value  # it precedes its property
                 continue
             if annotation not in _UNMARKED and len(value) <= SHORT_CHARACTERS_MAX + 4:
                 marks |= _mark(name, value)
@@ -122,12 +122,12 @@ def _mark(name: str, value: str) -> int:
 
 
 def _signed(marks: int) -> int:
-    """Return 64 bits as SQLite's integer holds them."""
+    """Return 64 bits as a signed integer of SQLite."""
     return marks - (1 << 64) if marks >> 63 else marks
 
 
 def _mark_of_literal(name: str, literal: Literal) -> int | None:
-    """Return the marks that every entity has which equals a literal; None where it may not."""
+    """Return the marks of every entity that equals a literal; None if it may have none."""
     value = literal.value
     if literal.type in (edm.STRING, edm.GUID):
         return _mark(name, str(value)) if len(str(value)) <= SHORT_CHARACTERS_MAX + 4 else None
@@ -145,24 +145,24 @@ def _describe_annotated(value: str, annotation: Scalar) -> Scalar:
         return _MARKS[edm.DATETIME] + value[:-1]
     if annotation == edm.GUID:
         return _MARKS[edm.GUID] + value
-    # Four characters of base64 are three bytes: decode little more than is kept.
+    # Four characters of base64 are three bytes: decode only the part that is stored.
     raw = binascii.a2b_base64(value[:SHORT_CHARACTERS_MAX])
     return _MARKS[edm.BINARY] + raw.hex()[:SHORT_CHARACTERS_MAX]
 
 
 def _is_plain(text: str) -> bool:
-    """Tell whether a string can neither be taken for a marked value nor be cut short by C."""
+    """Return whether a string cannot be mistaken for a marked value or truncated at a NUL."""
     return not text or (text[0] >= _STRING_FIRST and "\x00" not in text)
 
 
 # ---------------------------------------------------------------------------------------------
-# What is asked
+# Conditions
 
 
 def translate(node: Filter) -> Sql | None:
-    """Return an SQL condition that every entity meets which the filter selects.
+    """Return an SQL condition that holds for every entity that the filter selects.
 
-    None where nothing can be ruled out.
+    None if nothing can be ruled out.
     """
     if _count_leaves(node) > LEAVES_MAX:
         return None
@@ -229,7 +229,7 @@ _COLUMNS = {
 
 
 def _comparison(node: Comparison, *, negated: bool) -> Sql | None:
-    # Of a property that is there exactly one of two opposites is true (NaN is not described).
+    # For an existing property exactly one of two opposites is true (NaN is not described).
     comparison = OPPOSITES[node.operator] if negated else node.operator
     if node.name in _COLUMNS:
         return _column(node.name, comparison, node.literal)
@@ -253,7 +253,7 @@ def _column(name: str, comparison: str, literal: Literal) -> Sql | None:
 
 
 def _test(name: str, form: str, *values: object) -> Sql:
-    """Write a condition on the short value V of a property; V stands before all values."""
+    """Print a condition on the short value V of a property."""
     return form.replace("V", "short ->> ?"), (name, *values)
 
 
@@ -304,12 +304,12 @@ def _binary(name: str, comparison: str, raw: bytes) -> Sql | None:
 
 
 # ---------------------------------------------------------------------------------------------
-# Numbers. SQLite reads the text of a Double when it looks, and not every version rounds that
-# to the nearest: bounds for Doubles stand a few steps further out than the literal.
+# Numbers. SQLite parses the text of a Double at each lookup, and not every version rounds to
+# the nearest: bounds for Doubles are a few steps wider than the literal.
 
 _STEPS = 8
 _EXACT_MAX = 2**53
-"""Up to here every whole number is a Double, whose text any SQLite reads exactly."""
+"""Up to this, every whole number is a Double whose text any SQLite parses exactly."""
 _UP = "V BETWEEN ? AND 9e999"
 """Numbers from a bound up; texts are greater than infinity."""
 _NOT_UP = "V NOT BETWEEN ? AND 9e999"
@@ -331,7 +331,7 @@ def _int64(name: str, comparison: str, value: int) -> Sql | None:
     if comparison == "eq":
         return _equal(name, value)
     # An Int64 literal does not fit an Int32 property, which is therefore less than it; and what
-    # is stored tells the two only where the value is too large for an Int32.
+    # is stored distinguishes the two only if the value is too large for an Int32.
     if comparison == "ne" and edm.INT32_MIN <= value <= edm.INT32_MAX:
         return None
     end = max(_out(float(value), math.inf), float(edm.INT32_MAX + 1))
@@ -349,12 +349,12 @@ def _equal(name: str, value: int) -> Sql:
 
 
 def _unequal(name: str, value: int) -> Sql:
-    """Rule out only whole properties: a Double may differ by less than SQLite can tell."""
+    """Rule out only whole numbers: a Double may differ by less than SQLite can distinguish."""
     return _joined([_test(name, "V <> ?", value), _test(name, "typeof(V) = 'real'")], " OR ")
 
 
 def _whole(name: str, comparison: str, value: int, end: float) -> Sql:
-    """Compare with a whole number; what is not less than `end` is surely greater than it."""
+    """Compare with a whole number; a value that is not less than `end` is greater."""
     start = _out(float(value), -math.inf)
     match comparison:
         case "ne":
@@ -372,7 +372,7 @@ def _whole(name: str, comparison: str, value: int, end: float) -> Sql:
 def _double(name: str, comparison: str, value: float) -> Sql | None:
     start, end = _out(value, -math.inf), _out(value, math.inf)
     if comparison in ("lt", "le") and end < math.inf:
-        # Whole properties do not fit a Double literal and so are less than it.
+        # Whole numbers do not fit a Double literal, so they are less than it.
         whole = _test(name, "typeof(V) = 'integer'")
         return _joined([_test(name, _NOT_UP, end), whole], " OR ")
     if math.isnan(value) or comparison in TRUE_ON_MISMATCH:

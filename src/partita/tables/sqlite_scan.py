@@ -1,7 +1,7 @@
-"""A page of a range of entities out of SQLite: where it starts, what it skips, when it ends.
+"""Reading a page of a range of entities from SQLite.
 
-A page is read in one snapshot, so that it never shows half of a group. It ends at a count, at a
-number of document bytes, or when its time is up; its continuation names the next key.
+A page is read in one snapshot, so that it never contains a part of a group. It ends at a count, a
+number of document bytes, or a time limit; its continuation is the next key.
 """
 
 from bisect import bisect_left
@@ -23,20 +23,20 @@ from partita.tables.store import Table
 from partita.ticks import Clock
 
 CHUNK_ENTITIES = 12_000
-"""A long filtered scan looks at this many entities at a time."""
+"""The entities that one step of a long filtered scan reads."""
 WHOLE_RANGE_SECONDS = 0.02
-"""How long a filtered scan may look at a range as a whole before it goes on by steps."""
+"""How long a filtered scan reads a range as a whole before it continues in steps."""
 PROGRESS_INSTRUCTIONS = 20_000
-"""SQLite asks for the time after so many instructions: about every millisecond."""
+"""SQLite checks the time after this many instructions: about every millisecond."""
 FIRST_ROWS = 16
-"""Rows read before their size is known: each may hold 1 MiB."""
+"""Rows that are read before their size is known: each may have 1 MiB."""
 
 Row = tuple[str, str, int, bytes]
 _document_of = itemgetter(3)
 
 
 class Scan:
-    """One page to be read. Give it a connection; it needs nothing else."""
+    """One page to read, on any connection."""
 
     def __init__(
         self, table: Table, span: KeyRange, residual: Filter | None, limit: int, clock: Clock
@@ -48,7 +48,7 @@ class Scan:
         self._clock = clock
 
     def read(self, connection: apsw.Connection, seconds: float = limits.PAGE_SECONDS_MAX) -> Page:
-        """Read the page; `seconds` bounds how long a filtered one may take."""
+        """Read the page; `seconds` limits the time of a filtered one."""
         connection.execute("BEGIN")
         try:
             if self._residual is None:
@@ -66,9 +66,9 @@ class Scan:
         return Page(list(starmap(Entity, rows)), rest.lower if rest else None)
 
     def _read_filtered(self, connection: apsw.Connection, residual: Filter, seconds: float) -> Page:
-        """Try the whole range for a moment; if that is too short, go on by steps.
+        """Read the whole range within a short time limit; otherwise continue in steps.
 
-        Most ranges are short, and finding where a step ends costs an eighth of the step.
+        Most ranges are short, and finding the end of a step costs an eighth of the step.
         """
         search = _Search(self._table, residual, self._limit + 1)
         deadline = self._clock.monotonic() + seconds
@@ -85,7 +85,7 @@ class Scan:
     def _within(
         self, connection: apsw.Connection, seconds: float, search: "_Search", span: KeyRange
     ) -> bool:
-        """Go through a range unless it takes longer; then nothing was found."""
+        """Read a range within a time limit; return nothing if it takes longer."""
         deadline = self._clock.monotonic() + seconds
         connection.set_progress_handler(
             lambda: self._clock.monotonic() > deadline, PROGRESS_INSTRUCTIONS
@@ -100,7 +100,7 @@ class Scan:
         return True
 
     def _cut(self, connection: apsw.Connection, span: KeyRange) -> tuple[KeyRange, KeyRange | None]:
-        """Cut a range behind the number of entities that one step may look at."""
+        """Limit a range to the entities of one step."""
         where, parameters = where_of(self._table, span)
         end: list[Any] = connection.execute(
             f"SELECT pk, rk FROM entity WHERE {where} ORDER BY pk, rk LIMIT 1 OFFSET ?",  # noqa: S608 - only our own text
@@ -120,7 +120,7 @@ class Scan:
 
 
 class _Search:
-    """What a filter has found so far."""
+    """The matches of a filter so far."""
 
     def __init__(self, table: Table, residual: Filter, wanted: int) -> None:
         self.rows: list[Row] = []
@@ -136,7 +136,7 @@ class _Search:
         return len(self.rows) == self._wanted or self._size >= limits.PAGE_BYTES_MAX
 
     def go_through(self, connection: apsw.Connection, span: KeyRange) -> None:
-        """Add what matches, until the page is full."""
+        """Add matches until the page is full."""
         matches, decode = self._matches, self._decode
         cursor = _select(connection, self._table, span, self._pushed)
         for row in cursor:
@@ -153,14 +153,14 @@ class _Search:
 
 @lru_cache(maxsize=256)
 def _decoder_of(names: frozenset[str]) -> Callable[[bytes], dict[str, Any]]:
-    """Return a decoder that builds only the members which a filter looks at."""
+    """Return a decoder that builds only the members that a filter uses."""
     members = dict.fromkeys(names, Any) | {name + TYPE_SUFFIX: Any for name in names}
     shape = TypedDict("Members", members, total=False)  # type: ignore[misc]  # made at run time
     return cast("Callable[[bytes], dict[str, Any]]", msgspec.json.Decoder(shape).decode)
 
 
 def where_of(table: Table, span: KeyRange) -> tuple[str, tuple[Any, ...]]:
-    """Return the condition on the keys of a range that is not empty."""
+    """Return the condition on the keys of a nonempty range."""
     (pk, rk), upper = span.lower, span.upper
     if span.single_partition() is not None:
         assert upper is not None
@@ -185,7 +185,7 @@ def _select(
 
 
 def _take(cursor: Any, wanted: int) -> tuple[list[Row], bool]:
-    """Read rows until a count or the byte budget of a page is reached; say if that was all."""
+    """Read rows up to a count or the byte budget of a page; return whether these were all."""
     rows: list[Row] = []
     size = 0
     is_all = False

@@ -1,8 +1,8 @@
-"""The embedded table store on one SQLite database; in memory it serves `--in-memory`.
+"""The embedded table store on one SQLite database, on disk or in memory.
 
-An entity is a row of a WITHOUT ROWID table in key order, with its ready-made document and a
-JSONB column of its short values, on which a residual filter is pushed down. The push-down may
-select too much, never too little: the exact filter decides on what comes back.
+An entity is a row of a WITHOUT ROWID table in key order, with its document and a JSONB column of
+its short values, on which a residual filter is pushed down. The push-down may select too much,
+never too little: the exact filter then decides.
 """
 
 import asyncio
@@ -44,9 +44,9 @@ CREATE TABLE entity (
 """
 
 INLINE_ENTITIES_MAX = 128
-"""A range without residual is first tried on the loop: up to this many entities take 0.15 ms."""
+"""A range without residual is first read on the loop: this many entities take 0.15 ms."""
 MEMORY_SECONDS_MAX = 0.25
-"""A scan in memory holds the loop, so that its pages end sooner."""
+"""A scan in memory blocks the loop, so its pages end sooner."""
 PURGE_ENTITIES = 200
 """Entities of a dropped table that one change removes."""
 PURGE_PAUSE_SECONDS = 0.005
@@ -82,13 +82,13 @@ class SqliteTableStore:
         self.database = database
         self._clock = clock
         self._tables: dict[str, Table] = {}
-        """Committed tables by folded name; moved only when a commit has ended."""
+        """Committed tables by folded name; changed only after a commit."""
         database.prepare("tables", FORMAT_VERSION, SCHEMA)
         for identity, name in database.reader.execute("SELECT id, name FROM catalog"):
             self._tables[_folded(name)] = Table(identity, name)
         self._cursors: dict[apsw.Connection, apsw.Cursor] = {}
-        """One for each reader of the loop: making a new one costs as much as binding the keys."""
-        # Folders of older versions have their mark here; nobody moves it any more.
+        """One per reader connection of the loop: a new cursor costs as much as binding the keys."""
+        # Folders of older versions have their mark here; it is not updated any more.
         clock.not_before(
             database.reader.execute("SELECT value FROM setting WHERE name = 'ticks'").get or 0
         )
@@ -101,7 +101,7 @@ class SqliteTableStore:
         *,
         store_clock: StoreClock | None = None,
     ) -> "SqliteTableStore":
-        """Open the tables of a database; `store_clock` is the one it shares with other stores."""
+        """Open the tables of a database; `store_clock` is shared with its other stores."""
         store = cls(database, store_clock or StoreClock(database, clock or SystemClock()))
         if database.reader.execute("SELECT EXISTS (SELECT 1 FROM dropped)").get:
             store._start_purge()
@@ -256,7 +256,7 @@ class SqliteTableStore:
 
 
 class SqlitePartition:
-    """What a group reads and writes inside its savepoint: `async with store.partition(…)`."""
+    """The reads and writes of a group in its savepoint: `async with store.partition(…)`."""
 
     now = 0
     _connection: apsw.Connection
@@ -326,10 +326,10 @@ def _set_setting(connection: apsw.Connection, name: str, value: bytes) -> None:
 
 
 def _folded(name: str) -> str:
-    """Return what matches names without case: of ASCII only, or the Kelvin sign would be a k."""
+    """Fold the case of a name: of ASCII only, because the Kelvin sign is not a k."""
     return name.lower() if name.isascii() else name
 
 
 async def _unbroken(work: Coroutine[Any, Any, T]) -> T:
-    """Finish the work though the caller is cancelled: memory must learn of every commit."""
+    """Finish the work even if the caller is cancelled: the cache must follow every commit."""
     return await asyncio.shield(asyncio.ensure_future(work))

@@ -1,4 +1,4 @@
-"""The contract of a table store: ordered keys, atomic in one partition, durable when it says so.
+"""The contract of a table store: ordered keys, atomic in one partition, durable on return.
 
 Every store runs the same suite, tests/conformance/table_store.py. All calls are coroutines: a
 networked store suspends, the embedded one does not on point reads. A store keeps the clock of
@@ -19,7 +19,7 @@ from partita.tables.paging import KeyRange, Page
 
 
 class Table(msgspec.Struct, frozen=True, gc=False):
-    """A table as the store knows it. `id` is never used again after the table is dropped."""
+    """A stored table. `id` is never used again after the table is dropped."""
 
     id: int
     name: str
@@ -27,17 +27,17 @@ class Table(msgspec.Struct, frozen=True, gc=False):
 
 
 class Statistics(msgspec.Struct, frozen=True, gc=False):
-    """What a range of keys holds: the figures a balancer works with."""
+    """The size of a range of keys."""
 
     entities: int
     document_bytes: int
 
 
 class Partition(Protocol):
-    """One partition inside a transaction: what a group reads and writes."""
+    """One partition in a transaction: the reads and writes of a group."""
 
     now: int
-    """The ticks of this change: later than those of every change before it."""
+    """The ticks of this change: later than those of all earlier changes."""
 
     async def read(self, row_keys: Sequence[str]) -> dict[str, Entity]:
         """Read the entities that exist, by row key."""
@@ -56,7 +56,7 @@ class TableStore(Protocol):
         ...
 
     async def delete_table(self, name: str) -> None:
-        """Drop a table at once; its space is reclaimed behind it. TableNotFoundError if missing."""
+        """Drop a table; its space is reclaimed afterwards. Raise TableNotFoundError if missing."""
         ...
 
     async def list_tables(self, start: str, limit: int) -> list[Table]:
@@ -66,10 +66,10 @@ class TableStore(Protocol):
     async def get(self, table: Table, key: EntityKey) -> Entity | None: ...
 
     async def scan(self, table: Table, span: KeyRange, residual: Filter | None, limit: int) -> Page:
-        """Return at most `limit` matching entities of a range, and where to go on.
+        """Return at most `limit` matching entities of a range, and the continuation.
 
-        A page may end early, even empty, by its byte and time budgets; its continuation then
-        names the next key to look at.
+        A page may end early, even empty, by its byte and time budgets; its continuation is then
+        the next key to read.
         """
         ...
 
@@ -78,8 +78,8 @@ class TableStore(Protocol):
     ) -> AbstractAsyncContextManager[Partition]:
         """Open a transaction on one partition.
 
-        Leaving the block commits: it returns when the change is durable. An exception undoes
-        the block, and leaves it only when everything the block has read is durable.
+        Leaving the block commits and returns when the change is durable. An exception rolls the
+        block back, and leaves it when everything that the block has read is durable.
         The block awaits nothing but the partition's own calls: an embedded store shares one
         transaction among all blocks. `frees_space` marks a block that only deletes: it may use
         the reserve of a full disk.
@@ -99,5 +99,5 @@ class TableStore(Protocol):
     async def statistics(self, table: Table, span: KeyRange) -> Statistics: ...
 
     async def close(self) -> None:
-        """Finish what was accepted and let go of the files."""
+        """Finish accepted changes and release the files."""
         ...

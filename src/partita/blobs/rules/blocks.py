@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def check_block_id(block_id: str, others: str | None) -> str:
-    """Return the id; `others` is one that the blob has, since all must have one length."""
+    """Check a block id; `others` is another id of the blob: all have the same length."""
     try:
         decoded = b64decode(block_id, validate=True)
     except (binascii.Error, ValueError):
@@ -33,7 +33,7 @@ def check_block_id(block_id: str, others: str | None) -> str:
 def resolve(
     choices: Sequence[BlockChoice], committed: Mapping[str, T], staged: Mapping[str, T]
 ) -> list[T]:
-    """Return the blocks that a list names, in its order."""
+    """Return the blocks of a list, in order."""
     if len(choices) > limits.BLOCKS_COMMITTED_MAX:
         raise too_many_blocks_in_list()
     return [_resolve_one(choice, committed, staged) for choice in choices]

@@ -1,7 +1,7 @@
-"""Checksums of content: MD5 and CRC-64 as the protocol has them, CRC-32C for our own reads. Pure.
+"""Checksums of content: MD5 and CRC-64 of the protocol, CRC-32C of stored chunks. Pure.
 
 The CRC-64 is CRC-64/NVME, 8 bytes little-endian. Each chunk of stored content has a CRC-32C that
-is seeded with the chunk's number, so that a chunk in a wrong place does not pass either.
+is seeded with the chunk's number, so that a misplaced chunk is detected, too.
 """
 
 import hashlib
@@ -36,14 +36,14 @@ class Sums:
 
 
 def sums_of(content: bytes, *, wants_md5: bool) -> Declared:
-    """Return the checksums of content at hand."""
+    """Return the checksums of content in memory."""
     sums = Sums(wants_md5=wants_md5)
     sums.update(content)
     return sums.digest()
 
 
 def verify(declared: Declared, computed: Declared) -> None:
-    """Refuse content that is not what its sender says."""
+    """Refuse content that does not match its declared checksums."""
     if declared.md5 is not None and declared.md5 != computed.md5:
         assert computed.md5 is not None
         raise InvalidRequestError(
@@ -56,7 +56,7 @@ def verify(declared: Declared, computed: Declared) -> None:
                     ("ServerCalculatedMd5", b64encode(computed.md5).decode()),
                 ]
             },
-            hint="The content changed on its way, or the checksum is of other content.",
+            hint="Send the content again, with the checksum of this content.",
         )
     if declared.crc64 is not None and declared.crc64 != computed.crc64:
         assert computed.crc64 is not None
@@ -70,12 +70,12 @@ def verify(declared: Declared, computed: Declared) -> None:
                     ("ServerCalculatedCrc64", b64encode(computed.crc64).decode()),
                 ]
             },
-            hint="The content changed on its way, or the checksum is of other content.",
+            hint="Send the content again, with the checksum of this content.",
         )
 
 
 def checks_of(content: bytes, first_chunk: int = 0) -> bytes:
-    """Return the checks of the chunks of some content that begins at a chunk's beginning."""
+    """Return the checks of the chunks of content that starts at a chunk boundary."""
     view = memoryview(content)
     return b"".join(
         crc32c(view[place : place + limits.CHUNK_BYTES], first_chunk + number).to_bytes(CHECK_BYTES)
@@ -84,7 +84,7 @@ def checks_of(content: bytes, first_chunk: int = 0) -> bytes:
 
 
 def check_chunks(content: bytes, checks: bytes, first_chunk: int = 0) -> None:
-    """Raise ChecksumError unless content read back is what was written."""
+    """Raise ChecksumError unless the content matches its checks."""
     if checks_of(content, first_chunk) != checks:
         raise damaged("its bytes do not match their checksums")
 
@@ -93,7 +93,7 @@ def damaged(what: str) -> ChecksumError:
     return ChecksumError(
         "BlobDamaged",
         f"The stored content of a blob is damaged: {what}.",
-        hint="Restore a backup; no other blob is concerned unless it has the same content.",
+        hint="Restore a backup; only blobs with the same content are affected.",
     )
 
 

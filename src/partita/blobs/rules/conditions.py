@@ -1,6 +1,6 @@
-"""Conditional headers: whether a request may go on. Pure.
+"""Conditional headers of requests. Pure.
 
-Last-Modified has whole seconds, so that times compare by them. The lease is checked before.
+Last-Modified has whole seconds, so times are compared in seconds. The lease is checked before.
 Source: REST reference, "Specifying conditional headers for Blob service operations".
 """
 
@@ -13,7 +13,7 @@ from partita.ticks import TICKS_PER_SECOND
 
 
 def check_read(conditions: Conditions, changed_at: int, tags: Mapping[str, str]) -> None:
-    """Refuse a read: `facts["unchanged"]` marks one that only wanted something newer."""
+    """Check a read; `facts["unchanged"]` marks a client that has the current version."""
     etag = etag_of(changed_at)
     if conditions.if_match and not _holds(conditions.if_match, etag):
         raise _not_met()
@@ -24,7 +24,7 @@ def check_read(conditions: Conditions, changed_at: int, tags: Mapping[str, str])
         raise InvalidRequestError(
             "UnsatisfiableCondition",
             "The request includes an unsatisfiable condition for this operation.",
-            hint="If-None-Match: * asks that the blob is not there: only a write can use it.",
+            hint="Use If-None-Match: * for writes only.",
         )
     wishes = []
     if conditions.if_none_match:
@@ -43,11 +43,11 @@ def check_write(
     creates: bool = False,
     holds_lease: bool = False,
 ) -> None:
-    """Refuse a write; `changed_at` is None where nothing is there yet.
+    """Check a write; `changed_at` is None if the blob does not exist.
 
     `creates` marks operations that write a whole blob: `If-None-Match: *` then means "only if
-    there is none" and has a code of its own. Whoever proves a lease overwrites all the same:
-    that is what the service does.
+    it does not exist" and has its own code. A request with the lease overwrites nevertheless, as
+    in the service.
     """
     _check_combination(conditions)
     check_tags(conditions, tags)
@@ -68,19 +68,19 @@ def check_write(
 
 
 def check_container(conditions: Conditions, changed_at: int) -> None:
-    """Refuse a change of a container: only times are conditions there."""
+    """Check a change of a container: it supports only conditions on time."""
     if conditions.if_match or conditions.if_none_match or conditions.if_tags:
         raise InvalidRequestError(
             "ConditionHeadersNotSupported",
             "Condition headers are not supported.",
-            hint="Of a container, If-Modified-Since and If-Unmodified-Since can be asked.",
+            hint="Use If-Modified-Since or If-Unmodified-Since for a container.",
         )
     if not _is_modified(conditions, changed_at) or not _is_unmodified(conditions, changed_at):
         raise _not_met()
 
 
 def check_tier_time(conditions: Conditions, tier_changed_at: int | None) -> None:
-    """Refuse by the time of the last tier change; one that never was lies before all times."""
+    """Check the time of the last tier change; without one it is before all times."""
     changed = 0 if tier_changed_at is None else _whole(tier_changed_at)
     since, until = conditions.if_tier_modified_since, conditions.if_tier_unmodified_since
     if (since is not None and changed <= since) or (until is not None and changed > until):
@@ -102,7 +102,7 @@ def check_sequence(conditions: SequenceConditions, number: int) -> None:
 
 
 def source_error(error: ConflictError) -> ConflictError:
-    """Return what a failed condition on the source of a copy is called."""
+    """Return the error of a failed condition on the source of a copy."""
     return ConflictError(
         "SourceConditionNotMet",
         "The source condition specified using HTTP conditional header(s) is not met.",
@@ -117,12 +117,12 @@ def _check_combination(conditions: Conditions) -> None:
         raise InvalidRequestError(
             "MultipleConditionHeadersNotSupported",
             "Multiple condition headers are not supported.",
-            hint="Together go If-Match and If-Unmodified-Since, or the other two.",
+            hint="Combine If-Match with If-Unmodified-Since, or the other two headers.",
         )
 
 
 def check_tags(conditions: Conditions, tags: Mapping[str, str]) -> None:
-    """Refuse by the expression on tags."""
+    """Check the expression on tags."""
     if conditions.if_tags is not None and not tag_rules.matches(conditions.if_tags, tags):
         raise _not_met()
 
@@ -150,5 +150,5 @@ def _not_met(*, unchanged: bool = False) -> ConflictError:
         "ConditionNotMet",
         "The condition specified using HTTP conditional header(s) is not met.",
         facts={"unchanged": True} if unchanged else None,
-        hint="Read the blob again, and decide again.",
+        hint="Read the blob again, then decide.",
     )

@@ -1,7 +1,7 @@
 """Leases of blobs and containers: a state machine over ticks. Pure.
 
-A lease is kept as what was agreed (who, until when, broken from when); its state follows from
-the time at which somebody looks. Source: REST reference, "Lease Blob", tables of outcomes.
+A lease is stored as its id, its end and the time of its break; its state follows from the
+current time. Source: REST reference, "Lease Blob", tables of outcomes.
 """
 
 from typing import Literal
@@ -19,15 +19,15 @@ Thing = Literal["Blob", "Container"]
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """Who may write, and until when."""
+    """A lease: its id, and how long it is valid."""
 
     id: str
     duration: int
     """Seconds, or LEASE_INFINITE."""
     ends_at: int | None
-    """None: never by itself."""
+    """None: it does not expire."""
     breaks_at: int | None = None
-    """From then on it is broken."""
+    """The time from which on it is broken."""
 
 
 def state_at(lease: Lease | None, now: int) -> LeaseState:
@@ -48,7 +48,7 @@ def facts_at(lease: Lease | None, now: int) -> LeaseFacts:
 
 
 def lease_id_of(text: str, header: str = "x-ms-lease-id") -> str:
-    """Return the id in the one form in which ids are compared."""
+    """Return the id in canonical form."""
     try:
         return str(UUID(text))
     except ValueError:
@@ -58,7 +58,7 @@ def lease_id_of(text: str, header: str = "x-ms-lease-id") -> str:
 def apply(
     lease: Lease | None, request: LeaseRequest, *, now: int, new_id: str
 ) -> tuple[Lease | None, int | None]:
-    """Return the lease after a request, and the seconds that a break leaves it."""
+    """Return the lease after a request, and the seconds until a break takes effect."""
     match request.action:
         case "acquire":
             return _acquire(lease, request, now, new_id), None
@@ -78,7 +78,7 @@ def apply(
 def check_use(
     lease: Lease | None, lease_id: str | None, *, now: int, writes: bool, thing: Thing = "Blob"
 ) -> None:
-    """Refuse a request that the lease forbids, or that names a lease it does not have."""
+    """Refuse a request that lacks the lease, or that has the id of another lease."""
     state = state_at(lease, now)
     if lease_id is None:
         if writes and state in ("leased", "breaking"):
@@ -101,7 +101,7 @@ def check_use(
 
 
 def after_write(lease: Lease | None, now: int) -> Lease | None:
-    """Return the lease behind a write: one that had expired can be renewed no more."""
+    """Return the lease after a write: an expired one can no longer be renewed."""
     return None if state_at(lease, now) == "expired" else lease
 
 
@@ -213,8 +213,10 @@ def _not_present(thing: Thing) -> ConflictError:
 
 
 def _refused(code: str, message: str) -> ConflictError:
-    return ConflictError(code, message, hint="Give the lease's id, or wait until it ends.")
+    return ConflictError(
+        code, message, hint="Send the lease id in x-ms-lease-id, or wait until the lease ends."
+    )
 
 
 def _conflict(code: str, message: str) -> ConflictError:
-    return ConflictError(code, message, hint="Read the properties: they show the lease's state.")
+    return ConflictError(code, message, hint="Read the properties to get the state of the lease.")

@@ -1,7 +1,7 @@
-"""Every documented limit of the blob service, named, and our own.
+"""The limits of the blob service, and those of Partita.
 
 Source: REST reference, "Scalability targets for Blob storage" and "Naming and referencing
-containers, blobs, and metadata". Limits that differ by protocol version belong to the wire.
+containers, blobs, and metadata". Limits that depend on the protocol version are in the service.
 """
 
 KIB = 1024
@@ -26,7 +26,7 @@ BLOCKS_COMMITTED_MAX = 50_000
 BLOCKS_STAGED_MAX = 100_000
 APPENDED_BLOCKS_MAX = 50_000
 STAGED_SECONDS_MAX = 7 * 24 * 3600
-"""How long a staged block waits for a commit since the last one was staged."""
+"""How long staged blocks are kept after the last one was staged."""
 
 PAGE_BYTES = 512
 PAGE_BLOB_BYTES_MAX = 8 * 1024 * 1024 * MIB
@@ -41,10 +41,10 @@ RANGE_MD5_BYTES_MAX = 4 * MIB
 """The longest range whose MD5 or CRC64 a download computes."""
 
 INLINE_BYTES_MAX = 64 * KIB
-"""Content up to this size lies in the database, longer content in a file; one chunk at most."""
+"""Content up to this size is stored in the database, longer content in a file; one chunk."""
 CHUNK_BYTES = 64 * KIB
 """Content is verified on read in chunks of this size."""
 SLAB_BYTES = MIB
-"""What a thread writes and hashes at a time while an upload arrives."""
+"""The bytes that a thread writes and hashes at a time during an upload."""
 READ_BYTES = 2 * MIB
-"""What a thread reads at a time while a download leaves: each turn costs 0.1 ms, however short."""
+"""The bytes that a thread reads at a time during a download: each call costs 0.1 ms."""

@@ -1,7 +1,7 @@
-"""Where a listing goes on, and which names hide behind a prefix. Pure.
+"""Markers and prefixes of listings. Pure.
 
-A marker names the first item of the next page, not the last of this one: it stays right when
-blobs come and go. Names are in the order of their UTF-8 bytes.
+A marker names the first item of the next page, not the last of this one: it stays valid when
+blobs are added or removed. Names are in the order of their UTF-8 bytes.
 """
 
 import binascii
@@ -15,7 +15,7 @@ from partita.keys import prefix_range
 from partita.refusals import invalid_parameter
 
 Place = tuple[str, int]
-"""A name and the time of a snapshot: where a page begins."""
+"""The start of a page: a name and the time of a snapshot."""
 
 _decoder: msgspec.msgpack.Decoder[Place] = msgspec.msgpack.Decoder(Place)
 
@@ -25,7 +25,7 @@ def marker_of(place: Place) -> str:
 
 
 def place_of(marker: str) -> Place:
-    """Read a marker; an empty one begins at the beginning."""
+    """Parse a marker; an empty one is the first page."""
     if not marker:
         return "", 0
     try:
@@ -42,7 +42,7 @@ def _bad_marker(marker: str) -> InvalidRequestError:
 
 
 def shared_prefix(name: str, prefix: str, delimiter: str) -> str | None:
-    """Return what a name is listed as when it goes on behind a delimiter, else None."""
+    """Return the prefix that stands for a name with a delimiter; None without one."""
     if not delimiter:
         return None
     end = name.find(delimiter, len(prefix))
@@ -50,5 +50,5 @@ def shared_prefix(name: str, prefix: str, delimiter: str) -> str | None:
 
 
 def end_of(prefix: str) -> str | None:
-    """Return the first text behind all that start with a prefix (None: there is none)."""
+    """Return the first text after all texts with a prefix (None: there is none)."""
     return prefix_range(prefix)[1]

@@ -1,7 +1,6 @@
-"""The values of the blob service: what the engine takes and gives. Pure.
+"""The values of the blob service: arguments and results of the engine. Pure.
 
-Times are ticks of 100 ns since 1970. An etag is the time of the last change, so that it is new
-with every change that the service counts as one.
+Times are ticks of 100 ns since 1970. An etag is the time of the last change.
 """
 
 from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
@@ -14,21 +13,21 @@ from partita.policies import Policy
 
 Kind = Literal["BlockBlob", "AppendBlob", "PageBlob"]
 Access = Literal["blob", "container"]
-"""What a container shows to readers without credentials."""
+"""The public access of a container, for requests without credentials."""
 Which = Literal["Committed", "Uncommitted", "Latest"]
 LeaseAction = Literal["acquire", "renew", "change", "release", "break"]
 LeaseState = Literal["available", "leased", "expired", "breaking", "broken"]
 DeleteSnapshots = Literal["include", "only"]
 SequenceAction = Literal["max", "update", "increment"]
 Include = Literal["snapshots", "uncommittedblobs"]
-"""What a listing shows beside committed blobs; everything else about a blob is in its value."""
+"""Items of a listing in addition to committed blobs."""
 
 Content = bytes | AsyncIterable[bytes]
-"""The bytes of an upload: at hand, or still arriving."""
+"""The bytes of an upload: in memory, or still arriving."""
 
 
 def etag_of(ticks: int) -> str:
-    """Return the etag of a version, without quotes: ticks since the year 1, as the service's.
+    """Return the etag of a version, without quotes: ticks since the year 1, in hexadecimal.
 
     >>> etag_of(17_000_000_000_000_000)
     '0x8DBE55EE8E40000'
@@ -37,7 +36,7 @@ def etag_of(ticks: int) -> str:
 
 
 class BlobName(msgspec.Struct, frozen=True, gc=False):
-    """A blob, or one of its snapshots, by the texts of the request."""
+    """The name of a blob or of a blob snapshot, as in the request."""
 
     container: str
     name: str
@@ -45,7 +44,7 @@ class BlobName(msgspec.Struct, frozen=True, gc=False):
 
 
 class Conditions(msgspec.Struct, frozen=True, gc=False):
-    """What must be so for a request to be done. Etags are without quotes, or `*`."""
+    """The conditions of a request. Etags are without quotes, or `*`."""
 
     if_match: tuple[str, ...] = ()
     if_none_match: tuple[str, ...] = ()
@@ -53,7 +52,7 @@ class Conditions(msgspec.Struct, frozen=True, gc=False):
     if_unmodified_since: int | None = None
     if_tags: str | None = None
     if_tier_modified_since: int | None = None
-    """Compared with the time of the last tier change; only deletes have these two."""
+    """Compared with the time of the last tier change; only for deletes."""
     if_tier_unmodified_since: int | None = None
 
 
@@ -71,7 +70,7 @@ NO_TERMS = Terms()
 
 
 class SequenceConditions(msgspec.Struct, frozen=True, gc=False):
-    """What the sequence number of a page blob must be for its pages to be written."""
+    """Conditions on the sequence number of a page blob."""
 
     at_most: int | None = None
     below: int | None = None
@@ -82,7 +81,7 @@ ANY_SEQUENCE = SequenceConditions()
 
 
 class Headers(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """What HTTP tells about the content; kept and given back as it came."""
+    """The HTTP headers of the content; stored and returned unchanged."""
 
     content_type: str | None = None
     content_encoding: str | None = None
@@ -93,11 +92,11 @@ class Headers(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Properties(msgspec.Struct, frozen=True):
-    """What a request that writes a whole blob says beside its content."""
+    """Headers, metadata, tags and tier of a request that writes a whole blob."""
 
     headers: Headers = Headers()
     metadata: Mapping[str, str] = {}
-    """Names in their case; they match without it."""
+    """Names keep their case and match without it."""
     tags: Mapping[str, str] = {}
     tier: str | None = None
 
@@ -106,7 +105,7 @@ PLAIN = Properties()
 
 
 class Declared(msgspec.Struct, frozen=True, gc=False):
-    """The checksums that the sender of some content claims."""
+    """The checksums that the sender of content declares."""
 
     md5: bytes | None = None
     crc64: bytes | None = None
@@ -116,7 +115,7 @@ UNDECLARED = Declared()
 
 
 class LeaseFacts(msgspec.Struct, frozen=True, gc=False):
-    """A lease as it is seen now."""
+    """The current state of a lease."""
 
     state: LeaseState = "available"
     duration: Literal["infinite", "fixed"] | None = None
@@ -128,11 +127,11 @@ class LeaseFacts(msgspec.Struct, frozen=True, gc=False):
 
 
 class CopyFacts(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """How a blob came here, until its content is written anew."""
+    """The copy that wrote a blob, until its content is written again."""
 
     id: str
     source: str
-    """The address that the request named."""
+    """The address in the request."""
     status: Literal["success", "pending", "aborted", "failed"]
     bytes_copied: int
     bytes_total: int
@@ -140,7 +139,7 @@ class CopyFacts(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Blob(msgspec.Struct, frozen=True):
-    """A blob or a snapshot, with all that is known about it but its content."""
+    """A blob or a blob snapshot, without its content."""
 
     name: str
     snapshot: str | None
@@ -152,21 +151,21 @@ class Blob(msgspec.Struct, frozen=True):
     metadata: Mapping[str, str] = {}
     tags: Mapping[str, str] = {}
     tier: str | None = None
-    """None: never set; the service then shows an inferred one."""
+    """None: never set; the answer then shows an inferred one."""
     tier_changed_at: int | None = None
     rehydrates_to: str | None = None
-    """The tier that an archived blob is on its way to."""
+    """The target tier of a blob that is being rehydrated."""
     rehydrate_priority: str | None = None
-    """How soon it was asked to be there; here it makes no difference."""
+    """The requested priority; it has no effect here."""
     lease: LeaseFacts = LeaseFacts()
-    """Snapshots have none: the wire leaves it out."""
+    """Blob snapshots have none: the answer omits it."""
     copy: CopyFacts | None = None
     block_count: int = 0
     """Committed blocks of an append blob."""
     sequence_number: int = 0
     is_sealed: bool = False
     is_committed: bool = True
-    """False: only staged blocks are here, and nobody can read it."""
+    """False: it has only staged blocks, and cannot be read."""
 
     @property
     def etag(self) -> str:
@@ -174,7 +173,7 @@ class Blob(msgspec.Struct, frozen=True):
 
 
 class BlobPrefix(msgspec.Struct, frozen=True, gc=False):
-    """All blobs of a listing whose names go on behind a delimiter."""
+    """All blobs of a listing with the same prefix up to a delimiter."""
 
     name: str
 
@@ -195,9 +194,9 @@ class Container(msgspec.Struct, frozen=True):
 
 
 class Written(msgspec.Struct, frozen=True, gc=False):
-    """The outcome of a change: the new version, and the checksums of what was sent.
+    """The outcome of a change: the new version, and the checksums of the received content.
 
-    `md5` is None when it was not computed: of blocks and pages it is only on demand.
+    `md5` is None if it was not computed: for blocks and pages only on demand.
     """
 
     changed_at: int
@@ -211,7 +210,7 @@ class Written(msgspec.Struct, frozen=True, gc=False):
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):
-    """The outcome of an append: where the bytes begin, and how many blocks there are now."""
+    """The outcome of an append: the offset of the bytes, and the number of blocks."""
 
     written: Written
     offset: int
@@ -226,7 +225,7 @@ class Copied(msgspec.Struct, frozen=True, gc=False):
 
 
 class LeaseRequest(msgspec.Struct, frozen=True, gc=False):
-    """What is asked of a lease. Times are seconds."""
+    """A lease action. Times are seconds."""
 
     action: LeaseAction
     lease_id: str | None = None
@@ -236,12 +235,12 @@ class LeaseRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class LeaseOutcome(msgspec.Struct, frozen=True, gc=False):
-    """What became of a lease; the blob or container itself is unchanged."""
+    """The outcome of a lease action; the blob or container itself is unchanged."""
 
     changed_at: int
     lease_id: str | None
     seconds_left: int | None = None
-    """Only of a break: how long the lease still holds."""
+    """Only of a break: how long the lease stays valid."""
 
     @property
     def etag(self) -> str:
@@ -286,16 +285,16 @@ class PageRanges(msgspec.Struct, frozen=True):
 
 
 class Download(Protocol):
-    """Content on its way to a reader; deleting the blob does not end it."""
+    """Content that is read in pieces; deleting the blob does not affect it."""
 
     length: int
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        """Yield the bytes in order, verified; ChecksumError where they are damaged."""
+        """Yield the bytes in order, verified; raise ChecksumError if they are damaged."""
         ...
 
     async def close(self) -> None:
-        """Let go of the content; call it once, also when nothing was read."""
+        """Release the content; call it once, also if nothing was read."""
         ...
 
 
@@ -314,28 +313,28 @@ class BytesDownload:
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """A blob and bytes of it that belong together, whatever happens to it meanwhile."""
+    """A blob and its bytes, of the same version."""
 
     blob: Blob
     content: Download
     first: int
     last: int
-    """The bytes given, both inclusive; `last` is `first` - 1 when there are none."""
+    """The range of the bytes, inclusive; `last` is `first` - 1 if it is empty."""
     total: int
     md5: bytes | None = None
-    """Of the range, when it was asked for."""
+    """Of the range, if it was requested."""
     crc64: bytes | None = None
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """Blobs and prefixes in the order of their names, and where to go on."""
+    """Blobs and prefixes in the order of their names, and the next marker."""
 
     items: Sequence[Blob | BlobPrefix]
     next_marker: str | None = None
 
 
 class ContainerListing(msgspec.Struct, frozen=True):
-    """Containers in the order of their names, and where to go on."""
+    """Containers in the order of their names, and the next marker."""
 
     items: Sequence[Container]
     next_marker: str | None = None

@@ -1,4 +1,4 @@
-"""Names of containers and blobs, and the times that name snapshots. Pure.
+"""Names of containers, blobs and blob snapshots. Pure.
 
 A blob's name is any text of 1 to 1024 characters: it is a key in the database and never part of
 a path on disk.
@@ -15,7 +15,7 @@ from partita.ticks import TICKS_PER_SECOND
 SPECIAL_CONTAINERS = frozenset({"$root", "$web", "$logs"})
 
 LIVE = 2**63 - 1
-"""Stands for the blob itself where snapshots have their time: it sorts behind all of them."""
+"""The snapshot time of the blob itself: it sorts after all snapshots."""
 
 _CONTAINER = re.compile(r"[a-z0-9](-?[a-z0-9])*")
 _SNAPSHOT = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.(\d{1,7}))?Z")
@@ -23,7 +23,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def check_container_name(name: str) -> str:
-    """Return the name, or raise what is wrong with it."""
+    """Check a name and return it."""
     if name in SPECIAL_CONTAINERS:
         return name
     shortest, longest = limits.CONTAINER_NAME_CHARACTERS_MIN, limits.CONTAINER_NAME_CHARACTERS_MAX
@@ -39,7 +39,7 @@ def check_container_name(name: str) -> str:
 
 
 def check_blob_name(name: str) -> str:
-    """Return the name, or raise what is wrong with it."""
+    """Check a name and return it."""
     longest, segments = limits.BLOB_NAME_CHARACTERS_MAX, limits.BLOB_NAME_SEGMENTS_MAX
     if not 1 <= len(name) <= longest or name.count("/") >= segments:
         raise invalid_name_length(
@@ -50,13 +50,13 @@ def check_blob_name(name: str) -> str:
         name.encode()
     except UnicodeEncodeError:
         raise InvalidRequestError(
-            "InvalidUri", "The blob's name holds half of a surrogate pair."
+            "InvalidUri", "The blob name contains an unpaired surrogate."
         ) from None
     return name
 
 
 def snapshot_text(ticks: int) -> str:
-    """Write the time of a snapshot as the service does.
+    """Print the time of a snapshot in the format of the service.
 
     >>> snapshot_text(17_000_000_000_000_001)
     '2023-11-14T22:13:20.0000001Z'
@@ -67,7 +67,7 @@ def snapshot_text(ticks: int) -> str:
 
 
 def snapshot_ticks(text: str | None) -> int:
-    """Read the time of a snapshot; None is the blob itself."""
+    """Parse the time of a snapshot; None is the blob itself."""
     if text is None:
         return LIVE
     found = _SNAPSHOT.fullmatch(text)

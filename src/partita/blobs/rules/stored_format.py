@@ -1,8 +1,8 @@
-"""How blobs and containers lie in their rows: msgpack behind a CRC-32C of it. Pure.
+"""The stored format of blobs and containers: a CRC-32C, then MessagePack. Pure.
 
     facts      crc32c, 4 bytes big-endian | MessagePack array in the order of the fields
 
-Fields may be added at the end, with a default; none may move.
+Fields may be added at the end, with a default; their order must not change.
 """
 
 from typing import TypeVar
@@ -23,7 +23,7 @@ ARCHIVE = "Archive"
 
 
 class StoredBlob(msgspec.Struct, frozen=True, array_like=True):
-    """All of a blob but its name and content."""
+    """A blob without its name and content."""
 
     kind: Kind
     created_at: int
@@ -35,7 +35,7 @@ class StoredBlob(msgspec.Struct, frozen=True, array_like=True):
     tier: str | None = None
     tier_changed_at: int | None = None
     rehydrated_at: int | None = None
-    """Until then it is archived still; None: it is not on its way."""
+    """It is archived until then; None: it is not being rehydrated."""
     lease: Lease | None = None
     copy: CopyFacts | None = None
     block_count: int = 0
@@ -46,7 +46,7 @@ class StoredBlob(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StoredContainer(msgspec.Struct, frozen=True, array_like=True):
-    """All of a container but its name."""
+    """A container without its name."""
 
     changed_at: int
     metadata: dict[str, str] = {}
@@ -84,7 +84,7 @@ def _decode(facts: bytes, decoder: msgspec.msgpack.Decoder[T]) -> T:
 
 
 def blob_of(name: str, snapshot: int, stored: StoredBlob, now: int) -> Blob:
-    """Return the value that callers see, its lease and tier as they are now."""
+    """Return the blob with the current state of its lease and tier."""
     is_on_its_way = stored.rehydrated_at is not None and now < stored.rehydrated_at
     return Blob(
         name=name,
@@ -123,6 +123,6 @@ def container_of(name: str, stored: StoredContainer, now: int) -> Container:
 def _damaged() -> ChecksumError:
     return ChecksumError(
         "BlobDamaged",
-        "What is stored about a blob or container is damaged.",
+        "The stored properties of a blob or container are damaged.",
         hint="Restore a backup.",
     )

@@ -5,8 +5,8 @@
     factor       NOT factor | "(" expression ")" | "key" operator 'value'
     operator     = | <> | < | <= | > | >=
 
-Keys stand in double quotes or bare, values in single quotes (doubled inside). Values compare as
-texts; a tag that is not there is equal to nothing.
+Keys are bare or in double quotes, values in single quotes (doubled inside). Values compare as
+texts; every comparison with a missing tag is false.
 """
 
 import operator
@@ -37,7 +37,7 @@ _OPERATORS: dict[str, Callable[[str, str], bool]] = {
 
 
 def check_tags(tags: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the tags, or raise what is wrong with them."""
+    """Check tags and return them."""
     if len(tags) > limits.TAGS_MAX:
         raise too_many_tags()
     for key, value in tags.items():
@@ -55,18 +55,18 @@ def check_tags(tags: Mapping[str, str]) -> Mapping[str, str]:
                 "The tags specified are invalid. They contain characters that are not permitted, "
                 "or are too long.",
                 facts={"tag": key[: limits.TAG_KEY_CHARACTERS_MAX]},
-                hint="Letters, digits, blanks and + - . / : = _ only.",
+                hint="Use only letters, digits, blanks and + - . / : = _.",
             )
     return tags
 
 
 def matches(expression: str, tags: Mapping[str, str]) -> bool:
-    """Say whether tags satisfy an expression; InvalidHeaderValue if it is none."""
+    """Return whether tags satisfy an expression; InvalidHeaderValue if it is invalid."""
     return _Reader(expression, tags).read()
 
 
 class _Reader:
-    """Reads an expression once, and judges it on the way."""
+    """Parses and evaluates an expression in one pass."""
 
     def __init__(self, expression: str, tags: Mapping[str, str]) -> None:
         if len(expression) > EXPRESSION_CHARACTERS_MAX:

@@ -1,24 +1,24 @@
-"""Who holds which content: uploads and the collector never the same file, readers what they read.
+"""Claims of uploads, readers and the collector on content.
 
-An upload claims its hash before it puts a file under it, and lets go when its row is in the
-transaction. The collector takes a hash only while nobody claims it and, in the same turn of the
-loop, no row names it; uploads of that hash then wait until the file is gone. Readers pin the
-content that they read: it is not purged before they end. Only the loop's thread comes here.
+An upload claims its hash before it places the file, and releases it when its row is in the
+transaction. The collector takes a hash only while it is not claimed and, in the same turn of the
+loop, no row refers to it; uploads of that hash then wait until the file is removed. Readers pin
+the content that they read: it is not purged before they end. Use it only in the loop's thread.
 """
 
 import asyncio
 from collections import Counter
 from collections.abc import Callable
 
-Tell = Callable[[], None]
+OnFree = Callable[[], None]
 
 
 class Claims:
     """The claims of one store."""
 
     def __init__(self) -> None:
-        self.on_free: Tell | None = None
-        """Called when something goes free that the collector was refused."""
+        self.on_free: OnFree | None = None
+        """Called when a hash or content is released that the collector was refused."""
         self._claimed: Counter[bytes] = Counter()
         self._leaving: dict[bytes, asyncio.Future[None]] = {}
         self._pinned: Counter[int] = Counter()
@@ -27,7 +27,7 @@ class Claims:
     # Uploads
 
     async def claim(self, digest: bytes) -> None:
-        """Return when the hash is claimed; many uploads may claim the same."""
+        """Claim a hash; several uploads may claim the same one."""
         while (leaving := self._leaving.get(digest)) is not None:
             await asyncio.shield(leaving)
         self._claimed[digest] += 1
@@ -36,7 +36,7 @@ class Claims:
         self._claimed[digest] -= 1
         if not self._claimed[digest]:
             del self._claimed[digest]
-            self._tell_of(digest)
+            self._notify_free(digest)
 
     # Readers
 
@@ -47,12 +47,12 @@ class Claims:
         self._pinned[content] -= 1
         if not self._pinned[content]:
             del self._pinned[content]
-            self._tell_of(content)
+            self._notify_free(content)
 
     # The collector
 
     def begin_leaving(self, digest: bytes) -> bool:
-        """Take a hash whose file will go; False if somebody claims it."""
+        """Take a hash whose file will be removed; return False if it is claimed."""
         if digest in self._claimed or digest in self._leaving:
             self._awaited.add(digest)
             return False
@@ -72,7 +72,7 @@ class Claims:
         self._awaited.add(content)
         return True
 
-    def _tell_of(self, thing: bytes | int) -> None:
+    def _notify_free(self, thing: bytes | int) -> None:
         if thing in self._awaited:
             self._awaited.discard(thing)
             if self.on_free is not None:

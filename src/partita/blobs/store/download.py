@@ -1,6 +1,6 @@
-"""Content on its way out: read piece by piece in threads, verified, one step ahead of its reader.
+"""Downloads: content is read in pieces by threads, verified, one step ahead of its reader.
 
-The content is pinned from `open` to `close`, so that nothing of it is purged meanwhile.
+The content is pinned from `open` to `close`, so that it is not purged.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from partita.storage.database import Database
 FETCH_PIECES_MAX = 256
 """Pieces whose rows are read at once, ..."""
 FETCH_BYTES_MAX = limits.MIB
-"""... unless their bytes and checks are more than this."""
+"""... unless their bytes and checks exceed this."""
 
 _EXTENT = "SELECT size, hash, bytes, substr(checks, ?2, ?3) FROM extent WHERE id = ?1"
 
@@ -30,8 +30,8 @@ _EXTENT = "SELECT size, hash, bytes, substr(checks, ?2, ?3) FROM extent WHERE id
 class Segment(NamedTuple):
     """Bytes that a download needs of one extent.
 
-    `place` is where they lie in the blob, `start` and `end` where in the extent; `checks` are
-    those of the chunks that they touch.
+    `place` is their position in the blob, `start` and `end` in the extent; `checks` are those of
+    the chunks that contain them.
     """
 
     place: int
@@ -44,7 +44,7 @@ class Segment(NamedTuple):
 
 
 class StoredDownload:
-    """Content that is read as it goes. Call `start` first, `close` at the end."""
+    """Content that is read in pieces. Call `start` first, `close` at the end."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class StoredDownload:
         self._end = end
         self._source = source
         self._pieces = None if pieces is None else deque(_within(pieces, first, end))
-        """Given for page blobs, whose pieces change in place and leave holes; else looked up."""
+        """Given for page blobs, whose pieces change in place and have gaps; otherwise looked up."""
         self._segments: deque[Segment] = deque()
         self._file: ContentFile | None = None
         self._ahead: asyncio.Task[bytes] | None = None
@@ -69,7 +69,7 @@ class StoredDownload:
         source.claims.pin(content)
 
     async def start(self) -> None:
-        """Read the first part: damage there is known before anything is answered."""
+        """Read the first part, so that its damage is known before the answer starts."""
         try:
             self._read_ahead()
             if self._ahead is not None:
@@ -92,13 +92,13 @@ class StoredDownload:
     async def close(self) -> None:
         if self._is_open:
             self._is_open = False
-            # In a task of its own: a cancelled reader must not leave its pin behind.
+            # In its own task: a cancelled reader must not leave its pin.
             await asyncio.shield(asyncio.ensure_future(self._close()))
 
     async def _close(self) -> None:
         if self._ahead is not None:
             await asyncio.wait([self._ahead])
-            self._ahead.exception()  # nobody wants that part any more
+            self._ahead.exception()  # this part is not needed any more
         if self._file is not None:
             self._file.close()
         self._source.claims.unpin(self._content)
@@ -188,7 +188,7 @@ class StoredDownload:
 
 
 class Source(NamedTuple):
-    """Where downloads read from."""
+    """The sources of downloads."""
 
     database: Database
     files: ContentFiles
@@ -197,7 +197,7 @@ class Source(NamedTuple):
 
 
 def segment_of(connection: apsw.Connection, piece: PieceRow, first: int, end: int) -> Segment:
-    """Read the extent of a piece, as far as it is needed for a range of the blob."""
+    """Read the part of an extent that a range of the blob needs."""
     place, start, stop = _needed(piece, first, end)
     first_chunk = start // limits.CHUNK_BYTES
     chunks = -(-stop // limits.CHUNK_BYTES) - first_chunk
@@ -208,12 +208,12 @@ def segment_of(connection: apsw.Connection, piece: PieceRow, first: int, end: in
 
 
 def _within(pieces: Sequence[PieceRow], first: int, end: int) -> Iterator[PieceRow]:
-    """Pick the pieces that hold bytes of a range."""
+    """Return the pieces that contain bytes of a range."""
     return (each for each in pieces if each.place < end and each.place + each.size > first)
 
 
 def _needed(piece: PieceRow, first: int, end: int) -> tuple[int, int, int]:
-    """Return where the bytes of a piece that lie in a range begin, in the blob and its extent."""
+    """Return the bytes of a piece in a range: place in the blob, start and end in the extent."""
     place = max(piece.place, first)
     start = piece.start + place - piece.place
     return place, start, piece.start + min(piece.size, end - piece.place)
@@ -225,13 +225,13 @@ def _up_to_chunk(size: int) -> int:
 
 
 def inline_bytes(segment: Segment) -> bytes:
-    """Return the bytes that lie in a row, verified."""
+    """Return the bytes of a segment in a row, verified."""
     whole = verified(InlineRow(segment.size, segment.checks, segment.inline))
     return whole[segment.start : segment.end]
 
 
 def verified(row: InlineRow) -> bytes:
-    """Return the bytes of a row if they are what was written."""
+    """Return the bytes of a row, verified."""
     if row.bytes is None or len(row.bytes) != row.size:
         raise damaged("its row has another length")
     check_chunks(row.bytes, row.checks)

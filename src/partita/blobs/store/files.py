@@ -1,11 +1,11 @@
-"""Content files: named by the SHA-256 of what is in them, durable before a row may name them.
+"""Content files: named by the SHA-256 of their content, durable before a row refers to them.
 
-    blobs/incoming/<random id>       an upload that has not ended: swept at start
+    blobs/incoming/<random id>       an incomplete upload: removed at start
     blobs/ab/cd/abcd…                64 hex digits, two levels of folders
 
-No text of a user reaches a path. A file is written once, synced, renamed to its name, and the
-folders with its name are synced, too; an equal one that is there is replaced, which heals it
-if it was damaged. Everything here blocks: it runs in threads.
+No path contains text of a user. A file is written once, synced, renamed to its name, and the
+folders of its name are synced, too; an existing equal file is replaced, which repairs it if it
+was damaged. All calls block: they run in threads.
 """
 
 import errno
@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Protocol
 
 from partita.blobs.rules.checksums import damaged
-from partita.errors import StoreBusyError, StoreFullError, StoreStoppedError
+from partita.errors import StoreBusyError
+from partita.refusals import store_full, store_stopped
 
 CONTENT_FOLDER = "blobs"
 INCOMING_FOLDER = "incoming"
@@ -28,16 +29,16 @@ _TOO_MANY = (errno.EMFILE, errno.ENFILE)
 
 
 class IncomingFile(Protocol):
-    """Content on its way in; nobody else sees it."""
+    """Content of an incomplete upload."""
 
     def write(self, slab: bytes) -> None: ...
 
 
 class ContentFile(Protocol):
-    """Content open for reading; it stays readable when its name goes."""
+    """Content open for reading; it stays readable after its file is removed."""
 
     def read(self, start: int, count: int) -> bytes:
-        """Return these bytes, fewer only where the file ends."""
+        """Return these bytes, fewer only at the end of the file."""
         ...
 
     def close(self) -> None: ...
@@ -53,7 +54,7 @@ class ContentFiles(Protocol):
         ...
 
     def discard(self, incoming: IncomingFile) -> None:
-        """Forget an upload that came to nothing; one that was placed stays."""
+        """Remove an upload that was not placed; a placed one stays."""
         ...
 
     def open(self, digest: bytes) -> ContentFile: ...
@@ -61,16 +62,16 @@ class ContentFiles(Protocol):
     def remove(self, digest: bytes) -> None: ...
 
     def digests(self) -> Iterator[list[bytes]]:
-        """Yield the hashes of all files there are, folder by folder."""
+        """Yield the hashes of all files, folder by folder."""
         ...
 
     def clear_incoming(self) -> None:
-        """Remove what uploads of a process that is gone have left."""
+        """Remove incomplete uploads of earlier processes."""
         ...
 
 
 class FileSystem:
-    """The calls that content files make; tests put a recorder or a liar in its place."""
+    """The file system calls of content files; tests replace it."""
 
     def create(self, path: Path) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -105,10 +106,10 @@ class FileSystem:
 
 
 class FolderFiles:
-    """ContentFiles in a folder of the account's own."""
+    """ContentFiles in the folder of an account."""
 
     _failure: OSError | None = None
-    """Set by a failed sync: what the kernel calls durable from then on may not be."""
+    """Set by a failed sync: later syncs may report success for lost data."""
 
     def __init__(self, folder: Path, system: FileSystem | None = None) -> None:
         self.root = folder / CONTENT_FOLDER
@@ -123,7 +124,7 @@ class FolderFiles:
 
     def begin(self, identity: str) -> "FolderIncoming":
         if self._failure is not None:
-            raise _stopped() from self._failure
+            raise store_stopped() from self._failure
         path = self.root / INCOMING_FOLDER / identity
         with translating():
             return FolderIncoming(self, path, self._system.create(path))
@@ -186,7 +187,7 @@ class FolderFiles:
         self._system.rename(incoming.path, path)
         incoming.path = None
         self._sync_folder(path.parent)
-        # An earlier process may have made the folders and died before it synced their names.
+        # An earlier process may have created the folders and ended before it synced their names.
         if path.parent not in self._settled:
             self._sync_folder(path.parent.parent)
             self._sync_folder(self.root)
@@ -293,7 +294,7 @@ class MemoryContent:
 
 @contextmanager
 def translating() -> Iterator[None]:
-    """Turn the machine's errors into ours."""
+    """Translate errors of the operating system."""
     try:
         yield
     except OSError as error:
@@ -301,20 +302,8 @@ def translating() -> Iterator[None]:
             raise StoreBusyError(
                 "ServerBusy",
                 "Too many files are open at the same time.",
-                hint="Try again later; whoever runs the server can raise its limit (ulimit -n).",
+                hint="Retry later, or raise the limit of open files of the server (ulimit -n).",
             ) from error
         if error.errno not in _FULL:
-            raise _stopped() from error
-        raise StoreFullError(
-            "StoreFull",
-            "The disk is full: reads and deletes go on, other writes wait for room.",
-            hint="Free some space on the disk; writes resume by themselves.",
-        ) from error
-
-
-def _stopped() -> StoreStoppedError:
-    return StoreStoppedError(
-        "StoreStopped",
-        "A write to disk failed; nothing is acknowledged until a restart has recovered.",
-        hint="Look at the disk and the kernel log, then restart.",
-    )
+            raise store_stopped() from error
+        raise store_full() from error

@@ -1,8 +1,8 @@
-"""Reclaims what nobody needs any more: dropped contents, their files, stale blocks, stray files.
+"""Reclaims space: dropped contents, their files, stale blocks, files without a row.
 
-Rule: a file goes only after a change in which no row named it has become durable, and while no
-upload claims its hash. A content goes only while no reader has pinned it. Everything is done in
-small steps, beside the requests.
+The one rule: a file is removed only after a change without a row for it is durable, and while no
+upload claims its hash. A content is purged only while no reader has pinned it. The work is done
+in small steps, concurrently with requests.
 """
 
 import asyncio
@@ -28,23 +28,23 @@ from partita.ticks import TICKS_PER_SECOND
 logger = logging.getLogger("partita.blobs")
 
 PURGE_PIECES = 200
-"""Pieces, blobs or files that one change removes or looks at."""
+"""Pieces, blobs or files that one change removes or checks."""
 PAUSE_SECONDS = 0.005
 STALE_EVERY_SECONDS = 3600.0
-"""How often staged blocks are looked at for those that nobody will commit."""
+"""How often staged blocks are checked for stale ones."""
 
 _DROPPED = "SELECT content, origin FROM dropped_content ORDER BY content"
 
 Pause = Callable[[str], Awaitable[None]]
-"""Where a test may hold the collector or an upload: it is told the place."""
+"""Called at named points of the collector and of uploads; tests wait there."""
 
 
 async def no_pause(_place: str) -> None:
-    """Go on at once."""
+    """Continue at once."""
 
 
 class Collector:
-    """One task beside the requests of a store."""
+    """The background task of a store."""
 
     _task: "asyncio.Task[None] | None" = None
 
@@ -64,7 +64,7 @@ class Collector:
         self._clock = clock
         self._pause = pause
         self._suspects: set[bytes] = set()
-        """Hashes whose files may have no row: uploads that were refused, claims in the way."""
+        """Hashes whose files may have no row: of refused uploads, or claimed when checked."""
         self._wakes = asyncio.Event()
         self._collecting = asyncio.Lock()
         claims.on_free = self.wake
@@ -73,11 +73,11 @@ class Collector:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def wake(self) -> None:
-        """Say that there is something to do."""
+        """Start the work soon."""
         self._wakes.set()
 
     def suspect(self, digest: bytes) -> None:
-        """Say that a file may have been left without a row."""
+        """Check later whether a file has a row."""
         self._suspects.add(digest)
         self._wakes.set()
 
@@ -87,13 +87,13 @@ class Collector:
             await asyncio.wait([self._task])
 
     async def collect(self) -> None:
-        """Do all that there is to do now, and return when it is done."""
+        """Do all pending work."""
         async with self._collecting:
             while await self._step():  # noqa: ASYNC110 - a pause, so that requests come first
                 await asyncio.sleep(PAUSE_SECONDS)
 
     async def sweep(self) -> None:
-        """Remove every file that no row names, whatever has left it there."""
+        """Remove every file without a row."""
         names = iter(self._files.digests())
         while (digests := await self._threads.run(next, names, None)) is not None:
             rows = BlobRows(self._database.reader_of_this_turn())
@@ -102,7 +102,7 @@ class Collector:
                 await self._remove_files(strays)
 
     async def forget_stale(self) -> None:
-        """Forget blocks that were staged for a blob too long ago, and blobs of nothing else."""
+        """Remove blocks that were staged too long ago, and blobs that have only such blocks."""
         deadline = self._clock.now() - limits.STAGED_SECONDS_MAX * TICKS_PER_SECOND
 
         def read(connection: apsw.Connection) -> list[Any]:
@@ -116,7 +116,7 @@ class Collector:
             async with self._database.change(frees_space=True) as connection:
                 tx = BlobTransaction(connection, self._clock)
                 if tx.staged_since(container, name) >= deadline:
-                    continue  # another one was staged meanwhile
+                    continue  # another block was staged since the read
                 await tx.discard_blocks(container, name)
                 row = tx.get_blob(container, name, LIVE)
                 if row is not None and not row.facts.is_committed:
@@ -129,7 +129,7 @@ class Collector:
             self._wakes.clear()
             is_swept = is_swept or await self._try(self.sweep)
             if monotonic() >= stale_at:
-                # Not at each wake: it reads all that is staged.
+                # Not at each wake: it reads all staged blocks.
                 await self._try(self.forget_stale)
                 stale_at = monotonic() + STALE_EVERY_SECONDS
             await self._try(self.collect)
@@ -140,18 +140,18 @@ class Collector:
                 alarm.cancel()
 
     async def _try(self, work: Callable[[], Awaitable[None]]) -> bool:
-        """Do some work; return whether it came to its end."""
+        """Run some work; return whether it completed."""
         try:
             await work()
         except UnavailableError:
             return False  # because a full or busy disk only delays the work; a stopped one ends it
         except PartitaError:
-            logger.exception("the collector of blobs could not go on; it will try again")
+            logger.exception("the collector of blobs failed; it will retry")
             return False
         return True
 
     async def _step(self) -> bool:
-        """Do one change's worth; return whether there may be more."""
+        """Do the work of one change; return whether there may be more."""
         reader = self._database.reader_of_this_turn()
         container = reader.execute("SELECT id FROM dropped_container LIMIT 1").get
         if container is not None:
@@ -188,7 +188,7 @@ class Collector:
             await self._remove(leaving, "purged")
 
     async def _remove_files(self, digests: Iterable[bytes]) -> None:
-        """Remove those files that no row names."""
+        """Remove the files that have no row."""
         leaving: list[bytes] = []
         with self._ending(leaving):
             async with self._database.change(frees_space=True) as connection:
@@ -196,17 +196,19 @@ class Collector:
             await self._remove(leaving, "checked")
 
     def _take(self, tx: BlobTransaction, digests: Iterable[bytes], leaving: list[bytes]) -> None:
-        """Mark the files that may go: in one turn of the loop with the look at the rows."""
+        """Mark the files to remove, in the same turn of the loop as the check of the rows."""
         for digest in digests:
             if tx.is_named(digest):
                 continue
             if self._claims.begin_leaving(digest):
                 leaving.append(digest)
             else:
-                self._suspects.add(digest)  # whoever claims it decides; look again behind it
+                self._suspects.add(
+                    digest
+                )  # it is claimed: check it again when the claim is released
 
     async def _remove(self, leaving: Sequence[bytes], place: str) -> None:
-        """Remove files whose rows are gone for good."""
+        """Remove files after the removal of their rows is durable."""
         await self._pause(place)
         if leaving:
             await self._database.harden()
@@ -215,7 +217,7 @@ class Collector:
 
     @contextlib.contextmanager
     def _ending(self, leaving: Sequence[bytes]) -> Iterator[None]:
-        """Let uploads of these hashes go on at the end, whatever happened."""
+        """Release these hashes at the end, so that waiting uploads continue."""
         try:
             yield
         finally:

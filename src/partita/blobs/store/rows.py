@@ -1,10 +1,10 @@
 """The rows of containers, blobs, blocks and content, in the account's database.
 
-A blob's content is a number; its pieces say which extents, from where, lie at which place. An
-extent is bytes in its row, or in the file of its hash. Blobs and snapshots share a content,
-contents share extents: nothing is counted, the indexes tell who is left. What may be left alone
-becomes a dropped content; only the collector deletes extents. A piece of a page blob that gives
-way becomes such a content, too, whose `origin` is the blob's: a reader of that one holds it.
+A content is a number; its pieces map places to ranges of extents. The bytes of an extent are in
+its row, or in the file of its hash. Blobs and snapshots share contents, contents share extents:
+instead of reference counts, indexes show what is in use. A content that may be unused becomes a
+dropped content; only the collector deletes extents. A replaced piece of a page blob also becomes
+a dropped content, with the blob's content as its `origin`: readers of the origin pin it.
 
     container          id | name | facts
     blob               container, name, snapshot (names.LIVE: the blob itself) | content | facts
@@ -94,7 +94,7 @@ _OVERLAPPING_WITH_BYTES = (
 
 
 class InlineRow(NamedTuple):
-    """An extent whose bytes lie in its row."""
+    """An extent with its bytes in its row."""
 
     size: int
     checks: bytes
@@ -151,7 +151,7 @@ class BlobRows:
     def find_blob_with_bytes(
         self, container: str, name: str, snapshot: int = LIVE
     ) -> tuple[int | None, BlobRow | None, "InlineRow | None"]:
-        """Find a blob as `find_blob` does, and its content when that is one piece in a row."""
+        """Find a blob as `find_blob` does, and its content if that is one piece in a row."""
         rows = self._rows(_FIND_WITH_BYTES, name, snapshot, container)
         if not rows:
             return None, None, None
@@ -204,7 +204,7 @@ class BlobRows:
         return [BlockRow(*row) for row in rows]
 
     async def some_block_id(self, row: BlobRow) -> str | None:
-        """Find an id that the blob has, staged or committed: all have one length."""
+        """Find any block id of the blob, staged or committed: all have the same length."""
         rows = self._rows(
             "SELECT id FROM (SELECT id FROM block WHERE container = ? AND name = ? LIMIT 1)"
             " UNION ALL SELECT block FROM (SELECT block FROM piece WHERE content = ? LIMIT 1)",
@@ -215,7 +215,7 @@ class BlobRows:
         return next((found for (found,) in rows if found is not None), None)
 
     def pieces(self, content: int, first: int, end: int, limit: int = -1) -> list[PieceRow]:
-        """Return the pieces that hold bytes of a range, the first ones when limited."""
+        """Return the pieces that contain bytes of a range, at most `limit`."""
         rows = self._rows(_OVERLAPPING, content, first, end, limit)
         pieces = map(PieceRow._make, rows)
         return [piece for piece in pieces if piece.place + piece.size > first]
@@ -223,7 +223,7 @@ class BlobRows:
     def pieces_with_bytes(
         self, content: int, first: int, end: int
     ) -> Iterator[tuple[PieceRow, InlineRow | None]]:
-        """Yield the pieces that hold bytes of a range, with those bytes that lie in rows."""
+        """Yield the pieces that contain bytes of a range, with the bytes that are in rows."""
         parameters = (content, first, end)
         for row in self.connection.execute(_OVERLAPPING_WITH_BYTES, parameters):
             *piece, size, checks, inline = row
@@ -232,7 +232,7 @@ class BlobRows:
                 yield found, None if inline is None else InlineRow(size, checks, inline)
 
     def is_named(self, digest: bytes) -> bool:
-        """Say whether any row names a file."""
+        """Return whether a row refers to a file."""
         return bool(self._rows("SELECT 1 FROM extent WHERE hash = ? LIMIT 1", digest))
 
     def staged_since(self, container: int, name: str) -> int:
@@ -247,12 +247,12 @@ class BlobRows:
 
 
 StagedCounts = dict[tuple[int, str], int]
-"""Blocks staged for a blob, by container and name, kept by the store: a count takes as long as
-there are blocks. It may be too high (a change that came to nothing), never too low."""
+"""Staged blocks per blob, by container and name, cached because counting reads all blocks. It may
+be too high (after a failed change), never too low."""
 
 
 class BlobTransaction(BlobRows):
-    """What a change may do. Its stamps are unique: they number versions and contents alike."""
+    """A change of the rows. Its stamps are unique: they number versions and contents."""
 
     def __init__(
         self, connection: apsw.Connection, clock: StoreClock, staged: StagedCounts | None = None
@@ -261,7 +261,7 @@ class BlobTransaction(BlobRows):
         self._clock = clock
         self._staged = {} if staged is None else staged
         self.has_dropped = False
-        """Whether the collector has something to do behind this change."""
+        """Whether the collector has work after this change."""
 
     def stamp(self) -> int:
         return self._clock.next()
@@ -284,7 +284,7 @@ class BlobTransaction(BlobRows):
     # Blobs
 
     async def put_blob(self, row: BlobRow, before: BlobRow | None = None) -> None:
-        """Write a row; `before` is the one it takes the place of."""
+        """Write a row; `before` is the row that it replaces."""
         self._run(
             _PUT,
             row.container,
@@ -295,7 +295,7 @@ class BlobTransaction(BlobRows):
             stored.encode(row.facts),
         )
         if before is not None and before.content != row.content:
-            self._let_go(before.content)
+            self._drop_if_unused(before.content)
 
     async def remove_blob(self, row: BlobRow) -> None:
         self._run(
@@ -304,7 +304,7 @@ class BlobTransaction(BlobRows):
             row.name,
             row.snapshot,
         )
-        self._let_go(row.content)
+        self._drop_if_unused(row.content)
 
     # Content
 
@@ -350,7 +350,7 @@ class BlobTransaction(BlobRows):
         return content, place
 
     async def fork(self, row: BlobRow) -> int:
-        """Make a content of the same pieces: for one of two that go on differently."""
+        """Make a content with the same pieces, to be changed independently."""
         if row.content == EMPTY:
             return EMPTY
         forked = self.stamp()
@@ -364,7 +364,7 @@ class BlobTransaction(BlobRows):
         return forked
 
     async def cut(self, content: int, first: int, end: int) -> None:
-        """Take the bytes of a range out of a content: a hole stays."""
+        """Remove the bytes of a range from a content: it reads as zeros."""
         gone = self.pieces(content, first, end)
         if not gone:
             return
@@ -383,7 +383,7 @@ class BlobTransaction(BlobRows):
     # Blocks
 
     async def has_room_for_block(self, row: BlobRow) -> bool:
-        """Say whether one more block may be staged."""
+        """Return whether one more block may be staged."""
         key = row.container, row.name
         if self._staged.get(key, limits.BLOCKS_STAGED_MAX) >= limits.BLOCKS_STAGED_MAX:
             self._staged[key] = self._rows(
@@ -392,7 +392,7 @@ class BlobTransaction(BlobRows):
         return self._staged[key] < limits.BLOCKS_STAGED_MAX
 
     async def put_block(self, row: BlobRow, block_id: str, received: Received) -> None:
-        """Stage a block, in the place of one with the same id."""
+        """Stage a block; replace a staged one with the same id."""
         self._discard_blocks(
             "container = ? AND name = ? AND id = ?", row.container, row.name, block_id
         )
@@ -410,12 +410,12 @@ class BlobTransaction(BlobRows):
             self._staged[key] += 1
 
     async def discard_blocks(self, container: int, name: str) -> None:
-        """Forget what is staged for a blob."""
+        """Remove the staged blocks of a blob."""
         self._staged.pop((container, name), None)
         self._discard_blocks("container = ? AND name = ?", container, name)
 
     def _discard_blocks(self, where: str, *parameters: object) -> None:
-        """Forget blocks; those that a content uses stay with it, the others are dropped."""
+        """Remove staged blocks; extents that a content uses stay, the others are dropped."""
         dropped = self.stamp()
         self._run(
             "INSERT INTO piece SELECT ?, row_number() OVER (), size, 0, extent, NULL"  # noqa: S608 - only our own text
@@ -428,10 +428,10 @@ class BlobTransaction(BlobRows):
             self._drop(dropped, dropped)
         self._run(f"DELETE FROM block WHERE {where}", *parameters)  # noqa: S608 - the same
 
-    # What the collector does
+    # For the collector
 
     async def purge_container(self, container: int, limit: int) -> None:
-        """Remove some blobs or blocks of a dropped container, or forget that it was there."""
+        """Remove some blobs or blocks of a dropped container, or its row if none are left."""
         contents = self._rows(
             "DELETE FROM blob WHERE container = ?1 AND (name, snapshot) IN"
             " (SELECT name, snapshot FROM blob WHERE container = ?1 LIMIT ?2) RETURNING content",
@@ -439,7 +439,7 @@ class BlobTransaction(BlobRows):
             limit,
         )
         for (content,) in contents:
-            self._let_go(content)
+            self._drop_if_unused(content)
         if contents:
             return
         names = self._rows(
@@ -451,10 +451,10 @@ class BlobTransaction(BlobRows):
             self._run("DELETE FROM dropped_container WHERE id = ?", container)
 
     def purge(self, content: int, limit: int) -> tuple[int, list[bytes]]:
-        """Remove some pieces of a dropped content and the extents that nobody else uses.
+        """Remove some pieces of a dropped content, and its extents that are not used elsewhere.
 
-        Return how many pieces, and the hashes of these extents: their files may have lost
-        their last row.
+        Return the number of pieces, and the hashes of these extents: their files may have no
+        row any more.
         """
         extents = self._rows(
             "DELETE FROM piece WHERE content = ?1 AND place IN"
@@ -476,7 +476,7 @@ class BlobTransaction(BlobRows):
             self._run("DELETE FROM dropped_content WHERE content = ?", content)
         return len(extents), digests
 
-    def _let_go(self, content: int) -> None:
+    def _drop_if_unused(self, content: int) -> None:
         if content != EMPTY and not self._rows(
             "SELECT 1 FROM blob WHERE content = ? LIMIT 1", content
         ):

@@ -72,7 +72,7 @@ class SqliteBlobStore:
         files: ContentFiles | None = None,
         pause: Pause = no_pause,
     ) -> "SqliteBlobStore":
-        """Open the blobs of an account; what a crash has left is swept beside the requests."""
+        """Open the blobs of an account; leftovers of a crash are removed in the background."""
         if files is None:
             files = FolderFiles(database.folder) if database.folder else MemoryFiles()
         store = cls(database, clock, files, pause)
@@ -81,13 +81,13 @@ class SqliteBlobStore:
         return store
 
     async def close(self) -> None:
-        """End the work behind the requests; the database is closed by whoever opened it."""
+        """Finish the work in the background. The database belongs to the account."""
         await self.collector.close()
         await self.threads.close()
         await self._reading.close()
 
     def _stop(self, error: OSError) -> None:
-        """Stop the account: a disk that failed to sync a file has failed the database, too."""
+        """Stop the account: a failed sync of a file affects the database, too."""
         self._loop.call_soon_threadsafe(self.database.failed, error)
 
     def now(self) -> int:
@@ -215,10 +215,10 @@ class SqliteBlobStore:
 
 
 class StoredReceipt:
-    """Content that has arrived, and the claim on the file it is in."""
+    """Received content, and the claim on its file."""
 
     was_refused = False
-    """No row may name it: the collector looks."""
+    """The content may have no row: the collector checks it."""
     _is_claimed = False
     _placing: "asyncio.Future[None] | None" = None
 
@@ -227,7 +227,7 @@ class StoredReceipt:
         self._store = store
 
     async def settle(self) -> None:
-        """Return when the content is durable: from then on rows may name it."""
+        """Make the content durable: from then on rows may refer to it."""
         received, store = self.received, self._store
         if received.incoming is None or received.digest is None:
             return
@@ -239,7 +239,7 @@ class StoredReceipt:
         await store.pause("placed")
 
     async def end(self) -> None:
-        """Let go of the file, named or not."""
+        """Release the claim and remove the temporary file."""
         received, store = self.received, self._store
         assert received.incoming is not None
         assert received.digest is not None

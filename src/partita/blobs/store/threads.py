@@ -1,6 +1,6 @@
-"""The threads in which content is hashed, written, synced and read: never the loop's.
+"""The threads that hash, write, sync and read content.
 
-Readers have threads of their own: a slow sync must not hold up who only reads.
+Readers have their own threads: a slow sync must not delay reads.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ class ContentThreads:
         return self._loop.run_in_executor(self._threads, lambda: call(*arguments))
 
     async def run(self, call: Callable[..., T], *arguments: object) -> T:
-        """Return what the call returns; a caller that is cancelled leaves it running."""
+        """Return the result of a call; a cancelled caller leaves it running."""
         return await asyncio.shield(self.start(call, *arguments))
 
     async def close(self) -> None:

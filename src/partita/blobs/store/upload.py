@@ -1,6 +1,6 @@
-"""Content that arrives: small content stays in hand, longer content goes into a file.
+"""Uploads: small content stays in memory, longer content is written to a file.
 
-Memory is bounded: one slab is written and hashed in a thread while the next one gathers.
+Memory is bounded: one slab is written and hashed in a thread while the next one arrives.
 """
 
 import asyncio
@@ -16,10 +16,10 @@ from partita.refusals import body_too_large
 
 
 class StoredContent:
-    """Content that has arrived whole.
+    """Content that has arrived complete.
 
-    `inline` holds it when it is small; else it is in `incoming`, which has no name yet, and
-    `digest` is the name it will have.
+    Small content is in `inline`; other content is in `incoming`, which has no final name yet,
+    and `digest` will be its name.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class StoredContent:
 
 
 class Receiver:
-    """Takes one upload."""
+    """Receives one upload."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Receiver:
         self._writing: asyncio.Future[None] | None = None
 
     async def receive(self, content: Content) -> StoredContent:
-        """Return when everything has arrived; what fails leaves no file."""
+        """Receive the whole content; a failure leaves no file."""
         if isinstance(content, bytes):
             self._refuse_if_long(len(content))
             if len(content) <= limits.INLINE_BYTES_MAX:
@@ -78,7 +78,7 @@ class Receiver:
                 self._buffer += part
                 if len(self._buffer) >= limits.SLAB_BYTES:
                     await self._written_so_far()
-                    # Whole chunks only: their checks must not straddle two slabs.
+                    # Complete chunks only: a chunk must not extend over two slabs.
                     self._start_writing(len(self._buffer) // limits.CHUNK_BYTES)
             if self._writing is None and size <= limits.INLINE_BYTES_MAX:
                 return self._in_hand(bytes(self._buffer))
@@ -86,7 +86,7 @@ class Receiver:
             self._start_writing()
             await self._written_so_far()
         except BaseException:
-            # In a task of its own: a second cancellation must not leave the file behind.
+            # In its own task: a second cancellation must not leave the file.
             await asyncio.shield(asyncio.ensure_future(self._abandon()))
             raise
         return StoredContent(
@@ -114,7 +114,7 @@ class Receiver:
     async def _abandon(self) -> None:
         if self._writing is not None:
             await asyncio.wait([self._writing])
-            self._writing.exception()  # what counts is the error that brought us here
+            self._writing.exception()  # the first error is raised
         if self._incoming is not None:
             await self._threads.run(self._files.discard, self._incoming)
 

@@ -25,7 +25,7 @@ DEVELOPMENT_ACCOUNT = "devstoreaccount1"
 DEVELOPMENT_KEY = (
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 )
-"""The key that every emulator and SDK knows, and so does everybody else."""
+"""The public key of every emulator and SDK."""
 
 _NAME = re.compile(r"[a-z0-9]{3,24}")
 _PROPERTIES = {
@@ -33,7 +33,7 @@ _PROPERTIES = {
     "q": "queue service properties",
     "b": "blob service properties",
 }
-"""Under which name the store keeps those of each service."""
+"""The names of the settings that store the properties of each service."""
 
 
 class Account:
@@ -66,15 +66,15 @@ class Account:
     ) -> "Account":
         """Open an account in its folder below `root`; None keeps it in memory.
 
-        With `targets`, its tables refuse what is above them.
+        With `targets`, its tables refuse requests above them.
         """
         account = cls(check_account_name(name), keys)
         folder = None if root is None else root / name
         if root is not None and (root / DATABASE_FILE).exists():
             raise ConfigurationError(
                 "FolderUnusable",
-                f"The folder {root} is that of an account.",
-                hint=f"Give the folder above it: {root.parent}",
+                f"The folder {root} is the folder of an account.",
+                hint=f"Give its parent folder: {root.parent}",
             )
         database = await Database.open(folder, durability=durability)
         async with contextlib.AsyncExitStack() as opened:
@@ -95,7 +95,7 @@ class Account:
         return account
 
     async def close(self) -> None:
-        """Finish what was accepted, the latest opened first, and give the folder free."""
+        """Finish accepted requests and release the folder."""
         await self._opened.aclose()
 
     async def _read_properties(self) -> None:
@@ -119,7 +119,7 @@ class Accounts(dict[str, Account]):
         self._unknown.keys = [SigningKey(clock.random_bytes(64))]
 
     def __missing__(self, name: str) -> Account:
-        """Return an account whose key nobody has: an unknown name is refused in the same time."""
+        """Return an account with a random key: an unknown name is refused in the same time."""
         return self._unknown
 
     async def close(self) -> None:
@@ -131,7 +131,7 @@ def check_account_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise ConfigurationError(
             "Configuration",
-            f"{name!r} cannot be an account name.",
+            f"{name!r} is not a valid account name.",
             hint="Use 3 to 24 lower-case letters and digits.",
         )
     return name

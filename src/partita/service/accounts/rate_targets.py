@@ -1,8 +1,8 @@
-"""The scalability targets that Azure publishes for tables, as a decision: may this pass now?
+"""The scalability targets that Azure publishes for tables, enforced with token buckets.
 
-Each partition and each account has a bucket that holds what its rate gives in one second. All
-that is kept of a bucket is the moment at which it is full again: whoever takes moves the moment
-on, and a bucket whose moment has passed is forgotten, so that an idle partition costs nothing.
+Each partition and each account has a bucket with the entities of one second. Of a bucket only
+the time is kept at which it is full again: a request moves that time, and a bucket whose time
+has passed is removed, so that an idle partition costs nothing.
 """
 
 import enum
@@ -17,13 +17,13 @@ from partita.ticks import Clock
 PARTITION_ENTITIES_PER_SECOND = 2_000
 ACCOUNT_ENTITIES_PER_SECOND = 20_000
 COUNTED_BYTES = 1 * KIB
-"""The published rates are for entities of this size: a larger one counts for several."""
+"""The published rates are for entities of this size: a larger one counts as several."""
 BURST_SECONDS = 1
-"""How much of its rate a bucket holds: a partition that was idle takes this at once."""
+"""The capacity of a bucket: an idle partition can use this at once."""
 SWEEP_SECONDS = 5
-"""Full buckets are forgotten this often."""
+"""How often full buckets are removed."""
 WATCHED_PARTITIONS_MAX = 65_536
-"""How many partitions are watched; the one that was met first makes room for the next."""
+"""The number of partitions that are tracked; the oldest one is removed for the next."""
 
 _SECOND = 1_000_000_000
 _BURST = BURST_SECONDS * _SECOND
@@ -32,14 +32,14 @@ _Name = TypeVar("_Name", bound=Hashable)
 
 
 class Target(enum.Enum):
-    """What was asked too much of."""
+    """The exceeded target."""
 
     PARTITION = "partition"
     ACCOUNT = "account"
 
 
 class Excess(msgspec.Struct, frozen=True):
-    """A request is above a target; after so many seconds it would not be."""
+    """A request exceeds a target; `seconds` is when it would not."""
 
     target: Target
     seconds: float
@@ -68,22 +68,22 @@ class Targets:
         self._partition_step = _SECOND // partition_rate
         self._account_step = _SECOND // account_rate
         self._partitions: dict[tuple[str, str, str], int] = {}
-        """When each bucket is full again. Moved by `charge` and `owe`, thinned by `_sweep`."""
+        """When each bucket is full again; changed by `charge` and `owe`, pruned by `_sweep`."""
         self._accounts: dict[str, int] = {}
         self._sweep_at = self._now() + SWEEP_SECONDS * _SECOND
 
     @property
     def partitions(self) -> int:
-        """The number of partitions that are watched."""
+        """The number of tracked partitions."""
         return len(self._partitions)
 
     def charge(
         self, account: str, table: str, partition_key: str | None, entities: int
     ) -> Excess | None:
-        """Take entities from the buckets, or take nothing and say how long to wait.
+        """Take entities from the buckets, or take nothing and return how long to wait.
 
-        Without a partition key only the account is asked. More than a whole bucket passes when
-        the bucket is full, and leaves a debt. Zero entities pass where one would.
+        Without a partition key only the account counts. More than a whole bucket is permitted
+        if the bucket is full, and leaves a debt. Zero entities pass if one would.
         """
         now = self._now()
         self._sweep(now)
@@ -101,7 +101,7 @@ class Targets:
         return None
 
     def owe(self, account: str, table: str, partition_key: str | None, entities: int) -> None:
-        """Take entities that were handed out already: what is missing is a debt."""
+        """Take entities that were already returned; a shortage becomes a debt."""
         now = self._now()
         self._sweep(now)
         self._take(now, account, table, partition_key, entities)
@@ -132,7 +132,7 @@ class Targets:
 
 
 def _excess(missing: int, entities: int, step: int) -> int:
-    """Return by how many nanoseconds a bucket has too little for so many entities."""
+    """Return in how many nanoseconds a bucket has enough for this many entities."""
     needed = min(max(entities, 1) * step, _BURST)
     return max(missing, 0) + needed - _BURST
 

@@ -1,7 +1,7 @@
-"""The one request path of the three services: from a Request to a Response, socket or not.
+"""The request path of the three services, from a Request to a Response.
 
-locate → guard → version → preflight → authenticate, then the service decodes, authorises,
-performs and encodes. The first PartitaError on the way becomes the answer.
+locate → guard → version → preflight → authenticate, then the service decodes, authorizes,
+performs and answers. The first PartitaError becomes the answer.
 """
 
 import logging
@@ -43,17 +43,17 @@ from partita.ticks import TICKS_PER_DAY, Clock
 logger = logging.getLogger("partita.service")
 
 VERSION_DAYS_AHEAD_MAX = 5 * 366
-"""A version further ahead than this is a mistake; nearer ones are served as the newest we know."""
+"""A version later than this is refused; an earlier one is served as the newest known one."""
 
 NAME_CHARACTERS_SHOWN = 64
-"""Of an account name that a client made up, in the log."""
+"""How much of an unknown account name is logged."""
 WARNING_SECONDS = 60
-"""How often the log warns of refusals that the same setting would cure."""
+"""How often refusals that the same setting resolves are logged as warnings."""
 
 _NO_PROPERTIES = ServiceProperties()
 _VERSION = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _API_VERSION = re.compile(r"(?:^|&)api-version=(\d{4}-\d\d-\d\d)(?:&|$)", re.ASCII)
-"""Old .NET clients name the version so beside a SAS."""
+"""Old .NET clients send the version this way with a SAS."""
 _CLIENT_REQUEST_ID = re.compile(r"[\x20-\x7e]{1,1024}")
 _HOST = re.compile(r"\[[0-9A-Fa-f:.]{2,45}\](?::[0-9]{1,5})?|[A-Za-z0-9._-]{1,253}(?::[0-9]{1,5})?")
 _IPV4 = re.compile(r"[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}")
@@ -73,7 +73,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class AuthorizedRequest(msgspec.Struct, frozen=True, gc=False):
-    """A request that passed the front: what is authorized, of whom, and what the asker may do."""
+    """An authenticated request: its account and its grant."""
 
     request: Request
     target: Target
@@ -87,33 +87,33 @@ class AuthorizedRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class Service(Protocol):
-    """What the front asks of a service."""
+    """The interface of a service to the request path."""
 
     letter: str
     """Its letter in `ss` of an account SAS: t, q or b."""
     name: str
-    """Its label in host names and in what a service SAS signs: table, queue or blob."""
+    """Its label in host names and in the string to sign of a service SAS: table, queue or blob."""
     default_version: str
-    """The version of requests that name none."""
+    """The version of requests without a version header."""
     allows_anonymous: bool
-    """A request without credentials may come in, with a grant for nothing."""
+    """Whether requests without credentials are passed on, with an empty grant."""
 
     async def policies(self, account: Account, sas: Sas) -> Sequence[Policy]:
-        """Return the stored policies of what a service SAS is for; none if it is not there."""
+        """Return the stored policies of the scope of a service SAS; none if it does not exist."""
         ...
 
     async def answer(self, authorized: AuthorizedRequest) -> Response:
-        """Answer a request of somebody who is known: decode, authorise, perform, encode."""
+        """Answer an authenticated request: decode, authorize, perform, answer."""
         ...
 
     def is_cacheable(self, request: Request) -> bool:
-        """Tell whether the front leaves Cache-Control to the answer itself."""
+        """Return whether the answer may be cached; otherwise it gets Cache-Control: no-cache."""
         ...
 
     def refuse(
         self, error: PartitaError, message: str, request: Request, extra: list[tuple[str, str]]
     ) -> Response:
-        """Return the answer that an error is, in the form of this service."""
+        """Return the answer of an error in the format of this service."""
         ...
 
 
@@ -135,13 +135,13 @@ class Front:
         self._allowed_hosts = allowed_hosts
         self._skew_seconds = skew_seconds
         self._bounds_versions = service.letter != "t"
-        """Clients of tables ask for any version; those of the others want to hear of a mistake."""
+        """The table service accepts any version; the others refuse invalid ones."""
         self._request_ids = _RequestIds(clock)
         self._warn_again_at: dict[str, float] = {}
-        """By setting: until then refusals that it would cure are logged without a warning."""
+        """By setting: until then, refusals that it resolves are not logged as warnings."""
 
     async def respond(self, request: Request) -> Response:
-        """Answer one request; whatever is wrong with it is an answer too."""
+        """Answer one request; its errors are answers, too."""
         service, request_id = self.service, self._request_ids.take()
         now, properties, unserved = self._clock.ticks(), _NO_PROPERTIES, ""
         version = request.headers.get("x-ms-version")
@@ -200,7 +200,7 @@ class Front:
             if not self.service.allows_anonymous:
                 raise no_credentials()
             if not account.name:
-                # No account of this name: the answer is that of a container that is not open.
+                # An unknown account: the answer is that of a container that is not public.
                 looks = request.method in ("GET", "HEAD")
                 ANONYMOUS.check(Need(OBJECT, READ if looks else WRITE))
             return ANONYMOUS
@@ -230,7 +230,7 @@ class Front:
     def _refuse(
         self, error: PartitaError, request: Request, request_id: str, unserved: str
     ) -> Response:
-        """Return the answer; `unserved` is the name that was addressed, if no account has it."""
+        """Return the answer of an error; `unserved` is the addressed name of an unknown account."""
         if unserved and error.code == "AuthenticationFailed" and not error.setting:
             error = _not_served(unserved)
         message = message_of(error, request_id, self._clock.ticks(), index=None)
@@ -241,13 +241,13 @@ class Front:
         if error.code in ("ServerBusy", "StoreFull"):
             extra.append(("Retry-After", str(error.facts.get("retry_after", 1))))
         self._log(error, request_id)
-        # A stranger must not learn from the answer which part of the credentials was wrong.
+        # The answer must not reveal which part of the credentials was wrong.
         if error.hint and (is_told(error) or not isinstance(error, NotAuthorizedError)):
             extra.append(("x-partita-hint", error.hint))
         return self.service.refuse(error, message, request, extra)
 
     def _log(self, error: PartitaError, request_id: str) -> None:
-        """Log who is not let in, and warn of what a setting would cure, but not all the time."""
+        """Log refused credentials; warn, at limited rate, if a setting resolves the error."""
         setting = error.setting
         if not setting and not isinstance(error, NotAuthorizedError):
             return
@@ -259,7 +259,7 @@ class Front:
 
 
 class _RequestIds:
-    """Identifiers in the form of a GUID: random once, then counted, so that they cost little."""
+    """Identifiers in the format of a GUID: a random prefix and a counter, which is cheap."""
 
     def __init__(self, clock: Clock) -> None:
         self._front = clock.new_id()[:24]
@@ -271,7 +271,7 @@ class _RequestIds:
 
 
 def _unnamed_version(request: Request, default: str) -> str:
-    """Return the API version of a request whose header names none that is served."""
+    """Return the API version of a request without a valid version header."""
     if "api-version=" not in request.query:
         return default
     in_query = _API_VERSION.search(request.query)
@@ -279,7 +279,7 @@ def _unnamed_version(request: Request, default: str) -> str:
 
 
 def _check_unversioned(request: Request) -> None:
-    """Refuse a version that is no date, or one of a future that nobody can know."""
+    """Refuse a version header that is not a date, or too late a date."""
     named = request.headers.get("x-ms-version")
     if named is None:
         return
@@ -293,7 +293,7 @@ def _check_unversioned(request: Request) -> None:
 
 @lru_cache(maxsize=256)
 def is_served(version: str, today: int | None) -> bool:
-    """Tell whether a version is a date, and one that some client of today can mean."""
+    """Return whether a version is a date that is not too late."""
     if _VERSION.fullmatch(version) is None or parse_time(version) is None:
         return False
     return (
@@ -303,7 +303,7 @@ def is_served(version: str, today: int | None) -> bool:
 
 
 def _not_served(account: str) -> NotAuthorizedError:
-    """Return what a wrong signature is answered with, and what is wrong for the log."""
+    """Return the answer of a wrong signature, with the reason for the log."""
     return shared_key.authentication_failed(
         hint=f"No account {account[:NAME_CHARACTERS_SHOWN]!r} is served: start the server with"
         f" {ACCOUNT_SETTING}, or correct the account name of the client.",
@@ -316,7 +316,7 @@ def read_only() -> InvalidRequestError:
     return InvalidRequestError(
         "InsufficientAccountPermissions",
         "Write operations are not allowed.",
-        hint="The secondary endpoint only reads.",
+        hint="Send writes to the primary endpoint.",
     )
 
 
@@ -356,7 +356,7 @@ def _account_in_path(scheme: str, host: str, named: str) -> tuple[str, bool, str
 
 @lru_cache(maxsize=256)
 def _host_form(host: str, service: str) -> tuple[str, bool]:
-    """Return the label that may be an account, and whether the service follows it."""
+    """Return the label that may be an account, and whether the service label follows it."""
     if not _HOST.fullmatch(host):
         raise invalid_header(hint="Send a Host header with a host name.")
     name = host.partition(":")[0].lower()

@@ -1,7 +1,7 @@
-"""The XML documents that the services share: access policies, service properties, stats. No I/O.
+"""The XML documents of all services: access policies, service properties, statistics. Pure.
 
-An element that is not known, or twice there where one is meant, is refused; what a document of
-service properties does not name stays as it is.
+An unknown or repeated element is refused; service properties that a document does not contain
+stay unchanged.
 """
 
 import re
@@ -12,6 +12,7 @@ import msgspec
 
 from partita.errors import FormatVersionError, InvalidRequestError, LimitExceededError
 from partita.policies import Policy
+from partita.refusals import invalid_xml, invalid_xml_value
 from partita.service.auth.cors import CorsRule
 from partita.service.auth.policy import LETTERS, check_policies, parse_time
 from partita.service.formats.xml_text import (
@@ -36,7 +37,7 @@ RETENTION_DAYS_MAX = 365
 WEBSITE_PATH_CHARACTERS_MAX = 1024
 
 HOUR_AND_MINUTE_VERSION = "2013-08-15"
-"""Older versions know one `Metrics` and no CORS."""
+"""Older versions have one `Metrics` element and no CORS."""
 
 _ROOT_NAMES = ("Logging", "HourMetrics", "MinuteMetrics", "Cors")
 _BLOB_NAMES = ("DeleteRetentionPolicy", "StaticWebsite", "DefaultServiceVersion")
@@ -47,7 +48,7 @@ _DIGITS = re.compile(r"\d{1,10}", re.ASCII)
 
 
 class Logging(msgspec.Struct, frozen=True, gc=False):
-    """Which requests would be logged; kept and given back, not acted on."""
+    """Which requests to log; stored and returned, without effect."""
 
     read: bool = False
     write: bool = False
@@ -57,24 +58,24 @@ class Logging(msgspec.Struct, frozen=True, gc=False):
 
 
 class Metrics(msgspec.Struct, frozen=True, gc=False):
-    """Which metrics would be gathered; kept and given back, not acted on."""
+    """Which metrics to collect; stored and returned, without effect."""
 
     enabled: bool = False
     include_apis: bool = False
-    """Means something only where metrics are enabled."""
+    """Used only if metrics are enabled."""
     retention_days: int | None = None
 
 
 class DeleteRetention(msgspec.Struct, frozen=True, gc=False):
-    """How long deleted blobs would be kept; kept and given back, not acted on."""
+    """How long to keep deleted blobs; stored and returned, without effect."""
 
     days: int | None = None
-    """None: deleted is gone."""
+    """None: deleted blobs are not kept."""
     allows_permanent_delete: bool = False
 
 
 class StaticWebsite(msgspec.Struct, frozen=True, gc=False):
-    """What a web site on blobs would show; kept and given back, not acted on."""
+    """The static web site; stored and returned, without effect."""
 
     enabled: bool = False
     index_document: str | None = None
@@ -97,12 +98,12 @@ class ServiceProperties(msgspec.Struct, frozen=True, gc=False):
 
 
 def encode(properties: ServiceProperties) -> bytes:
-    """Return the form in which a store keeps service properties: JSON."""
+    """Return service properties as JSON, as they are stored."""
     return msgspec.json.encode(properties)
 
 
 def decode(stored: bytes) -> ServiceProperties:
-    """Read what `encode` wrote."""
+    """Parse the output of `encode`."""
     try:
         return msgspec.json.decode(stored, type=ServiceProperties)
     except msgspec.DecodeError as error:
@@ -112,7 +113,7 @@ def decode(stored: bytes) -> ServiceProperties:
 
 
 def parse_policies(body: bytes, service: str = "t") -> list[Policy]:
-    """Read access policies of a table, queue or container; an empty body clears them all."""
+    """Parse the access policies of a table, queue or container; an empty body clears them."""
     if not body.strip():
         return []
     root = parse_xml(body, "SignedIdentifiers")
@@ -135,7 +136,7 @@ def _policy(element: Element) -> Policy:
 
 
 def print_policies(policies: Sequence[Policy]) -> bytes:
-    """Return access policies as a document. A policy without terms has no AccessPolicy."""
+    """Return access policies as a document; a policy without terms has no AccessPolicy."""
     return document("SignedIdentifiers", "".join(_print_policy(policy) for policy in policies))
 
 
@@ -162,7 +163,7 @@ def _time_element(name: str, text: str | None) -> str:
 def parse_properties(
     body: bytes, current: ServiceProperties, version: str, service: str = "t"
 ) -> ServiceProperties:
-    """Read the body of Set Service Properties: what it does not name stays as it is."""
+    """Parse the body of Set Service Properties; elements that it lacks stay unchanged."""
     root = parse_xml(body, "StorageServiceProperties")
     of_blobs = _BLOB_NAMES if service == "b" else ()
     if version < HOUR_AND_MINUTE_VERSION:
@@ -201,7 +202,7 @@ def _metrics(element: Element) -> Metrics:
 
 def _check_version(members: dict[str, Element]) -> None:
     if _text(_required(members, "Version")).strip() != "1.0":
-        raise _bad_value(hint="Version is 1.0.")
+        raise invalid_xml_value(hint="Version is 1.0.")
 
 
 def _retention_days(element: Element) -> int | None:
@@ -214,7 +215,7 @@ def _retention_days(element: Element) -> int | None:
 def _days(members: dict[str, Element]) -> int:
     days = _number(_required(members, "Days"))
     if not 1 <= days <= RETENTION_DAYS_MAX:
-        raise _too_much(hint=f"Days is 1 to {RETENTION_DAYS_MAX}.")
+        raise _too_much(hint=f"Use 1 to {RETENTION_DAYS_MAX} for Days.")
     return days
 
 
@@ -232,7 +233,7 @@ def _static_website(element: Element) -> StaticWebsite:
         return StaticWebsite()
     texts = {name: _text(child).strip() or None for name, child in members.items()}
     if any(len(text) > WEBSITE_PATH_CHARACTERS_MAX for text in texts.values() if text):
-        raise _too_much(hint=f"A path has at most {WEBSITE_PATH_CHARACTERS_MAX} characters.")
+        raise _too_much(hint=f"Use at most {WEBSITE_PATH_CHARACTERS_MAX} characters in a path.")
     return StaticWebsite(True, *(texts.get(name) for name in _WEBSITE_NAMES))  # noqa: FBT003
 
 
@@ -241,17 +242,17 @@ def _default_version(element: Element) -> str | None:
     if not version:
         return None
     if not _VERSION.fullmatch(version) or parse_time(version) is None:
-        raise _bad_value(hint="DefaultServiceVersion is a date such as 2019-02-02.")
+        raise invalid_xml_value(hint="Use a date such as 2019-02-02 for DefaultServiceVersion.")
     return version
 
 
 def _cors(element: Element) -> tuple[CorsRule, ...]:
     rules = tuple(_cors_rule(child) for child in _children(element, "CorsRule"))
     if len(rules) > CORS_RULES_MAX:
-        raise _too_much(hint=f"A service has at most {CORS_RULES_MAX} CORS rules.")
+        raise _too_much(hint=f"Use at most {CORS_RULES_MAX} CORS rules.")
     texts = [text for child in element.iter() if (text := (child.text or "").strip())]
     if len("".join(texts).encode()) > CORS_TEXT_BYTES_MAX:
-        raise _too_much(hint=f"CORS rules hold at most {CORS_TEXT_BYTES_MAX} bytes of text.")
+        raise _too_much(hint=f"Use at most {CORS_TEXT_BYTES_MAX} bytes of text in CORS rules.")
     return rules
 
 
@@ -262,11 +263,11 @@ def _cors_rule(element: Element) -> CorsRule:
         _list(origins), _list(methods), _header_list(allowed), _header_list(exposed), _number(age)
     )
     if not rule.origins or not rule.methods:
-        raise _bad_value(hint="A CORS rule needs an origin and a method.")
+        raise invalid_xml_value(hint="Give each CORS rule an origin and a method.")
     if not _METHODS.issuperset(rule.methods):
-        raise _bad_value(hint=f"Methods are {', '.join(sorted(_METHODS))}.")
+        raise invalid_xml_value(hint=f"Use these methods: {', '.join(sorted(_METHODS))}.")
     if rule.max_age_seconds > CORS_AGE_SECONDS_MAX:
-        raise _bad_value(hint="MaxAgeInSeconds is too large.")
+        raise invalid_xml_value(hint="Use a smaller MaxAgeInSeconds.")
     return rule
 
 
@@ -280,11 +281,11 @@ def _list(element: Element) -> tuple[str, ...]:
     values = tuple(value.strip() for value in _text(element).split(",") if value.strip())
     if any(len(value) > CORS_VALUE_CHARACTERS_MAX for value in values):
         raise _too_much(
-            hint=f"An origin or header has at most {CORS_VALUE_CHARACTERS_MAX} characters."
+            hint=f"Use at most {CORS_VALUE_CHARACTERS_MAX} characters in an origin or header."
         )
-    # They are printed into header lines.
+    # They become part of header lines.
     if not all(value.isprintable() for value in values):
-        raise _bad_value(hint="An origin or header holds a control character.")
+        raise invalid_xml_value(hint="Remove control characters from origins and headers.")
     return values
 
 
@@ -294,7 +295,7 @@ def _header_list(element: Element) -> tuple[str, ...]:
     literal = [value for value in values if not value.endswith("*")]
     if len(literal) > CORS_LITERAL_HEADERS_MAX or len(prefixed) > CORS_PREFIXED_HEADERS_MAX:
         raise _too_much(
-            hint=f"A rule lists at most {CORS_LITERAL_HEADERS_MAX} headers and"
+            hint=f"Use at most {CORS_LITERAL_HEADERS_MAX} headers per rule and"
             f" {CORS_PREFIXED_HEADERS_MAX} prefixes."
         )
     return (*literal, *prefixed)
@@ -385,7 +386,7 @@ def _print_boolean(name: str, value: bool) -> str:  # noqa: FBT001 - the value i
 
 
 def print_stats(status: str, last_sync: int | None) -> bytes:
-    """Return the body of Get Service Stats; only a live secondary has a time of last sync."""
+    """Return the body of Get Service Stats; only a live secondary has a last sync time."""
     synced = http_date(last_sync) if status == "live" and last_sync is not None else ""
     replication = element("Status", status) + element("LastSyncTime", synced)
     return document("StorageServiceStats", element("GeoReplication", replication))
@@ -405,7 +406,7 @@ def _members(element: Element, names: Sequence[str]) -> dict[str, Element]:
         if name not in names:
             raise _unsupported(name)
         if name in members:
-            raise not_valid(hint=f"{name} is given twice.")
+            raise not_valid(hint=f"Give {name} only once.")
         members[name] = child
     return members
 
@@ -423,37 +424,26 @@ def _required(members: dict[str, Element], name: str) -> Element:
 
 def _text(element: Element) -> str:
     if len(element):
-        raise _bad_value(hint=f"{name_of(element)} holds text only.")
+        raise invalid_xml_value(hint=f"Use only text in {name_of(element)}.")
     return element.text or ""
 
 
 def _boolean(element: Element) -> bool:
     text = _text(element).strip().lower()
     if text not in ("true", "false"):
-        raise _bad_value(hint=f"{name_of(element)} is true or false.")
+        raise invalid_xml_value(hint=f"Use true or false for {name_of(element)}.")
     return text == "true"
 
 
 def _number(element: Element) -> int:
     text = _text(element).strip()
     if not _DIGITS.fullmatch(text):
-        raise _bad_value(hint=f"{name_of(element)} is a whole number.")
+        raise invalid_xml_value(hint=f"Use a whole number for {name_of(element)}.")
     return int(text)
 
 
 def _too_much(*, hint: str) -> LimitExceededError:
-    return LimitExceededError(
-        "InvalidXmlDocument", "XML specified is not syntactically valid.", hint=hint
-    )
-
-
-def _bad_value(*, hint: str) -> InvalidRequestError:
-    return InvalidRequestError(
-        "InvalidXmlNodeValue",
-        "The value provided for one of the XML nodes in the request body was not in the correct"
-        " format.",
-        hint=hint,
-    )
+    return invalid_xml(LimitExceededError, hint)
 
 
 def _unsupported(name: str) -> InvalidRequestError:
@@ -473,4 +463,4 @@ _READERS: dict[str, tuple[str, Callable[[Element], object]]] = {
     "StaticWebsite": ("static_website", _static_website),
     "DefaultServiceVersion": ("default_version", _default_version),
 }
-"""What reads each element, and where it belongs."""
+"""The parser of each element, and the field that it sets."""

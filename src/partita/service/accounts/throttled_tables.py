@@ -1,7 +1,7 @@
-"""The tables of an account that keep to the scalability targets: `partita serve --enforce-targets`.
+"""Tables that enforce the scalability targets: `partita serve --enforce-targets`.
 
-A write is counted before it is done, and a group whole or not at all. What a read returns is
-known only afterwards: it becomes a debt, which the next request meets.
+A write is counted before it is performed, and a group as a whole. The entities of a read are
+known only afterwards: they become a debt, which delays the next request.
 """
 
 import math
@@ -27,11 +27,11 @@ from partita.tables.plan import Plan, plan
 from partita.tables.store import TableStore
 
 _SETTING = "--enforce-targets"
-_OPT_OUT = f" Without {_SETTING} the server has no such limit."
+_OPT_OUT = f" Without {_SETTING} the server does not enforce this limit."
 
 
 class ThrottledTables(TableEngine):
-    """A TableEngine that refuses with ServerBusy (503) what is above a target."""
+    """A TableEngine that refuses requests above a target with ServerBusy (503)."""
 
     def __init__(self, store: TableStore, account: str, targets: Targets) -> None:
         super().__init__(store)
@@ -40,7 +40,7 @@ class ThrottledTables(TableEngine):
 
     async def run(self, table_name: str, group: EntityGroup) -> Outcome:
         if group.operations:
-            group.check()  # what can never work is not to be tried later
+            group.check()  # an invalid group must not be retried later
             entities = sum(map(_counted_of_operation, group.operations))
             self._charge(table_name, group.partition_key, entities)
         return await super().run(table_name, group)
@@ -80,7 +80,7 @@ class ThrottledTables(TableEngine):
 
 
 def _counted_of_operation(operation: Operation) -> int:
-    """Count what is sent: of a merge, the properties that it names."""
+    """Count the bytes that are sent: of a merge, the properties in the request."""
     if isinstance(operation, Delete):
         return 1
     return counted(size_of(operation.key, operation.properties))
@@ -97,15 +97,15 @@ def _busy(excess: Excess) -> StoreBusyError:
             "ServerBusy",
             "The server is busy.",
             facts=facts,
-            hint=f"Above {PARTITION_ENTITIES_PER_SECOND} entities of 1 KiB a second in one"
-            f" partition: spread the keys over several, or slow down.{_OPT_OUT}",
+            hint=f"The partition exceeds {PARTITION_ENTITIES_PER_SECOND} entities of 1 KiB per"
+            f" second: use more partition keys, or send fewer requests.{_OPT_OUT}",
             setting=_SETTING,
         )
     return StoreBusyError(
         "ServerBusy",
         "Operations per second is over the account limit.",
         facts=facts,
-        hint=f"Above {ACCOUNT_ENTITIES_PER_SECOND} entities of 1 KiB a second in one account:"
-        f" slow down, or share them among several accounts.{_OPT_OUT}",
+        hint=f"The account exceeds {ACCOUNT_ENTITIES_PER_SECOND} entities of 1 KiB per second:"
+        f" send fewer requests, or use several accounts.{_OPT_OUT}",
         setting=_SETTING,
     )

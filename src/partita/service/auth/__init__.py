@@ -1,1 +1,1 @@
-"""Who sends a request, and what they may do; pure."""
+"""Authentication and authorization of requests; pure."""

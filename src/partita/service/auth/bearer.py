@@ -1,7 +1,7 @@
 """Bearer tokens are not accepted: Partita does not validate JSON Web Tokens.
 
-A client that tries one is told so in the way its version understands, so that its credential
-stops asking instead of retrying.
+The refusal has the form that the version of the client understands, so that its credential
+fails instead of retrying.
 """
 
 from partita.errors import NotAuthorizedError
@@ -18,7 +18,7 @@ _HINT = "Bearer tokens are not accepted: use an account key or a SAS."
 def challenge(request: Request, tenant: str = "common") -> NotAuthorizedError:
     """Return the refusal of an `Authorization: Bearer` header.
 
-    Where the facts hold `www_authenticate` the answer is a 401 with that header.
+    If the facts contain `www_authenticate`, the answer is a 401 with that header.
     """
     if request.headers.get("x-ms-version", "") < CHALLENGE_VERSION_MIN:
         return authentication_failed(hint=_HINT, setting=_SETTING)

@@ -1,7 +1,7 @@
-"""What a web page may ask of an account whose key everybody knows: next to nothing. Pure.
+"""Protection of the development account, whose key is public, against web pages. Pure.
 
 A page can sign with the well-known key and send simple requests to this machine, so that for
-such an account the signature proves nothing about who is asking.
+this account a signature does not prove who sent the request.
 """
 
 from collections.abc import Container, Sequence
@@ -22,17 +22,17 @@ class _EveryHost:
 
 
 EVERY_HOST: Container[str] = _EveryHost()
-"""For requests inside a request: the outer one was looked at already."""
+"""For the parts of a batch: the batch itself was checked."""
 
 ORIGIN_HEADERS = frozenset({"origin", "sec-fetch-site"})
 """Headers that a browser adds to the request of a page."""
 
 
 def guard(request: Request, rules: Sequence[CorsRule], allowed_hosts: Container[str]) -> None:
-    """Refuse what a foreign web page could send.
+    """Refuse requests that a web page of another origin could send.
 
     The page's origin must be allowed by a CORS rule of the account, and the Host header must
-    name this machine (a name that an attacker points at it does not).
+    name this machine (a host name that an attacker resolves to it does not).
     """
     headers = request.headers
     host = headers.get("host", "")

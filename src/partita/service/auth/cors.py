@@ -1,7 +1,7 @@
-"""Cross-origin rules: what a browser is told about requests from pages of other origins.
+"""Cross-origin rules (CORS) for requests from pages of other origins.
 
-The first rule that matches origin and method decides; a later one is not asked. An actual
-request never fails here: without a matching rule it merely gets no headers.
+The first rule that matches origin and method decides. An actual request never fails here:
+without a matching rule its answer only lacks the headers.
 """
 
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from partita.errors import InvalidRequestError, NotAuthorizedError
 from partita.service.http.request import Request, Response
 
 SETTING = "CORS rules"
-"""The setting that cures what is refused here: it is one of the service properties."""
+"""The setting that resolves these refusals: one of the service properties."""
 
 
 class CorsRule(msgspec.Struct, frozen=True, gc=False):
-    """Which origins may use which methods and headers. `*` stands for all."""
+    """Which origins may use which methods and headers; `*` matches all."""
 
     origins: tuple[str, ...]
     methods: tuple[str, ...]
@@ -33,7 +33,7 @@ class CorsRule(msgspec.Struct, frozen=True, gc=False):
 
 
 def find_rule(rules: Sequence[CorsRule], origin: str, method: str) -> CorsRule | None:
-    """Find the first rule for an origin (matched with case) and a method."""
+    """Find the first rule for an origin (case-sensitive) and a method."""
     for rule in rules:
         if method in rule.methods and rule.allows_origin(origin):
             return rule
@@ -41,7 +41,7 @@ def find_rule(rules: Sequence[CorsRule], origin: str, method: str) -> CorsRule |
 
 
 def preflight(rules: Sequence[CorsRule], request: Request) -> Response:
-    """Answer an OPTIONS request, which needs no authorisation."""
+    """Answer an OPTIONS request, which needs no authorization."""
     origin = _required(request, "origin")
     method = _required(request, "access-control-request-method")
     asked = request.headers.get("access-control-request-headers", "")
@@ -69,10 +69,9 @@ def preflight(rules: Sequence[CorsRule], request: Request) -> Response:
 
 
 def response_headers(rules: Sequence[CorsRule], request: Request) -> list[tuple[str, str]]:
-    """Return the headers that an actual request's answer gets.
+    """Return the headers of the answer to an actual request.
 
-    With any rule in force the answer depends on Origin, so caches are told even when the
-    request has none.
+    With any rule the answer depends on Origin, so Vary is sent even if the request has none.
     """
     if not rules:
         return []
@@ -104,7 +103,7 @@ def _origin_matches(allowed: str, origin: str) -> bool:
     before, star, after = allowed.partition("*.")
     if not star:
         return False
-    # At least one label in place of the star: *.example.com is not example.com itself.
+    # The star needs at least one label: *.example.com does not match example.com.
     label = origin[len(before) : -len(after) - 1]
     return (
         origin == f"{before}{label}.{after}"

@@ -1,7 +1,7 @@
-"""Stored access policies: what may be stored, and how a policy completes the terms of a SAS.
+"""Stored access policies: which ones are valid, and how a policy completes a SAS.
 
-A term is given by the token or by its policy, never by both: who edits a policy must be able to
-trust that it rules.
+Start, expiry and permissions are each given by the token or by its policy, never by both: a
+change of the policy must take effect on all its tokens.
 """
 
 from collections.abc import Sequence
@@ -10,16 +10,17 @@ import msgspec
 
 from partita.errors import InvalidRequestError, LimitExceededError
 from partita.policies import Policy
+from partita.refusals import invalid_xml, invalid_xml_value
 from partita.service.auth.shared_key import authentication_failed
 from partita.tables import edm, limits
 
 LETTERS = {"t": "raud", "q": "raup", "b": "racwdxyltfmeopi"}
-"""The permissions that a SAS or policy of each service may hold."""
+"""The permission letters of a SAS or policy of each service."""
 TABLE_LETTERS = LETTERS["t"]
 
 
 class Terms(msgspec.Struct, frozen=True, gc=False):
-    """When and what: the part of a SAS that a policy can supply. Empty means not given."""
+    """Start, expiry and permissions of a SAS; a policy can supply them. Empty: not given."""
 
     start: str = ""
     expiry: str = ""
@@ -27,44 +28,31 @@ class Terms(msgspec.Struct, frozen=True, gc=False):
 
 
 def check_policies(policies: Sequence[Policy], letters: str = TABLE_LETTERS) -> None:
-    """Raise unless these policies may be stored together."""
+    """Raise unless the policies may be stored together."""
     if len(policies) > limits.POLICIES_MAX:
-        raise LimitExceededError(
-            "InvalidXmlDocument",
-            "XML specified is not syntactically valid.",
-            hint=f"A table holds at most {limits.POLICIES_MAX} stored access policies.",
+        raise invalid_xml(
+            LimitExceededError, f"Store at most {limits.POLICIES_MAX} access policies."
         )
     if len({policy.id for policy in policies}) != len(policies):
-        raise InvalidRequestError(
-            "InvalidXmlDocument",
-            "XML specified is not syntactically valid.",
-            hint="Two policies have the same Id.",
-        )
+        raise invalid_xml(InvalidRequestError, "Give each policy an Id of its own.")
     for policy in policies:
         _check_policy(policy, letters)
 
 
 def _check_policy(policy: Policy, letters: str) -> None:
     if not 0 < len(policy.id) <= limits.POLICY_ID_CHARACTERS_MAX:
-        raise _bad_value(hint=f"An Id has 1 to {limits.POLICY_ID_CHARACTERS_MAX} characters.")
+        raise invalid_xml_value(
+            hint=f"Use an Id of 1 to {limits.POLICY_ID_CHARACTERS_MAX} characters."
+        )
     for time in (policy.start, policy.expiry):
         if time is not None and parse_time(time) is None:
-            raise _bad_value(hint="Start and Expiry are ISO 8601 times.")
+            raise invalid_xml_value(hint="Use ISO 8601 times for Start and Expiry.")
     if policy.permission is not None and not set(policy.permission) <= set(letters):
-        raise _bad_value(hint=f"Permission holds letters of '{letters}'.")
-
-
-def _bad_value(*, hint: str) -> InvalidRequestError:
-    return InvalidRequestError(
-        "InvalidXmlNodeValue",
-        "The value provided for one of the XML nodes in the request body was not in the correct"
-        " format.",
-        hint=hint,
-    )
+        raise invalid_xml_value(hint=f"Use letters of '{letters}' for Permission.")
 
 
 def parse_time(text: str) -> int | None:
-    """Find the ticks of a time in a SAS or policy; None if it is none that can be printed."""
+    """Parse a time of a SAS or policy into ticks; None if it is invalid."""
     ticks = edm.ticks_of(text)
     if ticks is None or not edm.TICKS_MIN <= ticks <= edm.TICKS_MAX:
         return None
@@ -74,7 +62,7 @@ def parse_time(text: str) -> int | None:
 def merge(given: Terms, policy: Policy | None) -> Terms:
     """Return the terms of a token completed by its policy.
 
-    Start may be missing in both; expiry and permissions may not.
+    Start is optional; expiry and permissions are required.
     """
     terms = given
     if policy is not None:
@@ -85,11 +73,11 @@ def merge(given: Terms, policy: Policy | None) -> Terms:
         )
     for name, value in (("se", terms.expiry), ("sp", terms.permissions)):
         if not value:
-            raise authentication_failed(hint=f"{name} is given neither by the SAS nor by a policy.")
+            raise authentication_failed(hint=f"Give {name} in the SAS or in its policy.")
     return terms
 
 
 def _one_of(name: str, given: str, stored: str | None) -> str:
     if given and stored:
-        raise authentication_failed(hint=f"{name} is given by the SAS and by its policy.")
+        raise authentication_failed(hint=f"Give {name} in the SAS or in its policy, not in both.")
     return given or stored or ""

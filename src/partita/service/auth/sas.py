@@ -1,9 +1,9 @@
 """Shared access signatures: one evaluation, and one string to sign, for every operation.
 
-`parse_sas` reads what a request brought, `evaluate` turns it into a Grant, and the grant checks
-each operation's Need. An empty value and a missing one are the same, because the signature
-cannot tell them apart. The three services differ in what a token of theirs covers and in the
-slots that follow its version.
+`parse_sas` parses the token of a request, `evaluate` turns it into a Grant, and the grant checks
+each operation's Need. An empty value and a missing one are equal, because the signature does not
+distinguish them. The three services differ in the scope of a token and in the fields that follow
+its version in the string to sign.
 """
 
 import binascii
@@ -18,6 +18,7 @@ import msgspec
 from partita.errors import NotAuthorizedError
 from partita.keys import prefix_range
 from partita.policies import Policy
+from partita.refusals import not_found
 from partita.service.auth.policy import LETTERS, Terms, merge, parse_time
 from partita.service.auth.shared_key import SigningKey, authentication_failed, malformed
 from partita.service.formats.address import split_container
@@ -28,7 +29,7 @@ from partita.tables.paging import FIRST, KeyRange, after
 SERVICE, CONTAINER, OBJECT = "s", "c", "o"
 """Resource types: the service itself; a table, queue or container; an entity, message or blob."""
 
-# What operations need: alternatives, and of an alternative all its letters.
+# The permissions of operations: alternatives, each with all its letters.
 READ = ("r",)
 WRITE = ("w",)
 LIST = ("l",)
@@ -47,7 +48,7 @@ FIND_BY_TAGS = ("f",)
 EVERYWHERE = KeyRange()
 
 BLOB, BLOB_SNAPSHOT, BLOB_VERSION, DIRECTORY, WHOLE_CONTAINER = "b", "bs", "bv", "d", "c"
-"""What `sr` of a blob SAS names."""
+"""The values of `sr` in a blob SAS."""
 
 _IP_VERSION = "2015-04-05"
 """The first version with sip, spr, account SAS and mismatch codes."""
@@ -108,7 +109,7 @@ _FOREIGN = {
     "q": _BLOB_FIELDS | _TABLE_FIELDS,
     "b": _TABLE_FIELDS,
 }
-"""What each service does not sign, and therefore does not hear."""
+"""Fields that a service does not sign, and therefore ignores."""
 _DELEGATED = frozenset({"skoid", "sktid", "skt", "ske", "sks", "skv"})
 """Fields of a token that is signed with a key of Entra ID instead of the account's."""
 _VERSION = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
@@ -121,7 +122,7 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class BlobScope(NamedTuple):
-    """One blob, or with a directory's SAS what lies below it."""
+    """One blob, or a directory."""
 
     container: str
     blob: str
@@ -130,22 +131,22 @@ class BlobScope(NamedTuple):
 
 
 Scope = str | BlobScope
-"""What a service SAS is for: a table, queue or container by its name, or a blob."""
+"""The scope of a service SAS: a table, queue or container by its name, or a blob."""
 
 
 class Need(msgspec.Struct, frozen=True, gc=False):
-    """What one operation requires of whoever asks for it."""
+    """The permission that one operation needs."""
 
     resource: str
     permissions: tuple[str, ...]
     scope: Scope | None = None
-    """What a service SAS must cover; None: no service SAS will do.
+    """The scope that a service SAS must cover; None: no service SAS permits it.
 
     Listing blobs needs `BlobScope(container, prefix)`.
     """
     key: EntityKey | None = None
     by_key_only: bool = False
-    """No SAS will do, as for access policies."""
+    """No SAS permits it, as for access policies."""
 
     @property
     def is_read(self) -> bool:
@@ -153,27 +154,27 @@ class Need(msgspec.Struct, frozen=True, gc=False):
 
 
 class Grant(msgspec.Struct, frozen=True, gc=False):
-    """What an authenticated request may do."""
+    """The permissions of an authenticated request."""
 
     everything: bool = False
     permissions: str = ""
     service: str = "t"
-    """The service that was asked."""
+    """The service of the request."""
     services: str = ""
     resource_types: str = ""
     scope: Scope | None = None
-    """What a service SAS is for; a table folded to lower case. None: an account SAS."""
+    """The scope of a service SAS; a table name in lower case. None: an account SAS."""
     resource: str = ""
-    """Of a blob SAS: what its scope is, as `sr` says it."""
+    """Of a blob SAS: the value of `sr`."""
     span: KeyRange = EVERYWHERE
-    """Reads see only these keys: it is ANDed to the plan, never applied to its outcome."""
+    """Reads are limited to these keys: the range restricts the plan, not its result."""
     hides_refusals: bool = False
-    """Versions before 2015-04-05 say "not found" where they mean "not permitted"."""
+    """Versions before 2015-04-05 answer "not found" instead of "not permitted"."""
     overrides: tuple[tuple[str, str], ...] = ()
     """Headers that a blob SAS sets in the answer to a read of the blob."""
     is_anonymous: bool = False
     public_access: str | None = None
-    """Of an anonymous request: how far its container is open, `blob` or `container`."""
+    """Of an anonymous request: the public access of its container, `blob` or `container`."""
 
     @property
     def is_account_sas(self) -> bool:
@@ -186,7 +187,7 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
     def check(self, need: Need) -> None:
         """Raise NotAuthorizedError unless the operation is granted.
 
-        A read outside the span passes: `span` hides what it may not see.
+        A read outside the span passes: `span` limits the entities that it returns.
         """
         if self.everything:
             return
@@ -201,7 +202,7 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
             raise _forbidden("")
         if not any(set(letters) <= set(self.permissions) for letters in need.permissions):
             raise self._lacks_permission()
-        # A write that names no key cannot be shown to stay inside, so it is outside.
+        # A write without a key may be outside of the range, so it is refused.
         if (
             not need.is_read
             and self.span != EVERYWHERE
@@ -217,8 +218,8 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
             return
         if need.resource == CONTAINER and self.public_access == "container":
             return
-        # Whether there is such a container is nobody's business either.
-        raise NotAuthorizedError("ResourceNotFound", "The specified resource does not exist.")
+        # The answer must not reveal whether the container exists.
+        raise not_found(NotAuthorizedError)
 
     def _check_account_scope(self, need: Need) -> None:
         if self.service not in self.services:
@@ -242,17 +243,17 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
         if mine.container != asked.container:
             return False
         if self.resource == DIRECTORY:
-            # A listing by the directory's bare name would show its namesakes: `a` shows `ab`.
+            # A listing with the bare name of the directory as prefix shows others: `a` shows `ab`.
             is_itself = resource == OBJECT and asked.blob == mine.blob
             return is_itself or asked.blob.startswith(f"{mine.blob}/")
         if resource != OBJECT or mine.blob != asked.blob:
             return False
-        # The SAS of a blob is good for its snapshots; that of a snapshot for nothing else.
+        # The SAS of a blob covers its snapshots; that of a snapshot covers nothing else.
         return self.resource == BLOB or mine == asked
 
     def _lacks_permission(self) -> NotAuthorizedError:
         if self.hides_refusals:
-            return NotAuthorizedError("ResourceNotFound", "The specified resource does not exist.")
+            return not_found(NotAuthorizedError)
         return _forbidden("Permission")
 
 
@@ -287,11 +288,11 @@ class Sas(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     content_type: str = ""
     signature: str = ""
     container: str = ""
-    """Queue or container of a service SAS. Like the two below from the address, not the token."""
+    """Queue or container of a service SAS; from the address, as the two fields below."""
     blob: str = ""
     """The blob, or the directory when `resource` is d."""
     snapshot: str = ""
-    """The blob snapshot or version that is asked for, where `resource` says that it is signed."""
+    """The blob snapshot or version of the request, if `resource` says that it is signed."""
 
     @property
     def is_account_sas(self) -> bool:
@@ -299,7 +300,7 @@ class Sas(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def name(self) -> str:
-        """What a service SAS is for, as its canonical resource names it."""
+        """The scope of a service SAS, as in its canonical resource."""
         if self.table:
             return self.table.lower()
         return f"{self.container}/{self.blob}" if self.blob else self.container
@@ -316,7 +317,7 @@ class Sas(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def overrides(self) -> tuple[tuple[str, str], ...]:
-        """The headers that a blob SAS sets; only where its signature covers them."""
+        """The headers that a blob SAS sets, if its signature covers them."""
         if not self.resource or self.version < _HEADERS_VERSION:
             return ()
         pairs = [(header, str(getattr(self, field))) for field, header in _OVERRIDES.items()]
@@ -339,10 +340,10 @@ class Sas(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def _behind(partition_key: str, row_key: str) -> EntityKey:
-    """Return where a range ends whose last keys these are.
+    """Return the end of a range with these last keys.
 
-    U+FFFF is the last character where keys sort by UTF-16 units: a row key that ends with it
-    stands for everything with the same beginning, characters beyond U+FFFF too.
+    U+FFFF is the last character in the order of UTF-16 units: a row key that ends with it
+    includes every key with the same prefix, also those with characters beyond U+FFFF.
     """
     stem = row_key.removesuffix(_LAST_UNIT)
     if stem == row_key:
@@ -352,7 +353,7 @@ def _behind(partition_key: str, row_key: str) -> EntityKey:
 
 
 def check_single_credential(request: Request, sas: Sas | None) -> None:
-    """Raise if a request brings a SAS and an Authorization header: which should rule?"""
+    """Raise if a request has both a SAS and an Authorization header."""
     if sas is not None and "authorization" in request.headers:
         raise malformed(hint="Send a SAS or an Authorization header, not both.")
 
@@ -362,9 +363,9 @@ def parse_sas(
 ) -> Sas | None:
     """Find the SAS among decoded query parameters; None without `sig`.
 
-    `path` is what follows the account: it names what a SAS of a queue or blob is for. A token
-    that could not have been meant is refused with 403: a field given twice, a row key without
-    its partition key, a range or a time that is none.
+    `path` is the path after the account: it is the scope of a queue or blob SAS. An invalid
+    token is refused with 403: a repeated field, a row key without its partition key, an invalid
+    range or time.
     """
     if not any(name == "sig" for name, _ in parameters):
         return None
@@ -376,10 +377,10 @@ def parse_sas(
         if field is None or name in _FOREIGN[service]:
             continue
         if field in fields:
-            raise authentication_failed(hint=f"{name} is given more than once.")
-        # A line feed would let one signed text be read as other fields.
+            raise authentication_failed(hint=f"Give {name} only once.")
+        # With a line feed, one signed text could be read as other fields.
         if _CONTROL.search(value):
-            raise authentication_failed(hint=f"{name} holds a control character.")
+            raise authentication_failed(hint=f"Remove the control character from {name}.")
         fields[field] = value
     sas = Sas(**{"version": "", **fields})
     if not sas.is_account_sas and service != "t":
@@ -391,12 +392,12 @@ def parse_sas(
 
 
 def _with_address(sas: Sas, service: str, path: str, parameters: Sequence[tuple[str, str]]) -> Sas:
-    """Add what a service SAS is for, which tokens of queues and blobs leave to the address."""
+    """Add the scope of a service SAS: for queues and blobs it is in the address."""
     if service == "q":
         return msgspec.structs.replace(sas, container=split_container(path)[0])
     options = {name.lower(): value for name, value in parameters}
     container, blob = split_container(path)
-    # Asking for the account at a container names the container all the same.
+    # A request for account information at a container names the container.
     is_container = options.get("restype", "").lower() in ("container", "account")
     if not blob and not is_container:
         container, blob = "$root", container
@@ -417,7 +418,7 @@ def _check_version(sas: Sas, service: str) -> None:
     first = _IP_VERSION if sas.is_account_sas else _FIRST_VERSION
     known = _VERSION.fullmatch(sas.version) and parse_time(sas.version) is not None
     if not known or sas.version < first:
-        raise authentication_failed(hint=f"sv must be a version from {first} on.")
+        raise authentication_failed(hint=f"Use a version of at least {first} for sv.")
 
 
 def _check_kind(sas: Sas, service: str) -> None:
@@ -425,38 +426,40 @@ def _check_kind(sas: Sas, service: str) -> None:
         _check_table_kind(sas)
     elif sas.is_account_sas:
         if sas.policy_id or sas.resource:
-            raise authentication_failed(hint="A SAS has either ss and srt, or is for one thing.")
+            raise authentication_failed(hint="Give ss and srt, or the fields of a service SAS.")
     elif service == "q":
         if not sas.container or "/" in sas.container or sas.resource:
-            raise authentication_failed(hint="The SAS of a queue is for a queue and has no sr.")
+            raise authentication_failed(hint="Omit sr: it is not a field of a queue SAS.")
     else:
         _check_blob_kind(sas)
     if sas.is_account_sas:
         if not (sas.services and set(sas.services) <= set("bqtf")):
-            raise authentication_failed(hint="ss holds letters of 'bqtf'.")
+            raise authentication_failed(hint="Use letters of 'bqtf' for ss.")
         if not (sas.resource_types and set(sas.resource_types) <= set("sco")):
-            raise authentication_failed(hint="srt holds letters of 'sco'.")
+            raise authentication_failed(hint="Use letters of 'sco' for srt.")
 
 
 def _check_table_kind(sas: Sas) -> None:
     of_table = bool(sas.table or sas.policy_id or sas.start_partition_key or sas.end_partition_key)
     if sas.is_account_sas == of_table:
-        raise authentication_failed(hint="A SAS has either ss and srt, or tn.")
+        raise authentication_failed(hint="Give ss and srt, or tn.")
     if of_table and not (sas.table.isascii() and sas.table.isalnum()):
-        raise authentication_failed(hint="tn is not the name of a table.")
+        raise authentication_failed(hint="Give the name of a table in tn.")
 
 
 def _check_blob_kind(sas: Sas) -> None:
     if sas.resource not in _RESOURCE_SINCE or sas.version < _RESOURCE_SINCE[sas.resource]:
-        # Where sr is not signed, whoever holds the token of a blob could make it a directory's.
-        raise authentication_failed(hint="sr is b, c, bs, bv or d, as its version knows it.")
+        # If sr were not signed, the token of a blob could be changed into one of a directory.
+        raise authentication_failed(
+            hint="Use b, c, bs, bv or d for sr, if the version supports it."
+        )
     is_named = bool(sas.container) and "/" not in sas.container
     if not is_named or (sas.resource != WHOLE_CONTAINER and not sas.blob):
-        raise authentication_failed(hint="The SAS is for something else than is asked for.")
+        raise authentication_failed(hint="Use a SAS for the requested resource.")
     if sas.resource in (BLOB_SNAPSHOT, BLOB_VERSION) and not sas.snapshot:
-        raise authentication_failed(hint="The SAS is for a snapshot or version of the blob.")
+        raise authentication_failed(hint="Request the snapshot or version that the SAS is for.")
     if not all(value.isprintable() and value.isascii() for _, value in sas.overrides):
-        raise authentication_failed(hint="A header that the SAS sets is not plain ASCII.")
+        raise authentication_failed(hint="Use ASCII for the headers that the SAS sets.")
 
 
 _RESOURCE_SINCE = {
@@ -474,18 +477,18 @@ def _check_values(sas: Sas, service: str) -> None:
     if sas.end_row_key and not sas.end_partition_key:
         raise authentication_failed(hint="erk needs epk.")
     if sas.span.is_empty:
-        raise authentication_failed(hint="The range of keys ends before it starts.")
+        raise authentication_failed(hint="Use a range of keys that ends after its start.")
     for name, time in (("st", sas.start), ("se", sas.expiry)):
         if time and parse_time(time) is None:
-            raise authentication_failed(hint=f"{name} is not an ISO 8601 time.")
+            raise authentication_failed(hint=f"Use an ISO 8601 time for {name}.")
     if not _LETTERS.fullmatch(sas.permissions) or (
         not sas.is_account_sas and not set(sas.permissions) <= set(LETTERS[service])
     ):
-        raise authentication_failed(hint="sp holds a letter that is no permission.")
+        raise authentication_failed(hint="Use only permission letters for sp.")
     if sas.protocols not in ("", "https", "https,http", "http,https"):
-        raise authentication_failed(hint="spr is 'https' or 'https,http'.")
+        raise authentication_failed(hint="Use 'https' or 'https,http' for spr.")
     if sas.ip_range and _parse_ip_range(sas.ip_range) is None:
-        raise authentication_failed(hint="sip is an address or two joined by '-'.")
+        raise authentication_failed(hint="Use an address, or two joined by '-', for sip.")
 
 
 def evaluate(  # noqa: PLR0913 - the facts of a request, each by its name
@@ -499,9 +502,9 @@ def evaluate(  # noqa: PLR0913 - the facts of a request, each by its name
     peer: str,
     scheme: str,
 ) -> Grant:
-    """Return what a token grants: window, protocol, address, signature, then stored policy.
+    """Return the grant of a token: check time, protocol, address, signature, stored policy.
 
-    `policies` are those of what the token is for, looked at only when `sas.policy_id` is set.
+    `policies` are those of the scope of the token; they are used only with `sas.policy_id`.
     """
     _check_window(sas.start, sas.expiry, now)
     if sas.protocols == "https" and scheme != "https":
@@ -533,7 +536,7 @@ def evaluate(  # noqa: PLR0913 - the facts of a request, each by its name
 
 
 def string_to_sign(sas: Sas, *, service: str, account: str) -> str:
-    """Return the text that the signature of a token is made over."""
+    """Return the string to sign of a token."""
     if sas.is_account_sas:
         slots = [account, *(getattr(sas, field) for field in _ACCOUNT_SLOTS)]
         if sas.version >= _SCOPE_VERSION:
@@ -562,7 +565,7 @@ def _last_slots(sas: Sas, service: str) -> list[str]:
 
 
 def canonical_resource(service: str, account: str, name: str, version: str) -> str:
-    """Return what a service SAS is for; the account stands once, also in path style."""
+    """Return the canonical resource; it contains the account once, also in path style."""
     if version < _PREFIX_VERSION:
         return f"/{account}/{name}"
     return f"/{_SERVICE_NAMES[service]}/{account}/{name}"
@@ -589,7 +592,7 @@ _REFUSALS = {
 
 
 def no_credentials() -> NotAuthorizedError:
-    """Return the refusal of a request that brings neither signature nor SAS."""
+    """Return the refusal of a request without a signature and without a SAS."""
     return NotAuthorizedError(
         "NoAuthenticationInformation",
         "Server failed to authenticate the request. Please refer to the information"

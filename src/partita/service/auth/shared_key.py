@@ -1,8 +1,8 @@
-"""Shared Key and Shared Key Lite: was this request signed with a key of the account?
+"""Shared Key and Shared Key Lite: verification of the signature of a request.
 
-The signature is made over the path as it was sent, so nothing is decoded before it is checked.
-Every request is verified and no verdict is kept. A request may be replayed inside the window of
-its date: the scheme has no nonce, and TLS is the cure.
+The signature covers the path as it was sent, so nothing is decoded before it is checked. Every
+request is verified; results are not cached. A request can be replayed within the permitted skew
+of its date, because the scheme has no nonce: use TLS to prevent that.
 """
 
 import binascii
@@ -21,7 +21,7 @@ from partita.service.http.request import Request
 from partita.ticks import TICKS_PER_DAY, TICKS_PER_SECOND
 
 SKEW_SECONDS = 900
-"""How far the date of a request may be from ours, both ways."""
+"""How far the date of a request may differ from the server's, in both directions."""
 
 _SHA256_BLOCK_BYTES = 64
 _INNER_PAD = bytes(byte ^ 0x36 for byte in range(256))
@@ -37,7 +37,7 @@ _LENGTH_SLOT = 3
 _EMPTY_HEADERS_VERSION = "2016-05-31"
 """The first version that signs a header without a value."""
 _SIGNED_HEADERS = frozenset({"authorization", "x-ms-date", *_SLOTS} - {"if-match", "if-none-match"})
-"""Which may come only once: of two, who knows which was signed and which will be obeyed?"""
+"""They must occur only once: of two values it is unknown which one was signed."""
 _WEIGHTS = {
     character: weight
     for weight, both in enumerate(
@@ -46,7 +46,7 @@ _WEIGHTS = {
     for character in both
 }
 _MINOR_WEIGHTS = {"'": 1, "-": 2}
-"""What is passed over when names are sorted, and then decides between equals."""
+"""Characters that are ignored when names are sorted, except between equal names."""
 _HTTP_DATE = re.compile(
     r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun), (\d\d) ([A-Z][a-z]{2}) (\d{4}) (\d\d):(\d\d):(\d\d) GMT",
     re.ASCII,
@@ -62,7 +62,7 @@ _EPOCH_DAY = date(1970, 1, 1).toordinal()
 
 
 class SigningKey:
-    """One key of an account, ready to sign: HMAC-SHA256 with both of its halves already keyed."""
+    """One key of an account, prepared for signing: HMAC-SHA256 with both inner states computed."""
 
     __slots__ = ("_inner", "_outer")
 
@@ -75,7 +75,7 @@ class SigningKey:
 
     @classmethod
     def from_base64(cls, text: str) -> "SigningKey":
-        """Read a key as accounts and connection strings write it."""
+        """Parse a key as connection strings contain it."""
         try:
             secret = binascii.a2b_base64(text, strict_mode=True)
         except ValueError:
@@ -89,7 +89,7 @@ class SigningKey:
         return cls(secret)
 
     def signature(self, text: str | bytes) -> bytes:
-        # surrogatepass: a text that no client could have signed must fail, not raise.
+        # surrogatepass: a text that cannot be signed must fail verification, not raise.
         message = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
         inner = self._inner.copy()
         inner.update(message)
@@ -98,7 +98,7 @@ class SigningKey:
         return outer.digest()
 
     def verify(self, text: str | bytes, given_base64: str) -> bool:
-        """Tell whether the signature is ours, in a time that does not depend on where it fails."""
+        """Return whether the signature matches, in constant time."""
         expected = self.signature(text)
         try:
             given = binascii.a2b_base64(given_base64, strict_mode=True)
@@ -120,20 +120,20 @@ def authenticate(
 ) -> None:
     """Raise unless the Authorization header was made with one of the keys.
 
-    `account` is the account addressed, without `-secondary`. For an account that does not exist
-    pass keys nobody has: answer and time are then those of a wrong signature. `skew_seconds`
-    None accepts any date.
+    `account` is the addressed account, without `-secondary`. For an unknown account pass a
+    random key: answer and time are then those of a wrong signature. `skew_seconds` None accepts
+    any date.
     """
     headers = request.headers
     if request.repeated and not _SIGNED_HEADERS.isdisjoint(request.repeated):
         raise invalid_header(hint="Send each signed header only once.")
     authorization = headers.get("authorization")
     if authorization is None:
-        raise authentication_failed(hint="The request carries no Authorization header and no SAS.")
+        raise authentication_failed(hint="Send an Authorization header or a SAS.")
     scheme, _, credentials = authorization.partition(" ")
     name, _, given = credentials.partition(":")
     if scheme not in ("SharedKey", "SharedKeyLite") or not name or not given:
-        raise malformed(hint="Expected 'SharedKey <account>:<signature>'.")
+        raise malformed(hint="Send 'SharedKey <account>:<signature>'.")
     _check_date(headers.get("x-ms-date") or headers.get("date") or "", now, skew_seconds)
     if name != account:
         raise authentication_failed(hint="The Authorization header names another account.")
@@ -160,10 +160,10 @@ def string_to_sign(  # noqa: PLR0913 - the ways in which clients differ, each by
     is_ordinal: bool = False,
     zero: str = "",
 ) -> str:
-    """Return the text that a request's signature is made over.
+    """Return the string to sign of a request.
 
-    `is_ordinal` sorts headers by their bytes, `zero` is how an empty body's length is written:
-    what clients older than the rules do.
+    `is_ordinal` sorts headers by their bytes, `zero` is the length of an empty body as old
+    clients write it.
     """
     headers = request.headers
     resource = f"/{account}{path or request.path or '/'}"
@@ -187,7 +187,7 @@ def string_to_sign(  # noqa: PLR0913 - the ways in which clients differ, each by
 
 
 def _other_texts(request: Request, account: str, service: str, *, is_lite: bool) -> Iterator[str]:
-    """List what else a client may have signed for this request; all of it means the same."""
+    """List other strings that a client may have signed for this request; all are equivalent."""
     path = request.path or "/"
     paths = [path, *_other_spellings(path, account)]
     if service == "t":
@@ -213,7 +213,7 @@ def _signed_headers(headers: Mapping[str, str], *, is_ordinal: bool) -> str:
     names = [name for name in headers if name.startswith("x-ms-")]
     names.sort(key=None if is_ordinal else _collation)
     lines = [f"{name}:{headers[name]}\n" for name in names]
-    # The parts of a batch name no version: theirs is that of the batch, which is newer.
+    # The parts of a batch have no version header: they use that of the batch.
     version = headers.get("x-ms-version", _EMPTY_HEADERS_VERSION)
     if "" in headers.values() and version < _EMPTY_HEADERS_VERSION:
         lines = [line for line in lines if not line.endswith(":\n")]
@@ -222,7 +222,7 @@ def _signed_headers(headers: Mapping[str, str], *, is_ordinal: bool) -> str:
 
 @lru_cache(maxsize=1024)
 def _collation(name: str) -> tuple[list[int], list[int]]:
-    """Return the place of a header name as the service sorts it: words before hyphens."""
+    """Return the sort key of a header name in the order of the service: words before hyphens."""
     letters = [_WEIGHTS[character] for character in name if character in _WEIGHTS]
     return letters, [_MINOR_WEIGHTS.get(character, 0) for character in name]
 
@@ -269,13 +269,13 @@ def malformed(*, hint: str) -> NotAuthorizedError:
 
 
 def parse_http_date(text: str) -> int | None:
-    """Find the ticks that an RFC 1123 date names. None if it names none."""
+    """Parse an RFC 1123 date into ticks; None if it is invalid."""
     return _ticks_of_http_date(text) if len(text) == _HTTP_DATE_CHARACTERS else None
 
 
 @lru_cache(maxsize=64)
 def _ticks_of_http_date(text: str) -> int | None:
-    # Clients send the same second many times over, so the last few answers are kept.
+    # Clients send the same second many times, so recent results are cached.
     match = _HTTP_DATE.fullmatch(text)
     if match is None:
         return None
@@ -293,7 +293,7 @@ def _ticks_of_http_date(text: str) -> int | None:
 def _check_date(text: str, now: int, skew_seconds: int | None) -> None:
     ticks = parse_http_date(text)
     if ticks is None:
-        raise authentication_failed(hint="The request needs x-ms-date or Date in RFC 1123 form.")
+        raise authentication_failed(hint="Send x-ms-date or Date in RFC 1123 format.")
     if skew_seconds is not None and abs(now - ticks) > skew_seconds * TICKS_PER_SECOND:
         raise authentication_failed(
             hint=f"The date of the request is more than {skew_seconds} seconds from the server's."
@@ -304,7 +304,7 @@ def _signed_comp(query: str) -> str:
     values = []
     for part in query.split("&"):
         name, _, value = part.partition("=")
-        # The name is read as the router will read it: neither %63omp nor Comp escapes signing.
+        # The name is decoded as the service decodes it: %63omp and Comp are signed as comp.
         if name == "comp" or unquote(name).lower() == "comp":
             values.append(unquote(value))
     if len(values) > 1:
@@ -313,10 +313,10 @@ def _signed_comp(query: str) -> str:
 
 
 def _other_spellings(path: str, account: str) -> Iterator[str]:
-    """List what a client may have signed for this path.
+    """List the spellings of this path that a client may have signed.
 
-    Some clients and proxies re-quote after signing, and some sign a secondary's path as the
-    primary's. Every spelling names the same resource.
+    Some clients and proxies change the escaping after signing, and some sign the path of the
+    primary for the secondary. Every spelling names the same resource.
     """
     paths = [path]
     secondary = f"/{account}-secondary"
@@ -324,7 +324,7 @@ def _other_spellings(path: str, account: str) -> Iterator[str]:
         below = path[len(secondary) :]
         paths.append(f"/{account}{below}")
         if below.startswith(f"/{account}/"):
-            paths.append(below)  # the Python SDK signs before it turns to the secondary
+            paths.append(below)  # the Python SDK signs before it changes the host to the secondary
     seen = {path}
     for one in paths:
         plain = one.replace("%27", "'")

@@ -1,1 +1,1 @@
-"""Backups of whole accounts, taken while they run; never on the way of a request."""
+"""Backups of whole accounts while they are served; no request depends on this."""

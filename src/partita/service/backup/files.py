@@ -1,7 +1,7 @@
 """The files of backups: copied with their hashes, synced, and never through a link.
 
-The one rule: a folder has its name only when everything in it is verified and on the medium.
-Everything here blocks.
+The one rule: a folder gets its final name when everything in it is verified and synced. All
+calls block.
 """
 
 import contextlib
@@ -32,21 +32,21 @@ OPEN_FILES_MAX = 256
 """Content files that are copied, or held open, at the same time."""
 
 Progress = Callable[[str, int, int], None]
-"""Hears the step, how many bytes of it are done and of how many."""
+"""Called with the step, its completed bytes and its total bytes."""
 
 _NAMED = "SELECT hash, max(size) FROM extent WHERE hash IS NOT NULL GROUP BY hash ORDER BY hash"
 
 
 def silent(_step: str, _done: int, _total: int) -> None:
-    """Report to nobody."""
+    """Do not report progress."""
 
 
 @contextlib.contextmanager
 def arriving_folder(target: Path, clock: Clock) -> Iterator[Path]:
-    """Yield a new folder beside the target, which becomes it at the end, or goes."""
+    """Yield a temporary folder that is renamed to the target at the end, or removed."""
     if os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir())):
-        message = f"The folder {target} is there already."
-        raise unusable(message, "Nothing is overwritten: choose another name, or move it away.")
+        message = f"The folder {target} already exists."
+        raise unusable(message, "Choose another name, or move the folder: nothing is overwritten.")
     target = target.absolute()
     make_folder(target.parent)
     arriving = target.with_name(f"{target.name}.incomplete-{clock.new_id()[:8]}")
@@ -64,7 +64,7 @@ def arriving_folder(target: Path, clock: Clock) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def opened_beneath(folder: Path, parts: Sequence[str]) -> Iterator[int]:
-    """Open a plain file below a folder; a link on the way, or at its end, is an OSError."""
+    """Open a regular file below a folder; a link in its path is an OSError."""
     flags = os.O_RDONLY | os.O_CLOEXEC
     with contextlib.ExitStack() as opened:
         place = os.open(folder, flags | os.O_DIRECTORY)
@@ -72,28 +72,28 @@ def opened_beneath(folder: Path, parts: Sequence[str]) -> Iterator[int]:
         for part in parts[:-1]:
             place = os.open(part, flags | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=place)
             opened.callback(os.close, place)
-        # Without O_NONBLOCK a named pipe in the place of a file would hold us for ever.
+        # Without O_NONBLOCK, opening a named pipe would block forever.
         file = os.open(parts[-1], flags | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=place)
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise OSError(errno.EINVAL, "It is no plain file", parts[-1])
+            raise OSError(errno.EINVAL, "Not a regular file", parts[-1])
         yield file
     finally:
         os.close(file)
 
 
 def copy_content(content: Content, descriptor: int, arriving: Path | None) -> bool:
-    """Copy one content file if there is where; say whether its bytes are what its name says."""
+    """Copy one content file, if a target is given; return whether its bytes match its name."""
     target = None if arriving is None else arriving.joinpath(*content.parts)
     if target is not None:
-        # Not parents=True: that makes the upper folders for everybody to read.
+        # Not parents=True: that makes the parent folders readable for all users.
         for folder in (target.parents[2], target.parents[1], target.parents[0]):
             folder.mkdir(mode=0o700, exist_ok=True)
     return copy_hashed(descriptor, target) == (content.size, content.digest.hex())
 
 
 def copy_hashed(descriptor: int, target: Path | None) -> tuple[int, str]:
-    """Copy a file if there is where; return its size and its SHA-256."""
+    """Copy a file, if a target is given; return its size and its SHA-256."""
     digest, size = hashlib.sha256(), 0
 
     def pieces() -> Iterator[bytes]:
@@ -117,7 +117,7 @@ def hash_of(folder: Path, name: str) -> tuple[int, str]:
 
 
 def write_new(path: Path, pieces: Iterable[bytes]) -> None:
-    """Write a new file; return when its bytes are on the medium."""
+    """Write a new file and sync it."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
         file.writelines(pieces)
@@ -126,7 +126,7 @@ def write_new(path: Path, pieces: Iterable[bytes]) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Return when the bytes of a file are on the medium."""
+    """Sync a file."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -135,21 +135,21 @@ def sync_file(path: Path) -> None:
 
 
 def in_threads(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-    """Do the work in a few threads, not much ahead of whoever takes the results."""
+    """Run the work in a few threads, with bounded read-ahead of the results."""
     with ThreadPoolExecutor(COPY_THREADS, "partita-copying") as threads:
         for start in range(0, len(items), OPEN_FILES_MAX):
             yield from threads.map(work, items[start : start + OPEN_FILES_MAX])
 
 
 def named_contents(connection: apsw.Connection) -> list[Content]:
-    """Return the content files that the rows name; none in an account without blobs."""
+    """Return the content files that rows refer to; none in an account without blobs."""
     has_blobs = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'extent'").get
     rows = connection.execute(_NAMED) if has_blobs else ()
     return [Content(bytes(digest), int(size)) for digest, size in rows]
 
 
 def check_database(path: Path, contents: list[Content], progress: Progress) -> None:
-    """Look at every page, and whether the rows name exactly these files."""
+    """Check every page, and that the rows refer to exactly these files."""
     total = path.stat().st_size
     progress("check", 0, total)
     name = f"{path.absolute().as_uri()}?immutable=1"
@@ -161,7 +161,7 @@ def check_database(path: Path, contents: list[Content], progress: Progress) -> N
         if found != "ok":
             raise _database_damaged(found.partition("\n")[0])
         if named_contents(database) != contents:
-            raise _database_damaged("its rows name other files")
+            raise _database_damaged("its rows refer to other files")
     progress("check", total, total)
 
 
@@ -173,14 +173,14 @@ def _database_damaged(reason: str) -> PartitaError:
 
 @contextlib.contextmanager
 def translating(folder: Path) -> Iterator[None]:
-    """Turn the machine's errors, and SQLite's, into ours."""
+    """Translate errors of the operating system and of SQLite."""
     try:
         yield
     except apsw.Error as error:
         raise translated(error, folder) from error
     except OSError as error:
         message = f"{error.filename or folder} cannot be used: {error.strerror or error}."
-        raise unusable(message, "Look at the rights, and at the room on the disk.") from error
+        raise unusable(message, "Check the permissions and the free space of the disk.") from error
 
 
 def unusable(message: str, hint: str) -> PartitaError:

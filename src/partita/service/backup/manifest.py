@@ -1,11 +1,11 @@
-"""What a backup of an account says about itself.
+"""The manifest of a backup of an account.
 
     account.sqlite    the database as of one moment
     contents          a line for each content file: its hash, a blank, its bytes; in order
     blobs/ab/cd/…     the content files that the database names
-    manifest.json     written last: a folder without it is no backup
+    manifest.json     written last: a folder without it is not a backup
 
-No name in a path comes from a file that is read: content files are named by their hashes.
+No path is taken from a file: content files are named by their hashes.
 """
 
 import hashlib
@@ -36,16 +36,16 @@ class ContentFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     files: int
     bytes: int
     sha256: str
-    """Of the list of contents; each file has its own as its name."""
+    """The SHA-256 of the list of contents; each content file has its own as its name."""
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a backup holds."""
+    """The contents of a backup."""
 
     account: str
     made_at: str
     partita: str
-    """The version that made it."""
+    """The version of Partita that took the backup."""
     database: FileFacts
     contents: ContentFacts
 
@@ -54,7 +54,7 @@ class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: int
     backup: Manifest
     check: str
-    """Of the compact JSON of `backup`: it may be read by people, not changed."""
+    """The SHA-256 of the compact JSON of `backup`: the file must not be edited."""
 
 
 class Content(NamedTuple):
@@ -76,7 +76,7 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def decode(text: bytes) -> Manifest:
-    """Read a manifest, or say that it is not one that we wrote."""
+    """Parse a manifest; raise if Partita did not write it."""
     try:
         form = msgspec.json.decode(text, type=dict[str, msgspec.Raw]).get("format", b"null")
         if msgspec.json.decode(form, type=int) != FORMAT:
@@ -103,7 +103,7 @@ def encode_contents(contents: Iterable[Content]) -> Iterator[bytes]:
 
 
 def decode_contents(lines: Iterable[bytes]) -> list[Content]:
-    """Read the list of contents; anything but hashes in order is no list of ours."""
+    """Parse the list of contents; raise unless it is a list of hashes in order."""
     found = [_LINE.fullmatch(line) for line in lines]
     contents = [Content(bytes.fromhex(line[1].decode()), int(line[2])) for line in found if line]
     digests = [content.digest for content in contents]
@@ -115,7 +115,7 @@ def decode_contents(lines: Iterable[bytes]) -> list[Content]:
 def backup_damaged(name: str) -> PartitaError:
     return ChecksumError(
         "BackupDamaged",
-        f"The file {name} of the backup is not what was written.",
+        f"The file {name} of the backup is damaged.",
         facts={"file": name},
-        hint="Nothing was changed. Use another copy of the backup.",
+        hint="Use another copy of the backup; nothing was changed.",
     )

@@ -1,7 +1,7 @@
-"""Checks the backup of an account, and makes the account anew from it.
+"""Verification of the backup of an account, and restoring of the account.
 
-The one rule: a backup is a stranger's. Nothing in it names a path, a link in it is damage, and the
-account has its name only when every byte is verified.
+The one rule: a backup is not trusted. Nothing in it names a path, a link in it is damage, and the
+account gets its name after every byte is verified.
 """
 
 import contextlib
@@ -38,13 +38,13 @@ from partita.storage.database import DATABASE_FILE
 from partita.ticks import Clock
 
 _NOT_WHAT_WAS_WRITTEN = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.EISDIR)
-"""Missing, a link, a folder or a pipe where a file should be."""
+"""The file is missing, or is a link, a folder or a pipe."""
 
 
 def check_backup(backup: Path, *, progress: Progress = silent) -> Manifest:
     """Verify every byte of a backup.
 
-    Raises BackupOrderError where there is none, ChecksumError where it is not what was written.
+    Raises BackupOrderError if there is no backup, ChecksumError if it is damaged.
     """
     with translating(backup):
         manifest = _read_manifest(backup)
@@ -62,13 +62,13 @@ def restore(
     clock: Clock,
     progress: Progress = silent,
 ) -> tuple[Manifest, Path]:
-    """Make the account of a backup below `root`, under its own or another name.
+    """Restore an account below `root`, under its own or another name.
 
-    Returns what was restored, and where. An account that exists is never touched.
+    Return the manifest and the folder. An existing account is never changed.
     """
     if (root / DATABASE_FILE).exists():
-        message = f"The folder {root} is that of an account."
-        raise unusable(message, f"Give the folder above it: {root.parent}")
+        message = f"The folder {root} is the folder of an account."
+        raise unusable(message, f"Give its parent folder: {root.parent}")
     with translating(backup):
         manifest = _read_manifest(backup)
         folder = root / check_account_name(manifest.account if account is None else account)
@@ -83,15 +83,15 @@ def _read_manifest(backup: Path) -> Manifest:
     if not os.path.lexists(backup / MANIFEST_FILE):
         raise BackupOrderError(
             "BackupNotFound",
-            f"The folder {backup} holds no backup of an account.",
-            hint="Give the folder that `partita account backup` made.",
+            f"The folder {backup} does not contain a backup of an account.",
+            hint="Give a folder that `partita account backup` created.",
         )
     with _opened(backup, (MANIFEST_FILE,)) as descriptor:
         return decode(os.read(descriptor, MANIFEST_BYTES_MAX))
 
 
 def _take_database(backup: Path, manifest: Manifest, arriving: Path | None) -> None:
-    """Verify the database, and copy it if there is where."""
+    """Verify the database, and copy it if a target is given."""
     target = None if arriving is None else arriving / DATABASE_FILE
     with _opened(backup, (DATABASE_FILE,)) as descriptor:
         found = copy_hashed(descriptor, target)
@@ -102,7 +102,7 @@ def _take_database(backup: Path, manifest: Manifest, arriving: Path | None) -> N
 def _take_contents(
     backup: Path, manifest: Manifest, arriving: Path | None, progress: Progress
 ) -> list[Content]:
-    """Verify the list and every file of it, and copy the files if there is where."""
+    """Verify the list of contents and its files, and copy the files if a target is given."""
     contents = _read_contents(backup, manifest)
     total, done = manifest.contents.bytes, 0
 

@@ -1,9 +1,9 @@
-"""Takes the backup of an account, whoever has it open.
+"""Taking the backup of an account, while a server may have it open.
 
-The account's collector knows nothing of us: a content file whose row went may go at any time. So
-nearly all files are copied before the moment of the backup, and at the moment the few that are
-new are opened: an open file can be read when its name is gone. The server is not asked and does
-not wait; its log grows while the database is copied.
+The collector of the account does not wait for a backup: a content file without a row can be
+removed at any time. So nearly all files are copied before the moment of the backup, and at that
+moment the few new ones are opened: an open file stays readable after it is removed. The server
+is not involved; its write-ahead log grows while the database is copied.
 """
 
 import contextlib
@@ -47,9 +47,9 @@ from partita.storage.database import APPLICATION_ID, DATABASE_FILE
 from partita.ticks import TICKS_PER_SECOND, Clock
 
 MOMENTS_MAX = 20
-"""Times to look for a moment at which every named file can be opened."""
+"""Attempts to find a moment at which every referenced file can be opened."""
 MISSING_MAX = 3
-"""Moments at which a named file may be missing: it went and came back. More is damage."""
+"""Attempts at which a file may be missing, because it was removed and restored."""
 STEP_PAGES = 1024
 """Pages of the database between two reports of progress."""
 BUSY_MS = 10_000
@@ -58,11 +58,11 @@ BUSY_MS = 10_000
 def back_up(folder: Path, target: Path, *, clock: Clock, progress: Progress = silent) -> Manifest:
     """Copy the account of a folder into a new folder and verify the copy.
 
-    What was acknowledged before the call is in the backup; what is acknowledged during it may be.
+    Writes acknowledged before the call are in the backup; writes during the call may be.
     """
     if not (folder / DATABASE_FILE).is_file():
-        message = f"The folder {folder} holds no account."
-        raise unusable(message, "Give the folder of the data, or of an account in it.")
+        message = f"The folder {folder} does not contain an account."
+        raise unusable(message, "Give the data folder, or the folder of an account in it.")
     with translating(folder), arriving_folder(target, clock) as arriving:
         with contextlib.closing(_source_of(folder)) as source:
             contents = _Copying(folder, arriving, progress).copy_all(source)
@@ -74,7 +74,7 @@ def back_up(folder: Path, target: Path, *, clock: Clock, progress: Progress = si
 
 
 def _source_of(folder: Path) -> apsw.Connection:
-    """Open the database beside the server that may have it open, to read only."""
+    """Open the database read-only, while a server may have it open."""
     source = apsw.Connection(str(folder / DATABASE_FILE), flags=apsw.SQLITE_OPEN_READWRITE)
     source.set_busy_timeout(BUSY_MS)
     source.pragma("query_only", 1)
@@ -93,7 +93,7 @@ def _source_of(folder: Path) -> apsw.Connection:
 
 
 class _Copying:
-    """One run: files ahead of the moment, the database at it, the last files behind it."""
+    """One backup: most files before the moment, the database at it, the last files after it."""
 
     def __init__(self, folder: Path, arriving: Path, progress: Progress) -> None:
         self._folder = folder
@@ -102,10 +102,10 @@ class _Copying:
         self._copied: set[bytes] = set()
         self._copied_bytes = 0
         self._missing: Counter[bytes] = Counter()
-        """Moments in a row at which a file was named and not there."""
+        """Consecutive attempts at which a referenced file was missing."""
 
     def copy_all(self, source: apsw.Connection) -> list[Content]:
-        """Return the contents that the copied database names, all of them copied."""
+        """Return the contents that the copied database refers to, after copying all of them."""
         for _ in range(MOMENTS_MAX):
             self._copy_ahead(source)
             with contextlib.ExitStack() as opened:
@@ -122,7 +122,7 @@ class _Copying:
         raise StoreBusyError(
             "ServerBusy",
             "The blobs of the account change faster than they can be copied.",
-            hint="Try again when fewer blobs are replaced.",
+            hint="Retry when fewer blobs are replaced.",
         )
 
     def _copy_ahead(self, source: apsw.Connection) -> None:
@@ -138,14 +138,14 @@ class _Copying:
             try:
                 descriptor = opened.enter_context(opened_beneath(self._folder, content.parts))
             except FileNotFoundError:
-                return None  # it was removed since; the moment decides whether it is needed
+                return None  # it was removed; the moment of the backup shows whether it is needed
             self._copy(content, descriptor)
         return content
 
     def _moment(
         self, source: apsw.Connection, opened: contextlib.ExitStack
     ) -> tuple[list[Content], list[tuple[Content, int]]] | None:
-        """Copy the database and open the files that only now are named; None: try again."""
+        """Copy the database and open its new files; None: retry."""
         source.execute("BEGIN")
         try:
             contents = named_contents(source)
@@ -190,7 +190,7 @@ class _Copying:
         path = self._arriving / DATABASE_FILE
         write_new(path, ())
         with contextlib.closing(apsw.Connection(str(path))) as copy:
-            # A crash leaves a folder without a manifest: the copy needs no journal of its own.
+            # A crash leaves a folder without a manifest, so the copy needs no journal.
             copy.pragma("journal_mode", "off")
             copy.pragma("synchronous", "off")
             page_bytes = int(source.pragma("page_size"))
@@ -202,7 +202,7 @@ class _Copying:
         sync_file(path)
 
     def _forget_all_but(self, contents: Iterable[Content]) -> None:
-        """Remove what was copied ahead and is named no more."""
+        """Remove copied files that the database does not refer to."""
         for digest in self._copied.difference(content.digest for content in contents):
             self._arriving.joinpath(*Content(digest, 0).parts).unlink()
 

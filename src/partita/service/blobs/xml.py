@@ -40,7 +40,7 @@ BLOCK_LIST_BYTES_MAX = 16 * 1024 * 1024
 TAGS_BYTES_MAX = 64 * 1024
 INFERRED_TIER = "Hot"
 SMART_TIER = "Smart"
-"""The service moves such a blob by itself; here it stays where it is."""
+"""The Azure service moves such a blob between tiers; here it stays in its tier."""
 ENCRYPTION_SCOPE = "$account-encryption-key"
 
 _INFERRED_OF_SNAPSHOT = f"<AccessTier>{INFERRED_TIER}</AccessTier>"
@@ -52,7 +52,7 @@ _WHICH = ("Committed", "Uncommitted", "Latest")
 
 
 def parse_block_list(body: bytes) -> list[BlockChoice]:
-    """Read the blocks to commit, in their order."""
+    """Parse the blocks to commit, in order."""
     root = parse_xml(
         body,
         "BlockList",
@@ -67,21 +67,21 @@ def parse_block_list(body: bytes) -> list[BlockChoice]:
 def _choice(child: Element) -> BlockChoice:
     which = name_of(child)
     if which not in _WHICH:
-        raise not_valid(hint="A block is Committed, Uncommitted or Latest.")
+        raise not_valid(hint="Use Committed, Uncommitted or Latest for a block.")
     return BlockChoice(which, text_of(child).strip())  # type: ignore[arg-type]  # checked above
 
 
 def parse_tags(body: bytes) -> dict[str, str]:
-    """Read the tags of a blob."""
+    """Parse the tags of a blob."""
     root = parse_xml(body, "Tags", bytes_max=TAGS_BYTES_MAX)
     sets = list(root)
     if len(sets) != 1 or name_of(sets[0]) != "TagSet":
-        raise not_valid(hint="Tags hold one TagSet.")
+        raise not_valid(hint="Put one TagSet into Tags.")
     tags: dict[str, str] = {}
     for child in sets[0]:
         members = {name_of(member): text_of(member) for member in child}
         if name_of(child) != "Tag" or members.keys() != {"Key", "Value"}:
-            raise not_valid(hint="A TagSet holds Tags of one Key and one Value.")
+            raise not_valid(hint="Give each Tag one Key and one Value.")
         if members["Key"] in tags:
             raise duplicate_tag()
         tags[members["Key"]] = members["Value"]
@@ -104,7 +104,7 @@ def _tag_set(tags: Mapping[str, str]) -> str:
 
 
 def print_block_list(blocks: BlockList, wanted: str) -> bytes:
-    """Print the lists that were asked for: committed, uncommitted or all."""
+    """Print the requested lists: committed, uncommitted or all."""
     content = ""
     if wanted in ("committed", "all"):
         content += element("CommittedBlocks", _blocks(blocks.committed))
@@ -175,7 +175,7 @@ def print_blobs(listing: Listing, endpoint: str, container: str, asked: Mapping[
 
 
 def _blob(blob: Blob, include: frozenset[str]) -> str:
-    # A page has thousands of these: one text for each, not one call for each element.
+    # A page has thousands of blobs: build one text per blob, not one call per element.
     snapshot = "" if blob.snapshot is None else f"<Snapshot>{blob.snapshot}</Snapshot>"
     rest = ""
     if "metadata" in include:
@@ -249,7 +249,7 @@ def _tier(blob: Blob) -> str:
 
 
 def archive_status(tier: str) -> str:
-    """Return what is said of an archived blob that is on its way to another tier."""
+    """Return the archive status of a blob that is being rehydrated."""
     return f"rehydrate-pending-to-{tier.lower()}"
 
 

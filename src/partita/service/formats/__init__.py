@@ -1,1 +1,1 @@
-"""What the three services share on the wire: addresses, errors, XML, multipart; pure."""
+"""Formats of the three services: addresses, errors, XML, multipart; pure."""

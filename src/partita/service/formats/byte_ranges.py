@@ -1,7 +1,7 @@
 """Range headers of the blob service. Pure.
 
-`x-ms-range` beats `Range`. What is malformed, counts from the end or names several ranges is
-ignored, as the service does: the answer is then the whole blob.
+`x-ms-range` takes precedence over `Range`. A range that is malformed, counts from the end or is
+one of several is ignored, as by the service: the answer is then the whole blob.
 """
 
 import re
@@ -24,13 +24,13 @@ class ByteRange(msgspec.Struct, frozen=True, gc=False):
 
 
 def range_of(headers: Mapping[str, str]) -> ByteRange | None:
-    """Find the range that a request asks for."""
+    """Find the requested range."""
     text = headers.get("x-ms-range") or headers.get("range")
     return None if text is None else parse_range(text)
 
 
 def parse_range(text: str) -> ByteRange | None:
-    """Read `bytes=a-b` or `bytes=a-`; None for anything else."""
+    """Parse `bytes=a-b` or `bytes=a-`; None for anything else."""
     match = _RANGE.fullmatch(text.strip())
     if match is None:
         return None

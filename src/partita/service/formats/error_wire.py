@@ -1,7 +1,7 @@
 """One table from error code to HTTP status, and the three shapes of an error body.
 
 OData endpoints answer JSON; access policies, service properties and statistics of tables answer
-XML, and queues and blobs another XML, in which further elements tell what was wrong.
+XML, and queues and blobs another XML with further elements for the details.
 """
 
 from xml.sax.saxutils import escape
@@ -138,7 +138,7 @@ STATUS: dict[str, int] = {
 ACCOUNT_SETTING = "--account"
 
 _OF_READS = frozenset({"CannotVerifyCopySource", "ConditionNotMet"})
-"""Codes that, of a read that found what the client has already, mean "not modified"."""
+"""Codes that mean "not modified" for a read whose client has the current version."""
 _BOM = "\ufeff"
 
 _encode = msgspec.json.Encoder().encode
@@ -150,14 +150,16 @@ def status_of(error: PartitaError) -> int:
         return 401
     if "unchanged" in error.facts and error.code in _OF_READS:
         return 304
-    own = error.facts.get("status")  # of a copy whose source could not be had: it has many
+    own = error.facts.get(
+        "status"
+    )  # of a copy whose source cannot be read: the code has several statuses
     return own if isinstance(own, int) else STATUS[error.code]
 
 
 def message_of(error: PartitaError, request_id: str, now: int, *, index: int | None) -> str:
-    """Return the message as clients parse it: `index:` first where a group failed.
+    """Return the message as clients parse it: with `index:` first if a group failed.
 
-    Where a setting cures the error, the hint is its second line: no SDK shows a header.
+    If a setting resolves the error, the hint is the second line: SDKs do not show headers.
     """
     prefix = "" if index is None else f"{index}:"
     hint = f"\n{error.hint}" if is_told(error) else ""
@@ -165,9 +167,9 @@ def message_of(error: PartitaError, request_id: str, now: int, *, index: int | N
 
 
 def is_told(error: PartitaError) -> bool:
-    """Return whether the hint is told in the message: where a setting cures the error.
+    """Return whether the message contains the hint: if a setting resolves the error.
 
-    Which accounts are served is for the log only.
+    The names of the served accounts are only logged.
     """
     return error.setting not in ("", ACCOUNT_SETTING)
 
@@ -203,7 +205,7 @@ def encode_error(
 ) -> Response:
     """Answer as queues and blobs do; `facts["elements"]` are the elements after the message.
 
-    The answer to HEAD, and one that says "not modified", has headers only.
+    The answer to HEAD, and a "not modified" one, has headers only.
     """
     status = status_of(error)
     headers = [("x-ms-error-code", error.code), *extra]

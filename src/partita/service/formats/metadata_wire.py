@@ -1,7 +1,7 @@
 """Metadata headers, `x-ms-meta-<name>: value`, of queues, containers and blobs. Pure.
 
-Names keep the case they were sent with and are compared without it. A header called exactly
-`x-ms-meta` is nobody's metadata: old clients send it.
+Names keep their case and are compared without it. A header named exactly `x-ms-meta` is not
+metadata: old clients send it.
 """
 
 import re
@@ -17,14 +17,14 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
 def metadata_of(request: Request) -> dict[str, str]:
-    """Return the metadata that a request brings, checked."""
+    """Return the metadata of a request, checked."""
     found: dict[str, str] = {}
     size = 0
     for header, value in request.headers.items():
         if not header.startswith(PREFIX):
             continue
         if header in request.repeated:
-            raise _invalid("A name is given twice.")
+            raise _invalid("Give each name only once.")
         name = request.spelled.get(header, header)[len(PREFIX) :]
         _check(name, value)
         found[name] = value.strip(" \t")
@@ -34,7 +34,7 @@ def metadata_of(request: Request) -> dict[str, str]:
             "MetadataTooLarge",
             "The size of the specified metadata exceeds the maximum size permitted.",
             facts={"elements": [("MaxLimit", str(METADATA_BYTES_MAX))]},
-            hint=f"Names and values together have at most {METADATA_BYTES_MAX} bytes.",
+            hint=f"Use at most {METADATA_BYTES_MAX} bytes for names and values together.",
         )
     return found
 
@@ -44,7 +44,7 @@ def has_metadata(request: Request) -> bool:
 
 
 def metadata_headers(metadata: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the headers that say metadata again."""
+    """Return metadata as headers."""
     return [(f"{PREFIX}{name}", value) for name, value in metadata.items()]
 
 
@@ -54,9 +54,9 @@ def _check(name: str, value: str) -> None:
             "EmptyMetadataKey", "The key for one of the metadata key-value pairs is empty."
         )
     if not _NAME.fullmatch(name):
-        raise _invalid("A name has letters, digits and '_', and begins with no digit.")
+        raise _invalid("Use letters, digits and '_' in a name, and do not start it with a digit.")
     if not value.isascii() or not value.replace("\t", " ").isprintable():
-        raise _invalid("A value is printable ASCII.")
+        raise _invalid("Use printable ASCII in a value.")
 
 
 def _invalid(hint: str) -> InvalidRequestError:

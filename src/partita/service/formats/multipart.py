@@ -13,6 +13,7 @@ from http import HTTPStatus
 import msgspec
 
 from partita.errors import InvalidRequestError
+from partita.refusals import invalid_input
 from partita.service.http.request import Request, Response
 from partita.tables import limits
 
@@ -27,7 +28,7 @@ PART_HEADERS_MAX = 64
 PART_HEAD_BYTES_MAX = 16 * limits.KIB
 """The headers of one part, its request line included."""
 LOOKALIKES_MAX = 1000
-"""Lines that begin like a delimiter and are none: one boundary may begin another."""
+"""Lines that start like a delimiter and are not one: one boundary may be a prefix of another."""
 
 
 class BatchRequest(msgspec.Struct, frozen=True):
@@ -36,7 +37,7 @@ class BatchRequest(msgspec.Struct, frozen=True):
     parts: list[Request]
     """None for an empty change set; at most one more than a group may have, which refuses it."""
     is_query: bool
-    """One GET that stands alone, outside any change set."""
+    """One GET outside of any change set."""
 
 
 _CONTENT_TYPE_CHARACTERS_MAX = 1024
@@ -56,16 +57,16 @@ REASONS = {status.value: status.phrase for status in HTTPStatus}
 
 
 def read_batch(body: bytes, content_type: str, root_path: str = "") -> BatchRequest:
-    """Read the requests out of a batch.
+    """Parse the requests of a batch.
 
-    `root_path` is `/acct` where the path names the account: it is put before those addresses
-    that are relative to the service root, so that every part has a path like the outer one.
+    `root_path` is `/acct` in path style: it is put before addresses that are relative to the
+    service root, so that every part has a path like that of the batch.
     """
     is_query = False
     requests: list[Request] | None = None
     for part in _split_parts(body, _boundary_of(content_type)):
         if requests is not None:
-            raise _malformed("A batch holds one change set, or one query, and nothing else.")
+            raise _malformed("Send one change set or one query in a batch.")
         head, content = _cut_head(part)
         part_type = _part_type(head)
         is_query = part_type == _REQUEST_TYPE
@@ -74,33 +75,33 @@ def read_batch(body: bytes, content_type: str, root_path: str = "") -> BatchRequ
         else:
             requests = _read_change_set(content, part_type, root_path)
     if requests is None:
-        raise _malformed("The batch is empty.")
+        raise _malformed("Send at least one operation.")
     return BatchRequest(requests, is_query)
 
 
 def read_parts(
     body: bytes, content_type: str, root_path: str, parts_max: int
 ) -> list[tuple[str, Request]]:
-    """Read a batch without change sets: the Content-ID of each part, and its request."""
+    """Parse a batch without change sets: the Content-ID of each part, and its request."""
     found: list[tuple[str, Request]] = []
     for part in _split_parts(body, _boundary_of(content_type)):
         head, content = _cut_head(part)
         if _part_type(head) != _REQUEST_TYPE:
-            raise _malformed("A batch holds requests: parts of type application/http.")
+            raise _malformed("Send parts of type application/http in a batch.")
         headers, _ = _parse_headers(_head_lines(head))
         number = headers.get("content-id", str(len(found)))
         if not _CONTENT_ID.fullmatch(number):
-            raise _malformed("Content-ID is a number.")
+            raise _malformed("Use a number for Content-ID.")
         found.append((number, _read_request(content, root_path)))
         if len(found) > parts_max:
-            raise _malformed("The batch has too many parts.")
+            raise _malformed("Send fewer parts in a batch.")
     return found
 
 
 def _read_query(content: bytes, root_path: str) -> Request:
     request = _read_request(content, root_path)
     if request.method != "GET":
-        raise _malformed("Changes belong into a change set.")
+        raise _malformed("Put changes into a change set.")
     return request
 
 
@@ -115,10 +116,10 @@ def _read_change_set(content: bytes, content_type: str, root_path: str) -> list[
             continue
         head, request_bytes = _cut_head(part)
         if _part_type(head) != _REQUEST_TYPE:
-            raise _malformed("A change set holds requests: parts of type application/http.")
+            raise _malformed("Send parts of type application/http in a change set.")
         request = _read_request(request_bytes, root_path)
         if request.method == "GET":
-            raise _malformed("A query cannot stand in a change set.")
+            raise _malformed("Send the query outside of a change set.")
         requests.append(request)
         if len(requests) > limits.GROUP_OPERATIONS_MAX:
             break
@@ -129,18 +130,18 @@ def _boundary_of(content_type: str) -> bytes:
     if len(content_type) > _CONTENT_TYPE_CHARACTERS_MAX:
         raise _malformed("The Content-Type is too long.")
     if content_type.partition(";")[0].strip().lower() != "multipart/mixed":
-        raise _malformed("The Content-Type of a batch and of a change set is multipart/mixed.")
+        raise _malformed("Use multipart/mixed as the Content-Type of a batch and of a change set.")
     found = _BOUNDARY.findall(content_type)
     if len(found) != 1:
-        raise _malformed("The Content-Type names no boundary, or several.")
+        raise _malformed("Give one boundary in the Content-Type.")
     boundary = found[0][0] or found[0][1]
     if len(boundary) > BOUNDARY_CHARACTERS_MAX or not _BOUNDARY_TEXT.fullmatch(boundary):
-        raise _malformed("A boundary has 1 to 70 characters of those that RFC 2046 allows.")
+        raise _malformed("Use 1 to 70 characters that RFC 2046 allows as boundary.")
     return bytes(boundary, "ascii")
 
 
 def _split_parts(body: bytes, boundary: bytes) -> Iterator[bytes]:
-    """Yield what stands between the delimiter lines, without the line end before each."""
+    """Yield the text between the delimiter lines, without the line end before each."""
     start, is_last = _find_first(body, boundary)
     lookalikes = 0
     line = b"\n--" + boundary
@@ -184,7 +185,7 @@ def _part_type(head: bytes) -> str:
     if repeated:
         raise _malformed("A header of a part is repeated.")
     if headers.get("content-transfer-encoding", "binary").lower() not in _ENCODINGS:
-        raise _malformed("The only Content-Transfer-Encoding is binary.")
+        raise _malformed("Use binary as Content-Transfer-Encoding.")
     content_type = headers.get("content-type", "")
     media_type = content_type.partition(";")[0].strip().lower()
     return media_type if media_type == _REQUEST_TYPE else content_type
@@ -199,7 +200,7 @@ def _read_request(content: bytes, root_path: str) -> Request:
 
 @lru_cache(maxsize=256)
 def _read_head(head: bytes, root_path: str) -> tuple[str, str, str, dict[str, str], frozenset[str]]:
-    """Read request line and headers; all inserts of a batch have the same."""
+    """Parse request line and headers; they are equal for all inserts of a batch."""
     line, *header_lines = _head_lines(head)
     method, _, rest = line.partition(" ")
     address, _, version = rest.rstrip().rpartition(" ")
@@ -211,7 +212,7 @@ def _read_head(head: bytes, root_path: str) -> tuple[str, str, str, dict[str, st
 
 
 def _cut_head(content: bytes) -> tuple[bytes, bytes]:
-    """Return what stands before the first blank line, and what follows it."""
+    """Split at the first blank line."""
     blank = _BLANK_LINE.search(content, 0, PART_HEAD_BYTES_MAX)
     if blank is not None:
         return content[: blank.start()], content[blank.end() :]
@@ -223,7 +224,7 @@ def _cut_head(content: bytes) -> tuple[bytes, bytes]:
 def _head_lines(head: bytes) -> list[str]:
     head = head.replace(b"\r\n", b"\n").rstrip(b"\r\n")
     if len(head.translate(None, _CONTROLS)) != len(head):
-        raise _malformed("The headers of a part hold a control character.")
+        raise _malformed("Remove the control character from the headers of a part.")
     try:
         return head.decode().split("\n")
     except UnicodeDecodeError:
@@ -254,7 +255,7 @@ def _parse_header(line: str) -> tuple[str, str]:
 
 
 def _split_address(address: str, root_path: str) -> tuple[str, str]:
-    """Return path and query; of an absolute address the host says nothing."""
+    """Return path and query; the host of an absolute address is ignored."""
     if authority := _AUTHORITY.match(address):
         address = address[authority.end() :]
     path, _, query = address.partition("?")
@@ -265,7 +266,7 @@ def _split_address(address: str, root_path: str) -> tuple[str, str]:
 
 
 def _malformed(hint: str) -> InvalidRequestError:
-    return InvalidRequestError("InvalidInput", "One of the request inputs is not valid.", hint=hint)
+    return invalid_input(InvalidRequestError, hint)
 
 
 def batch_content_type(batch_id: str) -> str:
@@ -274,10 +275,10 @@ def batch_content_type(batch_id: str) -> str:
 
 
 def print_batch(parts: Sequence[Response], batch_id: str, changeset_id: str | None) -> bytes:
-    """Print the answer; without a `changeset_id` it is the answer to a lone query.
+    """Print the answer; without a `changeset_id` it is the answer to a query.
 
-    Every byte counts: one client breaks on a line end too many, another on one too few, and a
-    third splits the text at `--changesetresponse_`.
+    The exact bytes matter: some clients fail with an additional line end, others without it, and
+    one splits the text at `--changesetresponse_`.
     """
     batch = f"--batchresponse_{batch_id}"
     if changeset_id is None:

@@ -1,4 +1,4 @@
-"""Parameters of queue and blob requests: read by lower-case name, refused by name. Pure."""
+"""Query parameters of queue and blob requests, by lower-case name. Pure."""
 
 from collections.abc import Sequence
 
@@ -18,14 +18,14 @@ def options_of(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
 
 
 def out_of_range(name: str, value: str, low: int, high: int) -> InvalidRequestError:
-    """Return the refusal of a number that is too small or too large."""
+    """Return the refusal of a number outside of its range."""
     bounds = [("MinimumAllowed", str(low)), ("MaximumAllowed", str(high))]
     return InvalidRequestError(
         "OutOfRangeQueryParameterValue",
         "One of the query parameters specified in the request URI is outside the permissible"
         " range.",
         facts={"elements": [*_named(name, value), *bounds]},
-        hint=f"{name} is {low} to {high}.",
+        hint=f"Use {low} to {high} for {name}.",
     )
 
 

@@ -1,7 +1,7 @@
-"""Plain XML in and out: what every document of the three services is read and written with.
+"""Plain XML: parsing and printing of the documents of the three services.
 
-Input is small and plain or it is refused: no document type, bounded bytes and elements. Output
-goes through one escaping writer; what XML cannot hold is left out or makes the caller choose.
+Input must be small and plain: no document type, bounded bytes and elements. Output is escaped;
+characters that XML cannot represent are omitted, or the caller decides.
 """
 
 import html
@@ -12,6 +12,7 @@ from xml.etree.ElementTree import Element, ParseError
 from defusedxml.ElementTree import fromstring
 
 from partita.errors import InvalidRequestError, LimitExceededError
+from partita.refusals import invalid_xml
 
 DECLARATION = '<?xml version="1.0" encoding="utf-8"?>'
 XML_BYTES_MAX = 256 * 1024
@@ -28,25 +29,23 @@ def parse_xml(
     bytes_max: int = XML_BYTES_MAX,
     elements_max: int = XML_ELEMENTS_MAX,
 ) -> Element:
-    """Read a document and return its root, which must have this name."""
-    # Every element costs a '<', in every encoding that the parser reads: a cheap first bound.
+    """Parse a document and return its root, which must have this name."""
+    # Every element has a '<', in every encoding of the parser: a cheap first bound.
     if len(body) > bytes_max or body.count(b"<") > 2 * elements_max:
-        raise LimitExceededError(
-            "InvalidXmlDocument",
-            "XML specified is not syntactically valid.",
-            hint=f"At most {bytes_max} bytes and {elements_max} elements.",
+        raise invalid_xml(
+            LimitExceededError, f"Send at most {bytes_max} bytes and {elements_max} elements."
         )
     try:
         root: Element = fromstring(body, forbid_dtd=True)
     except ParseError as error:
         line, column = error.position
         raise not_valid(
-            hint="The body is not plain XML.", elements=_place(line, column, str(error))
+            hint="Send plain XML.", elements=_place(line, column, str(error))
         ) from error
     except (ValueError, LookupError) as error:
-        raise not_valid(hint="The body is not plain XML.") from error
+        raise not_valid(hint="Send plain XML.") from error
     if name_of(root) != root_name:
-        raise not_valid(hint=f"The root element is {root_name}.")
+        raise not_valid(hint=f"Use {root_name} as the root element.")
     return root
 
 
@@ -60,41 +59,36 @@ def name_of(element: Element) -> str:
 
 
 def text_of(element: Element) -> str:
-    """Return the text of an element that holds nothing else."""
+    """Return the text of an element without child elements."""
     if len(element):
-        raise not_valid(hint=f"{name_of(element)} holds text only.")
+        raise not_valid(hint=f"Use only text in {name_of(element)}.")
     return element.text or ""
 
 
 def not_valid(*, hint: str, elements: Iterable[tuple[str, str]] = ()) -> InvalidRequestError:
-    """Return the refusal of a document that is not what it should be."""
-    return InvalidRequestError(
-        "InvalidXmlDocument",
-        "XML specified is not syntactically valid.",
-        facts={"elements": list(elements)},
-        hint=hint,
-    )
+    """Return the refusal of an invalid document."""
+    return invalid_xml(InvalidRequestError, hint, elements)
 
 
 def document(name: str, content: str, attributes: str = "") -> bytes:
-    """Return a whole document; `attributes` are ready, with their leading blank."""
+    """Return a complete document; `attributes` are escaped, with a leading blank."""
     if not content:
         return f"{DECLARATION}<{name}{attributes} />".encode()
     return f"{DECLARATION}<{name}{attributes}>{content}</{name}>".encode()
 
 
 def element(name: str, content: str) -> str:
-    """Return an element around content that is escaped already."""
+    """Return an element with content that is already escaped."""
     return f"<{name}>{content}</{name}>" if content else f"<{name} />"
 
 
 def text_element(name: str, text: str) -> str:
-    """Return an element that holds this text."""
+    """Return an element with this text."""
     return element(name, escape(text))
 
 
 def escape(text: str) -> str:
-    """Return text as content of an element; a carriage return survives the parser as a number."""
+    """Escape text for an element; a carriage return becomes a character reference."""
     if _TO_ESCAPE.search(text) is None:
         return text
     return html.escape(_ILLEGAL.sub("", text), quote=False).replace("\r", "&#xD;")
@@ -105,5 +99,5 @@ def escape_attribute(text: str) -> str:
 
 
 def is_legal(text: str) -> bool:
-    """Tell whether XML can hold every character of a text."""
+    """Return whether XML can represent every character of a text."""
     return _ILLEGAL.search(text) is None

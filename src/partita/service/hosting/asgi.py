@@ -1,8 +1,8 @@
 """The same `respond` as an ASGI application, for uvicorn, granian or httpx.
 
-The host owns connections, framing and time-outs; we take the raw path and the raw query, never
-the decoded path (signatures are made over what was sent), and keep the limit of the body. Hosts
-give header names in lower case: metadata keep the case of their names only if the host does.
+The host owns connections, framing and time-outs. This module uses the raw path and query
+(signatures cover what was sent) and enforces the limit of the body. Hosts pass header names in
+lower case: metadata names keep their case only if the host does.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 class _ClientGoneError(Exception):
-    """The client left before its request was whole."""
+    """The client disconnected before its request was complete."""
 
 
 def asgi_app(
@@ -52,7 +52,7 @@ def asgi_app(
     clock: Clock | None = None,
     dialect: Dialect = TABLE_DIALECT,
 ) -> AsgiApp:
-    """Return an ASGI application that answers as our own server does."""
+    """Return an ASGI application that answers like the server."""
     bounds = limits or HttpLimits()
     time = clock or SystemClock()
 
@@ -108,7 +108,7 @@ async def _live(receive: Receive, send: Send) -> None:
 
 
 async def _decline(scope: Scope, send: Send) -> None:
-    assert scope["type"] == "websocket", f"ASGI has no {scope['type']}"
+    assert scope["type"] == "websocket", f"unsupported ASGI scope: {scope['type']}"
     await send({"type": "websocket.close", "code": 1003})
 
 
@@ -143,7 +143,7 @@ async def _body_of(
         return await _read_body(receive, limits.body_bytes_max), None
     if length is not None or "transfer-encoding" in headers:
         return b"", _ReceivedBody(length, receive, limits.body_bytes_max)
-    # HTTP/2 declares neither: only the first message tells whether there is a body at all.
+    # HTTP/2 declares neither: only the first message shows whether there is a body.
     first = await _next_message(receive)
     if not first.get("more_body", False):
         return first.get("body", b""), None
@@ -162,8 +162,8 @@ def _length_of(headers: dict[str, str]) -> int | None:
 def _raw_path(scope: Scope) -> str:
     raw = scope.get("raw_path")
     if raw is None:
-        # Without it every escaped key would be signed wrongly: better to fail at once.
-        raise RuntimeError("this ASGI server hands in no raw_path")
+        # Without it the signature of every escaped key would be wrong: fail at once.
+        raise RuntimeError("this ASGI server does not pass raw_path")
     try:
         path: str = raw.partition(b"?")[0].decode("ascii")
     except UnicodeDecodeError:
@@ -190,7 +190,7 @@ async def _read_body(receive: Receive, body_bytes_max: int) -> bytes:
 
 
 class _ReceivedBody:
-    """An Upload that asks the host for each message."""
+    """An Upload that receives its messages from the host."""
 
     def __init__(
         self, length: int | None, receive: Receive, bytes_max: int, first: bytes = b""
@@ -200,7 +200,7 @@ class _ReceivedBody:
         self._bytes_max = bytes_max
         self._received_bytes = len(first)
         self._pieces = slices(first)[::-1] if first else []
-        """The next one last."""
+        """In reverse order."""
         self._is_whole = False
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -251,9 +251,9 @@ def _piece(body: bytes, *, has_more: bool = False) -> Message:
 
 
 async def _send_download(download: Download, receive: Receive, send: Send) -> None:
-    """Send the pieces as the host takes them, until the client leaves.
+    """Send the pieces until the end or until the client disconnects.
 
-    An error leaves the answer unfinished: the host then breaks the connection off.
+    An error leaves the answer incomplete: the host then closes the connection.
     """
     leaving = asyncio.ensure_future(_disconnected(receive))
 

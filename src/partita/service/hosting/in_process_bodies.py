@@ -1,7 +1,7 @@
-"""Bodies that go from a client in this process to the service, and back, without a socket.
+"""Bodies between a client in this process and the service, without a socket.
 
-The two sides may live on different threads and loops: each piece is asked for by its reader and
-made by its owner, on the owner's side. The one rule: nothing is held whole that came in pieces.
+The two sides may be on different threads and event loops: a reader requests each piece, and its
+owner produces it in the owner's thread. The one rule: a streamed body is never collected.
 """
 
 import asyncio
@@ -14,11 +14,11 @@ from partita.service.http.request import PIECE_BYTES_MAX, Response
 from partita.service.http.streams import body_too_long, client_gone, slices
 
 Ask = Callable[["asyncio.Future[bytes]"], None]
-"""Tells the client's side that the next piece is wanted; empty bytes are the end."""
+"""Requests the next piece from the client's side; empty bytes are the end."""
 
 
 class KeptBody:
-    """An Upload that lies in the client's memory."""
+    """An Upload in the client's memory."""
 
     def __init__(self, content: bytes | bytearray | memoryview) -> None:
         self.length: int | None = len(content)
@@ -36,7 +36,7 @@ class KeptBody:
 
 
 class AskedBody:
-    """An Upload whose pieces the client's side makes when asked; lives on the service's loop."""
+    """An Upload whose pieces the client's side produces on request; used on the service's loop."""
 
     def __init__(self, length: int | None, ask: Ask) -> None:
         self.length = length
@@ -44,7 +44,7 @@ class AskedBody:
         self._asked: asyncio.Future[bytes] | None = None
         self._error: Exception | None = None
         self._pieces: list[bytes] = []
-        """What is left of a longer piece, the next one last."""
+        """The rest of a longer piece, in reverse order."""
         self._received_bytes = 0
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -77,27 +77,27 @@ class AskedBody:
         raise StopAsyncIteration
 
     def fail(self) -> None:
-        """Let the reader fail: the client will make no more pieces."""
+        """Let the reader fail: the client produces no more pieces."""
         self._error = client_gone()
         if self._asked is not None and not self._asked.done():
             self._asked.set_exception(self._error)
 
 
 def give(asked: "asyncio.Future[bytes]", part: bytes) -> None:
-    """Answer an asked-for piece, on the loop of the one that asked."""
+    """Deliver a requested piece, on the loop of its reader."""
     if not asked.done():
         asked.set_result(part)
 
 
 def parts_of(content: Any) -> Iterator[bytes]:
-    """Yield what a synchronous client hands in: a file-like object or an iterable."""
+    """Yield the pieces of a synchronous client's content: a file-like object or an iterable."""
     if not hasattr(content, "read"):
         return (_as_bytes(part) for part in content if part)
     return iter(lambda: _as_bytes(content.read(PIECE_BYTES_MAX)), b"")
 
 
 async def async_parts_of(content: Any) -> AsyncIterator[bytes]:
-    """Yield what an asynchronous client hands in: it may be asynchronous itself, or not."""
+    """Yield the pieces of an asynchronous client's content, which may be synchronous itself."""
     if hasattr(content, "read"):
         while part := await _read(content.read):
             yield _as_bytes(part)
@@ -123,7 +123,7 @@ def _as_bytes(part: Any) -> bytes:
 
 
 class Answered:
-    """The body of an answer: kept, or in pieces on the service's loop; closed exactly once."""
+    """The body of an answer: in memory, or in pieces on the service's loop; closed exactly once."""
 
     def __init__(self, answer: Response, *, is_silent: bool) -> None:
         self._kept = b"" if is_silent else answer.body
@@ -133,18 +133,18 @@ class Answered:
 
     @property
     def is_open(self) -> bool:
-        """Say whether there is something to ask for, and to close."""
+        """Return whether there are pieces to request, and a download to close."""
         return self._download is not None
 
     def next_kept(self) -> bytes:
-        """Return the body that is here, and then nothing."""
+        """Return the body in memory once, then nothing."""
         piece, self._kept = self._kept, b""
         return piece
 
     async def next_piece(self) -> bytes:
-        """Return the next piece of a download; nothing when it was the last, and all is closed.
+        """Return the next piece of a download; empty after the last one, when it is closed.
 
-        Raises whatever the download raised, or RuntimeError when it does not keep its length.
+        Raises the error of the download, or RuntimeError if it does not have its declared length.
         """
         try:
             piece = await self._pull() if self._left_bytes else b""
@@ -162,7 +162,7 @@ class Answered:
         piece = await anext(self._stream, b"")
         self._left_bytes -= len(piece)
         if self._left_bytes < 0 or (self._left_bytes and not piece):
-            raise RuntimeError("a download does not keep its length")
+            raise RuntimeError("the download does not have its declared length")
         return piece
 
     async def close(self) -> None:
@@ -181,7 +181,7 @@ _ANY_HEADER = zlib.MAX_WBITS | 32
 
 
 def inflater_of(encoding: str | None) -> Callable[[bytes], bytes] | None:
-    """Return what undoes a Content-Encoding, piece by piece, where HTTP clients undo it."""
+    """Return a decoder of a Content-Encoding that HTTP clients decode, piece by piece."""
     if (encoding or "").lower() not in ("gzip", "deflate"):
         return None
     return zlib.decompressobj(_ANY_HEADER).decompress

@@ -1,7 +1,7 @@
-"""The server: binds sockets, speaks TLS if told to, owns start and graceful stop.
+"""The server: sockets, TLS, start and graceful stop.
 
-`/healthz` and `/readyz` lie outside the account space and need no signature. The one rule: stopping
-first refuses the new, then answers what was taken in, then closes.
+`/healthz` and `/readyz` are not part of an account and need no signature. The one rule: stopping
+first refuses new requests, then answers received ones, then closes.
 """
 
 import asyncio
@@ -33,14 +33,14 @@ logger = logging.getLogger(__name__)
 
 
 class TlsFiles(msgspec.Struct, frozen=True):
-    """Where the certificate chain and its private key lie, both in PEM."""
+    """The paths of the certificate chain and of its private key, both in PEM."""
 
     certificate: Path
     key: Path
 
 
 class Server:
-    """One `respond` behind one port of one or more addresses."""
+    """Serves one `respond` on one port of one or more addresses."""
 
     def __init__(  # noqa: PLR0913 - what a server is built from, by name
         self,
@@ -71,7 +71,7 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The port that is listened on: after `start`, never 0."""
+        """The listening port: never 0 after `start`."""
         return self._port
 
     @property
@@ -89,7 +89,7 @@ class Server:
     async def start(self) -> int:
         """Listen on every host and return the port.
 
-        Raises ConfigurationError when an address or the TLS files cannot be used.
+        Raises ConfigurationError if an address or the TLS files cannot be used.
         """
         assert self._connections is None, "a server starts once"
         context = None if self._tls is None else _tls_context(self._tls)
@@ -123,7 +123,7 @@ class Server:
         )
 
     async def stop(self, grace_seconds: float = 10) -> bool:
-        """Stop accepting, let what was taken in be answered, close; say if all was answered."""
+        """Stop accepting, answer received requests, close; return whether all were answered."""
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
@@ -134,7 +134,7 @@ class Server:
         return was_all_answered
 
     def hurry(self) -> None:
-        """Cut the grace of a running `stop` short."""
+        """End the grace period of a running `stop`."""
         if self._connections is not None:
             self._connections.hurry()
 
@@ -149,7 +149,7 @@ class Server:
 
 
 class Servers:
-    """Several servers that start and stop as one."""
+    """Several servers that start and stop together."""
 
     def __init__(self, servers: Sequence[Server]) -> None:
         self._servers = tuple(servers)
@@ -168,7 +168,7 @@ class Servers:
                 raise
 
     async def stop(self, grace_seconds: float = 10) -> bool:
-        """Stop all at once; say if all that was taken in was answered."""
+        """Stop all at the same time; return whether all received requests were answered."""
         stopped = await asyncio.gather(*(server.stop(grace_seconds) for server in self._servers))
         return all(stopped)
 
@@ -197,20 +197,20 @@ def _tls_context(files: TlsFiles) -> ssl.SSLContext:
             "TlsFilesUnusable",
             "The TLS certificate or its key cannot be used.",
             facts={"certificate": str(files.certificate), "reason": str(error)},
-            hint="Both files must be PEM, readable, and belong together.",
+            hint="Check that both files are readable, in PEM, and belong together.",
         ) from error
     return context
 
 
 def _bind_all(hosts: Sequence[str], port: int) -> list[socket.socket]:
-    """Bind every host to one port; with port 0, to one that is free on all of them."""
+    """Bind every host to one port; port 0 chooses one that is free on all of them."""
     attempts = 1 if port else _FREE_PORT_ATTEMPTS_MAX
     for attempt in range(attempts):
         with contextlib.ExitStack() as opened:
             try:
                 sockets = _bind_each(opened, hosts, port)
             except OSError as error:
-                # The port was free on the first host and taken on another: ask for the next.
+                # The port was free on the first host and in use on another: try the next.
                 if error.errno == errno.EADDRINUSE and attempt + 1 < attempts:
                     continue
                 raise _unusable_address(hosts, port, error) from error
@@ -245,8 +245,8 @@ def _unusable_address(hosts: Sequence[str], port: int, error: OSError) -> Config
         "AddressUnusable",
         "The server cannot listen on this address.",
         facts={"hosts": ", ".join(hosts), "port": port, "reason": error.strerror or str(error)},
-        hint="Another process may hold the port; --blob-port, --queue-port and --table-port"
-        " choose another, 0 a free one.",
+        hint="Stop the process that uses the port, or choose another one with --blob-port,"
+        " --queue-port and --table-port (0 for any free port).",
     )
 
 
@@ -255,8 +255,8 @@ async def serve_until_stopped(
 ) -> int:
     """Serve until SIGTERM, SIGINT or `stopping`, stop gracefully, return the exit status.
 
-    A second signal cuts the grace short. The status is 1 if a request was left unanswered. A server
-    that was not started yet is started.
+    A second signal ends the grace period. The status is 1 if a request was not answered. A server
+    that is not started yet is started.
     """
     stopping = stopping or asyncio.Event()
     with _signals_caught(server, stopping):
@@ -287,6 +287,6 @@ def _signals_caught(server: Server | Servers, stopping: asyncio.Event) -> Iterat
 
 
 def run(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
-    """Run a whole program on the fastest loop and return its exit status."""
+    """Run a program on the fastest event loop and return its exit status."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(main())

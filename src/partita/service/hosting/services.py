@@ -1,4 +1,4 @@
-"""The three services, as whoever starts them needs to know them."""
+"""The three services: names, default ports, dialects and limits."""
 
 from collections.abc import Callable
 
@@ -21,12 +21,12 @@ from partita.ticks import Clock
 
 
 class ServiceKind(msgspec.Struct, frozen=True):
-    """What a service is built from, and how its sockets behave."""
+    """How a service is built and served."""
 
     name: str
-    """What it serves."""
+    """The plural of its resource: blobs, queues or tables."""
     port: int
-    """Where clients look for it by default."""
+    """The default port of clients."""
     build: Callable[[Accounts, Clock], Service]
     dialect: Dialect
     limits: HttpLimits = HttpLimits()

@@ -25,7 +25,7 @@ RequestLog = Callable[[LoggedRequest], None]
 
 
 class Connection(Protocol):
-    """What is asked of one connection."""
+    """The methods that the set calls on a connection."""
 
     @property
     def owes_an_answer(self) -> bool: ...
@@ -40,7 +40,7 @@ class Connection(Protocol):
 class Connections:
     """All connections of one server.
 
-    `now` and `server_lines` are moved by the sweep only. A connection stays in the set until it
+    `now` and `server_lines` are changed only by the sweep. A connection stays in the set until it
     is lost *and* its running request has finished: stopping waits for both.
     """
 
@@ -71,13 +71,13 @@ class Connections:
         return len(self._open)
 
     def admits(self, peer: str) -> bool:
-        """Say whether one more connection from this address fits into the limits."""
+        """Return whether the limits permit one more connection from this address."""
         if self.is_stopping or len(self._open) >= self.limits.connections_max:
             return False
         return is_loopback(peer) or self._by_peer[peer] < self.limits.connections_per_peer_max
 
     def add(self, connection: Connection, peer: str) -> bool:
-        """Take a connection in, or say that it must be refused."""
+        """Add a connection; return False if it must be refused."""
         if not self.admits(peer):
             self._refused.add(connection)
             return False
@@ -88,7 +88,7 @@ class Connections:
 
     @property
     def has_room_to_refuse(self) -> bool:
-        """Say whether a refused client may be told so, rather than cut off."""
+        """Return whether a refused client can be answered before it is disconnected."""
         return len(self._refused) <= self.limits.connections_max
 
     def forget(self, connection: Connection, peer: str) -> None:
@@ -118,9 +118,9 @@ class Connections:
             connection.sweep(self.now)
 
     async def drain(self, grace_seconds: float) -> bool:
-        """Close what is idle, let the rest answer, cut off what is left; say if all was answered.
+        """Close idle connections, wait for the others, abort; return whether all were answered.
 
-        Requests that are still running go on without their connection.
+        Requests that are still running continue without their connection.
         """
         self.is_stopping = True
         for connection in [*self._open]:
@@ -141,5 +141,5 @@ class Connections:
 
 
 def is_loopback(peer: str) -> bool:
-    """Say whether an address belongs to this machine; a Unix socket has an empty one."""
+    """Return whether an address is of this machine; that of a Unix socket is empty."""
     return peer in ("", "::1") or peer.startswith(("127.", "::ffff:127."))

@@ -1,7 +1,6 @@
-"""The words of HTTP/1.1 as we speak it: limits, the head of an answer, targets, refusals.
+"""HTTP/1.1 as bytes: limits, the head of an answer, request targets, refusals. Pure.
 
-Pure: bytes and values in, bytes and values out; sockets are in `http.py`. The one rule: no CR,
-LF or NUL from a value ever reaches the wire.
+The one rule: no CR, LF or NUL from a value ever reaches the wire.
 """
 
 import json
@@ -23,14 +22,14 @@ from partita.ticks import TICKS_PER_SECOND
 CLOSE: Final = b"Connection: close\r\n"
 KEEP: Final = b""
 KEEP_AS_ASKED: Final = b"Connection: keep-alive\r\n"
-"""Said to HTTP/1.0 clients only: they close unless they hear it."""
+"""For HTTP/1.0 clients: they close the connection without it."""
 
 LENGTH_DIGITS_MAX: Final = 20
-"""Leading zeros are legal without end, and Python reads no number of thousands of digits."""
+"""Leading zeros are legal in any number, and Python refuses to parse thousands of digits."""
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 METADATA_PREFIX: Final = "x-ms-meta-"
-"""Of headers whose names are values: what follows keeps its case."""
+"""The prefix of metadata headers, whose names keep their case."""
 
 STATUS_LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
@@ -88,19 +87,19 @@ _NAMES_READY: Final = {
 
 
 class HeaderNames(dict[bytes, str]):
-    """Header names in lower case by their spelling; those that clients use are ready-made.
+    """Header names in lower case by their spelling; the usual ones are prepared.
 
-    Metadata are not among these: their spelling is noted as they pass, so that a request without
-    them pays nothing. One for each thread.
+    The spelling of metadata names is collected separately, so that a request without metadata
+    costs nothing. One for each thread.
     """
 
     def __init__(self) -> None:
         super().__init__(_NAMES_READY)
         self.spelled: dict[str, str] = {}
-        """Of the metadata names that passed: lower-case name → name as sent."""
+        """Metadata names of the current request: lower-case name → name as sent."""
 
     def __missing__(self, name: bytes) -> str:
-        # Not kept: strangers would fill the memory with names.
+        # Not cached: clients could fill the memory with names.
         spelled = name.decode("latin-1")
         lowered = spelled.lower()
         if lowered.startswith(METADATA_PREFIX):
@@ -108,37 +107,37 @@ class HeaderNames(dict[bytes, str]):
         return lowered
 
     def take_spelled(self) -> Mapping[str, str]:
-        """Return the metadata names that passed, and forget them."""
+        """Return the metadata names of the current request, and clear them."""
         spelled, self.spelled = self.spelled, {}
         return spelled
 
 
 class HttpLimits(msgspec.Struct, frozen=True):
-    """Everything that a client could ask too much of, named."""
+    """The limits of the HTTP server."""
 
     request_line_bytes_max: int = 32 * 1024
     header_bytes_max: int = 32 * 1024
     header_fields_max: int = 100
     body_bytes_max: int = 4 * 1024 * 1024 + 64 * 1024
-    """The 4 MiB of a batch and its envelope; the application decides about less."""
+    """The 4 MiB of a batch and its envelope; the services check smaller limits."""
     stream_above_bytes: int | None = None
-    """A longer body, or one of undeclared length, is handed on while it arrives; None: never."""
+    """A longer body, or one of undeclared length, is streamed to the service; None: never."""
     upload_buffer_bytes_max: int = 1024 * 1024
-    """Of streamed bodies: above this nothing is read until their readers have caught up."""
+    """Of streamed bodies: above this, reading pauses until the service has caught up."""
     header_timeout_seconds: float = 10
     """From the first byte of a request, or from the start of a connection that sends none."""
     body_window_seconds: float = 10
     body_rate_bytes_min: int = 1024
-    """Bytes a second that a body must bring on average in each window."""
+    """Bytes per second that a body must average in each window."""
     keep_alive_seconds: float = 75
     write_stall_seconds: float = 60
-    """How long a client may read nothing of what waits for it."""
+    """How long a client may read nothing of a pending answer."""
     write_buffer_bytes_max: int = 256 * 1024
     """Above this no further request of the connection is read or started."""
     linger_seconds: float = 2
-    """How long we listen after a refusal: closing with unread bytes would destroy the answer."""
+    """How long to read after a refusal: closing with unread bytes would discard the answer."""
     linger_rate_bytes_min: int = 64 * 1024
-    """Bytes a second for which we listen on: such a client is still sending its body."""
+    """Bytes per second above which reading continues: such a client still sends its body."""
     linger_bytes_max: int = 16 * 1024 * 1024
     connections_max: int = 1024
     connections_per_peer_max: int = 64
@@ -146,7 +145,7 @@ class HttpLimits(msgspec.Struct, frozen=True):
     pipelined_requests_max: int = 16
     backlog_connections_max: int = 1024
     sweep_seconds: float = 1
-    """How often the time-outs above are looked at: they are exact to this."""
+    """How often the time-outs are checked, which is also their precision."""
 
 
 STREAMING_LIMITS: Final = HttpLimits(
@@ -154,11 +153,11 @@ STREAMING_LIMITS: Final = HttpLimits(
     stream_above_bytes=64 * 1024,
     linger_bytes_max=256 * 1024 * 1024,
 )
-"""For blobs: the longest Put Blob, and room to refuse what clients send in one go by default."""
+"""For blobs: the longest Put Blob, and room to refuse the default upload of clients."""
 
 
 class LoggedRequest(msgspec.Struct, frozen=True):
-    """One line of the request log; no signature is in it."""
+    """One line of the request log; it never contains a signature."""
 
     method: str
     path: str
@@ -172,7 +171,7 @@ class LoggedRequest(msgspec.Struct, frozen=True):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """What the protocol itself answers, before or instead of the application."""
+    """An answer of the HTTP protocol itself, before or instead of the service."""
 
     status: int
     code: str
@@ -230,7 +229,7 @@ class RefusedError(Exception):
 
 
 def refusal_error(refusal: Refusal) -> PartitaError:
-    """Return the refusal for whoever reads the body that it is about."""
+    """Return the error for the reader of the refused body."""
     kind = _ERRORS_BY_STATUS.get(refusal.status, InvalidRequestError)
     return kind(refusal.code, refusal.message)
 
@@ -278,12 +277,12 @@ def _refuse(refusal: Refusal, request_id: str, kind: str, body: str) -> Response
 
 
 class Dialect(msgspec.Struct, frozen=True):
-    """How one of the services speaks where the protocol itself answers."""
+    """The form of the protocol's own answers for one service."""
 
     server: str
     """The Server header."""
     refuse: Callable[[Refusal, str, int], Response]
-    """Put a refusal, with request id and ticks, into the shape of the service's other errors."""
+    """Format a refusal, with request id and ticks, like the other errors of the service."""
 
 
 TABLE_DIALECT: Final = Dialect("Windows-Azure-Table/1.0 Microsoft-HTTPAPI/2.0", _refuse_in_json)
@@ -292,7 +291,7 @@ BLOB_DIALECT: Final = Dialect("Windows-Azure-Blob/1.0 Microsoft-HTTPAPI/2.0", _r
 
 
 def http_date(ticks: int) -> str:
-    """Print a time as the Date header wants it, whatever the locale.
+    """Print a time in the format of the Date header, in any locale.
 
     >>> http_date(16_345_943_130_000_000)
     'Mon, 18 Oct 2021 21:58:33 GMT'
@@ -308,20 +307,20 @@ def _date_of(second: int) -> str:
 
 
 def server_lines(dialect: Dialect, ticks: int) -> bytes:
-    """Return the header lines that every answer of this second carries."""
+    """Return the header lines of every answer within this second."""
     return f"Server: {dialect.server}\r\nDate: {http_date(ticks)}\r\n".encode("latin-1")
 
 
 def encode_head(response: Response, server_lines: bytes, connection: bytes) -> bytes:
-    """Return everything that goes before the body."""
+    """Return the head of an answer: everything before the body."""
     status = response.status
     line = STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
     headers = response.headers
     text = "\r\n".join([*map(": ".join, headers), ""])
-    # Counting is cheaper than looking at each value: one CR and one LF a line, or someone smuggles.
+    # Counting is cheaper than checking each value: one CR and one LF per line, or a value has one.
     if text.count("\n") != len(headers) or text.count("\r") != len(headers) or "\0" in text:
         text = "".join(f"{name}: {value}\r\n" for name, value in sanitised_headers(headers))
-    # A 304 speaks of the length of what it does not send: better to say nothing.
+    # The length in a 304 would be that of the body that is not sent: omit it.
     download = response.download
     count = len(response.body) if download is None else download.length
     length = b"\r\n" if status == 304 else b"Content-Length: %d\r\n\r\n" % count
@@ -329,7 +328,7 @@ def encode_head(response: Response, server_lines: bytes, connection: bytes) -> b
 
 
 def sanitised_headers(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the headers with what would end a line made a space."""
+    """Return the headers with line ends replaced by spaces."""
     return [(_one_line(name), _one_line(value)) for name, value in headers]
 
 
@@ -340,7 +339,7 @@ def _one_line(text: str) -> str:
 def join_repeated(
     fields: list[tuple[bytes, bytes]], names: HeaderNames
 ) -> tuple[dict[str, str], frozenset[str]]:
-    """Return the headers, those sent more than once joined by a comma; and the names of these."""
+    """Return the headers, repeated ones joined by a comma, and the names of repeated ones."""
     headers: dict[str, str] = {}
     repeated: set[str] = set()
     for raw_name, raw_value in fields:
@@ -355,7 +354,7 @@ def join_repeated(
 def split_target(target: bytes) -> tuple[str, str, str]:
     """Return the authority (empty unless the target names one), raw path and raw query.
 
-    Raises RefusedError for what is no origin form, no absolute form and no asterisk.
+    Raises RefusedError unless the target has origin form, absolute form or is an asterisk.
     """
     try:
         text = target.decode("ascii")
@@ -385,12 +384,12 @@ _REQUEST_LINE: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,32} [!-~]+ HTT
 
 
 def is_request_line(start: bytes | memoryview) -> bool:
-    """Tell a method that we do not know from what is no HTTP at all."""
+    """Return whether a line is a request line, perhaps with an unknown method."""
     return _REQUEST_LINE.match(start) is not None
 
 
 def redact_query(query: str) -> str:
-    """Return the query with every signature taken out.
+    """Return the query with every signature redacted.
 
     >>> redact_query("sv=2019-02-02&sig=abc%3D&sp=r")
     'sv=2019-02-02&sig=REDACTED&sp=r'
@@ -406,7 +405,7 @@ def _redacted(part: str) -> str:
 
 
 def logged(request: Request, response: Response, duration_seconds: float) -> LoggedRequest:
-    """Return the log's view of one exchange."""
+    """Return the log entry of one exchange."""
     return LoggedRequest(
         method=request.method,
         path=request.path,

@@ -1,11 +1,11 @@
 """The HTTP/1.1 server protocol: asyncio bytes in, `respond`, bytes out.
 
-httptools (llhttp, strict) finds the parts of a request; what it lets pass and we do not is
-refused here. Requests of one connection are answered one at a time and in order. The one rule:
-a request that `respond` has begun is never cancelled; when its client is gone, only the answer
-is dropped. It stays whole, although long: a connection is one state machine. Time is coarse:
-one sweep a second moves `Connections.now`, so that a request costs no clock and no timer. A large
-body is not waited for: its request is answered while the body arrives, piece by piece.
+httptools (llhttp, strict) parses requests; this module adds stricter checks. Requests of one
+connection are answered one at a time and in order. The one rule: a request that `respond` has
+started is never cancelled; if its client disconnects, only the answer is dropped. The module is
+long because a connection is one state machine. Time is coarse: one sweep per second updates
+`Connections.now`, so that a request needs no clock and no timer. The request of a large body is
+answered while the body arrives, piece by piece.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ from partita.service.http.request import (
 from partita.service.http.streams import ArrivingBody, client_gone, pour
 
 Respond = Callable[[Request], Coroutine[Any, Any, Response]]
-"""What answers a request.
+"""The function that answers a request.
 
 Until its first suspension it runs outside any task: it may await futures, but may enter
 `asyncio.timeout` or a task group only after it has suspended once.
@@ -64,17 +64,17 @@ Fixed = Mapping[str, Callable[[], Response]]
 """Paths that are answered before `respond`, such as the health of the process."""
 
 _Exchange = tuple[Request | None, Response | None, bytes]
-"""A request to answer, or the answer of a refusal; and the Connection line that goes with it."""
+"""A request to answer, or the answer of a refusal; and its Connection line."""
 
 _SMALL_BODY_BYTES = 16 * 1024
-"""Up to here one copy is cheaper than a second write."""
+"""Up to this size, one copy is cheaper than a second write."""
 _LF = 10
 _NO_NAMES: frozenset[str] = frozenset()
 
 logger = logging.getLogger(__name__)
 
 
-# The phases of a connection. Plain numbers: reading an enum's member costs 0.1 us, ten times a
+# The phases of a connection. Plain numbers: reading an enum member costs 0.1 us, ten times per
 # request.
 _IDLE: Final = 0
 """Between requests."""
@@ -82,17 +82,17 @@ _HEAD: Final = 1
 """In a request line or header section."""
 _BODY: Final = 2
 _ENDED: Final = 3
-"""The last answer is decided; what still arrives is thrown away."""
+"""The last answer is decided; further bytes are discarded."""
 
 
 @types.coroutine
 def _resumed(
     coroutine: Coroutine[Any, Any, Response], awaited: object
 ) -> Generator[object, Any, Response]:
-    """Go on with a coroutine that was driven by hand up to `awaited`, as if awaited from here.
+    """Continue a coroutine that was driven by hand up to `awaited`, as if awaited here.
 
-    The future that it waits for is handed to the task a second time; whatever the task answers
-    (a value, an error, a cancellation) goes to the coroutine.
+    The future that it waits for is passed to the task again; the result of the task (a value,
+    an error, a cancellation) is passed to the coroutine.
     """
     try:
         while True:
@@ -162,8 +162,8 @@ class Turn:
 class HttpProtocol(asyncio.Protocol):
     """One connection.
 
-    `_waiting` holds exchanges in the order of their requests; only `serve` takes from it, and
-    only while no request is running and the client reads what we write.
+    `_waiting` contains exchanges in the order of their requests; only `serve` removes them, and
+    only while no request is running and the client reads its answers.
     """
 
     __slots__ = (
@@ -235,14 +235,14 @@ class HttpProtocol(asyncio.Protocol):
         self._is_fresh = True
         self._chunk_bytes = 0
         self._unfinished_bytes = 0
-        """Received since a callback last took something over: what the parser may be keeping.
+        """Bytes received since the last parser callback: the parser may buffer them.
 
         A callback sets it to minus the chunk, the end of the chunk adds the chunk."""
         self._window_start_bytes = 0
 
         self._target = b""
         self._fields: list[tuple[bytes, bytes]] = []
-        """Header fields as they arrive; once the head is whole, only trailers, which we drop."""
+        """Header fields of the head; after it only trailers, which are dropped."""
         self._method = ""
         self._path = ""
         self._query = ""
@@ -252,9 +252,9 @@ class HttpProtocol(asyncio.Protocol):
         self._connection = KEEP
         self._body: bytes | bytearray = b""
         self._upload: ArrivingBody | None = None
-        """The body that is arriving, if it streams; its request waits, runs or is answered."""
+        """The body that is arriving, if it is streamed; its request waits, runs or is answered."""
         self._unread_bytes = 0
-        """Of all streamed bodies: arrived, and not taken by their readers."""
+        """Bytes of streamed bodies that have arrived and are not read."""
         self._owes_continue = False
 
         self._waiting: deque[_Exchange] = deque()
@@ -270,7 +270,7 @@ class HttpProtocol(asyncio.Protocol):
     # The connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are asyncio's in shape, not by inheritance.
+        # uvloop's transports have the methods of asyncio's, but do not inherit from them.
         transport = cast("asyncio.Transport", transport)
         self._transport = transport
         peer = transport.get_extra_info("peername")
@@ -288,7 +288,7 @@ class HttpProtocol(asyncio.Protocol):
         self._transport = None
         self._phase = _ENDED
         self._waiting.clear()
-        # The parser and we hold each other: a body would live until the next collection.
+        # The parser and the protocol form a cycle: the body would stay until the next collection.
         self._body = b""
         self._lose_upload()
         self._upload = None
@@ -301,7 +301,7 @@ class HttpProtocol(asyncio.Protocol):
         if self._phase != _IDLE:
             self._phase = _ENDED
             self._lose_upload()
-        # TLS cannot be half closed: the transport goes whatever we answer.
+        # TLS cannot be half closed: the transport closes in any case.
         return self._scheme == "http" and self.owes_an_answer
 
     def pause_writing(self) -> None:
@@ -317,11 +317,11 @@ class HttpProtocol(asyncio.Protocol):
 
     @property
     def owes_an_answer(self) -> bool:
-        """Say whether a request of this connection was taken in and not answered yet."""
+        """Return whether a received request of this connection is not answered yet."""
         return self._running is not None or bool(self._waiting)
 
     def close_if_idle(self) -> None:
-        """Go, unless a request has begun to arrive or waits for its answer."""
+        """Close the connection if it is idle."""
         if self.owes_an_answer:
             return
         if self._phase == _IDLE:
@@ -330,7 +330,7 @@ class HttpProtocol(asyncio.Protocol):
             self._linger()
 
     def abort(self) -> None:
-        """Go at once; a running request finishes without its client."""
+        """Close the connection at once; a running request finishes without its client."""
         self._phase = _ENDED
         if self._transport is not None:
             self._transport.abort()
@@ -342,7 +342,7 @@ class HttpProtocol(asyncio.Protocol):
             self._transport.close()
 
     def _linger(self) -> None:
-        """Say that we are done and wait for the client to go: it may still be sending."""
+        """Close the sending side and wait for the client to close: it may still be sending."""
         self._turn.flush()
         self._phase = _ENDED
         self._upload = None
@@ -361,7 +361,7 @@ class HttpProtocol(asyncio.Protocol):
         self._balance_reading()
 
     def sweep(self, now: float) -> None:
-        """Look at the time-outs of this connection."""
+        """Check the time-outs of this connection."""
         if self._transport is None:
             return
         if self._transport.get_write_buffer_size():
@@ -381,7 +381,7 @@ class HttpProtocol(asyncio.Protocol):
             self.abort()
 
     def _sweep_upload(self, now: float) -> None:
-        """Judge the client only while somebody waits for what it does not send."""
+        """Check the rate of a body only while its reader waits for bytes."""
         upload = self._upload
         if upload is None or not upload.is_awaited:
             self._since = now
@@ -411,14 +411,14 @@ class HttpProtocol(asyncio.Protocol):
             self._refuse_now(TOO_SLOW)
 
     def _judge_lingering(self, age: float) -> None:
-        """Go, unless the client is still sending: it would not read its answer."""
+        """Abort unless the client is still sending: it would not read its answer."""
         upload = self._upload
         arrived = self._unfinished_bytes if upload is None else upload.received_bytes
         if self._is_too_slow(arrived, age, self._limits.linger_rate_bytes_min):
             self.abort()
 
     def _is_too_slow(self, received: int, age: float, rate: int) -> bool:
-        """Judge one window of time; unless it was too slow, begin the next."""
+        """Return whether the last window was too slow; otherwise start the next one."""
         if received - self._window_start_bytes < age * rate:
             return True
         self._since = self._connections.now
@@ -456,7 +456,7 @@ class HttpProtocol(asyncio.Protocol):
             self._send_continue()
 
     def _recover(self, error: Exception, data: bytes | memoryview) -> None:
-        """Go on after an offer to upgrade, which we do not take up; refuse everything else."""
+        """Continue after an offer to upgrade, which is ignored; refuse any other error."""
         while isinstance(error, httptools.HttpParserUpgrade):
             data = memoryview(data)[error.args[0] :]
             if not data or self._phase == _ENDED:
@@ -475,7 +475,7 @@ class HttpProtocol(asyncio.Protocol):
         if isinstance(cause, RefusedError):
             return cause.refusal
         if isinstance(error, httptools.HttpParserCallbackError):
-            logger.error("A request could not be taken in.", exc_info=error)
+            logger.error("A request could not be received.", exc_info=error)
             return FAILED
         if isinstance(error, httptools.HttpParserInvalidMethodError):
             is_first = self._unfinished_bytes >= 0
@@ -483,7 +483,7 @@ class HttpProtocol(asyncio.Protocol):
         return _REFUSALS_BY_REASON.get(str(error), MALFORMED)
 
     def _bound_unfinished(self) -> None:
-        """Refuse what grows inside the parser, where the callbacks do not see it yet."""
+        """Limit the bytes that the parser buffers before its callbacks see them."""
         self._unfinished_bytes += self._chunk_bytes
         limits = self._limits
         if self._unfinished_bytes <= limits.header_bytes_max + limits.request_line_bytes_max:
@@ -497,14 +497,14 @@ class HttpProtocol(asyncio.Protocol):
             self.abort()
 
     def _send_continue(self) -> None:
-        # In order: the client must not take this for the answer to an earlier request.
+        # In order: it must not look like the answer to an earlier request.
         if self._phase != _BODY or self.owes_an_answer or self._transport is None:
             return
         self._owes_continue = False
         if not self._body:
             self._turn.write(self._transport, CONTINUE)
 
-    # What a streamed body calls
+    # Called by a streamed body
 
     def body_wanted(self) -> None:
         if not self._owes_continue or self._transport is None:
@@ -521,7 +521,7 @@ class HttpProtocol(asyncio.Protocol):
         if self._upload is not None:
             self._upload.fail(client_gone())
 
-    # What the parser calls
+    # Called by the parser
 
     def on_message_begin(self) -> None:
         self._phase = _HEAD
@@ -543,7 +543,7 @@ class HttpProtocol(asyncio.Protocol):
         self._method = _METHODS.get(method) or method.decode("latin-1")
         keeps = self._parser.should_keep_alive()
         self._connection = KEEP if keeps else CLOSE
-        # Only HTTP/1.1 lives on without a Connection header: the version need not be asked for.
+        # Only HTTP/1.1 is persistent without a Connection header: the version need not be checked.
         if not keeps or "connection" in headers:
             self._check_version(keeps)
         elif "host" not in headers:
@@ -685,10 +685,10 @@ class HttpProtocol(asyncio.Protocol):
     # Answers
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Answer this after everything that came before it, and take nothing more."""
+        """Send this refusal after all earlier answers, and receive nothing more."""
         upload = self._upload
         if upload is not None and not self._takes_back(upload):
-            # Its request is running, or answered: it cannot have a second answer.
+            # Its request is running or answered, and must not get a second answer.
             upload.fail(refusal_error(refusal))
             self._phase = _ENDED
             if not self.owes_an_answer:
@@ -699,7 +699,7 @@ class HttpProtocol(asyncio.Protocol):
         self._phase = _ENDED
 
     def _takes_back(self, upload: ArrivingBody) -> bool:
-        """Take the request of a body back, if `respond` has not begun it."""
+        """Withdraw the request of a body if `respond` has not started it."""
         if not self._waiting:
             return False
         request, _, _ = self._waiting[-1]
@@ -718,7 +718,7 @@ class HttpProtocol(asyncio.Protocol):
         return self._connections.dialect.refuse(refusal, clock.new_id(), clock.ticks())
 
     def serve(self) -> None:
-        """Answer what waits, as far as the client takes it."""
+        """Answer waiting requests while the client reads its answers."""
         waiting = self._waiting
         while waiting and self._running is None and self._is_writable:
             request, refusal, connection = waiting.popleft()
@@ -733,7 +733,7 @@ class HttpProtocol(asyncio.Protocol):
             self._send_continue()
 
     def _answer(self, request: Request, connection: bytes) -> None:
-        """Drive `respond` by hand: most answers are ready without waiting and need no task."""
+        """Drive `respond` by hand: most answers are ready without suspending and need no task."""
         log = self._connections.log
         started = self._connections.clock.monotonic() if log is not None else 0.0
         fixed = self._fixed.get(request.path)
@@ -766,7 +766,7 @@ class HttpProtocol(asyncio.Protocol):
         try:
             response = await rest
         except asyncio.CancelledError:
-            # Only the end of the loop cancels: there is no answer to give any more.
+            # Only the shutdown of the loop cancels: an answer is not possible any more.
             self._running = None
             self.abort()
             self._forget_if_lost()
@@ -789,7 +789,7 @@ class HttpProtocol(asyncio.Protocol):
         try:
             connection = await self._send_download(request, response, download, connection)
         except BaseException as error:
-            # The client must not take what it has for the whole.
+            # The client must not mistake the received part for the whole body.
             self.abort()
             if not isinstance(error, Exception):
                 raise
@@ -802,13 +802,13 @@ class HttpProtocol(asyncio.Protocol):
         self._after_answer(request, connection)
         self.serve()
         if self._connections.is_stopping or self._has_eof:
-            # It was not the last answer when it began.
+            # It was not the last answer when it started.
             self.close_if_idle()
 
     async def _send_download(
         self, request: Request, response: Response, download: Download, connection: bytes
     ) -> bytes:
-        """Send all of it, or as much as the client stays for; return the Connection line."""
+        """Send the download, at most until the client disconnects; return the Connection line."""
         connection = self._last_line(request, connection)
         unsent = encode_head(response, self._connections.server_lines, connection)
         in_a_row = 0
@@ -826,7 +826,7 @@ class HttpProtocol(asyncio.Protocol):
             if not self._is_writable:
                 await self._writable()
             elif in_a_row >= PIECE_BYTES_MAX:
-                # The others have their turn, also when this client takes everything at once.
+                # Yield to other connections, even if this client reads everything at once.
                 in_a_row = 0
                 await asyncio.sleep(0)
             return True
@@ -839,7 +839,7 @@ class HttpProtocol(asyncio.Protocol):
         except Exception as error:
             if not unsent:
                 raise
-            # Nothing was said yet: the client can be told.
+            # Nothing was sent yet: the error can be answered.
             failure = self._failure(request, error)
             unsent = encode_head(failure, self._connections.server_lines, connection)
             await send(failure.body)
@@ -912,9 +912,9 @@ class HttpProtocol(asyncio.Protocol):
         return CLOSE
 
     def _can_outwait(self, upload: ArrivingBody) -> bool:
-        """Say whether the rest of a body is short and sure enough to be read and thrown away.
+        """Return whether the rest of a body is short enough to be read and discarded.
 
-        A client that waits for our 100 may send the body after another answer, or may not.
+        A client that waits for 100 Continue may or may not send the body after another answer.
         """
         if self._phase != _BODY or self._owes_continue or self._connections.is_stopping:
             return False
@@ -923,7 +923,7 @@ class HttpProtocol(asyncio.Protocol):
         return upload.length - upload.received_bytes <= self._limits.linger_bytes_max
 
     def _after_answer(self, request: Request, connection: bytes) -> None:
-        """Throw away what nobody read of the body; close if the answer said so."""
+        """Discard the unread part of the body; close if the answer said so."""
         upload = request.upload
         is_arriving = upload is not None and self._upload is upload
         if isinstance(upload, ArrivingBody):
@@ -940,7 +940,7 @@ class HttpProtocol(asyncio.Protocol):
             self._end()
 
     def _balance_reading(self) -> None:
-        """Read only while there is room for what may come."""
+        """Pause or resume reading, by the size of the buffers."""
         if self._transport is None or self._transport.is_closing():
             return
         has_room = (

@@ -1,7 +1,7 @@
 """Request and Response: the only HTTP values. No I/O here.
 
-A body is bytes, or, where it may be large, a stream of pieces that nobody holds whole: `Upload` on
-the way in, `Download` on the way out.
+A body is bytes or, if it may be large, a stream of pieces: `Upload` in a request, `Download` in
+an answer.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 PIECE_BYTES_MAX = 256 * 1024
-"""No piece of an Upload is longer; a Download does well to keep to it."""
+"""The maximal piece of an Upload, and the recommended one of a Download."""
 
 NOTHING_SPELLED: Mapping[str, str] = MappingProxyType({})
 
@@ -19,8 +19,7 @@ NOTHING_SPELLED: Mapping[str, str] = MappingProxyType({})
 class Upload(Protocol):
     """A request body that is still arriving.
 
-    It can be read once. Whoever reads no further leaves the rest to the connection, which throws
-    it away.
+    It can be read once. The connection discards the part that is not read.
     """
 
     @property
@@ -30,68 +29,68 @@ class Upload(Protocol):
     def __aiter__(self) -> AsyncIterator[bytes]:
         """Yield the pieces as they arrive, none empty, none above PIECE_BYTES_MAX.
 
-        Raises UnavailableError("ClientGone") when the connection ends or falls silent before the
-        body is whole, and LimitExceededError("RequestBodyTooLarge") when a body of undeclared
-        length grows too long.
+        Raises UnavailableError("ClientGone") if the connection ends or stalls before the body is
+        complete, and LimitExceededError("RequestBodyTooLarge") if a body of undeclared length
+        exceeds the limit.
         """
 
 
 class Download(Protocol):
-    """A response body that is made piece by piece, `length` bytes in all."""
+    """A response body that is produced in pieces, `length` bytes in total."""
 
     @property
     def length(self) -> int: ...
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        """Yield the pieces; asked for once at most, and not at all for HEAD.
+        """Yield the pieces; iterated at most once, and not for HEAD.
 
-        An error while yielding ends the connection: a body is never silently short.
+        An error while yielding closes the connection: a body is never silently short.
         """
 
     async def close(self) -> None:
-        """Let go of what the body is read from.
+        """Release the source of the body.
 
-        Called exactly once by whoever sends the answer, read or not, also when the client is gone.
+        The sender of the answer calls it exactly once, also if the client has disconnected.
         """
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
-    """One HTTP request as it came, nothing decoded."""
+    """One HTTP request as it was received, not decoded."""
 
     method: str
     path: str
-    """The path as sent, still percent-encoded: signatures are made over it."""
+    """The path as sent, percent-encoded: signatures cover this form."""
     query: str = ""
-    """What follows the question mark, as sent."""
+    """The query string after the question mark, as sent."""
     headers: dict[str, str] = {}
     """Names in lower case. A header sent twice has its values joined by a comma."""
     body: bytes = b""
     peer: str = ""
-    """The address that the connection came from."""
+    """The address of the client."""
     scheme: str = "http"
     repeated: frozenset[str] = frozenset()
     """Names of the headers that were sent more than once."""
     upload: Upload | None = None
-    """The body, when it streams; `body` is then empty."""
+    """The body if it is streamed; `body` is then empty."""
     spelled: Mapping[str, str] = NOTHING_SPELLED
     """Lower-case name → name as sent, of each x-ms-meta-* header: metadata keep their case."""
 
     def given(self, name: str) -> str | None:
-        """Find the value of a header; a header that is sent empty counts as absent."""
+        """Find the value of a header; an empty header counts as absent."""
         return self.headers.get(name) or None
 
 
 class Response(msgspec.Struct, frozen=True, gc=False):
-    """One HTTP answer. Content-Length, Connection and framing are added by whoever sends it.
+    """One HTTP answer; the sender adds Content-Length, Connection and framing.
 
-    The names of the headers go out as they are spelled here.
+    Header names are sent as they are spelled here.
     """
 
     status: int
     headers: list[tuple[str, str]] = []
     body: bytes = b""
     download: Download | None = None
-    """The body, when it streams; `body` is then empty."""
+    """The body if it is streamed; `body` is then empty."""
 
     @property
     def length(self) -> int:
@@ -99,6 +98,6 @@ class Response(msgspec.Struct, frozen=True, gc=False):
         return len(self.body) if self.download is None else self.download.length
 
     def header(self, name: str) -> str | None:
-        """Find the first header of this name."""
+        """Find the first header with this name."""
         wanted = name.lower()
         return next((value for key, value in self.headers if key.lower() == wanted), None)

@@ -1,7 +1,7 @@
-"""Bodies on their way through a connection: pieces in for a reader, pieces out for a client.
+"""Streamed bodies: pieces from a connection to a reader, and from a source to a client.
 
-Knows nothing of HTTP. The one rule: what waits here is bounded, so that a body of any length costs
-the memory of a few pieces.
+Nothing here depends on HTTP. The one rule: buffers are bounded, so that a body of any length
+takes the memory of a few pieces.
 """
 
 import asyncio
@@ -13,24 +13,24 @@ from partita.errors import InvalidRequestError, PartitaError, UnavailableError
 from partita.service.http.request import PIECE_BYTES_MAX, Download
 
 _SMALL_PIECE_BYTES = 16 * 1024
-"""Pieces below this are put together: a body of single bytes must not cost fifty times its size."""
+"""Smaller pieces are joined: a body of single bytes must not take fifty times its size."""
 
 
 def client_gone() -> PartitaError:
-    """Return the error of a body whose sender left, or stopped sending."""
+    """Return the error of a body whose sender disconnected or stopped sending."""
     return UnavailableError(
         "ClientGone",
-        "The request ended before its body was whole.",
-        hint="Nothing was changed. Send the whole request again.",
+        "The request ended before its body was complete.",
+        hint="Send the complete request again; nothing was changed.",
     )
 
 
 def body_too_long() -> PartitaError:
-    """Return the error of a body that goes on after its declared end."""
+    """Return the error of a body that is longer than declared."""
     return InvalidRequestError(
         "InvalidInput",
         "The request body is longer than its Content-Length.",
-        hint="Declare the length of what is sent, or none.",
+        hint="Declare the exact length, or none.",
     )
 
 
@@ -38,14 +38,14 @@ class Feeding(Protocol):
     """The connection that a body arrives on."""
 
     def body_wanted(self) -> None:
-        """Hear that a reader waits and that nothing is here."""
+        """Handle that a reader waits for bytes that have not arrived."""
 
     def body_taken(self, count: int) -> None:
-        """Hear that so many bytes wait no longer."""
+        """Handle that a reader has taken this many bytes."""
 
 
 class ArrivingBody:
-    """An Upload whose pieces a connection feeds in and one reader takes out."""
+    """An Upload that a connection feeds and one reader consumes."""
 
     __slots__ = (
         "_arrival",
@@ -65,7 +65,7 @@ class ArrivingBody:
         self._feeding = feeding
         self._pieces: deque[bytes] = deque()
         self._small = bytearray()
-        """Small pieces, all younger than `_pieces`."""
+        """Small pieces, all after `_pieces`."""
         self._waiting_bytes = 0
         self._arrival: asyncio.Future[None] | None = None
         self._error: PartitaError | None = None
@@ -73,11 +73,11 @@ class ArrivingBody:
 
     @property
     def is_awaited(self) -> bool:
-        """Say whether a reader waits for bytes that the client has not sent."""
+        """Return whether a reader waits for bytes that the client has not sent."""
         return self._arrival is not None
 
     def feed(self, part: bytes) -> int:
-        """Take in what arrived; return how many bytes of it now wait for the reader."""
+        """Add received bytes; return how many of them now wait for the reader."""
         self.received_bytes += len(part)
         if self._error is not None:
             return 0
@@ -93,17 +93,17 @@ class ArrivingBody:
         return len(part)
 
     def end(self) -> None:
-        """Hear that the body is whole."""
+        """Mark the body complete."""
         self._is_whole = True
         self._wake()
 
     def fail(self, error: PartitaError) -> None:
-        """Let the reader fail at once, whatever still waits; a whole body stays whole."""
+        """Let the reader fail at once; a complete body stays complete."""
         if not self._is_whole and self._error is None:
             self._give_up(error)
 
     def drop(self) -> None:
-        """Throw away what is here and what comes: the answer is decided."""
+        """Discard buffered and further bytes: the answer is decided."""
         self._give_up(client_gone())
 
     def _give_up(self, error: PartitaError) -> None:
@@ -158,7 +158,7 @@ class ArrivingBody:
 
 
 def slices(part: bytes) -> list[bytes]:
-    """Cut what is longer than a piece may be."""
+    """Split bytes that are longer than the maximal piece."""
     if len(part) <= PIECE_BYTES_MAX:
         return [part]
     starts = range(0, len(part), PIECE_BYTES_MAX)
@@ -166,9 +166,9 @@ def slices(part: bytes) -> list[bytes]:
 
 
 async def pour(download: Download, send: Callable[[bytes], Awaitable[bool]]) -> None:
-    """Hand every piece to `send`, until it says that nobody wants more.
+    """Pass every piece to `send` until it returns False.
 
-    Raises RuntimeError when the download does not keep its length, after the last piece that fits.
+    Raises RuntimeError if the download does not have its declared length.
     """
     left = download.length
     pieces = aiter(download)
@@ -176,12 +176,12 @@ async def pour(download: Download, send: Callable[[bytes], Awaitable[bool]]) -> 
         async for piece in pieces:
             left -= len(piece)
             if left < 0:
-                raise RuntimeError("a download is longer than it said")
+                raise RuntimeError("the download is longer than declared")
             if not await send(piece):
                 return
     finally:
-        # A generator that is left in the middle would otherwise end at some later time.
+        # Without this, an abandoned generator would be closed at some later time.
         if isinstance(pieces, AsyncGenerator):
             await pieces.aclose()
     if left:
-        raise RuntimeError("a download is shorter than it said")
+        raise RuntimeError("the download is shorter than declared")

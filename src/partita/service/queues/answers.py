@@ -1,4 +1,4 @@
-"""Outcome → Response for the queue protocol. Pure; elements stand in the service's order."""
+"""Outcome → Response for the queue protocol. Pure; elements have the order of the service."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -23,7 +23,7 @@ from partita.ticks import TICKS_PER_SECOND
 _XML = ("Content-Type", "application/xml")
 
 _dated = lru_cache(maxsize=1024)(http_date)
-"""Messages of one second show the same times."""
+"""Messages of the same second have the same text."""
 
 
 def put_answer(message: Message) -> Response:
@@ -36,7 +36,7 @@ def got_answer(messages: Sequence[Message]) -> Response:
 
 
 def peeked_answer(messages: Sequence[Message]) -> Response:
-    """Answer a look: who only looks gets no receipt."""
+    """Answer Peek Messages: it returns no receipts."""
     texts = [_front(message) + _content(message) for message in messages]
     return Response(200, [_XML], _messages(texts))
 
@@ -70,12 +70,12 @@ def page_answer(page: QueuePage, call: ListQueues, root: str, account: str) -> R
 
 
 def print_marker(name: str, account: str) -> str:
-    """Return the text that names where the next page starts."""
+    """Print the marker of the next page."""
     return f"/{account}/{name}"
 
 
 def parse_marker(marker: str, account: str) -> str:
-    """Return the name in a marker; it grants nothing, and any name will do."""
+    """Return the name in a marker; any name is valid."""
     if not marker:
         return ""
     front = print_marker("", account)
@@ -83,7 +83,7 @@ def parse_marker(marker: str, account: str) -> str:
         raise InvalidRequestError(
             "InvalidMarker",
             "The specified marker is invalid.",
-            hint="Send the NextMarker of the page before, as it came.",
+            hint="Send the NextMarker of the previous page unchanged.",
         )
     return marker.removeprefix(front)
 

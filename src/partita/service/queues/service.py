@@ -1,4 +1,4 @@
-"""The queue service behind the front: decode → authorise → perform → encode."""
+"""The queue service: decode → authorize → perform → answer."""
 
 from collections.abc import Sequence
 from typing import assert_never
@@ -16,7 +16,7 @@ from partita.service.http.request import Request, Response
 from partita.service.queues import answers, wire
 
 DEFAULT_VERSION = "2026-10-06"
-"""The API version of requests that name none: what the current Python SDK sends."""
+"""The API version of requests without one: the version of the current Python SDK."""
 _XML = ("Content-Type", "application/xml")
 
 
@@ -130,5 +130,5 @@ async def _text_of(call: wire.PutMessage, queues: QueueEngine) -> str:
     try:
         return wire.parse_message(call.body)
     except UsageError:
-        await queues.get_queue(call.queue)  # a missing queue is the first thing to tell
+        await queues.get_queue(call.queue)  # a missing queue is reported first
         raise

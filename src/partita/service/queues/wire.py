@@ -1,6 +1,6 @@
 """Request → Call for the queue protocol. Pure: no I/O, no clock.
 
-A call is dispatched by verb, resource and `comp`; each says what it needs of a SAS. Parameters
+A call is chosen by verb, resource and `comp`, and names the permission that it needs. Parameters
 are checked here, names and texts by the engine.
 """
 
@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from partita.errors import InvalidRequestError, LimitExceededError
+from partita.errors import InvalidRequestError
 from partita.queues import limits
-from partita.refusals import invalid_parameter
+from partita.queues.message import message_too_large
+from partita.refusals import invalid_parameter, unsupported_media_type
 from partita.service.auth import sas
 from partita.service.auth.sas import Need
 from partita.service.auth.shared_key import no_delegation_keys
@@ -28,13 +29,13 @@ from partita.service.formats.xml_text import is_legal, name_of, not_valid, parse
 from partita.service.http.request import Request
 
 BODY_BYTES_MAX = 10 * limits.MESSAGE_BYTES_MAX + limits.KIB
-"""A text of the largest size, each character as a reference, and its envelope."""
+"""A text of the maximal size, with each character as a reference, and its envelope."""
 MESSAGE_ELEMENTS_MAX = 16
 
 ANSWERED_PUT_VERSION = "2016-05-31"
 """Put Message of older versions answers without a body."""
 ANY_LIFETIME_VERSION = "2017-07-29"
-"""Older versions know no lifetime above seven days, and none without end."""
+"""Older versions limit the lifetime to seven days."""
 
 _NUMBER = re.compile(r"-?\d{1,10}", re.ASCII)
 _PLAIN_BODY = re.compile(
@@ -45,11 +46,11 @@ _PLAIN_BODY = re.compile(
     re.VERBOSE,
 )
 _SIMPLE_TYPES = ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data")
-"""What a web page of a foreign site can send without asking first."""
+"""Types that a page of another site can send without a CORS preflight."""
 
 
 class QueueResource(NamedTuple):
-    """What a path names: the service, a queue, its messages, or one of them."""
+    """The resource of a path: the service, a queue, its messages, or one of them."""
 
     queue: str | None = None
     has_messages: bool = False
@@ -200,13 +201,13 @@ QueueCall = (
     | GetStatistics
 )
 READS = (ListQueues, GetMetadata, GetPolicies, PeekMessages, GetProperties, GetStatistics)
-"""What the secondary endpoint answers."""
+"""Calls that the secondary endpoint answers."""
 
 
 def decode(
     request: Request, path: str, pairs: Sequence[tuple[str, str]], version: str
 ) -> QueueCall:
-    """Return what a request asks for; `path` is what follows the account."""
+    """Decode a request; `path` is the path after the account."""
     resource, options = parse_queue_resource(path), options_of(pairs)
     if resource.queue is None:
         return _decode_service(request.method, options)
@@ -219,7 +220,7 @@ def decode(
 
 
 def parse_queue_resource(path: str) -> QueueResource:
-    """Read the path behind the account, as it was sent."""
+    """Parse the path after the account, as it was sent."""
     trimmed = path.strip("/")
     segments = [decode_name(segment) for segment in trimmed.split("/")] if trimmed else []
     match segments:
@@ -232,14 +233,14 @@ def parse_queue_resource(path: str) -> QueueResource:
         case [queue, "messages", message_id]:
             return QueueResource(queue, has_messages=True, message_id=message_id)
         case _:
-            raise invalid_uri("A path is /queue, /queue/messages or /queue/messages/id.")
+            raise invalid_uri("Use /queue, /queue/messages or /queue/messages/id.")
 
 
 def _decode_service(method: str, options: Mapping[str, str]) -> QueueCall:
     comp = options.get("comp", "").lower()
     if options.get("restype", "").lower() != "service":
         if comp != "list":
-            raise invalid_parameter("comp", comp, "The service itself answers comp=list.")
+            raise invalid_parameter("comp", comp, "Use comp=list.")
         _check_method(method, ("GET",))
         return _decode_list(options)
     match comp, method:
@@ -254,7 +255,7 @@ def _decode_service(method: str, options: Mapping[str, str]) -> QueueCall:
         case (("properties" | "stats" | "userdelegationkey"), _):
             raise unsupported_verb()
         case _:
-            raise invalid_parameter("comp", comp, "It is properties or stats.")
+            raise invalid_parameter("comp", comp, "Use properties or stats.")
 
 
 def _decode_list(options: Mapping[str, str]) -> ListQueues:
@@ -290,7 +291,7 @@ def _decode_queue(request: Request, queue: str, options: Mapping[str, str]) -> Q
         case (("" | "metadata" | "acl"), _):
             raise unsupported_verb()
         case comp, _:
-            raise invalid_parameter("comp", comp, "It is metadata or acl.")
+            raise invalid_parameter("comp", comp, "Use metadata or acl.")
 
 
 def _decode_messages(
@@ -317,13 +318,15 @@ def _decode_put(
     lifetime = _lifetime_seconds(options, version)
     if lifetime is not None and hidden >= lifetime:
         raise invalid_parameter(
-            "visibilitytimeout", str(hidden), "A message would expire before it is visible."
+            "visibilitytimeout",
+            str(hidden),
+            "Use a messagettl that is longer than visibilitytimeout.",
         )
     return PutMessage(queue, request.body, hidden, lifetime)
 
 
 def _lifetime_seconds(options: Mapping[str, str], version: str) -> int | None:
-    """Return how long a message lives; None: without end."""
+    """Return the lifetime of a message; None: unlimited."""
     is_free = version >= ANY_LIFETIME_VERSION
     if is_free and options.get("messagettl") == "-1":
         return None
@@ -353,30 +356,25 @@ def _decode_message(
 
 
 def parse_message(body: bytes) -> str:
-    """Return the text of a message that is put."""
+    """Return the text of a Put Message request."""
     text = find_text(body) if body else None
     if text is None:
         raise InvalidRequestError(
             "MissingRequiredXmlNode",
             "A required XML node was not specified in the request body.",
             facts={"node": "MessageText", "elements": [("XmlNodeName", "MessageText")]},
-            hint="The body is <QueueMessage><MessageText>…</MessageText></QueueMessage>.",
+            hint="Send <QueueMessage><MessageText>…</MessageText></QueueMessage>.",
         )
     return text
 
 
 def find_text(body: bytes) -> str | None:
-    """Return the text that a body brings; None if it has no MessageText.
+    """Return the text in a body; None if it has no MessageText.
 
-    The usual body is read without a parser: what the pattern admits has one meaning only.
+    The usual body is read without a parser: the pattern is unambiguous.
     """
     if len(body) > BODY_BYTES_MAX:
-        raise LimitExceededError(
-            "RequestBodyTooLarge",
-            "The request body is too large and exceeds the maximum permissible limit.",
-            facts={"elements": [("MaxLimit", str(limits.MESSAGE_BYTES_MAX))]},
-            hint=f"A message has at most {limits.MESSAGE_BYTES_MAX} bytes of UTF-8.",
-        )
+        raise message_too_large()
     if (plain := _plain_text(body)) is not None:
         return plain
     root = parse_xml(
@@ -384,7 +382,7 @@ def find_text(body: bytes) -> str | None:
     )
     texts = [child for child in root if name_of(child) == "MessageText"]
     if len(texts) > 1:
-        raise not_valid(hint="MessageText is given twice.")
+        raise not_valid(hint="Give MessageText only once.")
     return text_of(texts[0]) if texts else None
 
 
@@ -400,14 +398,10 @@ def _plain_text(body: bytes) -> str | None:
 
 
 def _check_media_type(request: Request) -> None:
-    """Refuse compressed bodies, and the types that a foreign web page can send unasked."""
+    """Refuse compressed bodies, and types that a page of another site can send."""
     media_type = request.headers.get("content-type", "").lower()
     if "content-encoding" in request.headers or media_type.startswith(_SIMPLE_TYPES):
-        raise InvalidRequestError(
-            "MediaTypeNotSupported",
-            "None of the provided media types are supported",
-            hint="Send application/xml, without Content-Encoding.",
-        )
+        raise unsupported_media_type("Send application/xml, without Content-Encoding.")
 
 
 # Parameters
@@ -427,7 +421,7 @@ def _number(
     if not text:
         return default
     if not _NUMBER.fullmatch(text):
-        raise invalid_parameter(name, text, "It is a whole number.")
+        raise invalid_parameter(name, text, "Use a whole number.")
     number = int(text)
     if not lowest <= number <= highest:
         raise out_of_range(name, text, lowest, highest)
@@ -437,7 +431,7 @@ def _number(
 def _is_true(options: Mapping[str, str], name: str) -> bool:
     text = options.get(name, "false").strip().lower()
     if text not in ("true", "false", ""):
-        raise invalid_parameter(name, text, "It is true or false.")
+        raise invalid_parameter(name, text, "Use true or false.")
     return text == "true"
 
 

@@ -64,7 +64,7 @@ def page_answer(page: Page, call: QueryEntities, root: str, account: str) -> Res
 
 
 def change_answer(entity: Entity | None, call: Change, root: str, account: str) -> Response:
-    """Answer one write; `entity` is what it left, None after a delete."""
+    """Answer one write; `entity` is its result, None after a delete."""
     if entity is None:
         return Response(204)
     is_insert = isinstance(call.operation, Insert)
@@ -84,7 +84,7 @@ def change_answer(entity: Entity | None, call: Change, root: str, account: str) 
 
 
 def _is_echoed(call: Change) -> bool:
-    """Return whether the answer shows the entity: an insert's does unless told otherwise."""
+    """Return whether the answer contains the entity: by default only that of an insert."""
     if isinstance(call.operation, Insert):
         return call.preference != NO_CONTENT
     return call.preference == CONTENT
@@ -169,7 +169,7 @@ def part_of_error(
 
 
 class View(msgspec.Struct, frozen=True, gc=False):
-    """How an answer is to look: where it is asked for, at which level, which properties."""
+    """The format of an answer: its root, metadata level and properties."""
 
     root: str
     account: str
@@ -183,7 +183,7 @@ class View(msgspec.Struct, frozen=True, gc=False):
 
 
 def one_entity(entity: Entity, view: View) -> bytes:
-    """Print one entity with the front that its level asks for."""
+    """Print one entity with the prefix of its level."""
     if view.level is Level.NONE:
         return b"{" + _members(entity, view)
     front = _element_front(view.root, view.table)
@@ -196,7 +196,7 @@ def one_entity(entity: Entity, view: View) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _element_front(root: str, table: str) -> bytes:
-    """Print the start of an entity, up to where `$select` would stand; it is always the same."""
+    """Print the constant start of an entity, up to the place of `$select`."""
     return b'{"odata.metadata":' + _encode(f"{root}/$metadata#{table}/@Element")[:-1]
 
 
@@ -213,7 +213,7 @@ def entity_page(entities: Sequence[Entity], view: View) -> bytes:
         documents = [entity.document for entity in entities]
     else:
         documents = [_members(entity, view) for entity in entities]
-    # Front and end go into the first and last piece: a page is large, and is copied only once.
+    # Prefix and end are added to the first and last piece, so that a large page is copied once.
     documents[0] = front + b"{" + documents[0]
     documents[-1] += b"]}"
     return b",{".join(documents)
@@ -290,7 +290,7 @@ def table_url(root: str, table: str) -> str:
 
 
 def entity_url(root: str, table: str, key: tuple[str, str]) -> str:
-    """Print the address of an entity, as Location and DataServiceId carry it."""
+    """Print the address of an entity for Location and DataServiceId."""
     return f"{root}/{edit_link(table, key)}"
 
 

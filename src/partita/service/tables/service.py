@@ -1,7 +1,7 @@
-"""The table service behind the front: decode → authorise → perform → encode.
+"""The table service: decode → authorize → perform → answer.
 
-A call is decoded, checked against what was granted and performed on the account's tables; a
-batch is the same for each of its parts.
+A call is decoded, checked against the grant and performed on the tables of the account; so is
+each part of a batch.
 """
 
 from collections.abc import Sequence
@@ -63,10 +63,10 @@ from partita.tables.operations import EntityGroup, Insert
 from partita.ticks import Clock
 
 DEFAULT_VERSION = "2019-02-02"
-"""The API version of requests that name none: what the current Python SDK sends."""
+"""The API version of requests without one: the version of the current Python SDK."""
 _XML = ("Content-Type", "application/xml")
 _PREFERRING = frozenset({"POST", "PUT", "PATCH", "MERGE"})
-"""Methods whose answers can show the entity, or leave it out."""
+"""Methods whose answers may contain the entity."""
 
 
 class TableService:
@@ -97,7 +97,7 @@ class TableService:
             options = options_of(authorized.pairs) if authorized.pairs else {}
             call = decode(request, resource, options)
         except UsageError as error:
-            # The service misses a table before it finds fault with the keys of its entities.
+            # The service reports a missing table before invalid keys.
             table = error.facts.get("table")
             if isinstance(table, str) and grant.everything:
                 await authorized.account.tables.require_table(table)
@@ -182,7 +182,7 @@ class TableService:
                 calls[0].table, EntityGroup([call.operation for call in calls])
             )
         except (NotAuthorizedError, UnavailableError, DamageError):
-            raise  # not about one operation: clients retry what they see as the answer itself
+            raise  # not an error of one operation: clients retry the answer of the whole batch
         except PartitaError as error:
             index = error.facts.get("index", 0)
             failing = batch.parts[index if isinstance(index, int) else 0]
@@ -203,16 +203,16 @@ class TableService:
     def _decode_changes(
         self, parts: Sequence[Request], target: Target, grant: Grant
     ) -> list[Change]:
-        """Decode and authorise the parts; an error names the index of its part."""
+        """Decode and authorize the parts; an error names the index of its part."""
         calls: list[Change] = []
         known: dict[str, Resource] = {}
         for index, part in enumerate(parts):
             try:
                 call = self._decode_part(part, target, known)
                 if not isinstance(call, Change):
-                    raise _bad_batch("A change set holds writes of entities only.")
+                    raise _bad_batch("Use only writes of entities in a change set.")
                 if calls and call.table.lower() != calls[0].table.lower():
-                    raise _bad_batch("All operations of a batch are on one table.")
+                    raise _bad_batch("Use one table for all operations of a batch.")
                 check_needs(call, grant)
             except PartitaError as error:
                 error.facts["index"] = index
@@ -221,12 +221,12 @@ class TableService:
         return calls
 
     def _decode_part(self, part: Request, target: Target, known: dict[str, Resource]) -> Call:
-        """Decode a part; `known` keeps what its path names, since inserts share theirs."""
+        """Decode a part; `known` caches resources by path, because inserts have the same path."""
         resource = known.get(part.path)
         if resource is None:
             here = locate("http", target.root.split("/")[2], part.path, self._accounts, self.name)
             if here.account != target.account:
-                raise _bad_batch("A part of the batch names another account.")
+                raise _bad_batch("Use the account of the batch in all its parts.")
             resource = known[part.path] = parse_resource(here.path, here.account)
         options = options_of(parse_query(part.query)) if part.query else {}
         return decode(part, resource, options)
@@ -235,11 +235,11 @@ class TableService:
         try:
             call = self._decode_part(part, authorized.target, {})
             if not isinstance(call, GetEntity | QueryEntities):
-                raise _bad_batch("The query of a batch reads entities.")
+                raise _bad_batch("Use a query of entities in a batch.")
             check_needs(call, authorized.grant)
             answer = await self._perform(call, msgspec.structs.replace(authorized, request=part))
         except UnavailableError:
-            raise  # clients retry what they see as the answer itself
+            raise  # clients retry the answer of the whole batch
         except PartitaError as error:
             return answers.part_of_error(
                 error, None, authorized.request_id, self._clock.ticks(), is_prefixed=True
@@ -286,16 +286,17 @@ def _error_content_type(error: PartitaError, request: Request) -> str:
 
 
 def check_needs(call: Call, grant: Grant) -> None:
-    """Raise unless everything that a call needs is granted."""
+    """Raise unless the grant covers all needs of a call."""
     if not grant.everything:
         for need in call.needs():
             grant.check(need)
 
 
 def _as_granted(call: Change, grant: Grant) -> Change:
-    """Return the write, without an echo of the entity where the token may not read it.
+    """Return the write, without the entity in its answer if the token may not read.
 
-    The answer to a merge shows properties that the request did not send; an insert has none.
+    The answer to a merge contains properties that the request did not send; that of an insert
+    does not.
     """
     if grant.everything or READ[0] in grant.permissions or call.preference != CONTENT:
         return call

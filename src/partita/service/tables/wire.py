@@ -268,12 +268,12 @@ def _wrong_key_count(account: str, table: str) -> InvalidRequestError:
 
 
 def is_xml(parameters: Mapping[str, str]) -> bool:
-    """Tell whether a request is for one of the XML endpoints, before it is understood."""
+    """Return whether a request is for one of the XML endpoints."""
     return "comp" in parameters
 
 
 def options_of(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Return the query options by name; an option of ours given twice is refused."""
+    """Return the query options by name; refuse a known option that is given twice."""
     options: dict[str, str] = {}
     for name, value in pairs:
         if name in options and name in _SINGLE_OPTIONS:
@@ -286,7 +286,7 @@ def options_of(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
 
 
 def decode(request: Request, resource: Resource, options: Mapping[str, str]) -> Call:
-    """Return what a request asks for. `$batch` is not a call: its parts are."""
+    """Decode a request. `$batch` is not a call: its parts are."""
     method = _method_of(request) if "x-http-method" in request.headers else request.method
     if method not in _METHODS:
         raise _method_not_allowed()
@@ -367,7 +367,7 @@ def _decode_entity_set(
             "PropertiesNeedValue",
             "The values are not specified for all properties in the entity.",
             facts={"table": table},
-            hint="An insert needs PartitionKey and RowKey.",
+            hint="Give PartitionKey and RowKey in an insert.",
         )
     key = EntityKey(body.partition_key, body.row_key)
     return Change(
@@ -428,7 +428,7 @@ def _decode_service(request: Request, method: str, options: Mapping[str, str]) -
 
 
 def _method_of(request: Request) -> str:
-    """Return the method that a POST stands for."""
+    """Return the method that a POST tunnels."""
     tunnelled = request.headers["x-http-method"]
     if request.method != "POST":
         raise InvalidRequestError(
@@ -446,7 +446,7 @@ def _method_of(request: Request) -> str:
 
 
 def condition_of(request: Request) -> str | None:
-    """Return the etag that a write is conditional on; None: no condition at all."""
+    """Return the etag in the condition of a write; None: no condition."""
     if request.headers.get("if-none-match") is not None:
         raise invalid_input(InvalidRequestError)
     given = request.headers.get("if-match") or None
@@ -463,7 +463,7 @@ def condition_of(request: Request) -> str | None:
 
 
 def content_id_of(request: Request) -> str | None:
-    """Return what a part of a batch is called by its client, which wants to find it again."""
+    """Return the Content-ID of a part of a batch, which the answer repeats."""
     return request.headers.get("content-id")
 
 
@@ -473,7 +473,7 @@ def preference_of(request: Request) -> str | None:
 
 
 def level_of(request: Request, options: Mapping[str, str]) -> Level:
-    """Return the metadata level of the answer; `$format` rules over Accept."""
+    """Return the metadata level of the answer; `$format` takes precedence over Accept."""
     return _level_of(options.get("$format") or request.headers.get("accept", ""))
 
 
@@ -493,13 +493,13 @@ def _level_of(media_types: str) -> Level:
 
 
 def check_encoding(request: Request) -> None:
-    """Refuse compressed bodies, whatever they hold: a small one could become any size."""
+    """Refuse compressed bodies: a small one could expand to any size."""
     if "content-encoding" in request.headers:
         raise unsupported_media_type("Send the body without Content-Encoding.")
 
 
 def check_media_type(request: Request) -> None:
-    """Refuse bodies that are no JSON; a body without a type is taken for JSON."""
+    """Refuse bodies that are not JSON; a body without a type is treated as JSON."""
     check_encoding(request)
     media_type = request.headers.get("content-type", "application/json").lower()
     if media_type.startswith("application/json"):
