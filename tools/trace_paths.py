@@ -215,9 +215,7 @@ async def trace_save(tracer: Tracer) -> dict[str, Trace]:
             with tracer.here() as trace:
                 await employees.save(employee)
     above = {
-        call: count
-        for call, count in trace.calls.items()
-        if call[0].startswith(ABOVE_THE_PORT)
+        call: count for call, count in trace.calls.items() if call[0].startswith(ABOVE_THE_PORT)
     }
     return {"typed save": Trace(Counter(above))}
 

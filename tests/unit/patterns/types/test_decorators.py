@@ -139,7 +139,7 @@ def test_derived_fields_find_their_source_that_is_defined_later() -> None:
 
 
 def test_a_plain_type_is_one_row_that_nothing_follows() -> None:
-    assert declared({"age": int}).is_plain
+    assert declared({"age": int}).followers.is_plain
 
 
 def test_options_are_kept_as_they_were_given() -> None:
@@ -745,12 +745,12 @@ def test_indexes_views_and_watchers_of_a_parent_are_those_of_its_children() -> N
         pass
 
     above, below = entity_type(Parent), entity_type(Child)
-    assert below.is_plain
+    assert below.followers.is_plain
     above.declare(indexes=["an index"], views=["a view"])
 
     assert below.followers.indexes == ("an index",)
     assert below.followers.views == ("a view",)
-    assert not below.is_plain
+    assert not below.followers.is_plain
 
 
 def test_every_kind_of_class_can_be_a_parent() -> None:

@@ -59,7 +59,9 @@ def test_another_process_is_told_who_holds_the_folder(disk: OsDisk) -> None:
     )
 
     assert ended.returncode != 0
-    assert f"StoreLocked: The folder {disk.folder} is in use by process {os.getpid()}" in ended.stderr
+    assert (
+        f"StoreLocked: The folder {disk.folder} is in use by process {os.getpid()}" in ended.stderr
+    )
     assert "Stop that process" in ended.stderr
 
 
