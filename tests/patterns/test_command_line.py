@@ -1,14 +1,9 @@
 """The commands of the typed layer: connection strings, modules, workers, rebuilds."""
 
 import asyncio
-import fcntl
 import os
-import pty
 import signal
-import struct
-import subprocess
 import sys
-import termios
 from pathlib import Path
 
 import pytest
@@ -17,6 +12,7 @@ from partita.cli.kit.facts import as_text
 from partita.cli.main import main
 from partita.cli.patterns.facts import DriftFacts, Verified
 from partita.cli.patterns.worker import _stopping
+from support.terminal import run_on_terminal
 
 
 def test_the_example_of_a_connection_string_is_told_whole(
@@ -109,23 +105,14 @@ by_email = index(Employee, row="email_{email}", unique=True, name="by_email")
 @pytest.mark.parametrize("size", [(0, 0), (24, 80)])
 def test_a_rebuild_draws_its_progress_on_a_terminal(tmp_path: Path, size: tuple[int, int]) -> None:
     (tmp_path / "models.py").write_text(MODELS)
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
     partita = str(Path(sys.executable).parent / "partita")
 
-    done = subprocess.run(
+    done = run_on_terminal(
         [partita, "patterns", "rebuild", "models:by_email", "--connect", "partita:./kept"],
         cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=theirs,
-        text=True,
-        timeout=60,
-        check=False,
+        size=size,
     )
-    os.close(theirs)
-    drawn = os.read(ours, 65536).decode()
-    os.close(ours)
 
-    assert done.returncode == 0
-    assert "rebuild: 0 entities" in drawn
-    assert "by_email of Employee: 0 entities; it is readable." in done.stdout
+    assert done.status == 0
+    assert "rebuild: 0 entities" in done.drawn
+    assert "by_email of Employee: 0 entities; it is readable." in done.out

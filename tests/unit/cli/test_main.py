@@ -1,7 +1,6 @@
 import base64
 import json
 import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 
 import partita
 from partita.cli.main import command, main
+from support.terminal import run_on_terminal
 
 KEY = base64.b64encode(b"a key of our own").decode()
 
@@ -184,25 +184,9 @@ def test_a_shell_completes_verbs_and_flags(
 
 
 def on_a_terminal(*arguments: str, **variables: str) -> str:
-    """Run a command with its output and its errors on a terminal."""
-    terminal, end = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", **variables}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "partita.cli.main", *arguments],
-        stdout=end,
-        stderr=end,
-        env=environment,
-    )
-    os.close(end)
-    drawn = b""
-    try:
-        while chunk := os.read(terminal, 65536):
-            drawn += chunk
-    except OSError:  # Linux: the other end was closed
-        pass
-    os.close(terminal)
-    process.wait()
-    return drawn.decode()
+    """What a command draws on a terminal that has its output and its errors."""
+    words = [sys.executable, "-m", "partita.cli.main", *arguments]
+    return run_on_terminal(words, is_output_drawn=True, variables=variables).drawn
 
 
 def test_colours_are_for_terminals_and_no_color_turns_them_off() -> None:

@@ -3,10 +3,8 @@
 import itertools
 import json
 import os
-import pty
 import subprocess
 import sys
-import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +18,7 @@ from partita.patterns.protocol.calls import PutMessage, RowOperation, Verb, Writ
 from partita.patterns.protocol.utc import utc_now
 from partita.patterns.protocol.values import Row, RowKey
 from partita.patterns.sync import Database, connect
+from support.terminal import run_on_terminal
 
 Capture = pytest.CaptureFixture[str]
 
@@ -713,21 +712,10 @@ def test_without_the_sdk_the_extra_is_named(shop: str, tmp_path: Path) -> None:
 def test_progress_is_drawn_for_people_only(shop: str, tmp_path: Path) -> None:
     save(shop, *range(20))
     command = [sys.executable, "-m", "partita.cli.main", "patterns", "rebuild", f"{shop}:by_email"]
-    ours, theirs = pty.openpty()
-    termios.tcsetwinsize(theirs, (24, 80))
 
-    done = subprocess.run(
-        [*command, "--keyring", f"{shop}:keyring"],
-        stdout=subprocess.PIPE,
-        stderr=theirs,
-        text=True,
-        check=True,
-        cwd=tmp_path,
-    )
-    os.close(theirs)
-    drawn = os.read(ours, 100_000).decode()
-    os.close(ours)
+    done = run_on_terminal([*command, "--keyring", f"{shop}:keyring"], cwd=tmp_path)
 
-    assert done.stdout == "email_email of Employee: 20 entities; it is readable.\n"
-    assert "rebuild: " in drawn
-    assert "entities" in drawn
+    assert done.status == 0
+    assert done.out == "email_email of Employee: 20 entities; it is readable.\n"
+    assert "rebuild: " in done.drawn
+    assert "entities" in done.drawn

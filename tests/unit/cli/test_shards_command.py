@@ -3,12 +3,10 @@
 import inspect
 import json
 import os
-import pty
 import re
 import signal
 import subprocess
 import sys
-import termios
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +27,7 @@ from partita.shards.maps.recovery import Recovery
 from partita.shards.maps.shard_map import ShardMap
 from partita.shards.moving.move import StopMove
 from support.alembic_projects import a_project, add_revision, run_sql
+from support.terminal import run_on_terminal
 
 Capture = pytest.CaptureFixture[str]
 
@@ -844,31 +843,21 @@ def test_a_move_of_several_keys_asks_on_a_terminal(
     fleet: Path, capsys: Capture, answer: str, status: int, shard: str
 ) -> None:
     run_sql("sqlite:///one.db", "insert into blog values (1, 1, 'a'), (7, 1, 'c')")
-    terminal, end = pty.openpty()
-    os.write(terminal, f"{answer}\n".encode())
     command = [sys.executable, "-m", "partita.cli.main", "shards", "move", "0:100", "--to", "two"]
-    done = subprocess.run(
-        [*command, "--quiet"], stdin=end, stdout=subprocess.PIPE, stderr=end, check=False
-    )
-    os.close(end)
-    asked = os.read(terminal, 65536).decode()
-    os.close(terminal)
+    done = run_on_terminal(command, answer=f"{answer}\n")
 
-    assert "Move 2 keys with 2 rows to two?" in asked
-    assert done.returncode == status
+    assert "Move 2 keys with 2 rows to two?" in done.drawn
+    assert done.status == status
     assert ranges(capsys)["0:100"] == shard
 
 
 def test_yes_answers_the_question_in_advance(fleet: Path, capsys: Capture) -> None:
     run_sql("sqlite:///one.db", "insert into blog values (1, 1, 'a'), (7, 1, 'c')")
-    terminal, end = pty.openpty()
     command = [sys.executable, "-m", "partita.cli.main", "shards", "move", "0:100", "--to", "two"]
-    subprocess.run(
-        [*command, "--quiet", "--yes"], stdin=end, stdout=subprocess.PIPE, stderr=end, check=True
-    )
-    os.close(end)
-    os.close(terminal)
+    done = run_on_terminal([*command, "--yes"], answer="")
 
+    assert done.status == 0
+    assert "?" not in done.drawn.replace("?25", "")
     assert ranges(capsys)["0:100"] == "two"
 
 
@@ -1297,16 +1286,12 @@ def test_every_verb_has_help_with_an_example(capsys: Capture) -> None:
 
 def test_a_move_draws_progress_on_terminals_only(fleet: Path) -> None:
     run_sql("sqlite:///one.db", "insert into blog values (42, 1, 'a')")
-    terminal, end = pty.openpty()
-    termios.tcsetwinsize(end, (24, 80))
     command = [sys.executable, "-m", "partita.cli.main", "shards", "move", "0:100", "--to", "two"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=end, check=True)
-    os.close(end)
-    drawn = os.read(terminal, 65536).decode()
-    os.close(terminal)
+    done = run_on_terminal(command)
 
-    assert "of 10)" in drawn
-    assert b"1 row in" in done.stdout
+    assert done.status == 0
+    assert "of 10)" in done.drawn
+    assert "1 row in" in done.out
 
     quiet = subprocess.run(
         [*command[:-1], "one", "--json"], capture_output=True, check=True, env=dict(os.environ)

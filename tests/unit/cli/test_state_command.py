@@ -3,12 +3,9 @@
 import asyncio
 import base64
 import json
-import os
-import pty
 import shutil
 import subprocess
 import sys
-import termios
 from collections.abc import Awaitable, Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -28,6 +25,7 @@ from partita.reliable.state.state import State
 from partita.reliable.storage.checkpoint import read_file, write_file
 from partita.reliable.storage.os_disk import OsDisk
 from partita.ticks import TICKS_PER_SECOND
+from support.terminal import run_on_terminal
 
 Capture = pytest.CaptureFixture[str]
 
@@ -893,8 +891,6 @@ def test_what_cannot_be_meant_is_refused_in_one_line(
 
 @pytest.mark.parametrize(("flags", "is_drawn"), [([], True), (["--quiet"], False)], ids=str)
 def test_progress_is_drawn_for_people_only(flags: list[str], is_drawn: bool, folder: Path) -> None:
-    ours, theirs = pty.openpty()
-    termios.tcsetwinsize(theirs, (24, 80))
     command = [
         sys.executable,
         "-m",
@@ -905,19 +901,13 @@ def test_progress_is_drawn_for_people_only(flags: list[str], is_drawn: bool, fol
         str(folder),
         *flags,
     ]
-    try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, check=False)
-        os.write(theirs, b"end")
-        drawn = os.read(ours, 65536)
-    finally:
-        os.close(ours)
-        os.close(theirs)
+    done = run_on_terminal(command)
 
-    assert done.returncode == 0
-    assert b"is sound" in done.stdout
-    assert (b"verify" in drawn) is is_drawn
+    assert done.status == 0
+    assert "is sound" in done.out
+    assert ("verify" in done.drawn) is is_drawn
     if not is_drawn:
-        assert drawn == b"end"
+        assert done.drawn == ""
 
 
 def test_a_reader_that_goes_away_is_no_traceback(folder: Path) -> None:

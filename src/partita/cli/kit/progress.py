@@ -11,6 +11,9 @@ from rich.text import Text
 from partita.cli.kit.terminal import has_colours
 
 
+FRAMES_PER_SECOND = 5
+
+
 class Bar:
     """A bar with one step at a time; a context manager that removes what was drawn.
 
@@ -44,7 +47,9 @@ class Bar:
         title = TextColumn("{task.description}" + ("" if total else ":"), markup=False)
         columns = (title, BarColumn(), amount) if total else (title, amount)
         console = Console(stderr=True, no_color=not has_colours(sys.stderr))
-        self._progress = Progress(*columns, console=console, transient=True)
+        self._progress = Progress(
+            *columns, console=console, transient=True, refresh_per_second=FRAMES_PER_SECOND
+        )
         self._progress.add_task(label or self._label, total=total)
         self._progress.start()
         self._progress.refresh()
