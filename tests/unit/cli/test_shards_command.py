@@ -244,6 +244,7 @@ def test_mappings_are_listed_in_order_and_can_be_chosen(fleet: Path, capsys: Cap
     ]
     by_shard = run_json(capsys, "mappings", "--shard", "two")["mappings"]
     by_range = run_json(capsys, "mappings", "--range=-5:100")["mappings"]
+    assert run_json(capsys, "mappings", "--range", "-5:100")["mappings"] == by_range
 
     assert [one["range"] for one in by_shard] == ["100:200"]
     assert [(one["low"], one["high"]) for one in by_range] == [(0, 100)]
@@ -279,6 +280,7 @@ def test_a_lookup_in_a_hash_map_says_the_bucket(capsys: Capture) -> None:
     [
         (("lookup", "forty"), "'forty' is not a key of type int. Write a whole number."),
         (("lookup", "-7"), "No mapping holds this key."),
+        (("move", "-9:-7", "--to", "two"), "No mapping holds keys of -9:-7."),
         (("mappings", "--range", "7"), "'7' is not a range"),
         (("mappings", "--range", "9:7"), "No int lies in"),
         (("mappings", "--shard", "three"), "No shard is called 'three'."),
