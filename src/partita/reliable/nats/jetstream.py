@@ -149,7 +149,7 @@ class JetStream:
                             break
                         yield sequence, raw
                         needed += 1
-                await self._check_held(needed)
+                await self._check_not_truncated(needed)
             if not self._link.closed:
                 await asyncio.sleep(PAUSE_SECONDS)
 
@@ -225,7 +225,7 @@ class JetStream:
     def _key_subject(self, key: str) -> str:
         return f"$KV.{self._bucket}.{_nats_key(key)}"
 
-    async def _check_held(self, needed: int) -> None:
+    async def _check_not_truncated(self, needed: int) -> None:
         if self._link.closed:
             return
         first, _ = await self.bounds(timeout=BOUNDS_SECONDS)
