@@ -111,7 +111,7 @@ class _File:
 
 
 class _NameChange(NamedTuple):
-    gone: str | None
+    removed: str | None
     name: str | None
     file: _File
 
@@ -158,8 +158,8 @@ class Medium:
         found._durable_names = dict(found.names)
         return found
 
-    def _rename(self, gone: str | None, name: str | None, file: _File) -> None:
-        change = _NameChange(gone, name, file)
+    def _rename(self, removed: str | None, name: str | None, file: _File) -> None:
+        change = _NameChange(removed, name, file)
         _change_names(self.names, change)
         self._pending_names.append(change)
         self.name_changes += 1
@@ -355,8 +355,8 @@ def _change(image: bytearray, event: Write | Cutting) -> None:
 
 
 def _change_names(names: dict[str, _File], change: _NameChange) -> None:
-    if change.gone is not None:
-        names.pop(change.gone, None)
+    if change.removed is not None:
+        names.pop(change.removed, None)
     if change.name is not None:
         names[change.name] = change.file
 

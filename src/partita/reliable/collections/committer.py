@@ -1,7 +1,7 @@
 """Group commit: one record in flight; transactions that arrive meanwhile share the next record.
 
-The order of the log is the order of `submit`. A transaction is told its end after its record is
-durable and applied; when the log fails, all waiting transactions get the same error.
+The order of the log is the order of `submit`. A transaction ends after its record is durable and
+applied; when the log fails, all waiting transactions fail with the same error.
 """
 
 import asyncio
@@ -97,7 +97,7 @@ class Committer:
         """The reason why nothing is committed any more; set once."""
 
     def submit(self, entry: Entry, size: int, pending: Pending) -> None:
-        """Queue a transaction; `pending` is told whether it was committed."""
+        """Queue a transaction; `pending.committed` or `pending.failed` is called at its end."""
         if self.stopped_by is not None:
             pending.failed(self.stopped_by)
             return

@@ -87,7 +87,7 @@ def _is_same(one: Any, other: Any) -> bool:
         and (left.co_code, left.co_names, left.co_freevars, _constants(left))
         == (right.co_code, right.co_names, right.co_freevars, _constants(right))
         and (one.__defaults__, one.__kwdefaults__) == (other.__defaults__, other.__kwdefaults__)
-        and _held(one) == _held(other)
+        and _closure_values(one) == _closure_values(other)
     )
 
 
@@ -95,7 +95,7 @@ def _constants(code: types.CodeType) -> list[tuple[type, object]]:
     return [(type(constant), constant) for constant in code.co_consts]
 
 
-def _held(function: types.FunctionType) -> list[object]:
+def _closure_values(function: types.FunctionType) -> list[object]:
     """Return the values of a function's closure; an empty cell has none yet."""
     return [
         cell.cell_contents if cell != types.CellType() else None

@@ -81,7 +81,7 @@ class CheckpointWriter:
 
 
 class Housekeeping:
-    """A task that does what is due twice a second."""
+    """A task that runs twice a second and does the work that is due."""
 
     def __init__(
         self,

@@ -52,7 +52,7 @@ class Opened(msgspec.Struct, frozen=True):
 
 
 class OpenCollections:
-    """Opens each collection once, and keeps what is open by name."""
+    """Opens each collection once, and keeps the open collections by name."""
 
     def __init__(
         self, core: Core, runner: Runner, descriptions: Descriptions, indexes: IndexBuilder

@@ -130,7 +130,9 @@ class Api:
             raise no_answer(failure) from failure
         return answer.message
 
-    async def stream_info(self, stream: str, timeout: float, *, subjects: str = "") -> StreamAnswer:
+    async def describe_stream(
+        self, stream: str, timeout: float, *, subjects: str = ""
+    ) -> StreamAnswer:
         """Return the settings and state of a stream, with the subjects that match."""
         asked = {"subjects_filter": subjects} if subjects else {}
         try:

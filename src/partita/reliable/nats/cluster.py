@@ -107,7 +107,7 @@ jetstream {{
   max_file_store: {max_file}
 }}
 {_cluster_block(node, nodes, listen)}
-# Whoever reaches these ports can read and change everything. On a network that others share:
+# Any program that can connect to these ports can read and change everything. On a shared network:
 # authorization {{ user: partita, password: "..." }}   (and the same inside cluster {{ }})
 # tls {{ cert_file: "...", key_file: "...", ca_file: "..." }}
 {extra}"""

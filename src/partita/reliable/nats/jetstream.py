@@ -131,7 +131,7 @@ class JetStream:
         return None if message is None else message.content
 
     async def bounds(self, *, timeout: float) -> tuple[int, int]:
-        state = (await self._api.stream_info(self._stream, timeout)).state
+        state = (await self._api.describe_stream(self._stream, timeout)).state
         if state.messages == 0:
             return state.last_seq + 1, state.last_seq
         return state.first_seq, state.last_seq
@@ -149,13 +149,13 @@ class JetStream:
                             break
                         yield sequence, raw
                         needed += 1
-                await self._check_held(needed)
+                await self._check_not_truncated(needed)
             if not self._link.closed:
                 await asyncio.sleep(PAUSE_SECONDS)
 
     async def seal(self, epoch: int, *, timeout: float) -> None:
         """Change the subject; PublishRefused if a higher epoch has sealed the stream."""
-        answer = await self._api.stream_info(self._stream, timeout)
+        answer = await self._api.describe_stream(self._stream, timeout)
         current = int(answer.config["subjects"][0].rpartition(".e")[2])
         if current == epoch:
             return
@@ -179,7 +179,7 @@ class JetStream:
 
     async def list_registers(self, prefix: str, *, timeout: float) -> dict[str, Register]:
         bucket = f"KV_{self._bucket}"
-        held = await self._api.stream_info(bucket, timeout, subjects=f"$KV.{self._bucket}.>")
+        held = await self._api.describe_stream(bucket, timeout, subjects=f"$KV.{self._bucket}.>")
         begin = self._key_subject(prefix)
         subjects = [subject for subject in sorted(held.state.subjects) if subject.startswith(begin)]
         reads = await asyncio.gather(*(self._read_register(each, timeout) for each in subjects))
@@ -225,7 +225,7 @@ class JetStream:
     def _key_subject(self, key: str) -> str:
         return f"$KV.{self._bucket}.{_nats_key(key)}"
 
-    async def _check_held(self, needed: int) -> None:
+    async def _check_not_truncated(self, needed: int) -> None:
         if self._link.closed:
             return
         first, _ = await self.bounds(timeout=BOUNDS_SECONDS)

@@ -25,7 +25,7 @@ def assign(
     if not names:
         return ((),) * partitions
     copies = min(copies, len(names))
-    held = _kept(names, partitions, copies, before)
+    held = _previous_placement(names, partitions, copies, before)
     _share_replicas(held, names, copies)
     primaries = _share_primaries(held, names)
     return tuple(
@@ -34,7 +34,7 @@ def assign(
     )
 
 
-def _kept(
+def _previous_placement(
     names: Sequence[str], partitions: int, copies: int, before: Sequence[Sequence[str]]
 ) -> list[list[str]]:
     """Return the part of the previous placement that is still valid, in its order."""
