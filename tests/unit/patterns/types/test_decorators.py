@@ -102,7 +102,7 @@ def test_a_type_knows_its_table_keys_fields_and_marks() -> None:
     assert found.fields["email"].property == "Email"
     assert found.fields["salary"].annotation == int | None
     assert found.type_property == "EntityType"
-    assert not found.is_plain
+    assert not found.followers.is_plain
 
 
 def test_a_type_with_more_properties_than_a_row_takes_is_wide() -> None:
