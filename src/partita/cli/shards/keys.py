@@ -1,7 +1,7 @@
 """Sharding keys and ranges as text: what is printed can be typed again.
 
 A key is written as its map's key type requires: `42`, `eu`, `2026-01-31`, `hex:00ff`, `["eu", 7]`.
-A range is `LOW:HIGH`; an empty side is no bound. Keys may contain colons, so a range is divided at
+A range is `LOW:HIGH`; an empty side is unbounded. Keys may contain colons, so a range is divided at
 the one colon where both sides can be read; text with a colon is put in quotes.
 """
 
