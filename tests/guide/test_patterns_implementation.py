@@ -702,7 +702,7 @@ class TestModifyingHeterogeneousEntityTypes:
 
         with pytest.raises(UsageError, match="has no property 'EmployeeCounts'"):
             await db.raw("company").patch(department, {"EmployeeCounts": 1})
-        with pytest.raises(UsageError, match="is a int"):
+        with pytest.raises(UsageError, match="is of type int"):
             await db.raw("company").patch(department, {"EmployeeCount": "1"})
 
     async def test_every_type_goes_back_as_it_came_to_the_last_digit(

@@ -87,7 +87,7 @@ def patch_raw(table: str, raw: RawEntity, changes: Mapping[str, Value]) -> Steps
         if type(value) is not type(raw.properties[name]):
             raise UsageError(
                 "PropertyTypeMismatch",
-                f"The property {name!r} is a {type(raw.properties[name]).__name__}.",
+                f"The property {name!r} is of type {type(raw.properties[name]).__name__}.",
                 hint="Pass a value of the same type; Int32(...) for a 32-bit number.",
             )
     operation = RowOperation(Verb.MERGE, Row(raw.key, dict(changes)), raw.etag or "*")
