@@ -48,7 +48,7 @@ def as_script(document: Path) -> tuple[str, list[tuple[str, str]]]:
 def alike(text: str, folder: Path) -> str:
     """What may differ from run to run taken out: figures, columns, where the folder is."""
     text = text.replace(str(folder.resolve()), FOLDER)
-    return re.sub(r"[ \t]+", " ", re.sub(r"\d+\.\d+|\d+ rows", "0", text)).strip()
+    return re.sub(r"[ \t]+", " ", re.sub(r"\d+\.\d+|[\d,]+ rows", "0", text)).strip()
 
 
 @pytest.mark.timeout(600)

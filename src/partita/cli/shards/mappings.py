@@ -43,7 +43,6 @@ from partita.cli.shards.opening import (
 )
 from partita.errors import (
     ConfigurationError,
-    MappingExistsError,
     MappingLockedError,
     MappingNotFoundError,
     RangeError,
@@ -51,6 +50,7 @@ from partita.errors import (
     ShardOfflineError,
     UsageError,
 )
+from partita.shards.catalog.change_plans import mapping_exists
 from partita.shards.connections.locations import location_of
 from partita.shards.fleet.deployment import Deployment
 from partita.shards.keys.mapping import Location, Mapping, MappingStatus, Shard
@@ -275,12 +275,7 @@ def refuse_taken(shard_map: AnyShardMap, ranges: Iterable[KeyRange]) -> None:
     for wanted in ranges:
         for each in mapped:
             if each.key_range.intersects(wanted):
-                raise MappingExistsError(
-                    "MappingExists",
-                    f"Some of these keys are mapped already, by {range_text(each.range)}.",
-                    facts={"map": shard_map.name},
-                    hint="Choose keys that are not mapped, or split, merge or move the mapping.",
-                )
+                raise mapping_exists(shard_map.name, range_text(each.range))
 
 
 @contextmanager
