@@ -543,5 +543,5 @@ def test_an_index_elsewhere_is_not_taken_for_unique_by_one_that_leaves_entities_
 
 
 async def test_the_index_of_another_type_is_refused(employees: Table[Employee]) -> None:
-    with pytest.raises(UsageError, match="no index of Employee"):
+    with pytest.raises(UsageError, match="not an index of Employee"):
         employees.via(by_isbn)  # type: ignore[arg-type]
