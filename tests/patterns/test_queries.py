@@ -254,9 +254,9 @@ async def test_limit_is_exact_and_the_size_of_a_page_is_not_a_limit(any_db: Data
     first = await query.first()
     assert first is not None
     assert first.number == 0
-    with pytest.raises(UsageError, match="not negative"):
+    with pytest.raises(UsageError, match="must not be negative"):
         query.limit(-1)
-    with pytest.raises(UsageError, match="at least one"):
+    with pytest.raises(UsageError, match="must be at least 1"):
         await query.page(size=0)
 
 
