@@ -10,7 +10,6 @@ from rich.text import Text
 
 from partita.cli.kit.terminal import has_colours
 
-
 FRAMES_PER_SECOND = 5
 
 
