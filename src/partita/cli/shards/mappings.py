@@ -410,7 +410,7 @@ def _refuse_unlike(left: Mapping, right: Mapping, token: str | None) -> None:
     if left.shard.id != right.shard.id or left.status is not right.status:
         raise UsageError(
             "MergeMismatch",
-            "Only mappings on one shard and with one status can be merged.",
+            "Only mappings of one shard and with the same status can be merged.",
             facts={"map": left.map_name},
             hint="Move one to the shard of the other first, or change its status.",
         )
