@@ -67,7 +67,7 @@ async def test_the_name_of_an_index_is_no_index(db: Database) -> None:
         db.table(Member).via(name)
 
     assert refused.value.code == "IndexOfAnother"
-    assert "index() or list_index() returned" in refused.value.hint
+    assert "the result of index() or list_index()" in refused.value.hint
 
 
 @pytest.mark.parametrize("column", ["name", "size"])
