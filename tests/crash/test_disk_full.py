@@ -12,7 +12,8 @@ from crash.shim_vfs import Watcher, registered
 from partita.clock import SystemClock
 from partita.errors import StoreFullError
 from partita.storage import database
-from partita.storage.database import RESERVE_FILE, Database
+from partita.storage.database import Database
+from partita.storage.disk_reserve import RESERVE_FILE, DiskReserve
 from partita.tables.engine import TableEngine
 from partita.tables.entity import EntityKey
 from partita.tables.operations import Delete, EntityGroup, Insert
@@ -73,7 +74,7 @@ class Place:
 @pytest.fixture
 def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     disk = SmallDisk(tmp_path / "account", 20 * MEBIBYTE)
-    monkeypatch.setattr(Database, "_free_bytes", lambda self: disk.free)
+    monkeypatch.setattr(DiskReserve, "free_bytes", lambda self: disk.free)
 
     def give_room() -> None:
         disk.capacity += 40 * MEBIBYTE

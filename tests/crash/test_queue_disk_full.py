@@ -12,6 +12,7 @@ from partita.errors import StoreFullError
 from partita.queues.engine import QueueEngine
 from partita.queues.sqlite_store import SqliteQueueStore
 from partita.storage.database import Database
+from partita.storage.disk_reserve import DiskReserve
 from partita.storage.store_clock import StoreClock
 
 TEXT = "x" * 60_000
@@ -20,7 +21,7 @@ TEXT = "x" * 60_000
 @pytest.fixture
 async def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[QueueEngine]:
     disk = SmallDisk(tmp_path / "account", 20 * MEBIBYTE)
-    monkeypatch.setattr(Database, "_free_bytes", lambda _database: disk.free)
+    monkeypatch.setattr(DiskReserve, "free_bytes", lambda _database: disk.free)
     with registered(disk) as vfs:
         database = await Database.open(disk.folder, vfs=vfs)
         store = await SqliteQueueStore.open(database, StoreClock(database, SystemClock()))

@@ -12,7 +12,6 @@ so the database acknowledges nothing more; a restart recovers from the files on 
 import asyncio
 import contextlib
 import enum
-import errno
 import logging
 import os
 import queue
@@ -31,28 +30,24 @@ from partita.errors import (
     DamageError,
     FormatVersionError,
     PartitaError,
-    StoreBusyError,
     StoreFullError,
     StoreStoppedError,
 )
-from partita.refusals import store_full, store_stopped
+from partita.refusals import store_stopped
+from partita.storage.disk_reserve import RESERVE_BYTES, DiskReserve
 from partita.storage.folder import lock_folder, make_folder, unlock_folder
-
-T = TypeVar("T")
+from partita.storage.readers import Readers
+from partita.storage.sqlite_errors import DISK_ERRORS, closing, translated
 
 logger = logging.getLogger("partita.storage.database")
 
 DATABASE_FILE = "account.sqlite"
-RESERVE_FILE = "reserve"
 
 APPLICATION_ID = 0x50415254
 """`PART` in the header of the file: other SQLite files are refused."""
 
 PAGE_BYTES = 8192
 """A quarter page must fit a usual entity, or SQLite spills it: 4 KiB take three times the space."""
-RESERVE_BYTES = 4 * 1024 * 1024
-"""Freed on a full disk: the space for deletes and a checkpoint."""
-READER_THREADS = 2
 WAL_CHECKPOINT_BYTES = 16 * 1024 * 1024
 """After this much new log a checkpoint runs concurrently with the writers."""
 WAL_HOLD_BYTES = 64 * 1024 * 1024
@@ -61,16 +56,9 @@ ROOM_SHORT_BYTES = 256 * 1024 * 1024
 """Below this much free space the log is kept so short that it fits into the reserve."""
 CHECKPOINT_BUSY_MS = 100
 WRITER_CACHE_KIB = 64 * 1024
-READER_CACHE_KIB = 8 * 1024
-READER_MAP_BYTES = 144 * 1024 * 1024
-"""Scans, and short reads without concurrent commits, use a memory map of the first part of the
-file: a point read then takes 5 us instead of 9. SQLite drops map and cache when it sees a commit
-of another connection, and rebuilding the map costs far more than reading pages."""
-CALM_READS = 1000
-"""The number of reads without a commit after which the memory map is used."""
 
-DISK_ERRORS = (apsw.FullError, apsw.IOError, apsw.CorruptError, apsw.NotADBError)
-"""Errors that are not caused by the block of a change."""
+
+T = TypeVar("T")
 
 
 class Durability(enum.Enum):
@@ -96,9 +84,6 @@ class Database:
     """True while writers wait for a checkpoint to catch up."""
     _is_checkpointing = False
     _commit_is_scheduled = False
-    _reads_this_turn = 0
-    """Short reads in this turn of the loop; from the second on they share a snapshot."""
-    _reads_since_commit = 0
     _wal_pages = 0
     """Size of the write-ahead log, reported by SQLite after each commit."""
     _wal_pages_checkpointed = 0
@@ -121,6 +106,7 @@ class Database:
         self._waiters: deque[asyncio.Future[None]] = deque()
         """Changes that wait to enter, in order of arrival."""
         self._lock = lock_folder(folder, "account") if folder else None
+        self._reserve = DiskReserve(folder or Path())  # not used in memory
         try:
             self._connect_even_if_full()
         except apsw.Error as error:
@@ -129,12 +115,8 @@ class Database:
         except BaseException:
             self._release()
             raise
-        self._reader_threads = ThreadPoolExecutor(READER_THREADS, "partita-reader")
-        self._idle_readers: list[apsw.Connection] = []
-        """Connections for reads in the threads of callers."""
-        self._idle_lock = threading.Lock()
-        self._thread_connection = threading.local()
-        self._thread_connections: list[apsw.Connection] = []
+        self.reader = self._readers.short
+        self.reader_of_this_turn = self._readers.of_this_turn
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._commit_thread = threading.Thread(
             target=self._run_commands, name="partita-commit", daemon=True
@@ -142,7 +124,7 @@ class Database:
         self._commit_thread.start()
         self._checkpoint_thread = ThreadPoolExecutor(1, "partita-checkpoint")
         if folder:
-            if not self._keep_reserve(RESERVE_BYTES):
+            if not self._reserve.keep(RESERVE_BYTES):
                 self._became_full()
             self._writer.set_wal_hook(self._saw_wal)
 
@@ -204,65 +186,13 @@ class Database:
         """
         return Change(self, frees_space)
 
-    def reader_of_this_turn(self) -> apsw.Connection:
-        """Return the connection for a short read on the loop.
-
-        The reads of one turn of the loop share a snapshot: opening one costs two locks. Nothing
-        is acknowledged within a turn, so every read sees all acknowledged changes.
-        """
-        if self._reads_this_turn == 0:
-            self._loop.call_soon(self._end_turn)
-            is_calm = self._reads_since_commit > CALM_READS
-            self._turn_reader: apsw.Connection = self._mapped_reader if is_calm else self.reader
-        elif self._reads_this_turn == 1 and self.folder is not None:
-            self._turn_reader.execute("BEGIN")
-        self._reads_this_turn += 1
-        return self._turn_reader
-
-    def _end_turn(self) -> None:
-        if self._reads_this_turn > 1 and self.folder is not None:
-            self._turn_reader.execute("COMMIT")
-        self._reads_since_commit += self._reads_this_turn
-        self._reads_this_turn = 0
-
     def read_here(self, read: Callable[[apsw.Connection], T]) -> T:
-        """Run a short read in the caller's thread; not for a database in memory.
-
-        It sees all changes that were acknowledged before.
-        """
-        connection = self._take_reader()
-        try:
-            return read(connection)
-        except (*DISK_ERRORS, apsw.BusyError) as error:
-            raise translated(error, self.folder) from error
-        finally:
-            self._give_reader(connection)
-
-    def _take_reader(self) -> apsw.Connection:
-        with self._idle_lock:
-            if self._is_closing:
-                raise _closing()
-            if self._idle_readers:
-                return self._idle_readers.pop()
-        try:
-            return self._connect(READER_CACHE_KIB)
-        except apsw.CantOpenError as error:  # too many open files, or the database was just closed
-            raise StoreBusyError("ServerBusy", "Another reader cannot be opened now.") from error
-
-    def _give_reader(self, connection: apsw.Connection) -> None:
-        with self._idle_lock:
-            if not self._is_closing:
-                self._idle_readers.append(connection)
-                return
-        connection.close()
+        """Run a short read in the caller's thread; not for a database in memory."""
+        return self._readers.read_here(read)
 
     async def in_reader(self, read: Callable[[apsw.Connection], T]) -> T:
         """Run a long read in a thread with its own connection; in memory, on the loop."""
-        if self.folder is None:
-            result = read(self._writer)
-            await asyncio.sleep(0)
-            return result
-        return await self._loop.run_in_executor(self._reader_threads, self._read_in_thread, read)
+        return await self._readers.in_thread(read)
 
     async def harden(self) -> None:
         """Return when all commits survive a power failure, also with fast durability.
@@ -288,14 +218,14 @@ class Database:
         """Finish accepted changes, checkpoint, and release the folder."""
         if self._is_closing:
             return
-        with self._idle_lock:
-            self._is_closing = True
+        self._is_closing = True
+        self._readers.refuse()
         while self._members or self._committing or self._is_checkpointing:  # noqa: ASYNC110 - rare
             await asyncio.sleep(0.001)
         self._wake_waiters()
         self._commands.put(None)
         await self._loop.run_in_executor(None, self._commit_thread.join)
-        self._reader_threads.shutdown(wait=True)
+        self._readers.stop()
         self._checkpoint_thread.shutdown(wait=True)
         await self._loop.run_in_executor(None, self._release)
 
@@ -380,7 +310,7 @@ class Database:
     def _commit_ended(self, error: BaseException | None) -> None:
         members, self._committing = self._committing, []
         self._is_committing = False
-        self._reads_since_commit = 0
+        self._readers.reads_since_commit = 0
         outcome = None
         if error is not None:
             outcome = self.failed(error)
@@ -419,7 +349,7 @@ class Database:
         if self._failure is not None:
             raise store_stopped() from self._failure
         if self._is_closing:
-            raise _closing()
+            raise closing()
         if self._is_full and not frees_space:
             self._refuse_if_still_full()
 
@@ -442,43 +372,17 @@ class Database:
             logger.error("the disk is full: only reads and deletes are possible")
         self._is_full = True
         self._wal_pages_checkpointed = 0  # due again, now with the space of the reserve
-        self._drop_reserve()
+        self._reserve.drop()
 
     def _refuse_if_still_full(self) -> None:
         # Deletes leave space in the file, but a write needs space for its log, too.
-        free = self._free_bytes()
+        free = self._reserve.free_bytes()
         inside = self.reader.pragma("freelist_count") * PAGE_BYTES
         has_room = free >= RESERVE_BYTES // 2 and free + inside >= 2 * RESERVE_BYTES
-        if not has_room or not self._keep_reserve(min(RESERVE_BYTES, free // 2)):
+        if not has_room or not self._reserve.keep(min(RESERVE_BYTES, free // 2)):
             raise translated(apsw.FullError(), self.folder)
         self._is_full = False
         logger.warning("the disk has space again: writes resume")
-
-    def _free_bytes(self) -> int:
-        assert self.folder is not None
-        space = os.statvfs(self.folder)
-        return space.f_bavail * space.f_frsize
-
-    def _keep_reserve(self, size: int) -> bool:
-        """Allocate the reserve; return False if the disk has no space for it."""
-        assert self.folder is not None
-        path = self.folder / RESERVE_FILE
-        kept = path.stat().st_size if path.exists() else 0
-        if kept >= size:
-            return True
-        try:
-            with path.open("ab") as file:
-                os.posix_fallocate(file.fileno(), 0, size)
-        except OSError as error:
-            with contextlib.suppress(FileNotFoundError):
-                os.truncate(path, kept)
-            return kept > 0 or error.errno not in (errno.ENOSPC, errno.EDQUOT)
-        return True
-
-    def _drop_reserve(self) -> None:
-        assert self.folder is not None
-        with contextlib.suppress(FileNotFoundError):
-            (self.folder / RESERVE_FILE).unlink()
 
     # Checkpoints
 
@@ -496,7 +400,7 @@ class Database:
             self._is_held = self._is_held or self.wal_bytes >= 2 * WAL_HOLD_BYTES
             return
         fresh = (self._wal_pages - self._wal_pages_checkpointed) * PAGE_BYTES
-        if self._is_full or self._free_bytes() < ROOM_SHORT_BYTES:
+        if self._is_full or self._reserve.free_bytes() < ROOM_SHORT_BYTES:
             # The pages in the log may need as much new space in the main file: that of the reserve.
             if fresh >= RESERVE_BYTES // 4:
                 self._start_checkpoint(is_held=True, gives_space=True)
@@ -547,24 +451,20 @@ class Database:
         except apsw.Error as error:
             if not isinstance(translated(error, self.folder), StoreFullError):
                 raise
-            self._drop_reserve()
+            self._reserve.drop()
             self._connect_all()
 
     def _connect_all(self) -> None:
-        self._writer = self._connect(WRITER_CACHE_KIB)
+        self._writer = self._connect(WRITER_CACHE_KIB, 0)
         _prepare(self._writer, is_file=bool(self.folder), durability=self.durability)
-        self.reader = self._connect(READER_CACHE_KIB) if self.folder else self._writer
-        self._mapped_reader: apsw.Connection = self._writer
-        self._turn_reader = self._writer
-        if self.folder:
-            self._mapped_reader = self._connect(READER_CACHE_KIB, READER_MAP_BYTES)
-        self._checkpointer = self._connect(0) if self.folder else None
+        self._readers = Readers(self.folder, self._writer, self._connect)
+        self._checkpointer = self._connect(0, 0) if self.folder else None
         if self._checkpointer is not None:
             # A connection that has never read does not see the log, and checkpoints nothing.
             self._checkpointer.pragma("schema_version")
             self._checkpointer.set_busy_timeout(CHECKPOINT_BUSY_MS)
 
-    def _connect(self, cache_kib: int, map_bytes: int = 0) -> apsw.Connection:
+    def _connect(self, cache_kib: int, map_bytes: int) -> apsw.Connection:
         name = str(self.folder / DATABASE_FILE) if self.folder else ":memory:"
         connection = apsw.Connection(name, vfs=self.vfs)
         connection.set_busy_timeout(5000)
@@ -581,32 +481,17 @@ class Database:
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         return connection
 
-    def _read_in_thread(self, read: Callable[[apsw.Connection], T]) -> T:
-        connection: apsw.Connection | None = getattr(self._thread_connection, "connection", None)
-        if connection is None:
-            connection = self._connect(READER_CACHE_KIB, READER_MAP_BYTES)
-            self._thread_connection.connection = connection
-            self._thread_connections.append(connection)
-        try:
-            return read(connection)
-        except DISK_ERRORS as error:
-            raise translated(error, self.folder) from error
-
     def _release(self) -> None:
-        connections = [
-            *getattr(self, "_thread_connections", []),
-            *getattr(self, "_idle_readers", []),
-        ]
-        for name in ("_checkpointer", "_mapped_reader", "reader", "_writer"):
-            connection = getattr(self, name, None)
-            if connection is not None:
-                connections.append(connection)
         if self.folder and self._failure is None and hasattr(self, "_writer"):
             with contextlib.suppress(apsw.Error):  # closing loses nothing: the log is complete
                 self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        for connection in connections:
-            with contextlib.suppress(apsw.Error):
-                connection.close()
+        if hasattr(self, "_readers"):
+            self._readers.close()
+        for name in ("_checkpointer", "_writer"):
+            connection: apsw.Connection | None = getattr(self, name, None)
+            if connection is not None:
+                with contextlib.suppress(apsw.Error):
+                    connection.close()
         if self._lock is not None:
             unlock_folder(self._lock)
             self._lock = None
@@ -650,29 +535,3 @@ def _prepare(connection: apsw.Connection, *, is_file: bool, durability: Durabili
     connection.pragma("synchronous", "full" if durability is Durability.FULL else "normal")
     if found != APPLICATION_ID:
         connection.pragma("application_id", APPLICATION_ID)
-
-
-def _closing() -> StoreBusyError:
-    return StoreBusyError("ServerBusy", "The store is closing.")
-
-
-def _is_short_of_shared_memory(error: BaseException) -> bool:
-    """Return whether the index file of the log has no space: SQLite reports an I/O error."""
-    code = getattr(error, "extendedresult", None)
-    return isinstance(error, apsw.IOError) and code == apsw.SQLITE_IOERR_SHMSIZE
-
-
-def translated(error: BaseException, folder: Path | None) -> PartitaError:
-    """Translate an error of SQLite."""
-    facts: dict[str, object] = {"folder": str(folder)}
-    if isinstance(error, PartitaError):
-        return error
-    if isinstance(error, apsw.FullError) or _is_short_of_shared_memory(error):
-        return store_full(facts)
-    if isinstance(error, apsw.BusyError):
-        return StoreBusyError("ServerBusy", "The database is busy.", facts=facts)
-    if isinstance(error, apsw.CorruptError | apsw.NotADBError):
-        return DamageError(
-            "StoreDamaged", "The database file is damaged.", facts=facts, hint="Restore a backup."
-        )
-    return store_stopped()

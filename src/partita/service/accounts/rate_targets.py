@@ -31,7 +31,7 @@ _BURST = BURST_SECONDS * _SECOND
 _Name = TypeVar("_Name", bound=Hashable)
 
 
-class Target(enum.Enum):
+class RateTarget(enum.Enum):
     """The exceeded target."""
 
     PARTITION = "partition"
@@ -41,7 +41,7 @@ class Target(enum.Enum):
 class Excess(msgspec.Struct, frozen=True):
     """A request exceeds a target; `seconds` is when it would not."""
 
-    target: Target
+    target: RateTarget
     seconds: float
 
 
@@ -92,11 +92,11 @@ class Targets:
             full_at = self._partitions.get(place, now)
             excess = _excess(full_at - now, entities, self._partition_step)
             if excess > 0:
-                return Excess(Target.PARTITION, excess / _SECOND)
+                return Excess(RateTarget.PARTITION, excess / _SECOND)
         full_at = self._accounts.get(account, now)
         excess = _excess(full_at - now, entities, self._account_step)
         if excess > 0:
-            return Excess(Target.ACCOUNT, excess / _SECOND)
+            return Excess(RateTarget.ACCOUNT, excess / _SECOND)
         self._take(now, account, table, partition_key, entities)
         return None
 

@@ -13,7 +13,7 @@ from partita.service.accounts.rate_targets import (
     ACCOUNT_ENTITIES_PER_SECOND,
     PARTITION_ENTITIES_PER_SECOND,
     Excess,
-    Target,
+    RateTarget,
     Targets,
     counted,
 )
@@ -92,7 +92,7 @@ def _counted_of_entity(entity: Entity) -> int:
 
 def _busy(excess: Excess) -> StoreBusyError:
     facts = {"target": excess.target.value, "retry_after": max(1, math.ceil(excess.seconds))}
-    if excess.target is Target.PARTITION:
+    if excess.target is RateTarget.PARTITION:
         return StoreBusyError(
             "ServerBusy",
             "The server is busy.",

@@ -19,8 +19,9 @@ import apsw
 
 from partita.errors import ConfigurationError, DamageError, PartitaError
 from partita.service.backup.manifest import Content
-from partita.storage.database import APPLICATION_ID, translated
+from partita.storage.database import APPLICATION_ID
 from partita.storage.folder import make_folder, sync_names
+from partita.storage.sqlite_errors import translated
 from partita.ticks import Clock
 
 T = TypeVar("T")

@@ -322,11 +322,11 @@ class BlobService:
                 return answers.lease_answer(outcome, call.lease.action)
             case wire.GetAccountInformation():
                 return answers.account_answer()
-            case wire.GetProperties():
+            case wire.GetBlobServiceProperties():
                 return service_documents.get_properties(authorized, self.letter)
-            case wire.SetProperties():
+            case wire.SetBlobServiceProperties():
                 return await service_documents.set_properties(authorized, self.letter, call.body)
-            case wire.GetStatistics():
+            case wire.GetBlobServiceStatistics():
                 return service_documents.get_statistics(authorized)
             case wire.RunBatch():
                 return await run_batch(authorized, call.body, self._parts.respond, self._clock)

@@ -165,15 +165,15 @@ class GetAccountInformation(msgspec.Struct, frozen=True):
     pass
 
 
-class GetStatistics(msgspec.Struct, frozen=True):
+class GetBlobServiceStatistics(msgspec.Struct, frozen=True):
     pass
 
 
-class GetProperties(msgspec.Struct, frozen=True):
+class GetBlobServiceProperties(msgspec.Struct, frozen=True):
     pass
 
 
-class SetProperties(msgspec.Struct, frozen=True):
+class SetBlobServiceProperties(msgspec.Struct, frozen=True):
     body: bytes
 
 
@@ -423,9 +423,9 @@ class GetPageRanges(msgspec.Struct, frozen=True):
 
 BlobCall = (
     GetAccountInformation
-    | GetStatistics
-    | GetProperties
-    | SetProperties
+    | GetBlobServiceStatistics
+    | GetBlobServiceProperties
+    | SetBlobServiceProperties
     | RunBatch
     | ListContainers
     | CreateContainer
@@ -892,10 +892,10 @@ _BATCH = _on_blob(("",), lambda asked: RunBatch(asked.request.body), BATCH_BYTES
 
 _OPERATIONS: dict[tuple[str, str, str], BlobOperation] = {
     ("account", "GET", "properties"): _on_blob(sas.READ, lambda _: GetAccountInformation()),
-    ("service", "GET", "stats"): _on_service(sas.READ, lambda _: GetStatistics()),
-    ("service", "GET", "properties"): _on_service(sas.READ, lambda _: GetProperties()),
+    ("service", "GET", "stats"): _on_service(sas.READ, lambda _: GetBlobServiceStatistics()),
+    ("service", "GET", "properties"): _on_service(sas.READ, lambda _: GetBlobServiceProperties()),
     ("service", "PUT", "properties"): _on_service(
-        sas.WRITE, lambda asked: SetProperties(asked.request.body), XML_BYTES_MAX
+        sas.WRITE, lambda asked: SetBlobServiceProperties(asked.request.body), XML_BYTES_MAX
     ),
     ("service", "POST", "userdelegationkey"): _on_service(sas.READ, _get_user_delegation_key),
     ("root", "GET", "list"): _on_service(sas.LIST, _list_containers),

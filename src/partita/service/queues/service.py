@@ -91,10 +91,10 @@ class QueueService:
             case wire.SetMetadata():
                 await queues.set_metadata(call.queue, call.metadata)
                 return Response(204)
-            case wire.GetPolicies():
+            case wire.GetQueuePolicies():
                 policies = await queues.get_policies(call.queue)
                 return Response(200, [_XML], xml_wire.print_policies(policies))
-            case wire.SetPolicies():
+            case wire.SetQueuePolicies():
                 wanted = xml_wire.parse_policies(call.body, self.letter)
                 await queues.set_policies(call.queue, wanted)
                 return Response(204)
@@ -106,13 +106,13 @@ class QueueService:
                     limit=call.limit,
                 )
                 return answers.page_answer(page, call, authorized.target.root, account)
-            case wire.GetProperties():
+            case wire.GetQueueProperties():
                 return service_documents.get_properties(authorized, self.letter)
-            case wire.SetProperties():
+            case wire.SetQueueProperties():
                 return await service_documents.set_properties(
                     authorized, self.letter, authorized.request.body
                 )
-            case wire.GetStatistics():
+            case wire.GetQueueStatistics():
                 return service_documents.get_statistics(authorized)
             case _:
                 assert_never(call)

@@ -98,14 +98,14 @@ class SetMetadata(msgspec.Struct, frozen=True):
         return Need(sas.CONTAINER, sas.WRITE)
 
 
-class GetPolicies(msgspec.Struct, frozen=True):
+class GetQueuePolicies(msgspec.Struct, frozen=True):
     queue: str
 
     def need(self) -> Need:
         return Need(sas.CONTAINER, sas.READ, by_key_only=True)
 
 
-class SetPolicies(msgspec.Struct, frozen=True):
+class SetQueuePolicies(msgspec.Struct, frozen=True):
     queue: str
     body: bytes
 
@@ -167,17 +167,17 @@ class ClearMessages(msgspec.Struct, frozen=True):
         return Need(sas.OBJECT, sas.DELETE)
 
 
-class GetProperties(msgspec.Struct, frozen=True):
+class GetQueueProperties(msgspec.Struct, frozen=True):
     def need(self) -> Need:
         return Need(sas.SERVICE, sas.READ)
 
 
-class SetProperties(msgspec.Struct, frozen=True):
+class SetQueueProperties(msgspec.Struct, frozen=True):
     def need(self) -> Need:
         return Need(sas.SERVICE, sas.WRITE)
 
 
-class GetStatistics(msgspec.Struct, frozen=True):
+class GetQueueStatistics(msgspec.Struct, frozen=True):
     def need(self) -> Need:
         return Need(sas.SERVICE, sas.READ)
 
@@ -188,19 +188,26 @@ QueueCall = (
     | DeleteQueue
     | GetMetadata
     | SetMetadata
-    | GetPolicies
-    | SetPolicies
+    | GetQueuePolicies
+    | SetQueuePolicies
     | PutMessage
     | GetMessages
     | PeekMessages
     | UpdateMessage
     | DeleteMessage
     | ClearMessages
-    | GetProperties
-    | SetProperties
-    | GetStatistics
+    | GetQueueProperties
+    | SetQueueProperties
+    | GetQueueStatistics
 )
-READS = (ListQueues, GetMetadata, GetPolicies, PeekMessages, GetProperties, GetStatistics)
+READS = (
+    ListQueues,
+    GetMetadata,
+    GetQueuePolicies,
+    PeekMessages,
+    GetQueueProperties,
+    GetQueueStatistics,
+)
 """Calls that the secondary endpoint answers."""
 
 
@@ -245,11 +252,11 @@ def _decode_service(method: str, options: Mapping[str, str]) -> QueueCall:
         return _decode_list(options)
     match comp, method:
         case "properties", "GET":
-            return GetProperties()
+            return GetQueueProperties()
         case "properties", "PUT":
-            return SetProperties()
+            return SetQueueProperties()
         case "stats", "GET" | "HEAD":
-            return GetStatistics()
+            return GetQueueStatistics()
         case "userdelegationkey", "POST":
             raise no_delegation_keys()
         case (("properties" | "stats" | "userdelegationkey"), _):
@@ -283,9 +290,9 @@ def _decode_queue(request: Request, queue: str, options: Mapping[str, str]) -> Q
         case "metadata", "PUT":
             return SetMetadata(queue, metadata_of(request))
         case "acl", "GET" | "HEAD":
-            return GetPolicies(queue)
+            return GetQueuePolicies(queue)
         case "acl", "PUT":
-            return SetPolicies(queue, request.body)
+            return SetQueuePolicies(queue, request.body)
         case "", "GET" | "HEAD":
             raise missing_parameter("comp")
         case (("" | "metadata" | "acl"), _):

@@ -80,14 +80,14 @@ class DeleteTable(msgspec.Struct, frozen=True, gc=False):
         return (Need(CONTAINER, DELETE),)
 
 
-class GetPolicies(msgspec.Struct, frozen=True, gc=False):
+class GetTablePolicies(msgspec.Struct, frozen=True, gc=False):
     table: str
 
     def needs(self) -> Sequence[Need]:
         return (Need(CONTAINER, READ, by_key_only=True),)
 
 
-class SetPolicies(msgspec.Struct, frozen=True, gc=False):
+class SetTablePolicies(msgspec.Struct, frozen=True, gc=False):
     table: str
     body: bytes
 
@@ -95,19 +95,19 @@ class SetPolicies(msgspec.Struct, frozen=True, gc=False):
         return (Need(CONTAINER, WRITE, by_key_only=True),)
 
 
-class GetProperties(msgspec.Struct, frozen=True, gc=False):
+class GetTableProperties(msgspec.Struct, frozen=True, gc=False):
     def needs(self) -> Sequence[Need]:
         return (Need(SERVICE, READ),)
 
 
-class SetProperties(msgspec.Struct, frozen=True, gc=False):
+class SetTableProperties(msgspec.Struct, frozen=True, gc=False):
     body: bytes
 
     def needs(self) -> Sequence[Need]:
         return (Need(SERVICE, WRITE),)
 
 
-class GetStatistics(msgspec.Struct, frozen=True, gc=False):
+class GetTableStatistics(msgspec.Struct, frozen=True, gc=False):
     def needs(self) -> Sequence[Need]:
         return (Need(SERVICE, READ),)
 
@@ -162,14 +162,14 @@ Call = (
     | GetTable
     | CreateTable
     | DeleteTable
-    | GetPolicies
-    | SetPolicies
-    | GetProperties
-    | SetProperties
-    | GetStatistics
+    | GetTablePolicies
+    | SetTablePolicies
+    | GetTableProperties
+    | SetTableProperties
+    | GetTableStatistics
     | QueryEntities
     | GetEntity
     | Change
 )
 
-WRITES = (CreateTable, DeleteTable, SetPolicies, SetProperties, Change)
+WRITES = (CreateTable, DeleteTable, SetTablePolicies, SetTableProperties, Change)

@@ -37,15 +37,15 @@ from partita.service.tables.calls import (
     CreateTable,
     DeleteTable,
     GetEntity,
-    GetPolicies,
-    GetProperties,
-    GetStatistics,
     GetTable,
+    GetTablePolicies,
+    GetTableProperties,
+    GetTableStatistics,
     Level,
     QueryEntities,
     QueryTables,
-    SetPolicies,
-    SetProperties,
+    SetTablePolicies,
+    SetTableProperties,
 )
 from partita.service.tables.wire import (
     Batch,
@@ -147,17 +147,17 @@ class TableService:
             case DeleteTable():
                 await tables.delete_table(call.name)
                 return Response(204)
-            case GetPolicies():
+            case GetTablePolicies():
                 policies = await tables.get_policies(call.table)
                 return Response(200, [_XML], xml_wire.print_policies(policies))
-            case SetPolicies():
+            case SetTablePolicies():
                 await tables.set_policies(call.table, xml_wire.parse_policies(call.body))
                 return Response(204)
-            case GetProperties():
+            case GetTableProperties():
                 return service_documents.get_properties(authorized, self.letter)
-            case SetProperties():
+            case SetTableProperties():
                 return await service_documents.set_properties(authorized, self.letter, call.body)
-            case GetStatistics():
+            case GetTableStatistics():
                 return service_documents.get_statistics(authorized)
             case _:
                 assert_never(call)

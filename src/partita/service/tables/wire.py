@@ -29,15 +29,15 @@ from partita.service.tables.calls import (
     CreateTable,
     DeleteTable,
     GetEntity,
-    GetPolicies,
-    GetProperties,
-    GetStatistics,
     GetTable,
+    GetTablePolicies,
+    GetTableProperties,
+    GetTableStatistics,
     Level,
     QueryEntities,
     QueryTables,
-    SetPolicies,
-    SetProperties,
+    SetTablePolicies,
+    SetTableProperties,
 )
 from partita.tables import limits
 from partita.tables.entity import (
@@ -383,9 +383,9 @@ def _decode_policies(request: Request, method: str, table: str, options: Mapping
     if options["comp"] != "acl" or "restype" in options:
         raise invalid_parameter()
     if method == "GET":
-        return GetPolicies(table)
+        return GetTablePolicies(table)
     if method == "PUT":
-        return SetPolicies(table, request.body)
+        return SetTablePolicies(table, request.body)
     raise _method_not_allowed()
 
 
@@ -414,11 +414,11 @@ def _decode_tables(request: Request, method: str, options: Mapping[str, str]) ->
 def _decode_service(request: Request, method: str, options: Mapping[str, str]) -> Call:
     asked = options.get("restype"), options.get("comp")
     if asked == ("service", "properties") and method == "GET":
-        return GetProperties()
+        return GetTableProperties()
     if asked == ("service", "properties") and method == "PUT":
-        return SetProperties(request.body)
+        return SetTableProperties(request.body)
     if asked == ("service", "stats") and method == "GET":
-        return GetStatistics()
+        return GetTableStatistics()
     if asked in {("service", "properties"), ("service", "stats")}:
         raise _method_not_allowed()
     raise invalid_parameter()

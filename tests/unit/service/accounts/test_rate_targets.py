@@ -10,7 +10,7 @@ from partita.clock import ManualClock
 from partita.errors import EntityExistsError, EntityNotFoundError, GroupRuleError, StoreBusyError
 from partita.service.accounts import rate_targets as module
 from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, Account
-from partita.service.accounts.rate_targets import Excess, Target, Targets, counted
+from partita.service.accounts.rate_targets import Excess, RateTarget, Targets, counted
 from partita.tables.engine import TableEngine
 from partita.tables.entity import EntityKey
 from partita.tables.filters import parse
@@ -37,7 +37,7 @@ def test_a_partition_takes_two_thousand_entities_at_once_and_no_more(targets: Ta
     answers = [targets.charge("acc", "Staff", "Sales", 100) for _ in range(20)]
 
     assert answers == [None] * 20
-    assert targets.charge("acc", "Staff", "Sales", 1) == Excess(Target.PARTITION, 0.0005)
+    assert targets.charge("acc", "Staff", "Sales", 1) == Excess(RateTarget.PARTITION, 0.0005)
 
 
 def test_an_account_takes_twenty_thousand_entities_over_all_its_partitions(
@@ -46,7 +46,7 @@ def test_an_account_takes_twenty_thousand_entities_over_all_its_partitions(
     for number in range(10):
         assert targets.charge("acc", "Staff", f"p{number}", 2_000) is None
 
-    assert targets.charge("acc", "Other", "fresh", 1) == Excess(Target.ACCOUNT, 0.00005)
+    assert targets.charge("acc", "Other", "fresh", 1) == Excess(RateTarget.ACCOUNT, 0.00005)
 
 
 def test_time_gives_the_rate_back(targets: Targets, clock: ManualClock) -> None:
@@ -111,7 +111,7 @@ def test_more_than_a_whole_bucket_passes_when_it_is_full_and_leaves_a_debt(
 ) -> None:
     assert targets.charge("acc", "Staff", "Sales", 5_000) is None
 
-    assert targets.charge("acc", "Staff", "Sales", 1) == Excess(Target.PARTITION, 1.5005)
+    assert targets.charge("acc", "Staff", "Sales", 1) == Excess(RateTarget.PARTITION, 1.5005)
     clock.advance(1.5005)
     assert targets.charge("acc", "Staff", "Sales", 1) is None
 
@@ -120,7 +120,7 @@ def test_what_was_handed_out_already_is_owed(targets: Targets, clock: ManualCloc
     targets.charge("acc", "Staff", "Sales", 2_000)
     targets.owe("acc", "Staff", "Sales", 1_000)
 
-    assert targets.charge("acc", "Staff", "Sales", 1) == Excess(Target.PARTITION, 0.5005)
+    assert targets.charge("acc", "Staff", "Sales", 1) == Excess(RateTarget.PARTITION, 0.5005)
     clock.advance(0.5005)
     assert targets.charge("acc", "Staff", "Sales", 1) is None
 
@@ -130,14 +130,14 @@ def test_nothing_passes_where_one_would_and_is_never_counted(targets: Targets) -
         assert targets.charge("acc", "Staff", "Sales", 0) is None
     assert targets.charge("acc", "Staff", "Sales", 2_000) is None
 
-    assert targets.charge("acc", "Staff", "Sales", 0) == Excess(Target.PARTITION, 0.0005)
+    assert targets.charge("acc", "Staff", "Sales", 0) == Excess(RateTarget.PARTITION, 0.0005)
 
 
 def test_without_a_partition_only_the_account_is_asked(targets: Targets) -> None:
     targets.charge("acc", "Staff", "Sales", 2_000)
 
     assert targets.charge("acc", "Staff", None, 18_000) is None
-    assert targets.charge("acc", "Staff", None, 1) == Excess(Target.ACCOUNT, 0.00005)
+    assert targets.charge("acc", "Staff", None, 1) == Excess(RateTarget.ACCOUNT, 0.00005)
 
 
 def test_partitions_that_are_full_again_are_forgotten(targets: Targets, clock: ManualClock) -> None:
