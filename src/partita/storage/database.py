@@ -400,6 +400,8 @@ class Database:
             self._is_held = self._is_held or self.wal_bytes >= 2 * WAL_HOLD_BYTES
             return
         fresh = (self._wal_pages - self._wal_pages_checkpointed) * PAGE_BYTES
+        if fresh < RESERVE_BYTES // 4 and self.wal_bytes < WAL_HOLD_BYTES:
+            return
         if self._is_full or self._reserve.free_bytes() < ROOM_SHORT_BYTES:
             # The pages in the log may need as much new space in the main file: that of the reserve.
             if fresh >= RESERVE_BYTES // 4:
