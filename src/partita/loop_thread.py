@@ -58,7 +58,7 @@ class LoopThread:
             coroutine.close()
             raise self.closed()
         try:
-            return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+            return asyncio.run_coroutine_threadsafe(self._unless_stopped(coroutine), self.loop)
         except RuntimeError as error:  # the loop was closed
             coroutine.close()
             raise self.closed() from error
@@ -114,6 +114,15 @@ class LoopThread:
         return not self.is_alive
 
     # --- in the thread --------------------------------------------------------------------
+
+    async def _unless_stopped(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine; report that the thread was stopped instead of a cancellation."""
+        try:
+            return await coroutine
+        except asyncio.CancelledError:
+            if self._has_stopped:
+                raise self.closed() from None
+            raise
 
     def _work(self) -> None:
         try:
