@@ -270,7 +270,7 @@ def test_a_changed_key_and_a_dearer_plan_break_the_lock(
 def test_a_lock_that_is_no_lock_is_refused(shop: str, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "partita.lock").write_text("[[[")
 
-    assert "cannot be read" in refusal(capsys, "check", shop, "--lock", "partita.lock")
+    assert "lock file is malformed" in refusal(capsys, "check", shop, "--lock", "partita.lock")
     assert "cannot be used" in refusal(capsys, "check", shop, "--lock", str(tmp_path))
 
 
