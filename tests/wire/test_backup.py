@@ -324,12 +324,12 @@ def test_nothing_is_overwritten(backup: Path, data: Path, tmp_path: Path, *, is_
 
 
 def test_folder_of_an_account_is_no_folder_of_data(backup: Path, data: Path) -> None:
-    with pytest.raises(PartitaError, match="Give the folder above"):
+    with pytest.raises(PartitaError, match="Give its parent folder"):
         restore(backup, data / ACCOUNT, clock=SystemClock())
 
 
 def test_folder_without_an_account_cannot_be_backed_up(tmp_path: Path) -> None:
-    with pytest.raises(PartitaError, match="holds no account"):
+    with pytest.raises(PartitaError, match="does not contain an account"):
         back_up(tmp_path, tmp_path / "backup", clock=SystemClock())
 
 
@@ -474,7 +474,7 @@ def test_damaged_backup_is_refused_and_nothing_is_made(
 def test_manifest_cannot_name_a_path(backup: Path, tmp_path: Path, name: str) -> None:
     forge(backup, account=name)
 
-    with pytest.raises(PartitaError, match="cannot be an account name"):
+    with pytest.raises(PartitaError, match="is not a valid account name"):
         restore(backup, tmp_path / "again", clock=SystemClock())
 
     assert not (tmp_path / "again").exists()
@@ -531,7 +531,7 @@ def test_status_of_damage_is_1(
     assert main(["account", "verify", str(backup)]) == 1
     assert main(["account", "restore", str(backup), "--to", str(tmp_path / "again")]) == 1
 
-    assert capsys.readouterr().err.count("is not what was written") == 2
+    assert capsys.readouterr().err.count("of the backup is damaged") == 2
 
 
 def test_restore_needs_either_a_place_or_a_check(

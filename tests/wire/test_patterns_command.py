@@ -275,4 +275,4 @@ def test_a_wrong_key_is_refused_in_one_line_without_it(
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
     assert members["AccountKey"] not in done.stderr
-    assert "its key" in done.stderr
+    assert "Check the account name, key or SAS" in done.stderr
