@@ -32,6 +32,7 @@ from support.filter_strategies import (
     typed_entities,
 )
 from support.reference_filter import Typed, TypedEntity, Value, build, decode, evaluate
+from support.repeats import repeat
 
 NOT_VALID = "One of the request inputs is not valid."
 NOT_IMPLEMENTED = "The requested operation is not implemented on the specified resource."
@@ -567,7 +568,8 @@ def test_infinities_are_the_ends_of_the_doubles() -> None:
     assert answers(edm.DOUBLE, -math.inf, Literal(edm.INT32, 0)) == "FTTTFF"
 
 
-@settings(max_examples=2000, deadline=None)
+@pytest.mark.repeated
+@settings(max_examples=repeat(250, 2000, 2000), deadline=None)
 @given(filters())
 def test_closure_decides_as_the_obvious_interpreter_does(tree: Filter) -> None:
     matches = compile_filter(tree)
@@ -582,7 +584,8 @@ def test_closure_decides_on_any_entity(tree: Filter, typed: TypedEntity) -> None
     assert compile_filter(tree)(decode(build(typed))) == evaluate(tree, typed)
 
 
-@settings(max_examples=500, deadline=None)
+@pytest.mark.repeated
+@settings(max_examples=repeat(62, 500, 500), deadline=None)
 @given(filters())
 def test_printed_filter_parses_to_the_same_tree(tree: Filter) -> None:
     text = to_text(tree)

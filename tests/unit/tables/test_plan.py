@@ -7,6 +7,7 @@ from partita.tables.filters import Filter, compile_filter, parse, to_text
 from partita.tables.paging import KeyRange, after
 from partita.tables.plan import Plan, PlanKind, describe, plan
 from support.filter_strategies import KEYS, key_filters
+from support.repeats import repeat
 
 ENTITIES = [
     {"PartitionKey": partition_key, "RowKey": row_key, "A": index % 7}
@@ -180,7 +181,8 @@ def test_point_outside_its_range_reads_nothing() -> None:
     assert planned("PartitionKey eq 'a' and RowKey eq 'b'", within).span.is_empty
 
 
-@settings(max_examples=800, deadline=None)
+@pytest.mark.repeated
+@settings(max_examples=repeat(100, 800, 800), deadline=None)
 @given(key_filters(), st.lists(st.tuples(st.sampled_from(KEYS), st.sampled_from(KEYS)), max_size=2))
 def test_span_and_residual_select_what_the_filter_selects(
     tree: Filter, ends: list[tuple[str, str]]

@@ -25,6 +25,7 @@ from support.filter_strategies import (
     many_entities,
 )
 from support.reference_filter import Typed, TypedEntity, Value, build, decode
+from support.repeats import repeat
 
 SCHEMA = """
 CREATE TABLE entity (
@@ -237,7 +238,8 @@ def test_no_value_is_lost_by_any_comparison(kind: str, comparison: str, negate: 
         assert not lost, f"{comparison} {literal_text(leaf.literal)}"
 
 
-@settings(max_examples=1000, deadline=None)
+@pytest.mark.repeated
+@settings(max_examples=repeat(125, 1000, 1000), deadline=None)
 @given(filters())
 def test_no_entity_is_lost_by_any_filter(tree: Filter) -> None:
     assert MANY.candidates(tree) >= MANY.matches(tree)

@@ -34,6 +34,7 @@ from partita.patterns.planning.filter_text import (
 from partita.patterns.protocol.values import Instant, Int32, Value
 from partita.patterns.types.decorators import entity, entity_type
 from partita.tables import edm, filters
+from support.repeats import repeat
 
 
 class Grade(enum.StrEnum):
@@ -369,7 +370,10 @@ def _wire(constant: filters.Literal) -> object:
             return value
 
 
-@settings(max_examples=600, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@pytest.mark.repeated
+@settings(
+    max_examples=repeat(75, 600, 600), suppress_health_check=[HealthCheck.too_slow], deadline=None
+)
 @given(conditions, rows | proper_rows)
 def test_the_evaluator_decides_as_the_filter_of_the_service(
     condition: Condition, row: dict[str, Value]
@@ -394,7 +398,8 @@ floats = (
 )
 
 
-@settings(max_examples=600, deadline=None)
+@pytest.mark.repeated
+@settings(max_examples=repeat(75, 600, 600), deadline=None)
 @given(
     st.tuples(st.just("long"), integers, integers) | st.tuples(st.just("ratio"), floats, integers),
     st.sampled_from([operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge]),
