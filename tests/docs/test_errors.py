@@ -38,15 +38,19 @@ def codes_of_call(call: ast.Call, makers: dict[str, int], built: dict[str, str])
     match call:
         case ast.Call(func=ast.Attribute(attr="of", value=ast.Name(id=name))) if name in built:
             yield built[name]
-        case ast.Call(args=[ast.Constant(value=str(code)), _, *_]) if name_of(call.func).endswith(
-            "Error"
-        ):
+        case ast.Call(args=[ast.Constant(value=str(code)), _, *_]) if makes_an_error(call):
             yield code
         case ast.Call(args=arguments) if name_of(call.func) in makers:
             given = arguments[makers[name_of(call.func)] :][:1]
             yield from (each.value for each in given if is_text(each))  # type: ignore[attr-defined]
         case _:
             pass
+
+
+def makes_an_error(call: ast.Call) -> bool:
+    """Return whether a call is of an error class, or of the class that a constructor is given."""
+    name = name_of(call.func)
+    return name.endswith("Error") or name == "kind"
 
 
 def codes_of_classes() -> dict[str, str]:
