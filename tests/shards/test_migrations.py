@@ -30,7 +30,7 @@ with engine.connect() as connection:
         context.run_migrations()
     connection.commit()
 """
-WITHOUT_PER_TRANSACTION = """
+WITHOUT_TRANSACTION = """
 from alembic import context
 
 context.configure(connection=context.config.attributes["connection"])
@@ -123,7 +123,7 @@ def test_a_branch_that_is_ahead_of_another_is_not_newer(
         upgrade(url, project, "three")
 
 
-@pytest.mark.parametrize("env", [None, WITHOUT_PER_TRANSACTION, ALL_IN_ONE_TRANSACTION_EACH])
+@pytest.mark.parametrize("env", [None, WITHOUT_TRANSACTION, ALL_IN_ONE_TRANSACTION_EACH])
 def test_a_failing_revision_leaves_the_one_before_it_whole(
     database_urls: NewDatabase, tmp_path: Path, env: str | None
 ) -> None:

@@ -24,7 +24,7 @@ from support import postgres
 ROLES = ("partita_test_application", "partita_test_administrator")
 OF_THE_CATALOG = """
 GRANT SELECT ON partita_store, partita_maps, partita_shards, partita_mappings TO {application}"""
-OF_PER_SHARD = """
+OF_ONE_SHARD = """
 GRANT SELECT ON partita_local_mappings TO {application};
 GRANT SELECT, INSERT, UPDATE, DELETE ON note TO {application}"""
 
@@ -81,7 +81,7 @@ def administrator(urls: list[str]) -> Iterator[ShardMapManager]:
         fleet.add_shard(tenants, urls[2], mappings=[Range(100, 200)])
         grant(urls[0], OF_THE_CATALOG)
         for url in urls[1:]:
-            grant(url, OF_PER_SHARD)
+            grant(url, OF_ONE_SHARD)
         yield manager
 
 

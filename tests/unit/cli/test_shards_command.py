@@ -758,7 +758,7 @@ VERBS = {
     },
 }
 """The verb that does what a method does; several methods may be one verb."""
-IN_PER_PROGRAM = {
+FOR_PROGRAMS = {
     *("connect", "aconnect", "sessionmaker", "async_sessionmaker", "scoped_session"),
     *("run", "arun", "routed", "close", "aclose"),
     *("find_cached", "forget", "load", "epoch", "row", "adopt_schema", "mapping_of", "shard_of"),
@@ -782,7 +782,7 @@ def test_what_a_program_can_administer_the_command_line_can_too(
         if not name.startswith(("_", "encode_", "decode_", "find_encoded"))
     }
 
-    assert methods - IN_PER_PROGRAM == set(VERBS[offered])
+    assert methods - FOR_PROGRAMS == set(VERBS[offered])
     assert set(VERBS[offered].values()) <= verbs
 
 
