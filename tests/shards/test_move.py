@@ -681,7 +681,7 @@ def test_rows_that_point_out_of_their_shardlet_are_refused(database_urls: NewDat
         _, upper = moving.tenants.split(at=40)
         on(moving.one, update(post).where(post.c.id == 420_001).values(answers=10_000))
 
-        with pytest.raises(MoveRefusedError, match="rows point out of the shardlet: post"):
+        with pytest.raises(MoveRefusedError, match="rows refer to rows outside the shardlet: post"):
             move.move(moving.manager, upper, moving.two)
 
         assert jobs(moving.manager) == []

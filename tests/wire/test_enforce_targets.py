@@ -119,7 +119,7 @@ def test_the_message_is_the_service_s_and_the_hint_ours(staff: TableClient) -> N
     message, hint, request_id, _ = body["message"]["value"].split("\n")
     assert message == "The server is busy."
     assert hint == answer.headers["x-partita-hint"]
-    assert "spread the keys" in hint
+    assert "use more partition keys" in hint
     assert "--enforce-targets" in hint
     assert request_id.startswith("RequestId:")
 

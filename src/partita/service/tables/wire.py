@@ -447,7 +447,7 @@ def _method_of(request: Request) -> str:
 
 def condition_of(request: Request) -> str | None:
     """Return the etag in the condition of a write; None: no condition."""
-    if request.headers.get("if-none-match") is not None:
+    if request.headers.get("if-none-match"):  # an empty header counts as absent
         raise invalid_input(InvalidRequestError)
     given = request.headers.get("if-match") or None
     if given is None or given == ANY_ETAG:

@@ -200,5 +200,5 @@ async def test_a_damaged_row_does_not_stop_the_collector(
         await asyncio.sleep(0.01)
 
     assert not [path for path in (folder / "blobs").rglob("*") if path.is_file()]
-    assert "could not go on" in caplog.text
+    assert "the collector of blobs failed; it will retry" in caplog.text
     await close_engine(engine)
