@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from docs.sources import PACKAGE, PROJECT, path_in_package
+from docs.sources import PACKAGE, PROJECT, path_in_package, trees
 
 FILES_MAX = 16
 """Modules in a folder, `__init__` not counted: above it, look for the second noun."""
-LAYERED = {"patterns", "service", "blobs", "reliable", "shards"}
+LAYERED = {"patterns", "service", "blobs", "reliable", "shards", "cli"}
 EDGES = {
     *("patterns.ports", "patterns.grants", "patterns.aio", "patterns.sync", "patterns.faults"),
     *("patterns.testing", "patterns.single_flight", "patterns.scan_warnings"),
@@ -64,3 +64,23 @@ def test_every_folder_of_patterns_is_pure_or_an_edge() -> None:
     assert of_patterns == {name.removeprefix("partita.") for name in core}
     assert of_patterns | EDGES == children
     assert of_patterns & EDGES == set()
+
+
+@pytest.mark.parametrize(
+    "package", sorted(path.name for path in PACKAGE.iterdir() if path.is_dir())
+)
+def test_a_class_name_is_unique_in_its_package(package: str) -> None:
+    names = [
+        node.name
+        for path, tree in trees()
+        if path_in_package(path).startswith(f"{package}/") and not is_synchronous_twin(path)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    ]
+
+    assert {name for name in names if names.count(name) > 1} == set()
+
+
+def is_synchronous_twin(path: Path) -> bool:
+    """Return whether a module repeats the names of an asynchronous one on purpose."""
+    return path.stem.endswith("sync") or path.stem.startswith("blocking")

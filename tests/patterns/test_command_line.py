@@ -10,7 +10,7 @@ import pytest
 
 from partita.cli.kit.facts import as_text
 from partita.cli.main import main
-from partita.cli.patterns.facts import DriftFacts, Verified
+from partita.cli.patterns.facts import DriftFacts, IndexesVerified
 from partita.cli.patterns.worker import _stopping
 from support.terminal import run_on_terminal
 
@@ -66,7 +66,7 @@ def test_of_many_differences_people_are_shown_some_and_told_of_the_rest() -> Non
         for number in range(1_250)
     ]
 
-    facts = Verified(False, {"Employee": 1_250}, drifts, 0, 0)
+    facts = IndexesVerified(False, {"Employee": 1_250}, drifts, 0, 0)
     lines = as_text(facts.lines()).splitlines()
 
     assert len([line for line in lines if "missing" in line]) == 100

@@ -34,7 +34,7 @@ class BackupFacts(Facts, frozen=True):
         yield f"  contents  {self.files:,} files, {self.file_bytes:,} bytes, every hash checked"
 
 
-class BackedUp(BackupFacts, frozen=True):
+class AccountBackedUp(BackupFacts, frozen=True):
     """A backup that was taken."""
 
     done: ClassVar[str] = "Backed up"
@@ -51,7 +51,7 @@ def back_up_account(given: Given) -> BackupFacts:
     target = Path(given.to)
     with _bar(given) as bar:
         manifest = back_up(folder, target, clock=SystemClock(), progress=bar.step)
-    return _facts(BackedUp, target, manifest)
+    return _facts(AccountBackedUp, target, manifest)
 
 
 def restore_account(given: Given) -> BackupFacts:

@@ -27,7 +27,7 @@ class StartedNode(msgspec.Struct, frozen=True):
     log: str
 
 
-class Started(Facts, frozen=True):
+class ClusterStarted(Facts, frozen=True):
     """A cluster that was started."""
 
     url: str
@@ -141,10 +141,10 @@ def _watch(cluster: LocalCluster, stopping: threading.Event) -> int:
     return 0
 
 
-def started_of(cluster: LocalCluster) -> Started:
+def started_of(cluster: LocalCluster) -> ClusterStarted:
     """Return what is printed about a started cluster."""
     nodes = [_started_node(cluster, index, node) for index, node in enumerate(cluster.nodes)]
-    return Started(cluster.url, os.fspath(cluster.folder), nodes)
+    return ClusterStarted(cluster.url, os.fspath(cluster.folder), nodes)
 
 
 def _started_node(cluster: LocalCluster, index: int, node: Node) -> StartedNode:

@@ -75,7 +75,7 @@ class DriftFacts(msgspec.Struct, frozen=True):
     row_key: str
 
 
-class Verified(Facts, frozen=True):
+class IndexesVerified(Facts, frozen=True):
     """Indexes and derived fields, compared with their entities."""
 
     is_sound: bool
@@ -140,7 +140,7 @@ class Rotated(Facts, frozen=True):
             yield f"{name}, by period: {rows} wrapped with the key {self.key!r}."
 
 
-class Started(Facts, frozen=True):
+class WorkerStarted(Facts, frozen=True):
     """A worker that has started."""
 
     place: str
@@ -216,7 +216,7 @@ class QueueFacts(msgspec.Struct, frozen=True):
     messages: int | None
 
 
-class Status(Facts, frozen=True):
+class PatternsStatus(Facts, frozen=True):
     """The state of indexes, outbox and queues."""
 
     place: str

@@ -15,15 +15,15 @@ from partita.cli.patterns.facts import (
     Disabled,
     DriftFacts,
     Forgotten,
+    IndexesVerified,
     IndexFacts,
     OutboxFacts,
+    PatternsStatus,
     Poison,
     PoisonFacts,
     QueueFacts,
     Rebuilt,
     Rotated,
-    Status,
-    Verified,
     Worked,
     index_facts,
 )
@@ -91,7 +91,7 @@ async def disable(session: Session, given: Given) -> Disabled:
     return Disabled(index.owner.name, index.name, count)
 
 
-async def verify(session: Session, given: Given) -> Verified:
+async def verify(session: Session, given: Given) -> IndexesVerified:
     models = choose_models(given.targets, session.application)
     await session.read_states()
     entities: dict[str, int] = {}
@@ -108,7 +108,7 @@ async def verify(session: Session, given: Given) -> Verified:
             await session.run(worker.drain(session.context, Report(), with_sweep=False))
             left += len((await _verify(session, model, given))[1])
     is_sound = not left if given.repair else not drifts
-    return Verified(is_sound, entities, drifts, repaired, left)
+    return IndexesVerified(is_sound, entities, drifts, repaired, left)
 
 
 async def _verify(
@@ -198,7 +198,7 @@ async def forget(session: Session, given: Given) -> Forgotten:
     return Forgotten(sorted(given.name), count)
 
 
-async def status(session: Session, given: Given) -> Status:
+async def status(session: Session, given: Given) -> PatternsStatus:
     context = session.context
     indexes = await _indexes(session)
     tables = worker.outbox_tables(context)
@@ -213,7 +213,7 @@ async def status(session: Session, given: Given) -> Status:
         and max(ages, default=0.0) <= given.late
         and not (poison is not None and poison.messages)
     )
-    return Status(session.place, is_healthy, indexes, waiting, queues, poison, given.late)
+    return PatternsStatus(session.place, is_healthy, indexes, waiting, queues, poison, given.late)
 
 
 async def _waiting(session: Session, table: str, *, is_read: bool) -> OutboxFacts:

@@ -19,7 +19,7 @@ import msgspec
 from partita.cli.kit.commands import Given
 from partita.cli.kit.facts import show
 from partita.cli.kit.text import count_text
-from partita.cli.patterns.facts import Started, Worked
+from partita.cli.patterns.facts import Worked, WorkerStarted
 from partita.cli.patterns.opening import Session
 from partita.clock import SystemClock
 from partita.errors import EncryptionKeyError, PartitaError
@@ -278,9 +278,9 @@ def find_hint(text: str) -> OutboxReference | None:
         return None
 
 
-def started_facts(session: Session, tasks: int) -> Started:
+def started_facts(session: Session, tasks: int) -> WorkerStarted:
     context = session.context
-    return Started(
+    return WorkerStarted(
         place=session.place,
         queues=list(context.options.queues) if context.capabilities.has_queues else [],
         types=sorted(context.models),

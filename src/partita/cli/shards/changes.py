@@ -7,7 +7,7 @@ from typing import Any
 
 from partita.cli.kit.commands import Given
 from partita.cli.kit.text import count_text
-from partita.cli.shards.facts import Changed, Found, Maps, Shards
+from partita.cli.shards.facts import Changed, FoundMapping, Maps, Shards
 from partita.cli.shards.keys import parse_key, parse_keys, range_text
 from partita.cli.shards.mappings import (
     facts_of,
@@ -165,7 +165,7 @@ def assign(manager: ShardMapManager, given: Given) -> Changed:
 # Locks
 
 
-def lock(manager: ShardMapManager, given: Given) -> Found:
+def lock(manager: ShardMapManager, given: Given) -> FoundMapping:
     shard_map = choose_map(manager, given.map)
     shard_map.lock(mapping_of(shard_map, given.key), token=given.token)
     return found_facts(shard_map, parse_key(given.key, shard_map))

@@ -111,7 +111,7 @@ class Mappings(Facts, frozen=True):
         )
 
 
-class Found(Facts, frozen=True):
+class FoundMapping(Facts, frozen=True):
     """The mapping that holds a key."""
 
     key: Any
@@ -312,7 +312,7 @@ class StatusFacts(msgspec.Struct, frozen=True):
     error: str
 
 
-class Status(Facts, frozen=True):
+class FleetStatus(Facts, frozen=True):
     """The status of all shards, and the number of unfinished jobs."""
 
     is_healthy: bool

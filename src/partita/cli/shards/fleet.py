@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError
 from partita.cli.kit.commands import Given
 from partita.cli.kit.progress import Bar
 from partita.cli.kit.text import first_line
-from partita.cli.shards.facts import Drift, Rows, Status, StatusFacts, Upgraded, UpgradeFacts
+from partita.cli.shards.facts import Drift, FleetStatus, Rows, StatusFacts, Upgraded, UpgradeFacts
 from partita.cli.shards.moves import count_unfinished
 from partita.cli.shards.opening import (
     choose_map,
@@ -102,14 +102,14 @@ def one_shard_per_database(manager: ShardMapManager) -> list[Shard]:
     return [shards[identity] for identity in sorted(shards)]
 
 
-def status(manager: ShardMapManager, given: Given) -> Status:
+def status(manager: ShardMapManager, given: Given) -> FleetStatus:
     has_schema = given.metadata is not None or given.alembic is not None
     shards = _read_status(
         make_fleet(manager, given, is_needed=False), given.map, has_schema=has_schema
     )
     unfinished = count_unfinished(manager)
     is_healthy = not any(one.error or one.drift or one.is_current is False for one in shards)
-    return Status(is_healthy, shards, unfinished)
+    return FleetStatus(is_healthy, shards, unfinished)
 
 
 def drift(manager: ShardMapManager, given: Given) -> Drift:

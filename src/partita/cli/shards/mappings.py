@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from partita.cli.kit.commands import Given
 from partita.cli.shards.facts import (
     Changed,
-    Found,
+    FoundMapping,
     MapFacts,
     MappingFacts,
     Mappings,
@@ -120,16 +120,16 @@ def list_mappings(manager: ShardMapManager, given: Given) -> Mappings:
     return Mappings([facts_of(one) for one in shard_map.mappings(asked, shard=shard)])
 
 
-def look_up(manager: ShardMapManager, given: Given) -> Found:
+def look_up(manager: ShardMapManager, given: Given) -> FoundMapping:
     shard_map = choose_map(manager, given.map)
     return found_facts(shard_map, parse_key(given.key, shard_map))
 
 
-def found_facts(shard_map: AnyShardMap, key: Any) -> Found:
+def found_facts(shard_map: AnyShardMap, key: Any) -> FoundMapping:
     mapping = shard_map.get(key)
     is_hashed = isinstance(shard_map, HashShardMap)
     bucket = int.from_bytes(shard_map.encode_key(key)) if is_hashed else None
-    return Found(plain_key(key), bucket, facts_of(mapping))
+    return FoundMapping(plain_key(key), bucket, facts_of(mapping))
 
 
 def facts_of(mapping: Mapping) -> MappingFacts:

@@ -55,7 +55,7 @@ class MarkFacts(msgspec.Struct, frozen=True):
     newest: int | None
 
 
-class Verified(Facts, frozen=True):
+class StateVerified(Facts, frozen=True):
     """What was found; a state is sound if there is no damage, whatever the notes say."""
 
     path: str
@@ -101,7 +101,7 @@ class Verified(Facts, frozen=True):
 DURABILITY_NOTE = "Durability is chosen by the program that opens the state; the default is full."
 
 
-class IndexFacts(msgspec.Struct, frozen=True):
+class CollectionIndexFacts(msgspec.Struct, frozen=True):
     """An index of a dictionary; find() waits until it is ready."""
 
     name: str
@@ -120,7 +120,7 @@ class CollectionFacts(msgspec.Struct, frozen=True):
     written_version: int
     count: int
     bytes: int
-    indexes: list[IndexFacts]
+    indexes: list[CollectionIndexFacts]
 
 
 class Inspected(Facts, frozen=True):
@@ -168,7 +168,7 @@ class Inspected(Facts, frozen=True):
         )
 
 
-class BackedUp(Facts, frozen=True):
+class StateBackedUp(Facts, frozen=True):
     """One backup, or the newest one if nothing has been committed since."""
 
     folder: str
@@ -227,7 +227,7 @@ class Exported(Facts, frozen=True):
         yield f"{self.rows} rows as of record {self.sequence}: {counts or 'no collections'}"
 
 
-def _index_text(index: IndexFacts) -> str:
+def _index_text(index: CollectionIndexFacts) -> str:
     return f"{index.name} ({index.count})" if index.is_ready else f"{index.name} (not ready)"
 
 

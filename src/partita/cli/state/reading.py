@@ -94,7 +94,7 @@ class ReadingDisk:
         self._disk.close()
 
 
-class Found(msgspec.Struct):
+class FoundState(msgspec.Struct):
     """A state, read from its files."""
 
     state: State
@@ -154,7 +154,7 @@ def is_segment(name: str) -> bool:
     return name.startswith("log-") and name.endswith(".part")
 
 
-async def read_state(disk: ReadingDisk) -> Found:
+async def read_state(disk: ReadingDisk) -> FoundState:
     """Recover the state in memory, every byte of it verified."""
     state = State()
     checkpoint = await load_checkpoint(disk, state)
@@ -162,7 +162,7 @@ async def read_state(disk: ReadingDisk) -> Found:
     if log is not None:
         async for _, raw in log.read_from(state.sequence + 1):
             state.apply(decode_record(raw), record_hash(raw))
-    return Found(state, checkpoint, log)
+    return FoundState(state, checkpoint, log)
 
 
 async def load_checkpoint(disk: ReadingDisk, state: State) -> Checkpoint | None:

@@ -16,13 +16,13 @@ from partita.cli.kit.text import moment
 from partita.cli.state.export import chosen, lines
 from partita.cli.state.facts import (
     DURABILITY_NOTE,
-    BackedUp,
     CollectionFacts,
+    CollectionIndexFacts,
     Exported,
-    IndexFacts,
     Inspected,
     RestoredFacts,
-    Verified,
+    StateBackedUp,
+    StateVerified,
 )
 from partita.cli.state.reading import (
     ReadingDisk,
@@ -139,7 +139,7 @@ def _collection_facts(state: State, collection: Collection) -> CollectionFacts:
         count=len(collection.rows.values),
         bytes=_bytes_of(collection),
         indexes=[
-            IndexFacts(
+            CollectionIndexFacts(
                 index.description.name.rpartition("\x00")[2],
                 index.description.is_ready,
                 len(index.rows.values),
@@ -154,12 +154,12 @@ def _bytes_of(collection: Collection) -> int:
     return sum(len(key) + len(value) for key, value in collection.rows.values.items())
 
 
-def verify(given: Given, bar: Bar) -> Verified:
+def verify(given: Given, bar: Bar) -> StateVerified:
     """Check every byte of a state."""
     return _reading(given, bar, verify_files)
 
 
-def back_up(given: Given, bar: Bar) -> BackedUp:
+def back_up(given: Given, bar: Bar) -> StateBackedUp:
     """Open a state and back it up, as state.backup() does in a program."""
     path, folder = _folder(given), Path(given.to)
     refuse_unless_state(path)
@@ -172,13 +172,13 @@ def back_up(given: Given, bar: Bar) -> BackedUp:
             hint="Call state.backup() in a program that has the partition open.",
         )
 
-    async def work() -> BackedUp:
+    async def work() -> StateBackedUp:
         # No checkpoint meanwhile: it would cut the log that the increment is made from.
         async with open_state(path, checkpoint_bytes=sys.maxsize) as state:
             backup = await state.backup(
                 folder, incremental=given.incremental, progress=bar.progress
             )
-        return BackedUp(
+        return StateBackedUp(
             folder=os.fspath(folder),
             is_new=backup.path not in before,
             kind=backup.kind,

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Iterator
 
 from partita.cli.kit.text import moment
-from partita.cli.state.facts import CheckpointFacts, Damage, LogFacts, MarkFacts, Verified
+from partita.cli.state.facts import CheckpointFacts, Damage, LogFacts, MarkFacts, StateVerified
 from partita.cli.state.reading import (
     ReadingDisk,
     has_pending_restore,
@@ -28,7 +28,7 @@ Marks = list[tuple[int, bytes]]
 """Sequences that were synced, and the hashes of their records."""
 
 
-async def verify(disk: ReadingDisk, path: str) -> Verified:
+async def verify(disk: ReadingDisk, path: str) -> StateVerified:
     """Verify everything that opening would read; nothing is changed."""
     found = _Findings()
     state = State()
@@ -48,7 +48,7 @@ async def verify(disk: ReadingDisk, path: str) -> Verified:
     if checkpoint is None and log is not None:
         _note_way_out(found, log, state)
     is_sound = not found.damage
-    return Verified(
+    return StateVerified(
         path=path,
         is_sound=is_sound,
         sequence=state.sequence if is_sound else None,
