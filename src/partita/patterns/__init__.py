@@ -3,6 +3,14 @@
 Works with Azure Table Storage, Azurite, Cosmos DB and Partita. This package exports the
 asynchronous API; `partita.patterns.sync` has the same for programs without an event loop. Names
 are imported when first used, because the pytest plugin is in this package and must load quickly.
+
+protocol, fields, keys, encryption, types   what an entity class declares          pure
+planning, design                            from conditions to requests; advice    pure
+writing, following, operations, series      steps that yield calls                 pure
+ports, grants                               the official clients: the only I/O
+aio, sync (generated)                       the public API
+
+A save: aio.Table.save → operations.verbs → writing.write → a group → ports.
 """
 
 import importlib
