@@ -1,4 +1,4 @@
-"""The wire: the Azure Table, Queue and Blob protocols over HTTP, or without a socket in one process.
+"""The wire: the Azure Table, Queue and Blob protocols over HTTP, or in one process.
 
 http        bytes → Request, Response → bytes
 formats     addresses, errors, XML, multipart                  pure
