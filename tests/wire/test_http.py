@@ -19,7 +19,7 @@ from partita.clock import ManualClock
 from partita.errors import ConfigurationError
 from partita.loop_thread import new_event_loop
 from partita.service.hosting.server import Server, TlsFiles
-from partita.service.http.connections import Connections, is_loopback
+from partita.service.http.connections import Connections, is_local_peer
 from partita.service.http.message_bytes import HttpLimits, LoggedRequest
 from partita.service.http.protocol import HttpProtocol
 from partita.service.http.request import Response
@@ -743,12 +743,12 @@ async def test_one_peer_may_not_take_every_connection() -> None:
 
 @pytest.mark.parametrize("peer", ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", ""])
 def test_loopback_peers_are_exempt(peer: str) -> None:
-    assert is_loopback(peer)
+    assert is_local_peer(peer)
 
 
 @pytest.mark.parametrize("peer", ["192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1", "12.7.0.1"])
 def test_other_peers_are_not_exempt(peer: str) -> None:
-    assert not is_loopback(peer)
+    assert not is_local_peer(peer)
 
 
 def test_loopback_may_hold_more_than_the_share_of_a_peer(live: LiveServer) -> None:

@@ -6,7 +6,6 @@ remembers where each value came from. Keys of accounts are never printed.
 
 import base64
 import binascii
-import ipaddress
 import os
 import tomllib
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from partita.addresses import is_loopback
 from partita.errors import ConfigurationError
 from partita.service.accounts.account import (
     DEVELOPMENT_ACCOUNT,
@@ -165,16 +165,6 @@ def warnings(config: Config) -> list[str]:
             " or 20,000 in an account, tables answer 503."
         )
     return said
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach the address; unknown names are not trusted."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _read_file(named: object) -> tuple[Path, dict[str, object]]:

@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from partita.cli.config import AccountKeys, check, is_loopback, load, warnings
+from partita.addresses import is_loopback
+from partita.cli.config import AccountKeys, check, load, warnings
 from partita.errors import ConfigurationError
 from partita.service.accounts.account import DEVELOPMENT_KEY
 from partita.storage.database import Durability

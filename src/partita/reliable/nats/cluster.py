@@ -23,6 +23,7 @@ from typing import IO
 
 import msgspec
 
+from partita.addresses import is_loopback
 from partita.clock import SystemClock
 from partita.errors import ConfigurationError, StoreLockedError, UnavailableError
 from partita.processes import end_with_parent, send_signal, wait_or_kill
@@ -91,7 +92,7 @@ def cluster_config(
     `sync_interval` but `always` when it connects; others are for tests. `extra` are further
     lines, such as users or TLS.
     """
-    listen = node.host if _is_loopback(node.host) else "0.0.0.0"  # noqa: S104 - others connect
+    listen = node.host if is_loopback(node.host) else "0.0.0.0"  # noqa: S104 - others connect
     return f"""# NATS node of a Partita cluster, written by `partita nats config`.
 server_name: {json.dumps(node.name)}
 listen: {json.dumps(_address(listen, node.port))}
@@ -375,12 +376,6 @@ def _is_host(host: str) -> bool:
             return ipaddress.ip_address(host).version == 6
         return False
     return bool(host) and all(part.isalnum() or part in "-._" for part in host)
-
-
-def _is_loopback(host: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"
 
 
 def _address(host: str, port: int) -> str:

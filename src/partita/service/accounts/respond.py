@@ -157,7 +157,8 @@ class Front:
             unserved = "" if account.name else target.account
             # A request to this machine that names no origin is not from a web page.
             if account.is_guarded and not (
-                browsers.is_loopback(host) and browsers.ORIGIN_HEADERS.isdisjoint(request.headers)
+                browsers.names_this_machine(host)
+                and browsers.ORIGIN_HEADERS.isdisjoint(request.headers)
             ):
                 browsers.guard(request, properties.cors, self._allowed_hosts)
             if not is_versioned:

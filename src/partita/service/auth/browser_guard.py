@@ -37,7 +37,7 @@ def guard(request: Request, rules: Sequence[CorsRule], allowed_hosts: Container[
     headers = request.headers
     host = headers.get("host", "")
     name = _name_of(host)
-    if not is_loopback(host) and name not in allowed_hosts:
+    if not names_this_machine(host) and name not in allowed_hosts:
         raise invalid_header(
             "Host",
             host,
@@ -50,7 +50,7 @@ def guard(request: Request, rules: Sequence[CorsRule], allowed_hosts: Container[
 
 
 @lru_cache(maxsize=256)
-def is_loopback(host: str) -> bool:
+def names_this_machine(host: str) -> bool:
     """Return whether a Host header names this machine."""
     name = _name_of(host)
     return name in _LOOPBACK or name.endswith(".localhost")

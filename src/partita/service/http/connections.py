@@ -74,7 +74,7 @@ class Connections:
         """Return whether the limits permit one more connection from this address."""
         if self.is_stopping or len(self._open) >= self.limits.connections_max:
             return False
-        return is_loopback(peer) or self._by_peer[peer] < self.limits.connections_per_peer_max
+        return is_local_peer(peer) or self._by_peer[peer] < self.limits.connections_per_peer_max
 
     def add(self, connection: Connection, peer: str) -> bool:
         """Add a connection; return False if it must be refused."""
@@ -140,6 +140,6 @@ class Connections:
             connection.abort()
 
 
-def is_loopback(peer: str) -> bool:
+def is_local_peer(peer: str) -> bool:
     """Return whether an address is of this machine; that of a Unix socket is empty."""
     return peer in ("", "::1") or peer.startswith(("127.", "::ffff:127."))
