@@ -1,7 +1,18 @@
-"""What all tests share: how Hypothesis judges a machine that it has not to itself."""
+"""What all tests share: how Hypothesis judges a busy machine, and which tests are proofs."""
 
+import pytest
 from hypothesis import HealthCheck, settings
 
-# Both measure the machine, not the code: other tests run beside on its two cores.
+from support.proofs import is_proof
+
+# Both measure the machine, not the code: other tests run at the same time on its two cores.
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared")
+
+
+@pytest.hookimpl(tryfirst=True)  # before the marks of `-m` are compared
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        name, _, variant = item.name.partition("[")
+        if is_proof(item.path, name, variant.removesuffix("]")):
+            item.add_marker(pytest.mark.proof)

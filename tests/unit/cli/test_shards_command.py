@@ -799,8 +799,8 @@ def test_move_of_a_key_splits_it_off_and_moves_it_alone(fleet: Path, capsys: Cap
 
     assert (moved["range"], moved["state"], moved["rows"]) == ("42:43", "done", 2)
     assert ranges(capsys) == {"0:42": "one", "42:43": "two", "43:100": "one", "100:200": "two"}
-    rows = run_json(capsys, "fan-out", "select name from blog order by 1")["rows"]
-    assert [(row[0], Path(row[1]).stem) for row in rows] == [
+    rows = run_json(capsys, "fan-out", "select name from blog")["rows"]
+    assert sorted((row[0], Path(row[1]).stem) for row in rows) == [
         ("a", "one"),
         ("b", "two"),
         ("c", "two"),

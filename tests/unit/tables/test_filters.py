@@ -569,7 +569,7 @@ def test_infinities_are_the_ends_of_the_doubles() -> None:
 
 
 @pytest.mark.repeated
-@settings(max_examples=repeat(250, 2000, 2000), deadline=None)
+@settings(max_examples=repeat(100, 2000, 2000), deadline=None)
 @given(filters())
 def test_closure_decides_as_the_obvious_interpreter_does(tree: Filter) -> None:
     matches = compile_filter(tree)
@@ -585,7 +585,7 @@ def test_closure_decides_on_any_entity(tree: Filter, typed: TypedEntity) -> None
 
 
 @pytest.mark.repeated
-@settings(max_examples=repeat(62, 500, 500), deadline=None)
+@settings(max_examples=repeat(30, 500, 500), deadline=None)
 @given(filters())
 def test_printed_filter_parses_to_the_same_tree(tree: Filter) -> None:
     text = to_text(tree)

@@ -182,7 +182,7 @@ def test_point_outside_its_range_reads_nothing() -> None:
 
 
 @pytest.mark.repeated
-@settings(max_examples=repeat(100, 800, 800), deadline=None)
+@settings(max_examples=repeat(50, 800, 800), deadline=None)
 @given(key_filters(), st.lists(st.tuples(st.sampled_from(KEYS), st.sampled_from(KEYS)), max_size=2))
 def test_span_and_residual_select_what_the_filter_selects(
     tree: Filter, ends: list[tuple[str, str]]

@@ -239,13 +239,13 @@ def test_no_value_is_lost_by_any_comparison(kind: str, comparison: str, negate: 
 
 
 @pytest.mark.repeated
-@settings(max_examples=repeat(125, 1000, 1000), deadline=None)
+@settings(max_examples=repeat(50, 1000, 1000), deadline=None)
 @given(filters())
 def test_no_entity_is_lost_by_any_filter(tree: Filter) -> None:
     assert MANY.candidates(tree) >= MANY.matches(tree)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=repeat(100, 300, 300), deadline=None)
 @given(st.floats(allow_nan=False), st.sampled_from(OPERATORS), st.booleans())
 def test_no_double_is_lost_by_rounding(number: float, comparison: str, negate: bool) -> None:
     near = [number, math.nextafter(number, math.inf), math.nextafter(number, -math.inf)]
