@@ -4,9 +4,15 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from support.proofs import is_proof
+from support.repeats import repeat
 
-# Both measure the machine, not the code: other tests run at the same time on its two cores.
-settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# The deadline and the check measure the machine, not the code: other tests run at the same time.
+settings.register_profile(
+    "shared",
+    deadline=None,
+    max_examples=repeat(25, 100, 100),
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("shared")
 
 
@@ -16,3 +22,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         name, _, variant = item.name.partition("[")
         if is_proof(item.path, name, variant.removesuffix("]")):
             item.add_marker(pytest.mark.proof)
+        elif getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker(pytest.mark.repeated)  # `make proof` runs it with all its examples

@@ -20,6 +20,10 @@ TESTS = {
         "test_the_tutorial_of_patterns_goes_as_it_says",
         "test_the_tutorial_of_shards_goes_as_it_says",
     ),
+    "test_a_single_partition_is_throttled_where_spread_keys_pass",
+    "test_account_sas_grants_by_service_resource_and_letter",
+    "test_members_share_replicas_and_primaries_evenly_and_reach_every_key",
+    "test_users_pass_the_type_checker_without_a_plug_in_and_are_told_of_mistakes",
     "test_writers_that_are_killed_leave_catalogs_that_agree_after_repair",
 }
 ON_SQLITE_FIRST = {

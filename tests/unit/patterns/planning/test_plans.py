@@ -41,6 +41,7 @@ from partita.patterns.types.indexes import index, list_index
 from partita.tables import filters
 from partita.tables.plan import PlanKind
 from partita.tables.plan import plan as service_plan
+from support.repeats import repeat
 
 
 class Grade(enum.StrEnum):
@@ -629,6 +630,7 @@ MODELS: list[tuple[Any, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.repeated
 @pytest.mark.parametrize(("model", "values"), MODELS)
 def test_a_plan_finds_exactly_what_the_conditions_say(model: Any, values: dict[str, Any]) -> None:
     defaults = {"amount": Decimal(1), "value": 1.0}
@@ -636,7 +638,11 @@ def test_a_plan_finds_exactly_what_the_conditions_say(model: Any, values: dict[s
         lambda row: {name: row.get(name, defaults.get(name)) for name in model.fields}
     )
 
-    @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(
+        max_examples=repeat(40, 150, 150),
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
     @given(
         st.lists(rows, max_size=12),
         conditions_on(model, values),
