@@ -65,8 +65,14 @@ class _IndexRows(Generic[T_contra]):
     def key(self, values: Mapping[str, Any]) -> RowKey | None:
         """Return the key of the copy or list; None if the entity is not in the index."""
         if any(values[name] is None for name in self.key_fields):
+            return None  # before the condition, which may not expect None
+        if not self._includes(values):
             return None
         return RowKey(self.partition.format(values), self.row.format(values))
+
+    def _includes(self, values: Mapping[str, Any]) -> bool:  # noqa: ARG002 - an override uses it
+        """Return whether the condition of the index, if it has one, admits the entity."""
+        return True
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self.owner.name}>"
@@ -102,12 +108,8 @@ class Index(_IndexRows[T_contra]):
         """Whether a copy holds the whole entity; of a type derived from the owner it does not."""
         return self._has_all_fields and not self.owner.children
 
-    def key(self, values: Mapping[str, Any]) -> RowKey | None:
-        if any(values[name] is None for name in self.key_fields):
-            return None  # before the condition, which may not expect None
-        if self.condition is not None and not self.condition(self._without_blobs(values)):
-            return None
-        return super().key(values)
+    def _includes(self, values: Mapping[str, Any]) -> bool:
+        return self.condition is None or bool(self.condition(self._without_blobs(values)))
 
     def _without_blobs(self, values: Mapping[str, Any]) -> Any:
         """Return the entity for the condition, with empty values for those in blobs.
