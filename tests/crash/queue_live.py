@@ -29,6 +29,8 @@ SERVE = ("-m", "partita.cli.main")
 VERSION = "2026-10-06"
 HIDDEN_SECONDS = 1
 HINT = "x-partita-hint"
+OUTDATED = "receipt of the last receive or update"
+"""Part of the hint for a message that exists and has a newer receipt."""
 KEPT_SECONDS = 36_000
 """Far longer than a test: such a message comes back only when it is let go."""
 PATIENCE_SECONDS = 60
@@ -248,7 +250,7 @@ class QueueLedger:
         for number, delivery in self.keep_asked.items():
             status, headers, _ = client.send("DELETE", _address(delivery))
             # Both answers are MessageNotFound; only the hint says that the message is there.
-            is_there = status == 204 or "received or updated since" in headers.get(HINT, "")
+            is_there = status == 204 or OUTDATED in headers.get(HINT, "")
             if not is_there:
                 self.wrong.append(f"{number} is lost")
             # Kept with a receipt that nobody has, it is as good as deleted for this ledger.

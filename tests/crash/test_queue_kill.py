@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from crash.live import GoneError
-from crash.queue_live import SERVE, QueueLedger, QueueServer, QueueWireClient, serving_queues
+from crash.queue_live import (
+    KEPT_SECONDS,
+    SERVE,
+    QueueLedger,
+    QueueServer,
+    QueueWireClient,
+    a_text,
+    serving_queues,
+)
 from support.repeats import repeat
 
 ROUNDS = repeat(3, 20, 200)
@@ -59,6 +67,24 @@ def drain(folder: Path, ledgers: Sequence[QueueLedger]) -> list[str]:
 
 def has_done_enough(ledger: QueueLedger) -> bool:
     return bool(ledger.acknowledged > ROUNDS and ledger.delete_told and ledger.put_told)
+
+
+def test_a_ledger_recognizes_a_message_that_was_kept_before_the_answer_was_lost(
+    tmp_path: Path,
+) -> None:
+    ledger = QueueLedger(1)
+    with serving_queues(tmp_path) as server:
+        client = QueueWireClient(server.port, "work-0")
+        client.create()
+        client.put(a_text(0))
+        (delivery,) = client.get(1, 1)
+        client.hide(delivery, KEPT_SECONDS)
+        ledger.keep_asked[0] = delivery
+
+        ledger.settle(client)
+
+        client.close()
+    assert ledger.wrong == []
 
 
 @pytest.mark.repeated
