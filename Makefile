@@ -4,14 +4,14 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 SERVE := .venv/.installed-serve
 DEV := .venv/.installed-dev
-WORKERS ?= 2
+WORKERS ?= 3
 ARGS ?=
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 # Python keeps what it compiled: otherwise each process that a test starts compiles the package again.
 export PYTHONDONTWRITEBYTECODE :=
 
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check
 LOCK := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe \
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --strip-extras \
 	--build-deps-for editable
