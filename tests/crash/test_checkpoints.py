@@ -77,7 +77,8 @@ async def test_the_log_stays_bounded_under_sustained_writes(
     size = (tmp_path / DATABASE_FILE).stat().st_size
     await engine.close()
     assert size > 100 * KIBIBYTE  # checkpoints have carried pages over
-    assert largest < 12 * 1024 * KIBIBYTE
+    # Twice the bound, and what readers that overlap the restart let through; without it over 50 MiB.
+    assert largest < 16 * 1024 * KIBIBYTE
 
 
 async def test_the_log_is_held_when_checkpoints_do_not_keep_up(
