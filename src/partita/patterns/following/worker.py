@@ -150,10 +150,12 @@ def do_entry(context: Context, reference: OutboxReference) -> Steps[bool]:
 def _parts_of(
     context: Context, reference: OutboxReference, entry: outbox_entry.Entry
 ) -> Iterator[tuple[outbox_entry.Entry, Steps[None]]]:
+    followers = entry.followers
     for touched in entry.touched:
-        yield outbox_entry.Entry(touched=[touched]), settle(context, touched)
+        yield outbox_entry.Entry([touched], followers=followers), settle(context, touched)
     for move in entry.moves:
-        yield outbox_entry.Entry(moves=[move]), _move(context, move, reference)
+        part = outbox_entry.Entry(moves=[move], followers=followers)
+        yield part, _move(context, move, reference)
     for step in entry.started:
         started = Started(step.transaction, step.arguments)
         yield outbox_entry.Entry(started=[step]), do_transaction(context, started)
@@ -434,7 +436,7 @@ def count_unknown(context: Context, rows: Sequence[Row]) -> Steps[dict[str, int]
     """Return the names in entries that this program does not know, with the number of entries."""
     named: list[frozenset[str]] = []
     for row in rows:
-        with contextlib.suppress(DamageError):  # a worker reports it
+        with contextlib.suppress(DamageError, UnknownTypeError):  # a worker reports it
             named.append(outbox_entry.names_in(outbox_entry.read_entry(row)))
     unknown = yield from unknown_of(context, frozenset[str]().union(*named))
     return {name: sum(name in names for names in named) for name in sorted(unknown)}
@@ -448,7 +450,7 @@ def forget(context: Context, names: Collection[str]) -> Steps[int]:
     done = 0
     for table in outbox_tables(context):
         for row in (yield from entry_rows(table)):
-            with contextlib.suppress(DamageError):
+            with contextlib.suppress(DamageError, UnknownTypeError):
                 done += yield from _forget_in(context, table, row, frozenset(names))
     return done
 
@@ -463,7 +465,7 @@ def _forget_in(context: Context, table: str, row: Row, names: frozenset[str]) ->
             return False
         if (
             yield from outbox_entry.entry_shortening(
-                table, found, outbox_entry.without(entry, gone)
+                table, found, outbox_entry.forgotten(entry, gone)
             )
         ):
             return True
