@@ -265,14 +265,14 @@ def read_entry(row: Row) -> Entry:
     """Read an entry. Raises UnknownTypeError if it has members that a newer Partita wrote."""
     text = join(_ENTRY, row.properties)
     try:
-        entry = decode(text, Entry)
+        entry, members = decode(text, Entry), decode(text, dict[str, Any])
     except msgspec.DecodeError as error:
         raise DamageError(
             "OutboxDamaged",
             "An outbox entry cannot be read.",
             facts=row.key.facts,
         ) from error
-    unknown = _unknown_members(msgspec.json.decode(text))
+    unknown = _unknown_members(members)
     if unknown:
         raise UnknownTypeError(
             "EntryUnknown",
