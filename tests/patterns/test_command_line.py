@@ -5,13 +5,16 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from partita.cli.kit.facts import as_text
 from partita.cli.main import main
 from partita.cli.patterns.facts import DriftFacts, IndexesVerified
-from partita.cli.patterns.worker import _stopping
+from partita.cli.patterns.worker import Pace, Worker, _stopping
+from partita.clock import ManualClock
+from partita.errors import UnavailableError
 from support.terminal import run_on_terminal
 
 
@@ -87,6 +90,61 @@ async def test_after_a_signal_to_a_worker_the_next_one_waits_for_no_thread() -> 
 
     assert actions == [signal.SIG_DFL, signal.SIG_DFL]
     assert signal.getsignal(signal.SIGINT) == before
+
+
+class Late:
+    """A session whose service is down for the first attempts, and then up."""
+
+    place = "http://127.0.0.1:10002"
+
+    def __init__(self, failures: int) -> None:
+        self.db = self
+        self.attempts = 0
+        self._failures = failures
+
+    async def read_states(self) -> None:
+        self.attempts += 1
+        if self.attempts <= self._failures:
+            raise UnavailableError("ServiceUnreachable", "The service did not answer.")
+
+    create_tables = read_states
+
+
+def waiting_worker(session: Any, stop: asyncio.Event, *, is_once: bool = False) -> Worker:
+    pace = Pace(tasks=1, poll=0.0, sweep_every=0.0, sweep_age=60.0, is_once=is_once)
+    return Worker(session, pace, ManualClock(), stop)
+
+
+@pytest.mark.parametrize("creates", [False, True])
+async def test_a_worker_that_is_started_before_the_server_waits_and_says_so(
+    creates: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    late = Late(failures=1)
+
+    await waiting_worker(late, asyncio.Event()).prepare(creates=creates)
+
+    assert late.attempts == 2
+    assert capsys.readouterr().err == (
+        "partita worker: waiting for http://127.0.0.1:10002, which cannot be used: "
+        "ServiceUnreachable: The service did not answer.\n"
+    )
+
+
+async def test_a_worker_that_waits_for_the_server_stops_on_a_signal() -> None:
+    late, stop = Late(failures=1000), asyncio.Event()
+    waiting = asyncio.ensure_future(waiting_worker(late, stop).prepare(creates=False))
+    await asyncio.sleep(0)
+
+    stop.set()
+
+    await asyncio.wait_for(waiting, 10)
+
+
+async def test_a_worker_that_runs_once_does_not_wait_for_the_server() -> None:
+    worker = waiting_worker(Late(failures=1), asyncio.Event(), is_once=True)
+
+    with pytest.raises(UnavailableError):
+        await worker.prepare(creates=False)
 
 
 MODELS = """

@@ -29,10 +29,11 @@ class Ship:
     locals: Annotated[int, CountOf("Sailor", where={"ship": "ship", "port": "home"})] = 0
 
 
-@entity(table="ports", partition="{name}", row="port")
+@entity(table="ports", partition="{ship}", row="port_{name}")
 class Port:
+    ship: str
     name: str
-    sailors: Annotated[int, CountOf("Sailor", where={"port": "name"})] = 0
+    sailors: Annotated[int, CountOf("Sailor", where={"ship": "ship", "port": "name"})] = 0
 
 
 @entity(table="crew", partition="{ship}", row="s_{id:04d}")

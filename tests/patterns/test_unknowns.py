@@ -2,18 +2,21 @@
 
 from typing import Annotated, Any
 
+import msgspec
 import pytest
 
-from partita.errors import UnknownTypeError
+from partita.errors import NewerVersionError, UnknownTypeError
 from partita.patterns import CountOf, entity, eventual, idempotent, index, view
 from partita.patterns.following import worker
+from partita.patterns.following.eventual_transactions import start_message
 from partita.patterns.following.worker import Report
 from partita.patterns.operations.groups import Collected
 from partita.patterns.types.decorators import EntityType, entity_type
 from partita.patterns.writing.context import Context
 from partita.patterns.writing.outbox_entry import names_in, read_entry
-from support.fake_world import FakeWorld
-from support.simulated import begin, drain, outbox_rows
+from partita.queues.limits import MESSAGE_BYTES_MAX
+from support.fake_world import FakeWorld, each_fault
+from support.simulated import begin, drain, outbox_rows, put_text
 
 QUEUE, POISON = "partita-outbox", "partita-poison"
 
@@ -247,3 +250,115 @@ def test_a_derived_field_and_a_transaction_that_are_new_are_left() -> None:
     context.transactions["greet"] = greeting
     assert drain(world, context).entries == 1
     assert ran == [{"id": 1}]
+
+
+# ---------------------------------------------------------------------------------------------
+# Transactions that were started by a message
+
+
+def start(world: FakeWorld, **arguments: Any) -> None:
+    """Start a transaction as `db.start` does."""
+    started = start_message(GREETING, arguments)
+    put_text(world, QUEUE, msgspec.json.encode(started).decode())
+
+
+GREETED: list[Any] = []
+
+
+@idempotent
+def greet(_db: Any, arguments: Any) -> None:
+    GREETED.append(arguments)
+
+
+GREETING = eventual("greet", greet)
+
+
+def greeter(world: FakeWorld) -> Context:
+    """Start a process that knows the transaction."""
+    context = Shop(is_new=True).begin(world)
+    context.transactions["greet"] = GREETING
+    return context
+
+
+def test_a_started_transaction_waits_for_a_worker_that_knows_it_and_is_not_poison() -> None:
+    world = FakeWorld()
+    GREETED.clear()
+    start(world, id=7)
+    old, left = Shop(is_new=False).begin(world), 0
+
+    for _ in range(24 * 60):
+        left += work(world, old).left
+        world.clock.advance(60)
+
+    # After 1, 2, 4, ... minutes, then every hour of the day.
+    assert 24 <= left <= 32
+    assert POISON not in world.queues
+    world.clock.advance(3600)
+    report = work(world, greeter(world))
+    assert (report.transactions, report.failures, GREETED) == (1, 0, [{"id": 7}])
+    assert world.queues[QUEUE] == []
+
+
+def test_a_started_transaction_that_waited_too_long_is_poison_and_reported() -> None:
+    world = FakeWorld()
+    GREETED.clear()
+    start(world, id=7)
+    old = Shop(is_new=False).begin(world)
+    work(world, old)
+    world.clock.advance(worker.STARTED_SECONDS_MAX - 1)
+    assert work(world, old).left == 1
+    world.clock.advance(3600)
+
+    report = work(world, old)
+
+    assert (report.left, report.failures, report.poisoned) == (0, 1, 1)
+    assert report.troubles[0].is_poison
+    [poison] = world.queues[POISON]
+    assert msgspec.json.decode(poison.text) == {
+        "text": '{"transaction":"greet","arguments":"{\\"id\\":7}"}',
+        "deliveries": 1,
+        "reason": "TransactionUnknown: The transaction 'greet' is not registered with this worker. "
+        "It waited 7 days for a worker that can run it. Run a worker of the program that declares "
+        "it, or register it with this one: db.know(transaction), or name its module in partita "
+        "patterns worker.",
+    }
+    assert world.queues[QUEUE] == []
+
+
+def test_a_step_that_meets_an_entity_of_a_newer_version_waits_for_a_newer_worker() -> None:
+    world = FakeWorld()
+
+    @idempotent
+    def read(_db: Any, _arguments: Any) -> None:
+        raise NewerVersionError("NewerVersion", "Version 2 is newer than 1.")
+
+    start(world)
+    old = Shop(is_new=False).begin(world)
+    old.transactions["greet"] = eventual("greet", read)
+
+    report = work(world, old)
+
+    assert (report.left, report.failures, len(world.queues[QUEUE])) == (1, 0, 1)
+
+
+def test_a_worker_that_stops_while_it_leaves_a_started_transaction_does_not_lose_it() -> None:
+    def leave(world: FakeWorld) -> None:
+        start(world, id=7)
+        work(world, Shop(is_new=False).begin(world))
+
+    for world, told in each_fault(leave):
+        GREETED.clear()
+        world.clock.advance(3600)
+        report = work(world, greeter(world))
+        assert report.transactions in (1, 2), told  # 2: put back, and not deleted any more
+        assert [{"id": 7}] * report.transactions == GREETED, told
+
+
+def test_a_started_transaction_that_is_too_long_for_the_time_waits_all_the_same() -> None:
+    world = FakeWorld()
+    length = MESSAGE_BYTES_MAX - len('{"transaction":"greet","arguments":"{\\"id\\":\\"\\"}"}')
+    start(world, id="x" * length)
+
+    report = work(world, Shop(is_new=False).begin(world))
+
+    assert (report.left, report.failures, len(world.queues[QUEUE])) == (1, 0, 1)

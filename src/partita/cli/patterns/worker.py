@@ -22,7 +22,7 @@ from partita.cli.kit.text import count_text
 from partita.cli.patterns.facts import Worked, WorkerStarted
 from partita.cli.patterns.opening import Session
 from partita.clock import SystemClock
-from partita.errors import EncryptionKeyError, PartitaError
+from partita.errors import EncryptionKeyError, PartitaError, UnavailableError
 from partita.patterns.following import worker
 from partita.patterns.following.eventual_transactions import Started as StartedTransaction
 from partita.patterns.following.worker import Report, Trouble
@@ -63,14 +63,12 @@ async def run_worker(session: Session, given: Given) -> Worked:
     loop = asyncio.get_running_loop()
     # One thread for each plain function that may block, and some for the database itself.
     loop.set_default_executor(ThreadPoolExecutor(given.tasks + 4, "partita-worker"))
-    if given.create:
-        await session.db.create_tables()
-    else:
-        await session.read_states()
     stop = asyncio.Event()
     found = Worker(session, pace_of(given), SystemClock(), stop)
     with _stopping(loop, stop):
-        show(started_facts(session, found.pace.tasks), is_json=given.json)
+        await found.prepare(creates=given.create)
+        if not stop.is_set():
+            show(started_facts(session, found.pace.tasks), is_json=given.json)
         await found.work()
     return worked_facts(found.report)
 
@@ -123,6 +121,23 @@ class Worker:
         self._swept_at: float | None = None
         self._failing: set[str] = set()
         """Entries that failed in the last sweep: reported once, though they fail in each."""
+
+    async def prepare(self, *, creates: bool) -> None:
+        """Read the states of the indexes, or create the tables; wait for a service that is down."""
+        db, pause = self._session.db, self.pace.poll
+        while not self._stop.is_set():
+            steps = db.create_tables() if creates else self._session.read_states()
+            try:
+                await self._unless_stopped(steps)
+            except UnavailableError as error:
+                if self.pace.is_once:
+                    raise
+                place = self._session.place
+                tell(f"waiting for {place}, which cannot be used: {error.code}: {error.message}")
+                await self._rest(pause)
+                pause = min(pause * 2 + 0.1, PAUSE_SECONDS_MAX)
+                continue
+            return
 
     async def work(self) -> None:
         pause = self.pace.poll

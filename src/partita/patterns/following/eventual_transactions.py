@@ -20,12 +20,14 @@ Step = Callable[..., Any]
 _IDEMPOTENT = "__partita_idempotent__"
 
 
-class Started(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Started(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The message that starts a transaction."""
 
     transaction: str
     arguments: str
     """JSON."""
+    waiting_since: int = 0
+    """Ticks at which a worker first left it to a newer program; 0 if none did."""
 
 
 class EventualTransaction(msgspec.Struct, frozen=True):
@@ -85,6 +87,7 @@ def find_transaction(context: Context, name: str) -> EventualTransaction:
         raise UnknownTypeError(
             "TransactionUnknown",
             f"The transaction {name!r} is not registered with this worker.",
-            hint="Register it: db.know(transaction), or transactions=[...].",
+            hint="Run a worker of the program that declares it, or register it with this one: "
+            "db.know(transaction), or name its module in partita patterns worker.",
         )
     return found

@@ -34,13 +34,22 @@ from partita.errors import (
     UsageError,
 )
 from partita.patterns.following.bring_up_to_date import model_of
+from partita.patterns.following.unknown_work import unknown_of
 from partita.patterns.protocol.calls import GetRow, RowOperation, Steps, Verb, WriteRows, ask
 from partita.patterns.protocol.values import Row, RowKey, Value
 from partita.patterns.types.decorators import EntityType, Origin
 from partita.patterns.types.row_layout import WRITE
 from partita.patterns.writing.context import Context, OutboxReference
 from partita.patterns.writing.load import fill, load
-from partita.patterns.writing.outbox_entry import Entry, Move, entry_operation, new_key
+from partita.patterns.writing.outbox_entry import (
+    Entry,
+    Move,
+    entry_operation,
+    followers_of_moved,
+    names_in,
+    new_key,
+    read_entry,
+)
 from partita.patterns.writing.rows import Stored
 from partita.patterns.writing.write import Change, too_many_conflicts, write
 
@@ -74,7 +83,9 @@ def start_move(
         model.table,
         (
             RowOperation(Verb.MERGE, Row(origin.key, mark), origin.etags[0]),
-            entry_operation(reference.key, Entry(moves=[move])),
+            entry_operation(
+                reference.key, Entry(moves=[move], followers=followers_of_moved(context, model))
+            ),
         ),
     )
     try:
@@ -199,6 +210,7 @@ def _finish_target(
 def complete_move_of(context: Context, model: EntityType[Any], origin: Origin) -> Steps[bool]:
     """Complete the move that a loaded entity is part of. True: the entity must be loaded again."""
     if (intent := _intent_of(origin.extra)) is not None:
+        yield from _check_known(context, model, origin.key, intent)
         with contextlib.suppress(EntityExistsError, UniqueViolationError):
             # The entity stays at its source without a mark, and must be loaded again in any case.
             yield from finish_move(
@@ -211,10 +223,30 @@ def complete_move_of(context: Context, model: EntityType[Any], origin: Origin) -
     source = yield from ask(GetRow(model.table, descent.source, (MOVED_TO,)))
     intent = None if source is None else _intent_of(source.properties)
     if intent is not None and intent.target == origin.key:
+        yield from _check_known(context, model, descent.source, intent)
         yield from finish_move(context, Move(model.name, _pair(descent.source), _pair(origin.key)))
         return True
     origin.extra = unmarked(origin.extra)
     return False
+
+
+def _check_known(
+    context: Context, model: EntityType[Any], source: RowKey, intent: _Intent
+) -> Steps[None]:
+    """Raise if the move was started by a program with followers that this one does not know."""
+    entry = yield from ask(GetRow(model.table, RowKey(source.partition, intent.entry)))
+    if entry is None:
+        return
+    unknown = yield from unknown_of(context, names_in(read_entry(entry)))
+    if unknown:
+        raise UnavailableError(
+            "MovedByNewerProgram",
+            f"The {model.name} is being moved by a newer version of this program, which also moves "
+            f"what is not declared here: {', '.join(sorted(unknown))}.",
+            facts={"table": model.table, **source.facts},
+            hint="Try again when a worker of the newer version has completed the move: run "
+            "partita patterns worker with it.",
+        )
 
 
 def load_unmoving(context: Context, model: EntityType[Any], key: RowKey) -> Steps[Stored | None]:

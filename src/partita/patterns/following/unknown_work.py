@@ -2,7 +2,7 @@
 
 Nothing stored distinguishes a new view from a removed one. So a worker does the work that it knows
 and leaves the rest in the entry; only `forget` removes it. An index does have a stored state:
-without one, or disabled, it was removed.
+disabled, it was removed.
 """
 
 from collections.abc import Iterable
@@ -13,6 +13,8 @@ from partita.patterns.types.row_layout import STATE, state_key
 from partita.patterns.writing.context import Context, IndexState, OutboxReference
 from partita.patterns.writing.outbox_entry import Kind
 
+_KINDS = frozenset(kind.value for kind in Kind)
+
 
 def unknown_of(context: Context, names: Iterable[str]) -> Steps[frozenset[str]]:
     """Return the names (`outbox_entry.names_in`) that must be left to a newer program."""
@@ -22,7 +24,7 @@ def unknown_of(context: Context, names: Iterable[str]) -> Steps[frozenset[str]]:
         if kind == Kind.INDEX.value:
             is_known = yield from _is_index_known(context, rest)
         else:
-            is_known = _is_known(context, Kind(kind), rest)
+            is_known = kind in _KINDS and _is_known(context, Kind(kind), rest)
         if not is_known:
             found.add(name)
     return frozenset(found)
@@ -62,9 +64,9 @@ def _is_index_known(context: Context, rest: str) -> Steps[bool]:
         return True
     for each in model.lineage():
         row = yield from ask(GetRow(model.table, state_key(each.name, index_name)))
-        if row is not None and row.properties.get(STATE) != IndexState.DISABLED.value:
-            return False
-    return True
+        if row is not None:
+            return row.properties.get(STATE) == IndexState.DISABLED.value
+    return False
 
 
 def unknown_names(reference: OutboxReference, names: Iterable[str]) -> UnknownTypeError:

@@ -66,6 +66,8 @@ RECEIVED_MAX = 16
 """The most messages of one queue that `work` processes, one after the other."""
 HINT_SECONDS_MAX = 3600.0
 """The longest delay of the hint of an entry that was left to a newer program."""
+STARTED_SECONDS_MAX = 7 * 86_400.0
+"""How long a started transaction is left to a newer program before it is poison."""
 REASON_CHARACTERS_MAX = 2048
 CUT_CHARACTERS = MESSAGE_BYTES_MAX // 8
 """Characters that are kept of a poison message that is too long to add its reason. In JSON a
@@ -73,7 +75,7 @@ character takes at most six bytes."""
 
 _SWEPT_BEFORE = "Before"
 _LEFT = (UnknownTypeError, NewerVersionError)
-"""For an entry, these errors mean that a newer program wrote it and can process it."""
+"""These errors mean that a newer program wrote an entry or a message, and can process it."""
 
 
 class Trouble(msgspec.Struct, frozen=True):
@@ -105,7 +107,7 @@ class Report(msgspec.Struct):
     poisoned: int = 0
     troubles: list[Trouble] = []
     left: int = 0
-    """Entries that were skipped: they need a newer version of this program."""
+    """Entries and messages that were skipped: they need a newer version of this program."""
 
     @property
     def is_idle(self) -> bool:
@@ -150,10 +152,12 @@ def do_entry(context: Context, reference: OutboxReference) -> Steps[bool]:
 def _parts_of(
     context: Context, reference: OutboxReference, entry: outbox_entry.Entry
 ) -> Iterator[tuple[outbox_entry.Entry, Steps[None]]]:
+    followers = entry.followers
     for touched in entry.touched:
-        yield outbox_entry.Entry(touched=[touched]), settle(context, touched)
+        yield outbox_entry.Entry([touched], followers=followers), settle(context, touched)
     for move in entry.moves:
-        yield outbox_entry.Entry(moves=[move]), _move(context, move, reference)
+        part = outbox_entry.Entry(moves=[move], followers=followers)
+        yield part, _move(context, move, reference)
     for step in entry.started:
         started = Started(step.transaction, step.arguments)
         yield outbox_entry.Entry(started=[step]), do_transaction(context, started)
@@ -325,7 +329,11 @@ def _check_deliveries(context: Context, message: Message) -> None:
 def _do_text(context: Context, queue: str, message: Message, report: Report) -> Steps[None]:
     started = _started(message.text)
     if started is not None:
-        yield from do_transaction(context, started)
+        try:
+            yield from do_transaction(context, started)
+        except _LEFT as error:
+            yield from _leave_started(context, queue, message, started, error, report)
+            return
         report.transactions += 1
         return
     try:
@@ -346,11 +354,53 @@ def _do_text(context: Context, queue: str, message: Message, report: Report) -> 
         _note(report, _trouble_of(queue, message, error, is_left=True))
 
 
+def _leave_started(
+    context: Context,
+    queue: str,
+    message: Message,
+    started: Started,
+    error: UnknownTypeError | NewerVersionError,
+    report: Report,
+) -> Steps[None]:
+    """Put a message back for a newer program; after `STARTED_SECONDS_MAX` it is poison.
+
+    The message is put anew, so that its deliveries are not counted.
+    """
+    since = started.waiting_since or context.clock.ticks()
+    waited = _seconds_since(context, since)
+    if waited >= STARTED_SECONDS_MAX:
+        error.message += f" It waited {waited / 86_400:.0f} days for a worker that can run it."
+        trouble = _trouble_of(queue, message, error, is_poison=True)
+        # Without the time, so that it waits again if an operator puts it back.
+        text = _started_text(msgspec.structs.replace(started, waiting_since=0))
+        yield from _poison(context, msgspec.structs.replace(message, text=text), trouble.reason)
+        _note(report, trouble)
+        report.poisoned += 1
+        return
+    text = _started_text(msgspec.structs.replace(started, waiting_since=since))
+    if len(text.encode()) > MESSAGE_BYTES_MAX:
+        text = message.text  # without the time it fits, and waits without a limit
+    yield from ask(PutMessage(queue, text, _delay_after(context, waited)))
+    _note(report, _trouble_of(queue, message, error, is_left=True))
+
+
+def _started_text(started: Started) -> str:
+    return msgspec.json.encode(started).decode()
+
+
 def _hint_delay(context: Context, reference: OutboxReference) -> float:
-    """Return the delay before the next attempt: the age of the entry, so that it doubles."""
-    ticks = max(context.clock.ticks() - outbox_entry.written_at(reference.key), 0)
-    waited = ticks / TICKS_PER_SECOND  # 0 for a key with a time in the future
+    """Return the delay before the next attempt to process an entry."""
+    return _delay_after(context, _seconds_since(context, outbox_entry.written_at(reference.key)))
+
+
+def _delay_after(context: Context, waited: float) -> float:
+    """Return the next delay of what has waited for a time: as long again, so that it doubles."""
     return min(max(waited, context.options.visibility), HINT_SECONDS_MAX)
+
+
+def _seconds_since(context: Context, ticks: int) -> float:
+    """Return the seconds since a moment; 0 for one in the future."""
+    return max(context.clock.ticks() - ticks, 0) / TICKS_PER_SECOND
 
 
 def _started(text: str) -> Started | None:
@@ -434,7 +484,7 @@ def count_unknown(context: Context, rows: Sequence[Row]) -> Steps[dict[str, int]
     """Return the names in entries that this program does not know, with the number of entries."""
     named: list[frozenset[str]] = []
     for row in rows:
-        with contextlib.suppress(DamageError):  # a worker reports it
+        with contextlib.suppress(DamageError, UnknownTypeError):  # a worker reports it
             named.append(outbox_entry.names_in(outbox_entry.read_entry(row)))
     unknown = yield from unknown_of(context, frozenset[str]().union(*named))
     return {name: sum(name in names for names in named) for name in sorted(unknown)}
@@ -448,7 +498,7 @@ def forget(context: Context, names: Collection[str]) -> Steps[int]:
     done = 0
     for table in outbox_tables(context):
         for row in (yield from entry_rows(table)):
-            with contextlib.suppress(DamageError):
+            with contextlib.suppress(DamageError, UnknownTypeError):
                 done += yield from _forget_in(context, table, row, frozenset(names))
     return done
 
@@ -463,7 +513,7 @@ def _forget_in(context: Context, table: str, row: Row, names: frozenset[str]) ->
             return False
         if (
             yield from outbox_entry.entry_shortening(
-                table, found, outbox_entry.without(entry, gone)
+                table, found, outbox_entry.forgotten(entry, gone)
             )
         ):
             return True

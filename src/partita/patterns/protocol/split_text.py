@@ -28,3 +28,12 @@ def join(name: str, properties: Mapping[str, Value]) -> str:
     while isinstance(piece := properties.get(f"{name}{len(pieces)}"), str):
         pieces.append(piece)
     return "".join(pieces)
+
+
+def is_piece(name: str, property_name: str) -> bool:
+    """Return whether a property is one of those that `cut` makes.
+
+    >>> is_piece("Ids", "Ids0"), is_piece("Ids", "Idsizes")
+    (True, False)
+    """
+    return property_name.startswith(name) and property_name.removeprefix(name).isdecimal()

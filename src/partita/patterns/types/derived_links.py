@@ -12,6 +12,7 @@ from partita.errors import DefinitionError
 from partita.patterns.fields.annotations import plain, union_members
 from partita.patterns.fields.fields import Field
 from partita.patterns.fields.markers import CopiedFrom, CountOf
+from partita.patterns.keys.key_parts import Bucket
 from partita.patterns.types.entity_types import Dependent, EntityType, entity_type
 
 _defined: weakref.WeakValueDictionary[tuple[str, str], EntityType[Any]] = (
@@ -91,7 +92,7 @@ def link(owner: EntityType[Any], field: Field, source: EntityType[Any]) -> None:
     if isinstance(marker, CopiedFrom):
         _check_copy(owner, field, marker, source)
     else:
-        _check_count(owner, field, marker)
+        _check_count(owner, field, marker, source)
     before = owner.sources.get(field.name)
     for each in {id(model): model for model in (before, source) if model is not None}.values():
         each.declare(
@@ -202,7 +203,9 @@ def _check_keys(
         )
 
 
-def _check_count(owner: EntityType[Any], field: Field, marker: CountOf) -> None:
+def _check_count(
+    owner: EntityType[Any], field: Field, marker: CountOf, source: EntityType[Any]
+) -> None:
     missing = sorted(set(owner.key_fields) - set(marker.where.values()))
     if missing:
         raise _refused(
@@ -210,6 +213,20 @@ def _check_count(owner: EntityType[Any], field: Field, marker: CountOf) -> None:
             field,
             f"where= does not identify one {owner.name}: it lacks {', '.join(missing)}.",
             f"Map fields of the source to every key field of {owner.name}.",
+        )
+    # The partitions of a hashed field can be enumerated; those of any other cannot.
+    hidden = [
+        part.field
+        for part in source.partition.parts()
+        if not isinstance(part, Bucket) and part.field not in marker.where
+    ]
+    if hidden:
+        raise _refused(
+            owner,
+            field,
+            f"Counting would read the whole table of {source.name}: {hidden[0]!r} of its partition "
+            "key is not in where=.",
+            f"Map {', '.join(hidden)} to a field of {owner.name}, or count with a view.",
         )
 
 

@@ -10,17 +10,19 @@ entry can be processed twice, late or out of order.
 
 import contextlib
 import enum
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
 
 import msgspec
 
-from partita.errors import ConflictError, DamageError, EntityNotFoundError
+from partita.errors import ConflictError, DamageError, EntityNotFoundError, UnknownTypeError
 from partita.patterns.protocol.calls import RowOperation, Steps, Verb, WriteRows, ask
-from partita.patterns.protocol.split_text import cut, join
+from partita.patterns.protocol.split_text import cut, is_piece, join
 from partita.patterns.protocol.untrusted_json import decode
 from partita.patterns.protocol.values import Row, RowKey, Value
+from partita.patterns.types.decorators import EntityType
 from partita.patterns.types.row_layout import HIDDEN_MARK
-from partita.patterns.writing.context import OutboxReference
+from partita.patterns.writing.context import Context, OutboxReference
 from partita.ticks import Clock
 
 OUTBOX_PREFIX = HIDDEN_MARK + "o_"
@@ -77,6 +79,11 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     touched: list[Touched] = []
     started: list[Step] = []
     moves: list[Move] = []
+    followers: dict[str, list[str]] = {}
+    """By type: the names of what follows it, if the work writes entities of the type.
+
+    A worker that does not know all of them would leave the others out of date.
+    """
 
     @property
     def is_empty(self) -> bool:
@@ -105,55 +112,68 @@ class Kind(enum.Enum):
 
 def names_in(entry: Entry) -> frozenset[str]:
     """Return the names of everything that a worker must have declared to process an entry."""
-    names = {Kind.TYPE.name_of(move.type) for move in entry.moves}
-    names |= {Kind.TRANSACTION.name_of(step.transaction) for step in entry.started}
-    for touched in entry.touched:
-        names |= {Kind.TYPE.name_of(touched.type), *_names_of(touched)}
+    names: set[str] = set()
+
+    def is_needed(needed: Collection[str]) -> bool:
+        names.update(needed)
+        return True
+
+    _select(entry, is_needed)
     return frozenset(names)
 
 
-def _names_of(touched: Touched) -> Iterator[str]:
-    owner = touched.type
-    yield from (Kind.INDEX.name_of(f"{owner}@{name}") for name in touched.indexes)
-    yield from (Kind.FIELD.name_of(name) for name, *_ in touched.owners)
-    yield from (Kind.FIELD.name_of(f"{owner}.{name}") for name in touched.derived)
-    yield from (Kind.VIEW.name_of(f"{owner}@{name}") for name in touched.views)
-
-
 def without(entry: Entry, names: Collection[str]) -> Entry:
-    """Return an entry without the work for these names."""
-    return _cut_down(entry, lambda name: name not in names, is_rest=True)
+    """Return the work of an entry that needs none of these names."""
+    return _select(entry, lambda needed: not any(name in names for name in needed))
 
 
 def only(entry: Entry, names: Collection[str]) -> Entry:
-    """Return an entry with only the work for these names."""
-    return _cut_down(entry, lambda name: name in names, is_rest=False)
+    """Return the work of an entry that needs any of these names."""
+    return _select(entry, lambda needed: any(name in names for name in needed))
+
+
+def forgotten(entry: Entry, names: Collection[str]) -> Entry:
+    """Return an entry without these names, and without the work for them."""
+    followers = {
+        type_name: [each for each in followers if each not in names]
+        for type_name, followers in entry.followers.items()
+    }
+    return without(Entry(entry.touched, entry.started, entry.moves, followers), names)
 
 
 def joined(one: Entry, other: Entry) -> Entry:
     """Return an entry with the work of two."""
-    return Entry(one.touched + other.touched, one.started + other.started, one.moves + other.moves)
-
-
-def _cut_down(entry: Entry, is_meant: Callable[[str], bool], *, is_rest: bool) -> Entry:
-    touched = [
-        each
-        if not is_rest and is_meant(Kind.TYPE.name_of(each.type))
-        else _touched_by(each, is_meant, is_rest=is_rest)
-        for each in entry.touched
-    ]
     return Entry(
-        [each for each in touched if not each.is_idle],
-        [each for each in entry.started if is_meant(Kind.TRANSACTION.name_of(each.transaction))],
-        [each for each in entry.moves if is_meant(Kind.TYPE.name_of(each.type))],
+        one.touched + other.touched,
+        one.started + other.started,
+        one.moves + other.moves,
+        one.followers | other.followers,
     )
 
 
-def _touched_by(touched: Touched, is_meant: Callable[[str], bool], *, is_rest: bool) -> Touched:
-    """Return a touched entity with the selected followers; blobs belong to `is_rest`."""
+def _select(entry: Entry, is_meant: Callable[[Collection[str]], bool]) -> Entry:
+    """Return the parts of an entry whose needed names are meant."""
+    touched = [_select_of(each, entry.followers, is_meant) for each in entry.touched]
+    touched = [each for each in touched if not each.is_idle]
+    moves = [each for each in entry.moves if is_meant(_needed_to_write(each.type, entry.followers))]
+    written = {each.type for each in (*moves, *touched)} | {
+        _owner_of(name) for each in touched for name, *_ in each.owners
+    }
+    return Entry(
+        touched,
+        [each for each in entry.started if is_meant({Kind.TRANSACTION.name_of(each.transaction)})],
+        moves,
+        {name: each for name, each in entry.followers.items() if name in written},
+    )
+
+
+def _select_of(
+    touched: Touched,
+    followers: Mapping[str, Collection[str]],
+    is_meant: Callable[[Collection[str]], bool],
+) -> Touched:
     owner = touched.type
-    if is_rest and not is_meant(Kind.TYPE.name_of(owner)):
-        return Touched(owner, touched.partition, touched.row)
+    own, rewritten = Kind.TYPE.name_of(owner), _needed_to_write(owner, followers)
     return Touched(
         owner,
         touched.partition,
@@ -161,15 +181,64 @@ def _touched_by(touched: Touched, is_meant: Callable[[str], bool], *, is_rest: b
         indexes={
             name: keys
             for name, keys in touched.indexes.items()
-            if is_meant(Kind.INDEX.name_of(f"{owner}@{name}"))
+            if is_meant({own, Kind.INDEX.name_of(f"{owner}@{name}")})
         },
-        owners=[each for each in touched.owners if is_meant(Kind.FIELD.name_of(each[0]))],
-        derived=[
-            name for name in touched.derived if is_meant(Kind.FIELD.name_of(f"{owner}.{name}"))
+        owners=[
+            each
+            for each in touched.owners
+            if is_meant({own, Kind.FIELD.name_of(each[0]), *followers.get(_owner_of(each[0]), ())})
         ],
-        blobs=touched.blobs if is_rest else [],
-        views=[name for name in touched.views if is_meant(Kind.VIEW.name_of(f"{owner}@{name}"))],
+        derived=[
+            name
+            for name in touched.derived
+            if is_meant({*rewritten, Kind.FIELD.name_of(f"{owner}.{name}")})
+        ],
+        blobs=touched.blobs if touched.blobs and is_meant({own}) else [],
+        views=[
+            name for name in touched.views if is_meant({own, Kind.VIEW.name_of(f"{owner}@{name}")})
+        ],
     )
+
+
+def _needed_to_write(type_name: str, followers: Mapping[str, Collection[str]]) -> set[str]:
+    return {Kind.TYPE.name_of(type_name), *followers.get(type_name, ())}
+
+
+def _owner_of(field_name: str) -> str:
+    """Return the type of a derived field `<type>.<field>`."""
+    return field_name.rpartition(".")[0]
+
+
+def followers_of_moved(context: Context, model: EntityType[Any]) -> dict[str, list[str]]:
+    """Return the names of everything that follows an entity of a type to other keys.
+
+    A move changes the owners of fields that are derived from the entity, so what follows the owners
+    is included. No more than that: a derived field is not the source of another one.
+    """
+    dependents = model.followers.dependents
+    names = {Kind.FIELD.name_of(each.name) for each in dependents}
+    names |= {Kind.FIELD.name_of(f"{model.name}.{field.name}") for field, _ in model.derived_fields}
+    for each in (model, *(dependent.owner for dependent in dependents)):
+        names |= _direct_followers_of(context, each)
+    return {model.name: sorted(names)} if names else {}
+
+
+def followers_of_changed(
+    context: Context, owners: Iterable[EntityType[Any]]
+) -> dict[str, list[str]]:
+    """Return the names of everything that follows a change of derived fields of these types."""
+    named = {model.name: sorted(_direct_followers_of(context, model)) for model in owners}
+    return {name: followers for name, followers in named.items() if followers}
+
+
+def _direct_followers_of(context: Context, model: EntityType[Any]) -> set[str]:
+    """Return the indexes and views of a type and of the types derived from it."""
+    names: set[str] = set()
+    for each in model.family():
+        indexes, views = context.live_indexes(each), each.followers.views
+        names |= {Kind.INDEX.name_of(f"{each.name}@{index.name}") for index in indexes}
+        names |= {Kind.VIEW.name_of(f"{each.name}@{view.name}") for view in views}
+    return names
 
 
 # ---------------------------------------------------------------------------------------------
@@ -193,14 +262,35 @@ def _properties_of(entry: Entry) -> dict[str, Value]:
 
 
 def read_entry(row: Row) -> Entry:
+    """Read an entry. Raises UnknownTypeError if it has members that a newer Partita wrote."""
+    text = join(_ENTRY, row.properties)
     try:
-        return decode(join(_ENTRY, row.properties), Entry)
+        entry, members = decode(text, Entry), decode(text, dict[str, Any])
     except msgspec.DecodeError as error:
         raise DamageError(
             "OutboxDamaged",
             "An outbox entry cannot be read.",
             facts=row.key.facts,
         ) from error
+    unknown = _unknown_members(members)
+    if unknown:
+        raise UnknownTypeError(
+            "EntryUnknown",
+            f"An outbox entry has members that this version of Partita does not know: "
+            f"{', '.join(sorted(unknown))}.",
+            facts=row.key.facts,
+            hint="Run a worker with the version of Partita that the writers use.",
+        )
+    return entry
+
+
+def _unknown_members(entry: Mapping[str, Any]) -> set[str]:
+    parts = {"touched": Touched, "started": Step, "moves": Move}
+    unknown = set(entry) - set(Entry.__struct_fields__)
+    for name, kind in parts.items():
+        for part in entry.get(name, ()):
+            unknown |= set(part) - set(kind.__struct_fields__)
+    return unknown
 
 
 def written_at(key: RowKey) -> int:
@@ -243,7 +333,10 @@ def entry_shortening(table: str, row: Row, entry: Entry) -> Steps[bool]:
     if entry.is_empty:
         operation = RowOperation(Verb.DELETE, Row(row.key, {}), row.etag)
     else:
-        operation = RowOperation(Verb.REPLACE, Row(row.key, _properties_of(entry)), row.etag)
+        # What is not the entry itself stays: the notes of a move.
+        kept = {name: each for name, each in row.properties.items() if not is_piece(_ENTRY, name)}
+        shorter = Row(row.key, {**kept, **_properties_of(entry)})
+        operation = RowOperation(Verb.REPLACE, shorter, row.etag)
     try:
         yield from ask(WriteRows(table, (operation,)))
     except ConflictError:

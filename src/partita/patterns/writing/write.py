@@ -346,7 +346,10 @@ def _fill(
     for each in followed:
         yield from _put_indexes(context, draft, each, is_careful=is_careful)
     touched = [_touched(context, draft.table, each) for each in followed]
-    return outbox_entry.Entry([each for each in touched if not each.is_idle])
+    return outbox_entry.Entry(
+        [each for each in touched if not each.is_idle],
+        followers=outbox_entry.followers_of_changed(context, _written_later(followed, touched)),
+    )
 
 
 def _changed_owners(
@@ -764,6 +767,19 @@ def _touched(context: Context, table: str, each: _Prepared) -> outbox_entry.Touc
     )
 
 
+def _written_later(
+    followed: Sequence[_Prepared], touched: Sequence[outbox_entry.Touched]
+) -> Iterator[EntityType[Any]]:
+    """Yield the types of the owners that workers write because of these changes."""
+    for each, told in zip(followed, touched, strict=True):
+        if told.derived:
+            yield each.change.model
+        names = {name for name, *_ in told.owners}
+        for dependent in each.change.model.followers.dependents:
+            if dependent.name in names:
+                yield dependent.owner
+
+
 def _derived_elsewhere(each: _Prepared) -> list[str]:
     """Return the derived fields whose sources are elsewhere and may have changed since the read.
 
@@ -788,7 +804,7 @@ def _put_entry(
 ) -> OutboxReference | None:
     if not entry.touched and not started:
         return None
-    entry = outbox_entry.Entry(entry.touched, list(started))
+    entry = outbox_entry.Entry(entry.touched, list(started), followers=entry.followers)
     partition = next(iter(draft.places)).partition
     key = outbox_entry.new_key(partition, context.clock)
     draft.put(outbox_entry.entry_operation(key, entry), Reason.OUTBOX, 0)

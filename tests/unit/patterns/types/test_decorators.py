@@ -481,6 +481,34 @@ def test_a_derived_field_that_cannot_be_kept_is_refused(annotation: Any, reason:
     assert entity_type(Employee).dependents == before
 
 
+def test_a_count_that_would_read_a_whole_table_is_refused_when_it_is_declared() -> None:
+    @entity(table="zoo", partition="{park}_{year:04d}", row="animal_{id:04d}")
+    class Animal:
+        park: int
+        year: int
+        id: int
+        dept: str = ""
+
+    counted = Annotated[int, CountOf(Animal, where={"dept": "dept"})]
+    refused = refusal_of({"animals": counted}, row="all")
+
+    assert refused.code == "DerivedRefused"
+    assert "would read the whole table of Animal: 'park' of its partition key" in refused.message
+    assert "Map park, year to a field of " in refused.hint
+    assert entity_type(Animal).dependents == ()
+
+
+def test_a_count_over_partitions_that_a_hash_numbers_is_not_refused() -> None:
+    @entity(table="zoo", partition="{id:hash16}", row="animal_{id:04d}")
+    class Animal:
+        id: int
+        dept: str = ""
+
+    counted = Annotated[int, CountOf(Animal, where={"dept": "dept"})]
+
+    assert declared({"animals": counted}, row="all").sources == {"animals": entity_type(Animal)}
+
+
 def test_a_field_is_not_copied_from_a_type_below_which_another_has_keys_of_its_own() -> None:
     @entity(table="zoo", partition="{park}", row="animal_{id:04d}")
     class Animal:
