@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,9 +25,16 @@ import partita
 from partita.cli.main import main
 from partita.clock import SystemClock
 from partita.errors import PartitaError
-from partita.service.backup.manifest import Manifest, decode, encode
+from partita.service.backup.manifest import (
+    FileFacts,
+    Increment,
+    Manifest,
+    decode,
+    decode_increment,
+    encode,
+)
 from partita.service.backup.restoring import check_backup, restore
-from partita.service.backup.taking import back_up
+from partita.service.backup.taking import back_up, back_up_changes
 from partita.service.hosting.in_process import LocalAccount
 from support.live import LiveServer
 from support.repeats import repeat
@@ -486,6 +494,301 @@ def test_backup_of_a_later_format_is_refused(backup: Path) -> None:
 
     with pytest.raises(PartitaError, match="FormatVersion"):
         check_backup(backup)
+
+
+# Increments
+
+
+def take_changes(data: Path, target: Path, **options: Any) -> Increment:
+    return back_up_changes(data / ACCOUNT, target, clock=SystemClock(), **options)
+
+
+@pytest.fixture(scope="module")
+def chained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data, and a full backup and two increments: a blob and an entity change before each."""
+    folder = tmp_path_factory.mktemp("chained")
+    with partita.open_account(folder / "data") as account:
+        photos = account.blobs.create_container("photos")
+        photos.upload_blob("long-1", content_of(1))
+        staff = account.tables.create_table("Staff")
+        for number in (1, 2, 3):
+            photos.upload_blob("long-0", content_of(number * 100), overwrite=True)
+            staff.upsert_entity({"PartitionKey": "Sales", "RowKey": "1", "Name": f"Ken {number}"})
+            (take if number == 1 else take_changes)(folder / "data", folder / "chain")
+    return folder
+
+
+@pytest.fixture
+def chain(chained: Path, tmp_path: Path) -> Path:
+    """Return a copy of the backups that a test may change."""
+    return Path(shutil.copytree(chained / "chain", tmp_path / "chain"))
+
+
+def as_of(chain: Path, root: Path, number: int | None) -> tuple[object, int]:
+    """Restore a backup of the chain, and return the name of the entity and the blob's number."""
+    restore(chain, root, up_to=number, clock=SystemClock())
+    with partita.open_account(root) as account:
+        name = account.tables.get_table_client("Staff").get_entity("Sales", "1")["Name"]
+        photos = account.blobs.get_container_client("photos")
+        content = photos.download_blob("long-0").readall()
+        assert is_whole(content)
+        assert photos.download_blob("long-1").readall() == content_of(1)
+    return name, int.from_bytes(content[:8], "big")
+
+
+def test_every_backup_of_a_chain_can_be_restored(chain: Path, tmp_path: Path) -> None:
+    assert [as_of(chain, tmp_path / f"{number}", number) for number in (1, 2, 3, None)] == [
+        ("Ken 1", 100),
+        ("Ken 2", 200),
+        ("Ken 3", 300),
+        ("Ken 3", 300),
+    ]
+
+
+def test_increment_has_only_changed_pages_and_new_files(
+    account: LocalAccount, data: Path, tmp_path: Path
+) -> None:
+    many = account.tables.create_table("Many")
+    for number in range(3, 8):
+        rows = [{"PartitionKey": f"{number}", "RowKey": f"{n}", "T": "x" * 5000} for n in range(50)]
+        many.submit_transaction([("create", row) for row in rows])
+    take(data, tmp_path / "backup")
+    many.upsert_entity({"PartitionKey": "7", "RowKey": "7", "T": "changed"})
+    account.blobs.get_container_client("photos").upload_blob("new", content_of(7))
+
+    manifest = take_changes(data, tmp_path / "backup")
+
+    increment = tmp_path / "backup" / "backup-000002"
+    files = files_of(increment)
+    digest = hashlib.sha256(content_of(7)).hexdigest()
+    assert sorted(files) == sorted(
+        ["contents", "increment.json", "pages", f"blobs/{digest[:2]}/{digest[2:4]}/{digest}"]
+    )
+    assert manifest.number == 2
+    assert manifest.pages.bytes == len(files["pages"])
+    assert 0 < manifest.pages.bytes < manifest.database.bytes / 3
+
+
+def test_file_that_returns_is_found_in_an_earlier_backup(
+    account: LocalAccount, backup: Path, data: Path, tmp_path: Path
+) -> None:
+    photos = account.blobs.get_container_client("photos")
+    photos.delete_blob("long-3")
+    until_collected(data, 4)
+    take_changes(data, backup)
+    photos.upload_blob("again", content_of(3))
+    take_changes(data, backup)
+
+    assert not (backup / "backup-000003" / "blobs").exists()
+    restore(backup, tmp_path / "2", up_to=2, clock=SystemClock())
+    assert len(list((tmp_path / "2" / ACCOUNT / "blobs").rglob("?" * 64))) == 4
+    restore(backup, tmp_path / "3", clock=SystemClock())
+    with partita.open_account(tmp_path / "3") as restored:
+        again = restored.blobs.get_container_client("photos").download_blob("again")
+        assert again.readall() == content_of(3)
+
+
+def test_database_may_shrink_and_grow_between_increments(tmp_path: Path) -> None:
+    folder = tmp_path / "data" / ACCOUNT
+
+    def change(*statements: str) -> bytes:
+        with contextlib.closing(apsw.Connection(str(folder / "account.sqlite"))) as database:
+            for statement in statements:
+                database.execute(statement)
+            database.pragma("wal_checkpoint(truncate)")
+        return (folder / "account.sqlite").read_bytes()
+
+    with partita.open_account(tmp_path / "data") as account:
+        account.tables.create_table("Staff")
+    fill = "INSERT INTO setting VALUES (?, randomblob(300000))".replace("?", "'{}'")
+    states = [change(fill.format(1))]
+    take(tmp_path / "data", tmp_path / "backup")
+    for statements in (
+        ("DELETE FROM setting WHERE name = '1'", "VACUUM"),
+        (fill.format(2),),
+        (fill.format(3), fill.format(4)),
+    ):
+        states.append(change(*statements))
+        take_changes(tmp_path / "data", tmp_path / "backup")
+
+    assert len(states[1]) < len(states[0]) < len(states[3])
+    for number, state in enumerate(states, 1):
+        _, restored = restore(
+            tmp_path / "backup", tmp_path / f"{number}", up_to=number, clock=SystemClock()
+        )
+        assert (restored / "account.sqlite").read_bytes()[100:] == state[100:]
+
+
+def test_increment_needs_a_full_backup_of_the_same_account(
+    backup: Path, data: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(PartitaError, match=r"FullBackupNeeded.*contains no backup"):
+        take_changes(data, tmp_path / "empty")
+    restore(backup, data, account="other", clock=SystemClock())
+    with pytest.raises(PartitaError, match=r"FullBackupNeeded.*of another account"):
+        back_up_changes(data / "other", backup, clock=SystemClock())
+
+    assert not (tmp_path / "empty").exists()
+    assert not list(backup.glob("backup-*"))
+
+
+def forge_increment(folder: Path, **changes: Any) -> None:
+    manifest = decode_increment((folder / "increment.json").read_bytes())
+    changed = msgspec.structs.replace(manifest, **changes)
+    (folder / "increment.json").write_bytes(encode(changed))
+
+
+def another_increment(chain: Path) -> None:
+    """Put an increment that continues another backup in the place of the second."""
+    forge_increment(chain / "backup-000002", made_at="2000-01-01T00:00:00Z")
+
+
+def swap_increments(chain: Path) -> None:
+    (chain / "backup-000002").rename(chain / "aside")
+    (chain / "backup-000003").rename(chain / "backup-000002")
+    (chain / "aside").rename(chain / "backup-000003")
+
+
+BROKEN: dict[str, Callable[[Path], Any]] = {
+    "no increment": lambda chain: shutil.rmtree(chain / "backup-000002"),
+    "no manifest": lambda chain: (chain / "backup-000002" / "increment.json").unlink(),
+    "another increment": another_increment,
+    "increments in another order": swap_increments,
+    "another full backup": lambda chain: forge(chain, made_at="2000-01-01T00:00:00Z"),
+    "another account": lambda chain: forge_increment(chain / "backup-000003", account="other"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_chain_is_refused_and_nothing_is_made(
+    chain: Path, chained: Path, tmp_path: Path, name: str
+) -> None:
+    BROKEN[name](chain)
+
+    for attempt in (
+        lambda: check_backup(chain),
+        lambda: restore(chain, tmp_path / "again", clock=SystemClock()),
+        lambda: take_changes(chained / "data", chain),
+    ):
+        with pytest.raises(PartitaError, match="BackupChainBroken"):
+            attempt()
+
+    assert list((tmp_path / "again").glob("*")) == []
+    restore(chain, tmp_path / "first", up_to=1, clock=SystemClock())
+
+
+def forge_pages(chain: Path, pages: bytes) -> None:
+    """Replace the pages of the newest increment, and its manifest with them."""
+    (chain / "backup-000003" / "pages").write_bytes(pages)
+    facts = FileFacts(len(pages), hashlib.sha256(pages).hexdigest())
+    forge_increment(chain / "backup-000003", pages=facts)
+
+
+def pages_of(chain: Path) -> bytes:
+    return (chain / "backup-000003" / "pages").read_bytes()
+
+
+PAGE_DAMAGES: dict[str, Callable[[Path], Any]] = {
+    "a byte of a page": lambda chain: flip(chain / "backup-000003" / "pages"),
+    "no pages": lambda chain: (chain / "backup-000003" / "pages").unlink(),
+    "fewer pages": lambda chain: os.truncate(chain / "backup-000003" / "pages", 8192),
+    "a byte of the full backup": lambda chain: flip(chain / "account.sqlite"),
+    "a byte of a new content": lambda chain: flip(a_content(chain / "backup-000003")),
+    "a byte of the list": lambda chain: flip(chain / "backup-000003" / "contents"),
+    "a byte of the manifest": lambda chain: flip(chain / "backup-000003" / "increment.json"),
+    "other pages that the manifest admits": lambda chain: forge_pages(
+        chain, bytes(8192) + pages_of(chain)[8192:]
+    ),
+    "a page far after the end": lambda chain: forge_pages(
+        chain, pages_of(chain)[:-4] + b"\xff\xff\xff\xff"
+    ),
+    "a page twice": lambda chain: forge_pages(chain, bytes(2 * 8192) + bytes(8)),
+    "a database without an end": lambda chain: forge_increment(
+        chain / "backup-000003", database=FileFacts(10**18, "0" * 64)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PAGE_DAMAGES)
+def test_damaged_increment_is_refused_and_nothing_is_made(
+    chain: Path, tmp_path: Path, name: str
+) -> None:
+    PAGE_DAMAGES[name](chain)
+
+    for attempt in (
+        lambda: check_backup(chain),
+        lambda: restore(chain, tmp_path / "again", clock=SystemClock()),
+    ):
+        with pytest.raises(PartitaError, match="BackupDamaged"):
+            attempt()
+
+    assert list((tmp_path / "again").glob("*")) == []
+
+
+def test_increment_to_a_damaged_backup_is_refused(chain: Path, chained: Path) -> None:
+    flip(chain / "account.sqlite")
+
+    with pytest.raises(PartitaError, match="BackupDamaged"):
+        take_changes(chained / "data", chain)
+
+    assert sorted(path.name for path in chain.glob("backup-*")) == [
+        "backup-000002",
+        "backup-000003",
+    ]
+
+
+def test_increment_while_blobs_are_replaced_is_one_moment(
+    account: LocalAccount, backup: Path, data: Path, tmp_path: Path
+) -> None:
+    photos = account.blobs.get_container_client("photos")
+    numbers = itertools.count(100)
+
+    def replace_all(step: str, _done: int, _total: int) -> None:
+        number = next(numbers)
+        if step != "check" and number < 105:
+            for name in range(5):
+                photos.upload_blob(f"long-{name}", content_of(number * 10 + name), overwrite=True)
+            until_collected(data, 5)
+
+    replace_all("", 0, 0)
+    take_changes(data, backup, progress=replace_all)
+
+    restore(backup, tmp_path / "again", clock=SystemClock())
+    with partita.open_account(tmp_path / "again") as again:
+        restored = again.blobs.get_container_client("photos")
+        contents = [restored.download_blob(f"long-{name}").readall() for name in range(5)]
+    assert all(map(is_whole, contents))
+    assert len({int.from_bytes(content[:8], "big") // 10 for content in contents}) == 1
+
+
+def test_command_takes_increments_and_restores_each(
+    account: LocalAccount, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = str(tmp_path / "backup")
+    backup = ["account", "backup", "--connect", str(data), "--to", target, "--json"]
+    restoring = ["account", "restore", target, "--json", "--to"]
+
+    assert main([*backup, "--incremental"]) == 2
+    assert "Take a full backup" in capsys.readouterr().err
+    assert main(backup) == 0
+    account.tables.create_table("Later")
+    assert main([*backup, "--incremental"]) == 0
+    assert main(["account", "verify", target, "--json"]) == 0
+    assert main([*restoring, str(tmp_path / "1"), "--up-to", "1"]) == 0
+    assert main([*restoring, str(tmp_path / "2")]) == 0
+    full, increment, checked, first, second = map(json.loads, capsys.readouterr().out.splitlines())
+
+    assert (full["kind"], full["number"]) == ("full", 1)
+    assert (increment["kind"], increment["number"]) == ("incremental", 2)
+    assert increment["stored_bytes"] < increment["database_bytes"] == full["stored_bytes"]
+    assert checked == increment
+    assert first == full | {"path": str(tmp_path / "1" / ACCOUNT)}
+    assert second == increment | {"path": str(tmp_path / "2" / ACCOUNT)}
+    assert main([*restoring, str(tmp_path / "3"), "--up-to", "3"]) == 2
+    assert main([*restoring, str(tmp_path / "3"), "--up-to", "newest"]) == 2
+    errors = capsys.readouterr().err
+    assert "contains the backups 1 to 2, but not 3. Give --up-to" in errors
+    assert "'newest' is not the number of a backup" in errors
 
 
 # The command line

@@ -9,6 +9,7 @@ from partita.cli.kit.commands import (
     OldArgument,
     OldOption,
     Verb,
+    flag,
     load,
     option,
 )
@@ -33,7 +34,8 @@ account = Family(
             "--connect WHERE", "Folder of the data, as serve --path names it ($PARTITA_CONNECT)."
         ),
         OldArgument("connect", "`--connect FOLDER`"),
-        option("--to DIR", "Folder to make.", required=True),
+        option("--to DIR", "Folder of the backups; a full backup creates it.", required=True),
+        flag("--incremental", "Only what is new since the newest backup there."),
         option("--account NAME", "The account; needed if there are several."),
         JSON,
         QUIET,
@@ -46,6 +48,7 @@ account = Family(
         BACKUP,
         option("--to DATA", "Folder of the data, as serve --path names it."),
         option("--account NAME", "Another name for the account."),
+        option("--up-to NUMBER", "Restore this backup of the chain instead of the newest."),
         OldOption("--check", "check", "`partita account verify BACKUP`", is_flag=True),
         JSON,
         QUIET,
@@ -54,7 +57,7 @@ account = Family(
     ),
     Verb(
         "verify",
-        "Check every byte of a backup; the status is 1 for damage.",
+        "Check every byte of a backup and its increments; the status is 1 for damage.",
         BACKUP,
         JSON,
         QUIET,

@@ -10,9 +10,9 @@ from partita.cli.kit.progress import Bar
 from partita.cli.kit.target import get_folder
 from partita.clock import SystemClock
 from partita.errors import ConfigurationError
-from partita.service.backup.manifest import Manifest
+from partita.service.backup.manifest import Increment, Manifest
 from partita.service.backup.restoring import check_backup, restore
-from partita.service.backup.taking import back_up
+from partita.service.backup.taking import back_up, back_up_changes
 from partita.storage.database import DATABASE_FILE
 
 
@@ -24,12 +24,19 @@ class BackupFacts(Facts, frozen=True):
     path: str
     account: str
     made_at: str
+    kind: str
+    number: int
+    """The position in the chain of backups."""
+    stored_bytes: int
+    """The bytes of the database that this backup stores: all of them, or the changed pages."""
     database_bytes: int
     files: int
     file_bytes: int
 
     def lines(self) -> Iterator[Line]:
         yield f"{self.done} {self.account} of {self.made_at}: {self.path}"
+        if self.kind == "incremental":
+            yield f"  backup    {self.number} (incremental), {self.stored_bytes:,} bytes of pages"
         yield f"  database  {self.database_bytes:,} bytes, every page checked"
         yield f"  contents  {self.files:,} files, {self.file_bytes:,} bytes, every hash checked"
 
@@ -50,7 +57,8 @@ def back_up_account(given: Given) -> BackupFacts:
     folder = account_folder(get_folder(given.connect, "The folder of the data"), given.account)
     target = Path(given.to)
     with _bar(given) as bar:
-        manifest = back_up(folder, target, clock=SystemClock(), progress=bar.step)
+        take = back_up_changes if given.incremental else back_up
+        manifest = take(folder, target, clock=SystemClock(), progress=bar.step)
     return _facts(AccountBackedUp, target, manifest)
 
 
@@ -68,6 +76,7 @@ def restore_account(given: Given) -> BackupFacts:
             Path(given.backup),
             Path(given.to),
             account=given.account,
+            up_to=_number(given.up_to),
             clock=SystemClock(),
             progress=bar.step,
         )
@@ -97,6 +106,18 @@ def account_folder(path: Path, account: str | None) -> Path:
     )
 
 
+def _number(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise ConfigurationError(
+            "Configuration",
+            f"{text!r} is not the number of a backup.",
+            hint="Give --up-to a whole number; `partita account verify` prints the newest.",
+        )
+    return int(text)
+
+
 def _bar(given: Given) -> Bar:
     return Bar(given.verb, is_hidden=given.json or given.quiet)
 
@@ -108,6 +129,11 @@ def _facts(
         path=str(path.absolute()),
         account=account or manifest.account,
         made_at=manifest.made_at,
+        kind="incremental" if isinstance(manifest, Increment) else "full",
+        number=manifest.number if isinstance(manifest, Increment) else 1,
+        stored_bytes=(
+            manifest.pages.bytes if isinstance(manifest, Increment) else manifest.database.bytes
+        ),
         database_bytes=manifest.database.bytes,
         files=manifest.contents.files,
         file_bytes=manifest.contents.bytes,

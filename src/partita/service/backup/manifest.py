@@ -1,9 +1,10 @@
-"""The manifest of a backup of an account.
+"""The manifests of the backups of an account.
 
     account.sqlite    the database as of one moment
     contents          a line for each content file: its hash, a blank, its bytes; in order
     blobs/ab/cd/…     the content files that the database names
     manifest.json     written last: a folder without it is not a backup
+    backup-000002/    an increment; its manifest is increment.json (chain.py)
 
 No path is taken from a file: content files are named by their hashes.
 """
@@ -12,7 +13,7 @@ import hashlib
 import itertools
 import re
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -21,6 +22,7 @@ from partita.errors import ChecksumError, FormatVersionError, PartitaError
 
 FORMAT = 1
 MANIFEST_FILE = "manifest.json"
+INCREMENT_FILE = "increment.json"
 CONTENTS_FILE = "contents"
 MANIFEST_BYTES_MAX = 64 * 1024
 
@@ -50,11 +52,28 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     contents: ContentFacts
 
 
-class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Increment(Manifest, frozen=True, forbid_unknown_fields=True):
+    """The contents of an incremental backup: `database` and `contents` describe the whole account.
+
+    The folder has the pages that changed since the previous backup, and the content files that
+    no earlier backup of the chain has.
+    """
+
+    number: int
+    """The position in the chain; the full backup is number 1."""
+    previous: str
+    """The SHA-256 of the manifest file of the previous backup."""
+    pages: FileFacts
+
+
+M = TypeVar("M", bound=Manifest)
+
+
+class _Envelope(msgspec.Struct, Generic[M], frozen=True, forbid_unknown_fields=True):
     format: int
-    backup: Manifest
+    backup: M
     check: str
-    """The SHA-256 of the compact JSON of `backup`: the file must not be edited."""
+    """Blake2b of the compact JSON of `backup`: the file must not be edited."""
 
 
 class Content(NamedTuple):
@@ -76,7 +95,16 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def decode(text: bytes) -> Manifest:
-    """Parse a manifest; raise if Partita did not write it."""
+    """Parse the manifest of a full backup; raise if Partita did not write it."""
+    return _decode(text, Manifest, MANIFEST_FILE)
+
+
+def decode_increment(text: bytes) -> Increment:
+    """Parse the manifest of an incremental backup; raise if Partita did not write it."""
+    return _decode(text, Increment, INCREMENT_FILE)
+
+
+def _decode(text: bytes, kind: type[M], name: str) -> M:
     try:
         form = msgspec.json.decode(text, type=dict[str, msgspec.Raw]).get("format", b"null")
         if msgspec.json.decode(form, type=int) != FORMAT:
@@ -85,11 +113,11 @@ def decode(text: bytes) -> Manifest:
                 "The backup was made by another version of Partita.",
                 hint="Restore it with the version that made it.",
             )
-        envelope = msgspec.json.decode(text, type=_Envelope)
+        envelope = msgspec.json.decode(text, type=_Envelope[kind])  # type: ignore[valid-type]
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise backup_damaged(MANIFEST_FILE) from error
+        raise backup_damaged(name) from error
     if envelope.check != _check_of(envelope.backup):
-        raise backup_damaged(MANIFEST_FILE)
+        raise backup_damaged(name)
     return envelope.backup
 
 

@@ -4,14 +4,19 @@ The one rule: a backup is not trusted. Nothing in it names a path, a link in it 
 account gets its name after every byte is verified.
 """
 
-import contextlib
-import errno
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from partita.errors import BackupOrderError
 from partita.service.accounts.account import check_account_name
+from partita.service.backup.chain import (
+    PAGES_FILE,
+    Backup,
+    opened_part,
+    read_chain,
+    read_contents,
+    read_database,
+    stored_contents,
+)
 from partita.service.backup.files import (
     Progress,
     arriving_folder,
@@ -19,39 +24,36 @@ from partita.service.backup.files import (
     copy_content,
     copy_hashed,
     in_threads,
-    opened_beneath,
     silent,
     translating,
     unusable,
+    write_new,
 )
 from partita.service.backup.manifest import (
-    CONTENTS_FILE,
-    MANIFEST_BYTES_MAX,
-    MANIFEST_FILE,
     Content,
+    FileFacts,
+    Increment,
     Manifest,
     backup_damaged,
-    decode,
-    decode_contents,
 )
 from partita.storage.database import DATABASE_FILE
 from partita.ticks import Clock
 
-_NOT_WHAT_WAS_WRITTEN = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.EISDIR)
-"""The file is missing, or is a link, a folder or a pipe."""
-
 
 def check_backup(backup: Path, *, progress: Progress = silent) -> Manifest:
-    """Verify every byte of a backup.
+    """Verify every byte of a backup and its increments; return the newest manifest.
 
-    Raises BackupOrderError if there is no backup, ChecksumError if it is damaged.
+    Raises BackupOrderError if there is no backup or an increment is missing, ChecksumError if a
+    file is damaged.
     """
     with translating(backup):
-        manifest = _read_manifest(backup)
-        _take_database(backup, manifest, None)
-        contents = _take_contents(backup, manifest, None, progress)
-        check_database(backup / DATABASE_FILE, contents, progress)
-    return manifest
+        chain = read_chain(backup)
+        _check_files(chain)
+        _take_database(chain, None)
+        files = stored_contents(chain)
+        _take_contents(files.items(), None, progress)
+        check_database(backup / DATABASE_FILE, read_contents(chain[0]), progress)
+    return chain[-1].manifest
 
 
 def restore(
@@ -59,86 +61,65 @@ def restore(
     root: Path,
     *,
     account: str | None = None,
+    up_to: int | None = None,
     clock: Clock,
     progress: Progress = silent,
 ) -> tuple[Manifest, Path]:
     """Restore an account below `root`, under its own or another name.
 
-    Return the manifest and the folder. An existing account is never changed.
+    Restore the newest backup of the chain, or the one with the number `up_to`. Return its
+    manifest and the folder. An existing account is never changed.
     """
     if (root / DATABASE_FILE).exists():
         message = f"The folder {root} is the folder of an account."
         raise unusable(message, f"Give its parent folder: {root.parent}")
     with translating(backup):
-        manifest = _read_manifest(backup)
+        chain = read_chain(backup, up_to=up_to)
+        manifest = chain[-1].manifest
         folder = root / check_account_name(manifest.account if account is None else account)
         with arriving_folder(folder, clock) as arriving:
-            _take_database(backup, manifest, arriving)
-            contents = _take_contents(backup, manifest, arriving, progress)
+            _take_database(chain, arriving)
+            stored = stored_contents(chain)
+            contents = read_contents(chain[-1])
+            _take_contents(((each, stored[each]) for each in contents), arriving, progress)
             check_database(arriving / DATABASE_FILE, contents, progress)
     return manifest, folder
 
 
-def _read_manifest(backup: Path) -> Manifest:
-    if not os.path.lexists(backup / MANIFEST_FILE):
-        raise BackupOrderError(
-            "BackupNotFound",
-            f"The folder {backup} does not contain a backup of an account.",
-            hint="Give a folder that `partita account backup` created.",
-        )
-    with _opened(backup, (MANIFEST_FILE,)) as descriptor:
-        return decode(os.read(descriptor, MANIFEST_BYTES_MAX))
+def _take_database(chain: Sequence[Backup], arriving: Path | None) -> None:
+    """Verify the newest database of a chain, and copy it if a target is given."""
+    if arriving is not None:
+        write_new(arriving / DATABASE_FILE, read_database(chain))
+        return
+    for _ in read_database(chain):
+        pass
 
 
-def _take_database(backup: Path, manifest: Manifest, arriving: Path | None) -> None:
-    """Verify the database, and copy it if a target is given."""
-    target = None if arriving is None else arriving / DATABASE_FILE
-    with _opened(backup, (DATABASE_FILE,)) as descriptor:
-        found = copy_hashed(descriptor, target)
-    if found != (manifest.database.bytes, manifest.database.sha256):
-        raise backup_damaged(DATABASE_FILE)
+def _check_files(chain: Sequence[Backup]) -> None:
+    """Verify the database and the pages of each backup."""
+    for folder, manifest, _ in chain:
+        name, facts = DATABASE_FILE, manifest.database
+        if isinstance(manifest, Increment):
+            name, facts = PAGES_FILE, manifest.pages
+        with opened_part(folder, (name,)) as descriptor:
+            if FileFacts(*copy_hashed(descriptor, None)) != facts:
+                raise backup_damaged(name)
 
 
 def _take_contents(
-    backup: Path, manifest: Manifest, arriving: Path | None, progress: Progress
-) -> list[Content]:
-    """Verify the list of contents and its files, and copy the files if a target is given."""
-    contents = _read_contents(backup, manifest)
-    total, done = manifest.contents.bytes, 0
+    files: Iterable[tuple[Content, Path]], arriving: Path | None, progress: Progress
+) -> None:
+    """Verify content files, and copy them if a target is given."""
+    listed = list(files)
+    total, done = sum(content.size for content, _ in listed), 0
 
-    def take(content: Content) -> Content:
-        with _opened(backup, content.parts) as descriptor:
+    def take(item: tuple[Content, Path]) -> Content:
+        content, folder = item
+        with opened_part(folder, content.parts) as descriptor:
             if not copy_content(content, descriptor, arriving):
                 raise backup_damaged("/".join(content.parts))
         return content
 
-    for content in in_threads(take, contents):
+    for content in in_threads(take, listed):
         done += content.size
         progress("contents", done, total)
-    return contents
-
-
-def _read_contents(backup: Path, manifest: Manifest) -> list[Content]:
-    with _opened(backup, (CONTENTS_FILE,)) as descriptor:
-        _, sha256 = copy_hashed(descriptor, None)
-        if sha256 != manifest.contents.sha256:
-            raise backup_damaged(CONTENTS_FILE)
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        with os.fdopen(descriptor, "rb", closefd=False) as lines:
-            contents = decode_contents(lines)
-    total = sum(content.size for content in contents)
-    if (len(contents), total) != (manifest.contents.files, manifest.contents.bytes):
-        raise backup_damaged(CONTENTS_FILE)
-    return contents
-
-
-@contextlib.contextmanager
-def _opened(backup: Path, parts: Sequence[str]) -> Iterator[int]:
-    with contextlib.ExitStack() as opened:
-        try:
-            descriptor = opened.enter_context(opened_beneath(backup, parts))
-        except OSError as error:
-            if error.errno not in _NOT_WHAT_WAS_WRITTEN:
-                raise
-            raise backup_damaged("/".join(parts)) from error
-        yield descriptor

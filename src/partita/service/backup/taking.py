@@ -13,10 +13,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import apsw
+import msgspec
 
 import partita
 from partita.blobs.rules.checksums import damaged
-from partita.errors import FormatVersionError, StoreBusyError
+from partita.errors import BackupOrderError, FormatVersionError, StoreBusyError
+from partita.service.backup.chain import (
+    PAGES_FILE,
+    Backup,
+    increment_name,
+    read_chain,
+    stored_contents,
+    write_changed_pages,
+)
 from partita.service.backup.files import (
     OPEN_FILES_MAX,
     Progress,
@@ -35,10 +44,12 @@ from partita.service.backup.files import (
 )
 from partita.service.backup.manifest import (
     CONTENTS_FILE,
+    INCREMENT_FILE,
     MANIFEST_FILE,
     Content,
     ContentFacts,
     FileFacts,
+    Increment,
     Manifest,
     encode,
     encode_contents,
@@ -60,17 +71,77 @@ def back_up(folder: Path, target: Path, *, clock: Clock, progress: Progress = si
 
     Writes acknowledged before the call are in the backup; writes during the call may be.
     """
+    _refuse_unless_account(folder)
+    with translating(folder), arriving_folder(target, clock) as arriving:
+        manifest = _copy_account(folder, arriving, {}, clock, progress)
+        write_new(arriving / MANIFEST_FILE, [encode(manifest)])
+    return manifest
+
+
+def back_up_changes(
+    folder: Path, target: Path, *, clock: Clock, progress: Progress = silent
+) -> Increment:
+    """Add an increment to the backups in a folder: what changed since the newest of them.
+
+    While it is taken, the folder of the backups needs space for a copy of the database.
+    """
+    _refuse_unless_account(folder)
+    with translating(folder):
+        chain = _chain_of(folder, target)
+        number = len(chain) + 1
+        with arriving_folder(target / increment_name(number), clock) as arriving:
+            stored = stored_contents(chain)
+            whole = _copy_account(folder, arriving, stored, clock, progress)
+            database = arriving / DATABASE_FILE
+            pages = write_changed_pages(chain, database, arriving / PAGES_FILE)
+            database.unlink()
+            manifest = Increment(
+                **msgspec.structs.asdict(whole),
+                number=number,
+                previous=chain[-1].sha256,
+                pages=pages,
+            )
+            write_new(arriving / INCREMENT_FILE, [encode(manifest)])
+    return manifest
+
+
+def _refuse_unless_account(folder: Path) -> None:
     if not (folder / DATABASE_FILE).is_file():
         message = f"The folder {folder} does not contain an account."
         raise unusable(message, "Give the data folder, or the folder of an account in it.")
-    with translating(folder), arriving_folder(target, clock) as arriving:
-        with contextlib.closing(_source_of(folder)) as source:
-            contents = _Copying(folder, arriving, progress).copy_all(source)
-        write_new(arriving / CONTENTS_FILE, encode_contents(contents))
-        check_database(arriving / DATABASE_FILE, contents, progress)
-        manifest = _manifest_of(arriving, folder.absolute().name, contents, clock)
-        write_new(arriving / MANIFEST_FILE, [encode(manifest)])
-    return manifest
+
+
+def _chain_of(folder: Path, target: Path) -> list[Backup]:
+    """Return the backups that an increment continues."""
+    if not (target / MANIFEST_FILE).exists():
+        raise _full_needed(target, "it contains no backup")
+    chain = read_chain(target)
+    if chain[-1].manifest.account != folder.absolute().name:
+        raise _full_needed(target, "it has backups of another account")
+    return chain
+
+
+def _full_needed(target: Path, reason: str) -> BackupOrderError:
+    return BackupOrderError(
+        "FullBackupNeeded",
+        f"An incremental backup in {target} is not possible: {reason}.",
+        hint="Take a full backup, then continue with incremental ones.",
+    )
+
+
+def _copy_account(
+    folder: Path,
+    arriving: Path,
+    stored: Iterable[Content],
+    clock: Clock,
+    progress: Progress,
+) -> Manifest:
+    """Copy the database and the content files that are not stored yet; verify the copy."""
+    with contextlib.closing(_source_of(folder)) as source:
+        contents = _Copying(folder, arriving, stored, progress).copy_all(source)
+    write_new(arriving / CONTENTS_FILE, encode_contents(contents))
+    check_database(arriving / DATABASE_FILE, contents, progress)
+    return _manifest_of(arriving, folder.absolute().name, contents, clock)
 
 
 def _source_of(folder: Path) -> apsw.Connection:
@@ -95,11 +166,15 @@ def _source_of(folder: Path) -> apsw.Connection:
 class _Copying:
     """One backup: most files before the moment, the database at it, the last files after it."""
 
-    def __init__(self, folder: Path, arriving: Path, progress: Progress) -> None:
+    def __init__(
+        self, folder: Path, arriving: Path, stored: Iterable[Content], progress: Progress
+    ) -> None:
         self._folder = folder
         self._arriving = arriving
         self._progress = progress
-        self._copied: set[bytes] = set()
+        self._stored = {content.digest for content in stored}
+        """Content files that an earlier backup of the chain has."""
+        self._copied = set(self._stored)
         self._copied_bytes = 0
         self._missing: Counter[bytes] = Counter()
         """Consecutive attempts at which a referenced file was missing."""
@@ -203,7 +278,8 @@ class _Copying:
 
     def _forget_all_but(self, contents: Iterable[Content]) -> None:
         """Remove copied files that the database does not refer to."""
-        for digest in self._copied.difference(content.digest for content in contents):
+        needed = {content.digest for content in contents}
+        for digest in self._copied - self._stored - needed:
             self._arriving.joinpath(*Content(digest, 0).parts).unlink()
 
 
