@@ -403,7 +403,9 @@ class Executor:
             try:
                 connection = stack.enter_context(self.engines.admin(self.catalog).connect())
                 session = connection.execution_options(isolation_level="AUTOCOMMIT")
-                taken = bool(session.scalar(text("SELECT pg_try_advisory_lock(:n)"), number))
+                taken = bool(
+                    session.scalar(text("SELECT pg_catalog.pg_try_advisory_lock(:n)"), number)
+                )
             except DBAPIError as error:
                 raise catalog_unreachable(self.catalog) from error
             try:
@@ -411,7 +413,7 @@ class Executor:
             finally:
                 # If the connection is lost, so is the lock.
                 with contextlib.suppress(DBAPIError):
-                    session.execute(text("SELECT pg_advisory_unlock_all()"))
+                    session.execute(text("SELECT pg_catalog.pg_advisory_unlock_all()"))
 
 
 def catalog_unreachable(catalog: Location) -> ShardOfflineError:

@@ -171,7 +171,7 @@ def is_deployed(connection: Connection) -> bool:
 def deploy(connection: Connection) -> bool:
     """Create the tables; return False if they exist."""
     if connection.dialect.name == "postgresql":
-        connection.execute(text("SELECT pg_advisory_xact_lock(:n)"), {"n": DEPLOY_LOCK})
+        connection.execute(text("SELECT pg_catalog.pg_advisory_xact_lock(:n)"), {"n": DEPLOY_LOCK})
     if is_deployed(connection):
         return False
     metadata.create_all(connection)

@@ -82,6 +82,11 @@ mappings = Table(
     UniqueConstraint("map_id", "low", name="partita_local_mappings_low"),
 )
 
+_SCHEMA = """
+SELECT n.nspname FROM pg_catalog.pg_class c
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid = CAST(pg_catalog.to_regclass(:table) AS pg_catalog.oid)
+"""
 DEPLOY_LOCK = 0x7061_7274_6974_6101
 """The PostgreSQL advisory lock that serializes deployments."""
 
@@ -93,7 +98,7 @@ def is_deployed(connection: Connection) -> bool:
 def deploy(connection: Connection) -> None:
     """Create missing tables, and refuse those of another major version."""
     if connection.dialect.name == "postgresql":
-        connection.execute(text("SELECT pg_advisory_xact_lock(:n)"), {"n": DEPLOY_LOCK})
+        connection.execute(text("SELECT pg_catalog.pg_advisory_xact_lock(:n)"), {"n": DEPLOY_LOCK})
     for table in metadata.sorted_tables:
         connection.execute(CreateTable(table, if_not_exists=True))
     if connection.scalar(select(store.c.major)) is None:
@@ -124,7 +129,9 @@ def upgrade(connection: Connection) -> None:
 
 def _make_function(connection: Connection) -> None:
     if connection.dialect.name == "postgresql":
-        connection.exec_driver_sql(enter_sql())
+        schema = connection.scalar(text(_SCHEMA), {"table": mappings.name})
+        quoted = connection.dialect.identifier_preparer.quote_identifier(schema)
+        connection.exec_driver_sql(enter_sql(quoted))
 
 
 # --- reading --------------------------------------------------------------------------------------

@@ -24,33 +24,34 @@ _SNAPSHOT = "snapshot"
 """The answer of partita_enter if the whole transaction has one snapshot."""
 _PLACEHOLDERS = {"qmark": "?", "numeric_dollar": "$1"}
 _STATUS = "SELECT status FROM partita_local_mappings WHERE id = {}"
-_LOCK_SESSION = f"SELECT pg_try_advisory_lock_shared({LOCK_CLASS}, {{}})"
-_UNLOCK_SESSION = f"SELECT pg_advisory_unlock_shared({LOCK_CLASS}, {{}})"
-_LOCK_TRANSACTION = f"SELECT pg_try_advisory_xact_lock_shared({LOCK_CLASS}, {{}})"
+_LOCK_SESSION = f"SELECT pg_catalog.pg_try_advisory_lock_shared({LOCK_CLASS}, {{}})"
+_UNLOCK_SESSION = f"SELECT pg_catalog.pg_advisory_unlock_shared({LOCK_CLASS}, {{}})"
+_LOCK_TRANSACTION = f"SELECT pg_catalog.pg_try_advisory_xact_lock_shared({LOCK_CLASS}, {{}})"
 
 
-def enter_sql() -> str:
+def enter_sql(schema: str = '"public"') -> str:
     """Return the DDL of the function partita_enter, which every PostgreSQL shard has.
 
-    It is VOLATILE, so under READ COMMITTED each of its statements has a snapshot of its own. Under
-    other isolation levels it answers 'snapshot': the caller must take the lock before BEGIN.
+    `schema` is the quoted schema of the local catalog. The function is VOLATILE, so under READ
+    COMMITTED each of its statements has a snapshot of its own. Under other isolation levels it
+    answers 'snapshot': the caller must take the lock before BEGIN.
     """
     return f"""
-CREATE OR REPLACE FUNCTION partita_enter(mapping_id text) RETURNS text
-LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION {schema}.partita_enter(mapping_id pg_catalog.text)
+RETURNS pg_catalog.text LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  found text;
-  admitted boolean;
+  found pg_catalog.text;
+  admitted pg_catalog.bool;
 BEGIN
-  IF current_setting('transaction_isolation') <> 'read committed' THEN
+  IF pg_catalog.current_setting('transaction_isolation') <> 'read committed' THEN
     RETURN '{_SNAPSHOT}';
   END IF;
-  admitted := pg_try_advisory_xact_lock_shared(
-    {LOCK_CLASS}, ('x' || substr(mapping_id, 1, 8))::bit(32)::int);
-  SELECT status INTO found FROM partita_local_mappings WHERE id = mapping_id;
+  admitted := pg_catalog.pg_try_advisory_xact_lock_shared({LOCK_CLASS},
+    ('x' || pg_catalog.substr(mapping_id, 1, 8))::pg_catalog.bit(32)::pg_catalog.int4);
+  SELECT status INTO found FROM {schema}.partita_local_mappings WHERE id = mapping_id;
   RETURN CASE WHEN found IS NULL THEN 'gone' WHEN admitted THEN found ELSE 'locked' END;
 END $$
-"""  # noqa: S608 - constants only
+"""  # noqa: S608 - constants and a quoted name
 
 
 def lock_number(mapping_id: str) -> int:

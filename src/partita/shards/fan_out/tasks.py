@@ -238,7 +238,7 @@ async def _close(connection: AsyncConnection, reader: ShardReader, *, for_good: 
 
 def _cancel_backend(engine: Engine, pid: int) -> None:
     with engine.connect() as connection:
-        connection.execute(select(func.pg_cancel_backend(pid)))
+        connection.execute(select(func.pg_catalog.pg_cancel_backend(pid)))
 
 
 class TaskRun:

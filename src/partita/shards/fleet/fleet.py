@@ -479,7 +479,7 @@ def _refuse_sql_folder(sql_folder: str | Path | None) -> None:
 
 def _size(connection: Connection) -> int | None:
     queries = {
-        "postgresql": "select pg_database_size(current_database())",
+        "postgresql": "select pg_catalog.pg_database_size(pg_catalog.current_database())",
         "sqlite": "select page_count * page_size from pragma_page_count(), pragma_page_size()",
     }
     query = queries.get(connection.dialect.name)

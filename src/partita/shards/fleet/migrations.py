@@ -337,9 +337,9 @@ def _postgres_lock(connection: Connection, timeout: float) -> Iterator[None]:
         with connection.begin():
             limit = f"{max(1, int(timeout * 1000))}ms"
             connection.execute(
-                text("select set_config('lock_timeout', :limit, true)"), {"limit": limit}
+                text("select pg_catalog.set_config('lock_timeout', :limit, true)"), {"limit": limit}
             )
-            connection.execute(text("select pg_advisory_lock(:key)"), key)
+            connection.execute(text("select pg_catalog.pg_advisory_lock(:key)"), key)
     except OperationalError as error:
         if getattr(error.orig, "sqlstate", "") == "55P03":
             raise _upgrade_under_way(timeout) from error
@@ -349,7 +349,7 @@ def _postgres_lock(connection: Connection, timeout: float) -> Iterator[None]:
     finally:
         if not connection.invalidated:
             with connection.begin():
-                connection.execute(text("select pg_advisory_unlock(:key)"), key)
+                connection.execute(text("select pg_catalog.pg_advisory_unlock(:key)"), key)
 
 
 @contextmanager

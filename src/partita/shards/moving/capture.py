@@ -62,7 +62,7 @@ def postgres_outbox(shape: TableShape, name: str, schema: str) -> list[str]:
     return [
         (
             f"CREATE TABLE IF NOT EXISTS {full} AS "
-            f"SELECT pg_current_xact_id() AS partita_tx, {listed(shape.identity)} "
+            f"SELECT pg_catalog.pg_current_xact_id() AS partita_tx, {listed(shape.identity)} "
             f"FROM {table_name(shape)} WITH NO DATA"
         ),
     ]
@@ -73,15 +73,17 @@ def postgres_function(
 ) -> list[str]:
     """Return the function of the trigger; `conditions` test the row before and after a change.
 
-    It runs with the permissions of the mover, because writers have none on the outbox.
+    It runs with the permissions of the mover, because writers have none on the outbox. So every
+    name in it is qualified, and its path ends with pg_temp, which PostgreSQL would otherwise search
+    first for types and tables: there the session of the writer may define its own.
     """
     full = f"{quote(schema)}.{quote(name)}"
     columns = f"partita_tx, {listed(shape.identity)}"
     before, after = conditions
-    insert = f"INSERT INTO {full} ({columns}) VALUES (pg_current_xact_id(), "
+    insert = f"INSERT INTO {full} ({columns}) VALUES (pg_catalog.pg_current_xact_id(), "
     return [
         f"""CREATE OR REPLACE FUNCTION {full}() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $partita$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $partita$
 BEGIN
   IF TG_OP = 'TRUNCATE' THEN
     RAISE EXCEPTION 'rows of this table are being moved to another shard: it cannot be truncated';

@@ -14,6 +14,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import psycopg
 from psycopg import IsolationLevel, errors
 from psycopg.pq import ExecStatus, TransactionStatus
@@ -26,7 +27,7 @@ from partita.shards.keys.mapping import Location
 from partita.shards.keys.schema import ShardedTable, TableName
 from partita.shards.moving import capture
 from partita.shards.moving.blockers import Blocker, shortened
-from partita.shards.moving.capture import listed, outbox, quote, quoted_name, table_name
+from partita.shards.moving.capture import listed, outbox, quote, quoted_name
 from partita.shards.moving.copying import KEYS, Shardlet, Side, rows_differ, tables_busy
 from partita.shards.moving.move_plan import ColumnShape, ForeignKey, Position, Sides, TableShape
 from partita.shards.moving.range_copy import RangeCopy, Seen
@@ -40,65 +41,104 @@ ROWS_PER_BLOCK = 128
 # removes triggers conflicts with them as well.
 _BLOCKERS = """
 SELECT DISTINCT a.pid, coalesce(a.application_name, ''), coalesce(a.state, ''),
-  extract(epoch FROM clock_timestamp() - a.xact_start)::float8 AS age, coalesce(a.query, '')
-FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
-WHERE l.relation = CAST(%s AS regclass) AND l.granted AND l.pid <> pg_backend_pid()
-  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-  AND clock_timestamp() - a.xact_start > make_interval(secs => %s)
+  extract(epoch FROM pg_catalog.clock_timestamp() - a.xact_start)::pg_catalog.float8 AS age,
+  coalesce(a.query, '')
+FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
+WHERE l.relation = CAST(%s AS pg_catalog.regclass) AND l.granted
+  AND l.pid <> pg_catalog.pg_backend_pid()
+  AND l.database = (
+    SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
+  AND pg_catalog.clock_timestamp() - a.xact_start > pg_catalog.make_interval(secs => %s)
 ORDER BY age DESC
 """
 
+# Set in every transaction, so that nothing of it is left in the session. The path has no schema in
+# which others could define functions or operators that fit the arguments of a query better than
+# PostgreSQL's own; tables are named with their schemas.
 _SETTINGS = """
-SET DateStyle = 'ISO'; SET IntervalStyle = 'postgres'; SET TimeZone = 'UTC';
-SET extra_float_digits = 1; SET bytea_output = 'hex'; SET standard_conforming_strings = on;
-SET row_security = off; SET client_encoding = 'UTF8'; SET idle_in_transaction_session_timeout = 0;
-SET max_parallel_workers_per_gather = 0; SET work_mem = '32MB'
+SET LOCAL DateStyle = 'ISO'; SET LOCAL IntervalStyle = 'postgres'; SET LOCAL TimeZone = 'UTC';
+SET LOCAL extra_float_digits = 1; SET LOCAL bytea_output = 'hex';
+SET LOCAL standard_conforming_strings = on; SET LOCAL row_security = off;
+SET LOCAL client_encoding = 'UTF8'; SET LOCAL idle_in_transaction_session_timeout = 0;
+SET LOCAL max_parallel_workers_per_gather = 0; SET LOCAL work_mem = '32MB'
 """
-_REPLICATE = "SET session_replication_role = replica"
+_REPLICATE = "SET LOCAL session_replication_role = replica"
 
-_EXISTS = "SELECT to_regclass(%s) IS NOT NULL"
+# In the path of the role, where others may define operators: only exact types are compared.
+_SCHEMA = """
+SELECT n.nspname FROM pg_catalog.pg_class c
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid = CAST(pg_catalog.to_regclass(%s) AS pg_catalog.oid)
+"""
 _COLUMNS = """
-SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attgenerated <> '', a.atttypid < 16384,
+SELECT a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod), a.attgenerated <> '',
+  a.atttypid < 16384,
   coalesce(CASE WHEN c.collname = 'default' THEN d.datcollate ELSE c.collname END, '')
-FROM pg_attribute a LEFT JOIN pg_collation c ON c.oid = a.attcollation,
-  pg_database d
-WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped
-  AND d.datname = current_database() ORDER BY a.attnum
+FROM pg_catalog.pg_attribute a
+LEFT JOIN pg_catalog.pg_collation c ON c.oid = a.attcollation, pg_catalog.pg_database d
+WHERE a.attrelid = pg_catalog.to_regclass(%(name)s) AND a.attnum > 0 AND NOT a.attisdropped
+  AND d.datname = pg_catalog.current_database() ORDER BY a.attnum
 """
 _PRIMARY_KEY = """
-SELECT a.attname FROM pg_constraint c, unnest(c.conkey) WITH ORDINALITY k(number, place)
-JOIN pg_attribute a ON a.attnum = k.number
-WHERE c.conrelid = to_regclass(%s) AND c.contype = 'p' AND a.attrelid = c.conrelid ORDER BY k.place
+SELECT a.attname FROM pg_catalog.pg_constraint c,
+  pg_catalog.unnest(c.conkey) WITH ORDINALITY k(number, place)
+JOIN pg_catalog.pg_attribute a ON a.attnum = k.number
+WHERE c.conrelid = pg_catalog.to_regclass(%(name)s) AND c.contype = 'p'
+  AND a.attrelid = c.conrelid ORDER BY k.place
 """
 _FOREIGN_KEYS = """
 SELECT c.conname,
-  ARRAY(SELECT a.attname::text FROM unnest(c.conkey) WITH ORDINALITY k(number, place)
-    JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = k.number ORDER BY k.place),
-  CASE WHEN n.nspname <> current_schema() THEN n.nspname END, r.relname,
-  ARRAY(SELECT a.attname::text FROM unnest(c.confkey) WITH ORDINALITY k(number, place)
-    JOIN pg_attribute a ON a.attrelid = c.confrelid AND a.attnum = k.number ORDER BY k.place)
-FROM pg_constraint c JOIN pg_class r ON r.oid = c.confrelid
-JOIN pg_namespace n ON n.oid = r.relnamespace
-WHERE c.conrelid = to_regclass(%s) AND c.contype = 'f' AND c.conparentid = 0
+  ARRAY(SELECT CAST(a.attname AS pg_catalog.text)
+    FROM pg_catalog.unnest(c.conkey) WITH ORDINALITY k(number, place)
+    JOIN pg_catalog.pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = k.number
+    ORDER BY k.place),
+  CASE WHEN n.nspname <> %(current)s THEN n.nspname END, r.relname,
+  ARRAY(SELECT CAST(a.attname AS pg_catalog.text)
+    FROM pg_catalog.unnest(c.confkey) WITH ORDINALITY k(number, place)
+    JOIN pg_catalog.pg_attribute a ON a.attrelid = c.confrelid AND a.attnum = k.number
+    ORDER BY k.place)
+FROM pg_catalog.pg_constraint c JOIN pg_catalog.pg_class r ON r.oid = c.confrelid
+JOIN pg_catalog.pg_namespace n ON n.oid = r.relnamespace
+WHERE c.conrelid = pg_catalog.to_regclass(%(name)s) AND c.contype = 'f' AND c.conparentid = 0
 """
 _REFERRING = """
-SELECT DISTINCT CASE WHEN n.nspname <> current_schema() THEN n.nspname || '.' ELSE '' END
-  || r.relname
-FROM pg_constraint c JOIN pg_class r ON r.oid = c.conrelid
-JOIN pg_namespace n ON n.oid = r.relnamespace
-WHERE c.confrelid = to_regclass(%s) AND c.contype = 'f' AND c.conparentid = 0
+SELECT DISTINCT CASE WHEN n.nspname <> %(current)s THEN n.nspname || '.' ELSE '' END || r.relname
+FROM pg_catalog.pg_constraint c JOIN pg_catalog.pg_class r ON r.oid = c.conrelid
+JOIN pg_catalog.pg_namespace n ON n.oid = r.relnamespace
+WHERE c.confrelid = pg_catalog.to_regclass(%(name)s) AND c.contype = 'f' AND c.conparentid = 0
 """
 _TRIGGERS = """
-SELECT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = to_regclass(%s) AND NOT tgisinternal
-  AND NOT starts_with(tgname, 'partita_'))
+SELECT EXISTS (SELECT FROM pg_catalog.pg_trigger
+  WHERE tgrelid = pg_catalog.to_regclass(%(name)s) AND NOT tgisinternal
+  AND NOT pg_catalog.starts_with(tgname, 'partita_'))
+"""
+_OPERATOR_SCHEMAS = """
+SELECT DISTINCT n.nspname FROM pg_catalog.pg_index i, pg_catalog.unnest(i.indclass) k(class)
+JOIN pg_catalog.pg_opclass o ON o.oid = k.class
+JOIN pg_catalog.pg_amop m ON m.amopfamily = o.opcfamily
+JOIN pg_catalog.pg_operator p ON p.oid = m.amopopr
+JOIN pg_catalog.pg_namespace n ON n.oid = p.oprnamespace
+WHERE i.indrelid = pg_catalog.to_regclass(%s) AND i.indisprimary AND n.nspname <> 'pg_catalog'
+"""
+"""The schemas of the operators that compare a primary key of a type of an extension."""
+_OWNED = """
+SELECT c.relkind = 'r' AND c.relowner = u.oid AND p.proowner = u.oid
+FROM pg_catalog.pg_class c, pg_catalog.pg_proc p, pg_catalog.pg_roles u
+WHERE c.oid = CAST(%(outbox)s AS pg_catalog.regclass) AND p.proname = %(function)s
+  AND p.pronamespace = c.relnamespace AND p.pronargs = 0 AND u.rolname = CURRENT_USER
 """
 _HASHES = ", ".join(
-    f'coalesce(sum(hashtextextended(partita_row COLLATE "C", {seed})), 0)' for seed in (1, 2)
+    f'coalesce(sum(pg_catalog.hashtextextended(partita_row COLLATE pg_catalog."C", {seed})), 0)'
+    for seed in (1, 2)
 )
 """The sums of two hashes of the text of each row, which do not depend on the order of rows."""
 
 _BYTE_ORDERS = frozenset(("C", "POSIX", "ucs_basic", "C.UTF-8", "C.utf8"))
 """Collations that compare text by its bytes, so that their indexes can be used for the range."""
+
+_PATH = "pg_catalog, pg_temp"
+_KEYS = f"pg_temp.{KEYS}"
+_SIDES: tuple[Side, Side] = ("source", "target")
 
 Driver = psycopg.Connection[Any]
 
@@ -111,11 +151,15 @@ class PostgresCopy(RangeCopy):
     def __init__(
         self, engines: Engines, source: Location, target: Location, shardlet: Shardlet
     ) -> None:
-        super().__init__(engines, source, shardlet, literal=_literal, binary='"C"')
+        super().__init__(engines, source, shardlet, literal=_literal, binary='pg_catalog."C"')
         self._is_taken = False
-        self._schema = ""
+        self._schemas: dict[tuple[Side, str], str] = {}
+        """The schemas of the tables that are named without one; by "", the current schema."""
+        self._path: dict[Side, str] = {"source": _PATH, "target": _PATH}
+        self._timeout_ms = 0
         self._hashed: set[Side] = set()
         """The sides whose table of keys is filled."""
+        self._may_replicate = (False, False)
         try:
             self.source = self._open(engines, source)
             self.target = self._open(engines, target)
@@ -124,11 +168,10 @@ class PostgresCopy(RangeCopy):
             raise
         self.source.isolation_level = IsolationLevel.REPEATABLE_READ
         self._may_replicate = (_may_replicate(self.source), _may_replicate(self.target))
-        if self._may_replicate[1]:
-            _run(self.target, _REPLICATE)
-        self.target.commit()
-        self._schema = self._value("source", "SELECT current_schema()")
-        self.source.commit()
+        for side in _SIDES:
+            with self._driver(side).transaction():
+                schema = self._value(side, "SELECT pg_catalog.current_schema()")
+            self._schemas[side, ""] = schema
 
     def _open(self, engines: Engines, location: Location) -> Driver:
         pooled = engines.admin(location).raw_connection()
@@ -141,15 +184,28 @@ class PostgresCopy(RangeCopy):
                 facts={"shard": location.text},
                 hint="Write the location as postgresql+psycopg://.",
             )
-        _run(driver, _SETTINGS)
-        driver.commit()
         return driver
 
+    @contextlib.contextmanager
+    def _transaction(self, side: Side) -> Iterator[Driver]:
+        """Open a transaction with the settings of movers."""
+        driver = self._driver(side)
+        with driver.transaction():
+            settings = [
+                _SETTINGS,
+                f"SET LOCAL search_path = {self._path[side]}",
+                f"SET LOCAL statement_timeout = {self._timeout_ms}",
+            ]
+            if side == "target" and self._may_replicate[1]:
+                settings.append(_REPLICATE)
+            _run(driver, *settings)
+            yield driver
+
     def take(self, job_id: str) -> bool:
-        query = f"SELECT pg_try_advisory_lock({lock_number(job_id)}::bigint)"
-        taken = self._value("source", query)
-        self.source.commit()
-        self._is_taken = bool(taken)
+        number = lock_number(job_id)
+        with self._transaction("source"):
+            query = f"SELECT pg_catalog.pg_try_advisory_lock(CAST({number} AS pg_catalog.int8))"
+            self._is_taken = bool(self._value("source", query))
         return self._is_taken
 
     @property
@@ -165,7 +221,7 @@ class PostgresCopy(RangeCopy):
             # lock would block the next mover.
             with contextlib.suppress(psycopg.Error):
                 self.source.rollback()
-                _run(self.source, "SELECT pg_advisory_unlock_all()")
+                _run(self.source, "SELECT pg_catalog.pg_advisory_unlock_all()")
                 self.source.commit()
         for pooled in self._opened:
             # The connection may be broken; its session locks end with it.
@@ -179,14 +235,22 @@ class PostgresCopy(RangeCopy):
     def look(
         self, tables: Sequence[ShardedTable], others: Sequence[TableName]
     ) -> tuple[Sides, Sides]:
-        try:
+        for side in _SIDES:
+            driver = self._driver(side)
+            with driver.transaction():
+                for table in (*tables, *others):
+                    name = quoted_name(table.schema, table.table)
+                    found = driver.execute(_SCHEMA, (name,)).fetchone()
+                    if found is not None:
+                        self._schemas[side, table.name] = found[0]
+        with self._transaction("source"), self._transaction("target"):
             return super().look(tables, others)
-        finally:
-            self.source.rollback()
-            self.target.rollback()
 
     def _shape(self, side: Side, table: TableName, sharding: tuple[str, ...]) -> TableShape | None:
-        return _shape(self._driver(side), table, sharding)
+        if (side, table.name) not in self._schemas:
+            return None
+        name = self._table_name(side, table.schema, table.table)
+        return _shape(self._driver(side), name, self._schemas[side, ""], table, sharding)
 
     def obstacles(self, sharded: Sides) -> list[str]:  # noqa: ARG002 - the contract's
         return []
@@ -199,29 +263,48 @@ class PostgresCopy(RangeCopy):
             for column in shape.columns
             if column.collation in _BYTE_ORDERS
         }
+        for side in _SIDES:
+            self._path[side] = self._safe_path(side)
+
+    def _safe_path(self, side: Side) -> str:
+        """Return the path, with the schemas of extensions whose operators compare the keys."""
+        schemas = set[str]()
+        with self._transaction(side) as driver:
+            for number, shape in enumerate(self._tables):
+                if not shape.is_portable:
+                    rows = driver.execute(_OPERATOR_SCHEMAS, (self._table(side, number),))
+                    schemas.update(row[0] for row in rows)
+        return ", ".join(("pg_catalog", *map(quote, sorted(schemas)), "pg_temp"))
+
+    def _located(self, shape: TableShape) -> TableShape:
+        """Return the shape with the schema that the table has on the source."""
+        schema = self._schemas.get(("source", shape.name), self._schemas["source", ""])
+        return msgspec.structs.replace(shape, schema=shape.schema or schema)
 
     # --- ranges -----------------------------------------------------------------------------------
 
-    def _table_name(self, side: Side, schema: str | None, table: str) -> str:  # noqa: ARG002 - the same
+    def _table_name(self, side: Side, schema: str | None, table: str) -> str:
+        if schema is None:
+            schema = self._schemas.get((side, table), self._schemas[side, ""])
         return quoted_name(schema, table)
 
     def _keys(self, side: Side) -> str:  # noqa: ARG002 - each session has its own
-        return KEYS
+        return _KEYS
 
     def _fill_keys(self, side: Side) -> None:
         if side in self._hashed:
             return
         driver = self._driver(side)
-        keys = [
-            f"SELECT DISTINCT {', '.join(_numbered(shape.sharding))} FROM {table_name(shape)}"
-            for shape in self._tables
-        ]
-        _run(driver, f"DROP TABLE IF EXISTS {KEYS}")
+        keys = []
+        for number, shape in enumerate(self._tables):
+            columns = ", ".join(_numbered(shape.sharding))
+            keys.append(f"SELECT DISTINCT {columns} FROM {self._table(side, number)}")
+        _run(driver, f"DROP TABLE IF EXISTS {_KEYS}")
         union = " UNION ".join(keys)
-        _run(driver, f"CREATE TEMP TABLE {KEYS} ON COMMIT DROP AS {union}")
+        _run(driver, f"CREATE TEMP TABLE {_KEYS} ON COMMIT DROP AS {union}")
         names = [f"k{number}" for number in range(len(self._tables[0].sharding))]
-        self._delete_outside(driver, 0, KEYS, names)
-        _run(driver, f"ANALYZE {KEYS}")
+        self._delete_outside(driver, 0, _KEYS, names)
+        _run(driver, f"ANALYZE {_KEYS}")
         self._hashed.add(side)
 
     def _delete_outside(
@@ -242,9 +325,8 @@ class PostgresCopy(RangeCopy):
     @contextlib.contextmanager
     def _snapshot(self, side: Side) -> Iterator[Driver]:
         """Open a transaction on one side; the table of keys is dropped at its end."""
-        driver = self._driver(side)
         try:
-            with driver.transaction():
+            with self._transaction(side) as driver:
                 yield driver
         finally:
             self._hashed.discard(side)
@@ -262,7 +344,7 @@ class PostgresCopy(RangeCopy):
     def _deleting(self, side: Side) -> Iterator[None]:
         with self._snapshot(side) as driver:
             if side == "source" and self._may_replicate[0]:
-                _run(driver, _REPLICATE.replace("SET", "SET LOCAL", 1))
+                _run(driver, _REPLICATE)
             yield
 
     def _value(self, side: Side, query: str) -> Any:
@@ -280,40 +362,56 @@ class PostgresCopy(RangeCopy):
 
     def copy_reference(self, shape: TableShape) -> int:
         with self._copying():
-            name = table_name(shape)
-            _run(self.target, f"LOCK TABLE {name} IN SHARE ROW EXCLUSIVE MODE")
-            if self._value("target", f"SELECT EXISTS (SELECT FROM {name})"):
+            here, there = (self._table_name(side, shape.schema, shape.table) for side in _SIDES)
+            _run(self.target, f"LOCK TABLE {there} IN SHARE ROW EXCLUSIVE MODE")
+            if self._value("target", f"SELECT EXISTS (SELECT FROM {there})"):
                 return 0
-            return self._pipe(shape, f"SELECT {listed(shape.copied)} FROM {name}")
+            return self._pipe(shape, f"SELECT {listed(shape.copied)} FROM {here}")
 
     def _pipe(self, shape: TableShape, query: str) -> int:
-        target = f"{table_name(shape)} ({listed(shape.copied)})"
+        name = self._table_name("target", shape.schema, shape.table)
+        target = f"{name} ({listed(shape.copied)})"
         return _pipe(self.source, self.target, query, target, is_binary=shape.is_portable)
 
     # --- capture ----------------------------------------------------------------------------------
 
     def install_capture(self, installed: Callable[[int], None]) -> None:
+        schema = self._schemas["source", ""]
         for number, shape in enumerate(self._tables):
-            name = outbox(self._job, number)
+            name, located = outbox(self._job, number), self._located(shape)
             conditions = self._capture_conditions(number)
-            with self.source.transaction():
-                _run(self.source, *capture.postgres_outbox(shape, name, self._schema))
-                function = capture.postgres_function(shape, name, self._schema, conditions)
-                _run(self.source, *function)
-            self._execute_with_lock(shape, capture.postgres_triggers(shape, name, self._schema))
+            with self._transaction("source"):
+                _run(self.source, *capture.postgres_outbox(located, name, schema))
+                _run(self.source, *capture.postgres_function(located, name, schema, conditions))
+                self._check_owner(number, name)
+            self._execute_with_lock(shape, capture.postgres_triggers(located, name, schema))
             installed(number)
 
+    def _check_owner(self, number: int, name: str) -> None:
+        # Both may have existed. Those of another role would run its code with the permissions of
+        # the mover, or of all writers.
+        names = {"outbox": self._outbox(number), "function": name}
+        if self.source.execute(_OWNED, names).fetchone() != (True,):
+            raise MoveRefusedError(
+                "MoveRefused",
+                "The outbox of the move, or its function, belongs to another role.",
+                facts={"outbox": self._outbox(number)},
+                hint="Resume the job with the role that began it, or cancel the job and move again "
+                "after you have revoked CREATE on the schema from other roles.",
+            )
+
     def remove_capture(self) -> None:
+        schema = self._schemas["source", ""]
         for number, shape in enumerate(self._tables):
-            name = outbox(self._job, number)
-            self._execute_with_lock(shape, capture.postgres_removal(shape, name, self._schema))
+            name, located = outbox(self._job, number), self._located(shape)
+            self._execute_with_lock(shape, capture.postgres_removal(located, name, schema))
 
     def _execute_with_lock(self, shape: TableShape, statements: Sequence[str]) -> None:
         """Execute statements that lock a table, in many short attempts."""
         blockers: list[Blocker] = []
         for number in range(1, LOCK_TRIES + 1):
             try:
-                with self.source.transaction():
+                with self._transaction("source"):
                     _run(self.source, f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}", *statements)
             except (errors.LockNotAvailable, errors.DeadlockDetected):
                 blockers = self._blockers(shape)
@@ -327,8 +425,9 @@ class PostgresCopy(RangeCopy):
 
     def _blockers(self, shape: TableShape) -> list[Blocker]:
         # The transaction ends here: later statements in it would have the same snapshot.
-        with self.source.transaction():
-            rows = self.source.execute(_BLOCKERS, (table_name(shape), LOCK_TIMEOUT_MS / 1000))
+        with self._transaction("source"):
+            name = self._table_name("source", shape.schema, shape.table)
+            rows = self.source.execute(_BLOCKERS, (name, LOCK_TIMEOUT_MS / 1000))
             return [
                 Blocker(pid, application, state, age, shortened(query))
                 for pid, application, state, age, query in rows
@@ -339,8 +438,8 @@ class PostgresCopy(RangeCopy):
     ) -> None:
         for each in ended:
             try:
-                with self.source.transaction():
-                    self.source.execute("SELECT pg_terminate_backend(%s)", (each.pid,))
+                with self._transaction("source"):
+                    self.source.execute("SELECT pg_catalog.pg_terminate_backend(%s)", (each.pid,))
             except errors.InsufficientPrivilege as error:
                 raise tables_busy(shape.name, blockers) from error
 
@@ -348,7 +447,9 @@ class PostgresCopy(RangeCopy):
 
     def _end(self, side: Side, number: int, after: Position | None, limit: int) -> Position | None:
         driver, shape = self._driver(side), self._tables[number]
-        as_text = ", ".join(f"t.{quote(name)}::text" for name in shape.primary_key)
+        as_text = ", ".join(
+            f"CAST(t.{quote(name)} AS pg_catalog.text)" for name in shape.primary_key
+        )
         rows = self._rows(side, number, "t") + self._after(number, after)
         # Use the index of the primary key: sorting the table for each batch would be expensive.
         _run(driver, "SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off")
@@ -371,21 +472,23 @@ class PostgresCopy(RangeCopy):
     # --- replaying --------------------------------------------------------------------------------
 
     def _outbox(self, number: int) -> str:
-        return f"{quote(self._schema)}.{quote(outbox(self._job, number))}"
+        return quoted_name(self._schemas["source", ""], outbox(self._job, number))
 
     def _read_outboxes(self) -> Seen:
         # In one query, because most passes behind the fence find nothing.
         numbers = range(len(self._tables))
         filled = [f"EXISTS (SELECT FROM {self._outbox(number)})" for number in numbers]
-        query = f"SELECT pg_current_snapshot()::text, {', '.join(filled)}"
+        query = (
+            f"SELECT CAST(pg_catalog.pg_current_snapshot() AS pg_catalog.text), {', '.join(filled)}"
+        )
         snapshot, *found = _all(self.source, query)[0]
         return {number: snapshot for number in numbers if found[number]}
 
     def _list_changed(self, number: int) -> int:
-        shape, name = self._tables[number], f"partita_changed_{number}"
+        shape, name = self._tables[number], _changed_name(number)
         _run(
             self.source,
-            f"DROP TABLE IF EXISTS pg_temp.{name}",
+            f"DROP TABLE IF EXISTS {name}",
             f"CREATE TEMP TABLE {name} ON COMMIT DROP AS "
             f"SELECT DISTINCT {listed(shape.identity)} FROM {self._outbox(number)}",
         )
@@ -394,40 +497,40 @@ class PostgresCopy(RangeCopy):
         return int(self._value("source", f"SELECT count(*) FROM {name}"))
 
     def _delete_changed(self, number: int) -> None:
-        shape, name = self._tables[number], f"partita_changed_{number}"
+        shape, name = self._tables[number], _changed_name(number)
         identity = listed(shape.identity)
         _run(
             self.target,
-            f"DROP TABLE IF EXISTS pg_temp.{name}",
+            f"DROP TABLE IF EXISTS {name}",
             f"CREATE TEMP TABLE {name} ON COMMIT DROP AS "
-            f"SELECT {identity} FROM {table_name(shape)} WITH NO DATA",
+            f"SELECT {identity} FROM {self._table('target', number)} WITH NO DATA",
         )
         query = f"SELECT {identity} FROM {name}"
         target = f"{name} ({identity})"
         _pipe(self.source, self.target, query, target, is_binary=shape.is_portable)
         _run(self.target, f"ANALYZE {name}")
-        _run(
-            self.target,
-            f"DELETE FROM {table_name(shape)} t USING {name} c WHERE {self._same(number)}",
-        )
+        table = self._table("target", number)
+        _run(self.target, f"DELETE FROM {table} t USING {name} c WHERE {self._same(number)}")
 
     def _changed(self, side: Side, number: int) -> str:
-        table, changed = self._table(side, number), f"partita_changed_{number}"
-        return f"{table} t, {changed} c WHERE {self._same(number)}"
+        return (
+            f"{self._table(side, number)} t, {_changed_name(number)} c WHERE {self._same(number)}"
+        )
 
     def _forget(self, seen: Seen) -> None:
         if not seen:
             return
         with self._snapshot("source"):
             for number, snapshot in seen.items():
-                visible = f"pg_visible_in_snapshot(partita_tx, {_text(snapshot)}::pg_snapshot)"
+                until = f"CAST({_text(snapshot)} AS pg_catalog.pg_snapshot)"
+                visible = f"pg_catalog.pg_visible_in_snapshot(partita_tx, {until})"
                 _run(self.source, f"DELETE FROM {self._outbox(number)} WHERE {visible}")
 
     # --- comparing --------------------------------------------------------------------------------
 
     def _compare(self, number: int, source: str, target: str) -> int:
         shape = self._tables[number]
-        row = f"ROW({listed(shape.copied, 't')})::text AS partita_row"
+        row = f"CAST(ROW({listed(shape.copied, 't')}) AS pg_catalog.text) AS partita_row"
         # OFFSET 0 prevents PostgreSQL from building the text once per hash.
         here, there = (
             _all(driver, f"SELECT count(*), {_HASHES} FROM (SELECT {row} FROM {rows} OFFSET 0) q")
@@ -443,10 +546,7 @@ class PostgresCopy(RangeCopy):
         """Do nothing: transactions of other mappings do not lock the catalogs."""
 
     def bound_time(self, seconds: float | None) -> None:
-        milliseconds = 0 if seconds is None else max(1, round(seconds * 1000))
-        for driver in (self.source, self.target):
-            _run(driver, f"SET statement_timeout = {milliseconds}")
-            driver.commit()
+        self._timeout_ms = 0 if seconds is None else max(1, round(seconds * 1000))
 
 
 # --- statements: without parameters, which COPY and triggers do not support -----------------------
@@ -500,14 +600,14 @@ def _blocks(source: PGconn) -> Iterator[bytes]:
         pass
 
 
-def _shape(driver: Driver, table: TableName, sharding: tuple[str, ...]) -> TableShape | None:
-    name = (quoted_name(table.schema, table.table),)
-    questions = (_EXISTS, _COLUMNS, _PRIMARY_KEY, _FOREIGN_KEYS, _REFERRING, _TRIGGERS)
+def _shape(
+    driver: Driver, name: str, current: str, table: TableName, sharding: tuple[str, ...]
+) -> TableShape:
+    questions = (_COLUMNS, _PRIMARY_KEY, _FOREIGN_KEYS, _REFERRING, _TRIGGERS)
+    names = {"name": name, "current": current}
     with driver.pipeline():
-        answers = [driver.execute(question, name) for question in questions]
-    exists, columns, primary, foreign, referring, triggers = (one.fetchall() for one in answers)
-    if not exists[0][0]:
-        return None
+        answers = [driver.execute(question, names) for question in questions]
+    columns, primary, foreign, referring, triggers = (one.fetchall() for one in answers)
     return TableShape(
         table.schema,
         table.table,
@@ -523,10 +623,15 @@ def _shape(driver: Driver, table: TableName, sharding: tuple[str, ...]) -> Table
 def _may_replicate(driver: Driver) -> bool:
     try:
         with driver.transaction():
-            _run(driver, _REPLICATE.replace("SET", "SET LOCAL", 1))
+            _run(driver, _REPLICATE)
     except errors.InsufficientPrivilege:
         return False
     return True
+
+
+def _changed_name(number: int) -> str:
+    """Return the name of the temporary table of the changed rows."""
+    return f"pg_temp.partita_changed_{number}"
 
 
 def _numbered(columns: Sequence[str]) -> list[str]:
@@ -546,16 +651,16 @@ def _literal(value: Any) -> str:  # noqa: PLR0911 - one case per type
     if isinstance(value, psycopg.Binary):
         value = value.obj
     if isinstance(value, bytes | bytearray | memoryview):
-        return f"'\\x{bytes(value).hex()}'::bytea"
+        return f"'\\x{bytes(value).hex()}'::pg_catalog.bytea"
     if isinstance(value, UUID):
-        return f"'{value}'::uuid"
+        return f"'{value}'::pg_catalog.uuid"
     if isinstance(value, datetime):
-        return f"'{value.isoformat()}'::timestamptz"
+        return f"'{value.isoformat()}'::pg_catalog.timestamptz"
     if isinstance(value, date):
-        return f"'{value.isoformat()}'::date"
+        return f"'{value.isoformat()}'::pg_catalog.date"
     if isinstance(value, timedelta):
         seconds = f"{value.seconds}.{value.microseconds:06}"
-        return f"'{value.days} days {seconds} seconds'::interval"
+        return f"'{value.days} days {seconds} seconds'::pg_catalog.interval"
     if isinstance(value, Decimal):
-        return f"'{value:f}'::numeric"
+        return f"'{value:f}'::pg_catalog.numeric"
     return _text(str(value))

@@ -34,17 +34,20 @@ _entered_as: dict[str, str] = {}
 # lock of a mapping that is no longer in the local catalog. The latter entered before a split or a
 # merge gave the keys other mappings.
 _HOLDERS = f"""
-SELECT held.pid FROM pg_locks AS held JOIN pg_stat_activity AS activity ON activity.pid = held.pid
+SELECT held.pid FROM pg_catalog.pg_locks AS held
+JOIN pg_catalog.pg_stat_activity AS activity ON activity.pid = held.pid
 WHERE held.locktype = 'advisory' AND held.mode = 'ShareLock' AND held.granted
   AND held.classid = {LOCK_CLASS} AND held.objsubid = 2
-  AND held.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-  AND (held.objid = CAST(:number AS oid) OR NOT EXISTS (
-    SELECT FROM partita_local_mappings AS mapping
-    WHERE held.objid = CAST(('x' || substr(mapping.id, 1, 8))::bit(32)::bigint AS oid)))
+  AND held.database = (
+    SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
+  AND (held.objid = CAST(:number AS pg_catalog.oid) OR NOT EXISTS (
+    SELECT FROM partita_local_mappings AS mapping WHERE held.objid = CAST(
+      CAST(CAST('x' AS pg_catalog.text) || pg_catalog.substr(mapping.id, 1, 8)
+        AS pg_catalog.bit(32))::pg_catalog.int8 AS pg_catalog.oid)))
   AND (:busy_too OR activity.state = 'idle')
 """  # noqa: S608 - constants only
-_LOCK = text(f"SELECT pg_try_advisory_lock({LOCK_CLASS}, :number)")
-_TERMINATE = text("SELECT pg_terminate_backend(:pid)")
+_LOCK = text(f"SELECT pg_catalog.pg_try_advisory_lock({LOCK_CLASS}, :number)")
+_TERMINATE = text("SELECT pg_catalog.pg_terminate_backend(:pid)")
 
 
 class Fence:
@@ -75,7 +78,7 @@ class Fence:
         # Explicitly, because a session lock survives the return to a pool.
         try:
             if not connection.invalidated:
-                connection.execute(text("SELECT pg_advisory_unlock_all()"))
+                connection.execute(text("SELECT pg_catalog.pg_advisory_unlock_all()"))
         except DBAPIError:
             connection.invalidate()
         finally:
