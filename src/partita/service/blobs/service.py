@@ -389,7 +389,11 @@ async def _authorize(
     """Check the grant of a request that is not signed with the account key."""
     grant, account = authorized.grant, authorized.account
     if operation.permissions == ("",):
-        return  # each part of a batch has its own credentials
+        # The parts of a batch have their own credentials; the batch must have some, too, or
+        # anybody could let the server verify 256 signatures with one request.
+        if grant.is_anonymous:
+            raise no_credentials()
+        return
     if asked.kind == "account" and not grant.is_anonymous:
         # Every SAS that reads something may read the kind of its account.
         types = grant.resource_types[:1] or permissions.OBJECT
