@@ -33,8 +33,10 @@ class Fronts:
     def __init__(self, accounts: Mapping[str, Account], clock: ManualClock) -> None:
         self.accounts = accounts
         self.clock = clock
-        served = Accounts(accounts.values(), clock)
-        self.fronts = {kind.name: Front(kind.build(served, clock), served, clock) for kind in KINDS}
+        self.served = Accounts(accounts.values(), clock)
+        self.fronts = {
+            kind.name: Front(kind.build(self.served, clock), self.served, clock) for kind in KINDS
+        }
 
     @property
     def account(self) -> Account:

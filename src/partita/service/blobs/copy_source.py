@@ -68,7 +68,15 @@ async def find_source(
     is_own = account is authorized.account and authorized.grant.everything
     if not (is_trusted and is_own):
         reads_tags = copies_tags or wanted.terms.conditions.if_tags is not None
-        await _check_source(authorized, account, target.path, pairs, name, reads_tags=reads_tags)
+        await _check_source(
+            authorized,
+            account,
+            target.path,
+            pairs,
+            name,
+            reads_tags=reads_tags,
+            allows_old=accounts.allows_old_sas,
+        )
     if options.get("versionid"):
         # A version is never replaced by the blob itself: the copy would be of another content.
         raise missing_blob(name)
@@ -83,7 +91,7 @@ def _is_here(host: str, asked_host: str, accounts: Accounts) -> bool:
     return host.rpartition(":")[2] == asked_host.rpartition(":")[2] and ":" in host
 
 
-async def _check_source(
+async def _check_source(  # noqa: PLR0913 - the facts of a request, each by its name
     authorized: AuthorizedRequest,
     account: Account,
     path: str,
@@ -91,11 +99,12 @@ async def _check_source(
     name: BlobName,
     *,
     reads_tags: bool,
+    allows_old: bool,
 ) -> None:
     scope = BlobScope(name.container, name.name, name.snapshot)
     sas: Sas | None = None
     try:
-        sas = parse_sas(pairs, "b", path)
+        sas = parse_sas(pairs, "b", path, allows_old=allows_old)
         container = (
             await account.blobs.containers.find_container(name.container) if account.name else None
         )
