@@ -25,7 +25,7 @@ def token(data: bytes) -> bool:
     if service not in SERVICES:
         return False
     try:
-        found = sas.parse_sas(parse_query(query), service, path)
+        found = sas.parse_sas(parse_query(query), service, path, allows_old=True)
     except PartitaError:
         return False
     if found is None:

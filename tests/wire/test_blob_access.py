@@ -244,3 +244,98 @@ def test_the_secondary_only_reads(blobs: RawBlobClient) -> None:
     refused = blobs.send("DELETE", f"/closed/c?{token}", is_signed=False, account=account)
     assert refused.status in (400, 403)
     assert blobs.send("GET", "/closed/c").told == "200"
+
+
+# Tags
+
+
+@pytest.fixture(scope="module")
+def tagged(blobs: RawBlobClient) -> RawBlobClient:
+    """The blob `tagged` of each container has the tag `k=v`."""
+    for container in ("closed", "blob", "container"):
+        made = blobs.send("PUT", f"/{container}/tagged", b"x", BLOCK | {"x-ms-tags": "k=v"})
+        assert made.told == "201"
+    return blobs
+
+
+@pytest.mark.parametrize("include", ["tags", "snapshots,TAGS"])
+def test_a_listing_shows_tags_only_with_the_permission_for_tags(
+    tagged: RawBlobClient, include: str
+) -> None:
+    target = f"?restype=container&comp=list&include={include}"
+
+    def listed(token: str) -> tuple[str, bool]:
+        answer = tagged.send("GET", f"/closed{target}&{token}", is_signed=False)
+        return answer.told, b"<Key>k</Key>" in answer.body
+
+    assert listed(a_token("c", "closed", "l")) == (LACKS, False)
+    assert listed(a_token("c", "closed", "rl")) == (LACKS, False)
+    assert listed(a_token("c", "closed", "lt")) == ("200", True)
+    assert tagged.send("GET", f"/closed{target}").status == 200
+
+
+def test_a_public_container_shows_no_tags(tagged: RawBlobClient) -> None:
+    listing = "/container?restype=container&comp=list"
+
+    assert told(tagged, "GET", listing) == "200"
+    assert told(tagged, "GET", f"{listing}&include=metadata") == "200"
+    assert told(tagged, "GET", f"{listing}&include=metadata,tags") == ANONYMOUS
+    assert told(tagged, "GET", "/container/tagged?comp=tags") == ANONYMOUS
+    assert told(tagged, "GET", "/container/tagged", x_ms_if_tags="k = 'v'") == ANONYMOUS
+
+
+COPIES = {
+    "Copy Blob": {},
+    "Copy Blob From URL": {"x_ms_requires_sync": "true"},
+    "Put Blob From URL": {"x_ms_blob_type": "BlockBlob"},
+}
+
+
+@pytest.mark.parametrize("copy", COPIES)
+@pytest.mark.parametrize(
+    ("writes", "reads", "answer"),
+    [
+        ("cw", "rt", LACKS),
+        ("cwt", "r", f"403 {UNVERIFIED}"),
+        ("cwt", "", f"401 {UNVERIFIED}"),
+        ("cwt", "rt", "copied"),
+    ],
+)
+def test_a_copy_carries_tags_only_with_the_permission_on_both_sides(
+    tagged: RawBlobClient, copy: str, writes: str, reads: str, answer: str
+) -> None:
+    """Without a SAS the source is public: that does not open its tags."""
+    container = "closed" if reads else "container"
+    token = a_token("b", f"{container}/tagged", reads) if reads else ""
+    target = "closed/carried"
+
+    copied = told(
+        tagged,
+        "PUT",
+        f"/{target}?{a_token('b', target, writes)}",
+        x_ms_copy_source=source(tagged, f"{container}/tagged", token),
+        x_ms_copy_source_tag_option="COPY",
+        **COPIES[copy],
+    )
+
+    expected = "201" if "blob_type" in str(COPIES[copy]) else "202"
+    assert copied == (expected if answer == "copied" else answer)
+
+
+@pytest.mark.parametrize(
+    "query", ["", "?comp=block&blockid=QQ%3D%3D", "?comp=appendblock", "?comp=page"]
+)
+def test_a_condition_on_the_tags_of_a_source_needs_the_permission_for_them(
+    tagged: RawBlobClient, query: str
+) -> None:
+    """The answer would show whether the source has the tag."""
+    pages = {"x-ms-range": "bytes=0-511"} if "page" in query else {}
+    headers = {"x-ms-source-if-tags": "k = 'w'", **pages}
+
+    def refusal(address: str) -> str:
+        given = {"x-ms-copy-source": source(tagged, address), "x-ms-requires-sync": "true"}
+        return tagged.send("PUT", f"/closed/asked{query}", headers=headers | given).told
+
+    assert refusal(f"closed/tagged?{a_token('b', 'closed/tagged', 'r')}") == f"403 {UNVERIFIED}"
+    assert refusal("container/tagged") == f"401 {UNVERIFIED}"
+    assert refusal(f"closed/tagged?{a_token('b', 'closed/tagged', 'rt')}").startswith("412 ")

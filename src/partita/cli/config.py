@@ -65,6 +65,7 @@ class Config(msgspec.Struct, frozen=True):
     accounts: tuple[AccountKeys, ...]
     allowed_host: tuple[str, ...]
     allow_development_key_on_network: bool
+    allow_old_sas: bool
     tls_cert: Path | None
     tls_key: Path | None
     request_log: bool
@@ -153,6 +154,11 @@ def warnings(config: Config) -> list[str]:
         said.append(
             "requests are sent over the network without TLS: others can read and repeat them."
             " Give --tls-cert and --tls-key, or put a TLS proxy in front."
+        )
+    if config.allow_old_sas:
+        said.append(
+            "service SAS of versions before 2015-02-21 are accepted: one of a queue is also valid"
+            " for a container with the same name, and one of a container for a queue."
         )
     if config.durability is Durability.FAST and not config.in_memory:
         said.append(
@@ -310,6 +316,7 @@ SETTINGS: dict[str, tuple[Callable[[object, Path], object], object]] = {
     "accounts": (_accounts, (AccountKeys(DEVELOPMENT_ACCOUNT, (DEVELOPMENT_KEY,)),)),
     "allowed_host": (_texts, ()),
     "allow_development_key_on_network": (_truth, False),
+    "allow_old_sas": (_truth, False),
     "tls_cert": (_path, None),
     "tls_key": (_path, None),
     "request_log": (_truth, False),

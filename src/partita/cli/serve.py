@@ -126,7 +126,7 @@ async def build(config: Config) -> AsyncIterator[Built]:
             opened.push_async_callback(account.close)
             account.database.on_failure = stop
             accounts.append(account)
-        known = Accounts(accounts, clock)
+        known = Accounts(accounts, clock, allows_old_sas=config.allow_old_sas)
         servers = {
             kind.name: _server_of(kind, config, known, clock)
             for kind in KINDS

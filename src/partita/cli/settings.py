@@ -46,6 +46,12 @@ SETTINGS = (
         "Serve the well-known key to other machines: everyone knows it.",
         default=None,
     ),
+    flag(
+        "--allow-old-sas",
+        "Accept service SAS of versions before 2015-02-21: a SAS of a queue is also one of a "
+        "container with the same name.",
+        default=None,
+    ),
     option("--tls-cert FILE", "Certificate chain in PEM."),
     option("--tls-key FILE", "Its private key in PEM."),
     _switch("request-log", "Print one line per request on standard error (off)."),

@@ -182,6 +182,14 @@ def test_the_well_known_key_on_the_network_can_be_asked_for_and_is_warned_about(
     assert any("development key" in warning for warning in warnings(config))
 
 
+def test_old_tokens_can_be_allowed_and_are_warned_about() -> None:
+    assert not load({}, {}).allow_old_sas
+    config = load({}, {"PARTITA_ALLOW_OLD_SAS": "true"})
+
+    assert config.allow_old_sas
+    assert any("before 2015-02-21" in warning for warning in warnings(config))
+
+
 def test_a_network_bind_without_tls_is_warned_about() -> None:
     own = {"PARTITA_ACCOUNTS": f"mine:{KEY}"}
     tls = {"tls_cert": "cert.pem", "tls_key": "key.pem"}

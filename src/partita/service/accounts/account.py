@@ -112,8 +112,12 @@ class Account:
 class Accounts(dict[str, Account]):
     """The accounts of one server, by name."""
 
-    def __init__(self, accounts: Iterable[Account], clock: Clock) -> None:
+    def __init__(
+        self, accounts: Iterable[Account], clock: Clock, *, allows_old_sas: bool = False
+    ) -> None:
         super().__init__((account.name, account) for account in accounts)
+        self.allows_old_sas = allows_old_sas
+        """Whether service SAS are accepted that do not name their service."""
         # It has keys but no tables: no request can be signed with its key.
         self._unknown = Account("", [])
         self._unknown.keys = [SigningKey(clock.random_bytes(64))]

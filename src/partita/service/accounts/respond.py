@@ -168,7 +168,16 @@ class Front:
                 response = cors.preflight(properties.cors, request)
             else:
                 pairs = parse_query(request.query) if request.query else []
-                sas = parse_sas(pairs, service.letter, target.path) if pairs else None
+                sas = (
+                    parse_sas(
+                        pairs,
+                        service.letter,
+                        target.path,
+                        allows_old=self.accounts.allows_old_sas,
+                    )
+                    if pairs
+                    else None
+                )
                 if sas is None:
                     grant = self._check_signature(request, account, now)
                 else:

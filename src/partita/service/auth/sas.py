@@ -53,7 +53,13 @@ BLOB, BLOB_SNAPSHOT, BLOB_VERSION, DIRECTORY, WHOLE_CONTAINER = "b", "bs", "bv",
 _IP_VERSION = "2015-04-05"
 """The first version with sip, spr, account SAS and mismatch codes."""
 _PREFIX_VERSION = "2015-02-21"
-"""The first version that signs the name of the service."""
+"""The first version that signs the name of the service.
+
+Before it, the string to sign of a queue is also that of a container with the same name. That of a
+table differs: it has four slots more.
+"""
+OLD_SAS_SETTING = "--allow-old-sas"
+"""The setting that accepts service SAS of queues and blobs before that version."""
 _SCOPE_VERSION = "2020-12-06"
 """The first version that signs the encryption scope of an account SAS."""
 _FIRST_VERSION = "2012-02-12"
@@ -359,13 +365,17 @@ def check_single_credential(request: Request, sas: Sas | None) -> None:
 
 
 def parse_sas(
-    parameters: Sequence[tuple[str, str]], service: str = "t", path: str = ""
+    parameters: Sequence[tuple[str, str]],
+    service: str = "t",
+    path: str = "",
+    *,
+    allows_old: bool = False,
 ) -> Sas | None:
     """Find the SAS among decoded query parameters; None without `sig`.
 
     `path` is the path after the account: it is the scope of a queue or blob SAS. An invalid
     token is refused with 403: a repeated field, a row key without its partition key, an invalid
-    range or time.
+    range or time. `allows_old` accepts tokens whose signature does not cover the service.
     """
     if not any(name == "sig" for name, _ in parameters):
         return None
@@ -386,6 +396,8 @@ def parse_sas(
     if not sas.is_account_sas and service != "t":
         sas = _with_address(sas, service, path, parameters)
     _check_version(sas, service)
+    if not allows_old and service != "t" and not sas.is_account_sas:
+        _check_service_is_signed(sas)
     _check_kind(sas, service)
     _check_values(sas, service)
     return sas
@@ -419,6 +431,16 @@ def _check_version(sas: Sas, service: str) -> None:
     known = _VERSION.fullmatch(sas.version) and parse_time(sas.version) is not None
     if not known or sas.version < first:
         raise authentication_failed(hint=f"Use a version of at least {first} for sv.")
+
+
+def _check_service_is_signed(sas: Sas) -> None:
+    if sas.version < _PREFIX_VERSION:
+        raise authentication_failed(
+            hint=f"A SAS of a version before {_PREFIX_VERSION} is also valid for a queue or"
+            " container with the same name: make it with a newer version, or start the server"
+            f" with {OLD_SAS_SETTING}.",
+            setting=OLD_SAS_SETTING,
+        )
 
 
 def _check_kind(sas: Sas, service: str) -> None:

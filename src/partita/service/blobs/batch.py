@@ -1,8 +1,10 @@
 """Batches of the blob service: many deletes, or many changes of tier, in one request.
 
-Each part is a complete request with its own signature and is answered independently.
+Each part is a request with its own signature and is answered independently; the host, the
+account and the origin are those of the batch. Other requests run between two parts.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
@@ -10,11 +12,17 @@ import msgspec
 from partita.errors import InvalidRequestError
 from partita.refusals import invalid_input
 from partita.service.accounts.respond import AuthorizedRequest
+from partita.service.auth.browser_guard import ORIGIN_HEADERS
 from partita.service.formats.multipart import REASONS, read_parts
 from partita.service.http.request import Request, Response
 from partita.ticks import Clock
 
 PARTS_MAX = 256
+PARTS_READ_PER_TURN = 16
+"""How many parts are parsed in one turn of the event loop."""
+
+_INHERITED = ("host", *sorted(ORIGIN_HEADERS))
+"""Headers of the batch that every part has, too."""
 
 
 async def run_batch(
@@ -26,9 +34,18 @@ async def run_batch(
     """Answer the parts of a batch, one after another."""
     request, target = authorized.request, authorized.target
     root = f"/{target.account}" if target.root.endswith(f"/{target.account}") else ""
-    parts = read_parts(body, request.headers.get("content-type", ""), root, PARTS_MAX)
+    parts: list[tuple[str, Request]] = []
+    for part in read_parts(body, request.headers.get("content-type", ""), root, PARTS_MAX):
+        parts.append(part)
+        if len(parts) % PARTS_READ_PER_TURN == 0:
+            await asyncio.sleep(0)
     _check_alike([part for _, part in parts])
-    answers = [(number, await respond(_as_sent(part, request))) for number, part in parts]
+    sent = [(number, _as_sent(part, request)) for number, part in parts]
+    answers: list[tuple[str, Response]] = []
+    for number, part in sent:
+        # The signature of each part is verified: let the other requests run in between.
+        await asyncio.sleep(0)
+        answers.append((number, await respond(part)))
     boundary = f"batchresponse_{clock.new_id()}"
     printed = b"".join(_print(boundary, number, answer) for number, answer in answers)
     return Response(
@@ -41,8 +58,12 @@ async def run_batch(
 
 def _as_sent(part: Request, outer: Request) -> Request:
     """Return the part as a request of its own on this connection."""
-    # Add only the host: a part is signed with the headers that it has.
-    headers = {"host": outer.headers.get("host", ""), **part.headers}
+    # These headers of the batch decide which account is addressed, and whether a web page may
+    # address it; a part is signed with the other headers that it has.
+    inherited = {name: outer.headers[name] for name in _INHERITED if name in outer.headers}
+    if part.headers.get("host", "").lower() not in ("", inherited.get("host", "").lower()):
+        raise invalid_input(InvalidRequestError, "Use the Host of the batch in all its parts.")
+    headers = {**part.headers, **inherited}
     return msgspec.structs.replace(part, headers=headers, peer=outer.peer, scheme=outer.scheme)
 
 

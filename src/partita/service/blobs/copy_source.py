@@ -1,7 +1,7 @@
 """The source of a copy: another blob of this server, of the same account or of another.
 
 A request that is signed with the key of the source's account may read it; any other request
-needs a SAS in the address, or a public container.
+needs a SAS in the address, or a public container. The tags of the source need a SAS with `t`.
 """
 
 from collections.abc import AsyncIterator
@@ -19,6 +19,7 @@ from partita.service.auth.sas import (
     ANONYMOUS,
     OBJECT,
     READ,
+    TAGS,
     BlobScope,
     Need,
     Sas,
@@ -45,10 +46,12 @@ async def find_source(
     wanted: CopySource,
     *,
     is_trusted: bool = False,
+    copies_tags: bool = False,
 ) -> Source:
     """Find the blob that a request copies from, and check that it may read it.
 
-    `is_trusted`: the key of the account is enough for a blob of the same account.
+    `is_trusted`: the key of the account is enough for a blob of the same account. `copies_tags`:
+    the request also reads the tags of the source.
     """
     request, address = authorized.request, wanted.address
     host, path, query = parse_copy_source(address)
@@ -64,7 +67,16 @@ async def find_source(
     name = BlobName(resource.container, resource.name, options.get("snapshot") or None)
     is_own = account is authorized.account and authorized.grant.everything
     if not (is_trusted and is_own):
-        await _check_source(authorized, account, target.path, pairs, name)
+        reads_tags = copies_tags or wanted.terms.conditions.if_tags is not None
+        await _check_source(
+            authorized,
+            account,
+            target.path,
+            pairs,
+            name,
+            reads_tags=reads_tags,
+            allows_old=accounts.allows_old_sas,
+        )
     if options.get("versionid"):
         # A version is never replaced by the blob itself: the copy would be of another content.
         raise missing_blob(name)
@@ -79,41 +91,47 @@ def _is_here(host: str, asked_host: str, accounts: Accounts) -> bool:
     return host.rpartition(":")[2] == asked_host.rpartition(":")[2] and ":" in host
 
 
-async def _check_source(
+async def _check_source(  # noqa: PLR0913 - the facts of a request, each by its name
     authorized: AuthorizedRequest,
     account: Account,
     path: str,
     pairs: list[tuple[str, str]],
     name: BlobName,
+    *,
+    reads_tags: bool,
+    allows_old: bool,
 ) -> None:
-    need = Need(OBJECT, READ, BlobScope(name.container, name.name, name.snapshot))
+    scope = BlobScope(name.container, name.name, name.snapshot)
     sas: Sas | None = None
     try:
-        sas = parse_sas(pairs, "b", path)
+        sas = parse_sas(pairs, "b", path, allows_old=allows_old)
         container = (
             await account.blobs.containers.find_container(name.container) if account.name else None
         )
         if sas is None:
-            ANONYMOUS.opened(None if container is None else container.access).check(need)
-            return
-        grant = evaluate(
-            sas,
-            service="b",
-            account=account.name,
-            keys=account.keys,
-            policies=() if container is None else container.policies,
-            now=authorized.now,
-            peer=authorized.request.peer,
-            scheme=authorized.request.scheme,
-        )
-        grant.check(need)
+            grant = ANONYMOUS.opened(None if container is None else container.access)
+        else:
+            grant = evaluate(
+                sas,
+                service="b",
+                account=account.name,
+                keys=account.keys,
+                policies=() if container is None else container.policies,
+                now=authorized.now,
+                peer=authorized.request.peer,
+                scheme=authorized.request.scheme,
+            )
+        grant.check(Need(OBJECT, READ, scope))
+        if reads_tags:
+            grant.check(Need(OBJECT, TAGS, scope))
     except NotAuthorizedError as error:
         raise NotAuthorizedError(
             "CannotVerifyCopySource",
             "Server failed to authenticate the request. Please refer to the information in the"
             " www-authenticate header.",
             facts={"status": 401 if sas is None else 403, "source": _source_code(sas, error)},
-            hint="Add a SAS of the source to x-ms-copy-source, or make its container public.",
+            hint="Add a SAS of the source to x-ms-copy-source, or make its container public."
+            " To copy its tags, or with x-ms-source-if-tags, use a SAS with the permission t.",
             setting="public access",
         ) from error
 

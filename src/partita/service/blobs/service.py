@@ -41,9 +41,6 @@ from partita.ticks import Clock
 DEFAULT_VERSION = "2021-08-06"
 """The API version of requests that name none, such as anonymous ones."""
 
-_TAG_HEADERS = ("x-ms-tags", "x-ms-if-tags")
-"""They write or reveal tags, in any operation."""
-
 replace = msgspec.structs.replace
 
 
@@ -350,7 +347,9 @@ class BlobService:
     async def _put_blob_from_url(
         self, call: wire.PutBlobFromUrl, authorized: AuthorizedRequest
     ) -> Response:
-        source = await copy_source.find_source(authorized, self._accounts, call.source)
+        source = await copy_source.find_source(
+            authorized, self._accounts, call.source, copies_tags=call.copies_tags
+        )
         async with copy_source.opened(source, call.source) as opened:
             properties = call.properties
             if call.headers is None and call.keeps_headers:
@@ -368,7 +367,11 @@ class BlobService:
 
     async def _copy_blob(self, call: wire.CopyBlob, authorized: AuthorizedRequest) -> Response:
         source = await copy_source.find_source(
-            authorized, self._accounts, call.source, is_trusted=not call.is_sync
+            authorized,
+            self._accounts,
+            call.source,
+            is_trusted=not call.is_sync,
+            copies_tags=call.copies_tags,
         )
         if not call.is_sync:
             return answers.copied_answer(await _copy(call, source, authorized.account))
@@ -389,7 +392,11 @@ async def _authorize(
     """Check the grant of a request that is not signed with the account key."""
     grant, account = authorized.grant, authorized.account
     if operation.permissions == ("",):
-        return  # each part of a batch has its own credentials
+        # The parts of a batch have their own credentials; the batch must have some, too, or
+        # anybody could let the server verify 256 signatures with one request.
+        if grant.is_anonymous:
+            raise no_credentials()
+        return
     if asked.kind == "account" and not grant.is_anonymous:
         # Every SAS that reads something may read the kind of its account.
         types = grant.resource_types[:1] or permissions.OBJECT
@@ -410,8 +417,8 @@ async def _authorize(
             by_key_only=operation.by_key_only,
         )
     )
-    if asked.blob and any(map(asked.request.given, _TAG_HEADERS)):
-        grant.check(Need(permissions.OBJECT, permissions.TAGS, asked.scope))
+    if wire.uses_tags(asked):
+        grant.check(Need(operation.resource, permissions.TAGS, asked.scope))
 
 
 async def _whole_body(request: Request, bytes_max: int) -> bytes:

@@ -90,6 +90,8 @@ RANGE_CRC64 = "x-ms-range-get-content-crc64"
 _NUMBER = re.compile(r"-?\d{1,9}", re.ASCII)
 _PAGE_MARKER = re.compile(rf"\d{{1,{NUMBER_DIGITS_MAX}}}", re.ASCII)
 _NO_HEADERS = Headers()
+_TAG_HEADERS = ("x-ms-tags", "x-ms-if-tags")
+"""They write or reveal the tags of the blob, in any operation."""
 _NOT_SUPPORTED = (
     "x-ms-encryption-key",
     "x-ms-encryption-scope",
@@ -510,6 +512,24 @@ def operation_of(asked: BlobRequest) -> BlobOperation:
     raise invalid_parameter("comp", asked.comp)
 
 
+def uses_tags(asked: BlobRequest) -> bool:
+    """Return whether a request writes or reveals tags in addition to what its operation does."""
+    if asked.kind == "container":
+        return asked.comp == "list" and "tags" in _included(asked)
+    return bool(asked.blob) and (
+        any(map(asked.request.given, _TAG_HEADERS)) or _copies_tags(asked.request)
+    )
+
+
+def _copies_tags(request: Request) -> bool:
+    is_asked = request.headers.get("x-ms-copy-source-tag-option", "").upper() == "COPY"
+    return is_asked and COPY_SOURCE in request.headers
+
+
+def _included(asked: BlobRequest) -> list[str]:
+    return asked.options.get("include", "").lower().split(",")
+
+
 def content_of(request: Request) -> Content:
     """Return the body: received, or still arriving."""
     return request.body if request.upload is None else request.upload
@@ -568,7 +588,7 @@ def _list_blobs(asked: BlobRequest) -> BlobCall:
     options = asked.options
     if options.get("endbefore"):
         raise not_implemented("Omit endBefore: a listing ends where its prefix ends.")
-    wanted = options.get("include", "").lower().split(",")
+    wanted = _included(asked)
     includes: tuple[Include, ...] = get_args(Include)
     return ListBlobs(
         asked.container,
@@ -634,7 +654,7 @@ def _copy_blob(asked: BlobRequest) -> BlobCall:
     is_sync = flag_of(request, "x-ms-requires-sync") is True
     headers = blob_headers_of(request)
     properties = properties_of(request, headers or _NO_HEADERS)
-    copies_tags = request.headers.get("x-ms-copy-source-tag-option", "").upper() == "COPY"
+    copies_tags = _copies_tags(request)
     if not is_sync and request.headers.get("x-ms-blob-type") == "BlockBlob":
         return PutBlobFromUrl(
             asked.name,

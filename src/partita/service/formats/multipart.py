@@ -81,21 +81,19 @@ def read_batch(body: bytes, content_type: str, root_path: str = "") -> BatchRequ
 
 def read_parts(
     body: bytes, content_type: str, root_path: str, parts_max: int
-) -> list[tuple[str, Request]]:
-    """Parse a batch without change sets: the Content-ID of each part, and its request."""
-    found: list[tuple[str, Request]] = []
-    for part in _split_parts(body, _boundary_of(content_type)):
+) -> Iterator[tuple[str, Request]]:
+    """Parse a batch without change sets: yield the Content-ID of each part, and its request."""
+    for count, part in enumerate(_split_parts(body, _boundary_of(content_type))):
+        if count == parts_max:
+            raise _malformed("Send fewer parts in a batch.")
         head, content = _cut_head(part)
         if _part_type(head) != _REQUEST_TYPE:
             raise _malformed("Send parts of type application/http in a batch.")
         headers, _ = _parse_headers(_head_lines(head))
-        number = headers.get("content-id", str(len(found)))
+        number = headers.get("content-id", str(count))
         if not _CONTENT_ID.fullmatch(number):
             raise _malformed("Use a number for Content-ID.")
-        found.append((number, _read_request(content, root_path)))
-        if len(found) > parts_max:
-            raise _malformed("Send fewer parts in a batch.")
-    return found
+        yield number, _read_request(content, root_path)
 
 
 def _read_query(content: bytes, root_path: str) -> Request:

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from partita.blobs.rules.model import BlobName
 from partita.clock import ManualClock
 from partita.service.accounts.account import DEVELOPMENT_ACCOUNT as ACCOUNT
 from partita.service.accounts.account import DEVELOPMENT_KEY, Account, Accounts
@@ -21,10 +22,12 @@ from partita.service.accounts.service_properties_xml import (
     StaticWebsite,
 )
 from partita.service.auth.cors import CorsRule
+from partita.service.auth.sas import Sas, sign
 from partita.service.auth.shared_key import SigningKey, string_to_sign
 from partita.service.hosting.services import KINDS
 from partita.service.http.message_bytes import http_date
 from partita.service.http.request import Request, Response
+from support.fronts import EXPIRY, opened_fronts, told
 
 KEY = SigningKey.from_base64(DEVELOPMENT_KEY)
 VERSION = "2026-10-06"
@@ -570,3 +573,25 @@ async def test_an_account_that_is_not_served_is_named_in_the_log_only(
     assert unknown.header("x-partita-hint") is None
     assert message_lines(unknown)[0] == message_lines(wrong)[0]
     assert len(message_lines(unknown)) == len(message_lines(wrong)) == 3
+
+
+# Tokens that do not sign their service
+
+
+@pytest.mark.parametrize("allows_old", [False, True])
+async def test_an_old_queue_token_opens_no_container_of_the_same_name(allows_old: bool) -> None:
+    """Nor is it a source of a copy; `--allow-old-sas` accepts it as before."""
+    given = Sas(version="2012-02-12", container="same", permissions="r", expiry=EXPIRY)
+    token = sign(given, service="q", account=ACCOUNT, key=KEY) + "&sr=c"
+    async with opened_fronts() as fronts:
+        fronts.served.allows_old_sas = allows_old
+        await fronts.account.blobs.containers.create_container("same")
+        await fronts.account.blobs.put_blob(BlobName("same", "secret"), b"x")
+
+        read = await fronts.ask("blobs", "GET", f"/same/secret?{token}", is_signed=False)
+        source = f"http://{HOSTS['blobs']}/{ACCOUNT}/same/secret?{token}"
+        headers = {"x-ms-copy-source": source, "x-ms-requires-sync": "true"}
+        copied = await fronts.ask("blobs", "PUT", "/same/copy", b"", headers)
+
+    answers = ("403 AuthenticationFailed", "401 CannotVerifyCopySource")
+    assert (told(read), told(copied)) == (("200", "202") if allows_old else answers)

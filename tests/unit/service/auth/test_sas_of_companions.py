@@ -93,9 +93,10 @@ def granted(
     *,
     service: str = "b",
     policies: list[Policy] | None = None,
+    allows_old: bool = True,
 ) -> Grant:
     pairs = parse_qsl(f"{query}&{token}", keep_blank_values=True)
-    sas = parse_sas(pairs, service, path)
+    sas = parse_sas(pairs, service, path, allows_old=allows_old)
     assert sas is not None
     return evaluate(
         sas,
@@ -354,6 +355,41 @@ def test_token_of_one_service_is_none_of_another_from_the_version_that_names_it(
 
     assert code_of(blob.replace("sr=c&", ""), "same", service="q") == "AuthenticationFailed"
     assert code_of(f"{queue}&sr=c", "same", "restype=container") == "AuthenticationFailed"
+
+
+OLD_VERSIONS = [version for version in VERSIONS if version < "2015-02-21"]
+
+
+@pytest.mark.parametrize("version", ["", *OLD_VERSIONS])
+def test_a_token_that_does_not_sign_its_service_is_refused(version: str) -> None:
+    """A queue SAS of 2012-02-12 would also open a container of the same name."""
+    container = token_of(a_container_sas(version=version, container="same", permissions="r"))
+    blob = token_of(a_blob_sas(version=version))
+    asked = [(container, "same/b", "b"), (blob, "c1/d/b1", "b")]
+    if version:
+        queue = token_of(a_queue_sas(version=version, container="same", permissions="r"), "q")
+        asked += [(queue, "same", "q"), (f"{queue}&sr=c", "same/b", "b")]
+
+    for token, path, service in asked:
+        with pytest.raises(NotAuthorizedError) as caught:
+            granted(token, path, service=service, allows_old=False)
+        assert (caught.value.code, caught.value.setting) == (
+            "AuthenticationFailed",
+            "--allow-old-sas",
+        )
+    assert granted(container, "same/b").scope == "same"
+    assert granted(blob, "c1/d/b1").scope == BlobScope("c1", "d/b1")
+
+
+def test_an_old_token_of_a_table_is_of_no_other_service() -> None:
+    """Its string to sign has four slots more than that of a queue, one less than a container's."""
+    for version in OLD_VERSIONS:
+        given = Sas(version=version, table="same", permissions="r", expiry=EXPIRY)
+        token = token_of(given, "t")
+
+        assert granted(token, "same()", service="t", allows_old=False).scope == "same"
+        assert code_of(token, "same", service="q") == "AuthenticationFailed"
+        assert code_of(f"{token}&sr=c", "same/b") == "AuthenticationFailed"
 
 
 def test_fields_of_tables_do_not_rename_what_a_token_is_for() -> None:
