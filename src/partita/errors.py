@@ -333,7 +333,7 @@ class StoreFullError(UnavailableError):
 
 
 class StoreStoppedError(UnavailableError):
-    """A sync to disk failed: no write is acknowledged until a restart has recovered."""
+    """A sync failed or the folder's lock was lost: nothing is acknowledged until a restart."""
 
 
 class LockTimeoutError(UnavailableError, TimeoutError):

@@ -19,6 +19,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -35,7 +36,7 @@ from partita.errors import (
 )
 from partita.refusals import store_stopped
 from partita.storage.disk_reserve import RESERVE_BYTES, DiskReserve
-from partita.storage.folder import lock_folder, make_folder, unlock_folder
+from partita.storage.folder import FolderLock, make_folder
 from partita.storage.readers import Readers
 from partita.storage.sqlite_errors import DISK_ERRORS, closing, translated
 
@@ -55,6 +56,8 @@ WAL_HOLD_BYTES = 64 * 1024 * 1024
 ROOM_SHORT_BYTES = 256 * 1024 * 1024
 """Below this much free space the log is kept so short that it fits into the reserve."""
 CHECKPOINT_BUSY_MS = 100
+LOCK_CHECK_SECONDS = 5.0
+"""How often the lock of the folder is checked without a commit; each commit checks it too."""
 WRITER_CACHE_KIB = 64 * 1024
 
 
@@ -84,6 +87,7 @@ class Database:
     """True while writers wait for a checkpoint to catch up."""
     _is_checkpointing = False
     _commit_is_scheduled = False
+    _lock_timer: asyncio.TimerHandle | None = None
     _wal_pages = 0
     """Size of the write-ahead log, reported by SQLite after each commit."""
     _wal_pages_checkpointed = 0
@@ -105,7 +109,7 @@ class Database:
         """Changes that wait for the commit in progress."""
         self._waiters: deque[asyncio.Future[None]] = deque()
         """Changes that wait to enter, in order of arrival."""
-        self._lock = lock_folder(folder, "account") if folder else None
+        self._lock = FolderLock(folder, "account") if folder else None
         self._reserve = DiskReserve(folder or Path())  # not used in memory
         try:
             self._connect_even_if_full()
@@ -127,6 +131,7 @@ class Database:
             if not self._reserve.keep(RESERVE_BYTES):
                 self._became_full()
             self._writer.set_wal_hook(self._saw_wal)
+            self._check_lock_later()
 
     @classmethod
     async def open(
@@ -223,6 +228,8 @@ class Database:
         while self._members or self._committing or self._is_checkpointing:  # noqa: ASYNC110 - rare
             await asyncio.sleep(0.001)
         self._wake_waiters()
+        if self._lock_timer is not None:
+            self._lock_timer.cancel()
         self._commands.put(None)
         await self._loop.run_in_executor(None, self._commit_thread.join)
         self._readers.stop()
@@ -302,6 +309,7 @@ class Database:
     def _commit(self) -> None:
         error: BaseException | None = None
         try:
+            self._check_lock()
             self._writer.execute("COMMIT")
         except BaseException as failure:  # noqa: BLE001 - handed to the loop, which decides
             error = failure
@@ -343,9 +351,36 @@ class Database:
             with contextlib.suppress(apsw.Error):  # the transaction is lost in any case
                 self._writer.execute("ROLLBACK")
 
+    # The lock of the folder
+
+    def _check_lock(self) -> None:
+        """Raise if another process may have entered the folder, or would enter another one."""
+        assert self._lock is not None
+        with contextlib.suppress(OSError):  # a path is missing
+            if [path.stat()[1:3] for path in self._lock.paths] == self._lock.identities:
+                return
+        raise self._lock.lost()
+
+    def _check_lock_later(self) -> None:
+        self._lock_timer = self._loop.call_later(
+            LOCK_CHECK_SECONDS, self._commands.put, self._check_lock_now
+        )
+
+    def _check_lock_now(self) -> None:
+        """Check the lock in the commit thread: a file system that hangs must not stop the loop."""
+        with contextlib.suppress(RuntimeError):  # the loop has closed
+            try:
+                self._check_lock()
+            except StoreStoppedError as error:
+                self._loop.call_soon_threadsafe(self.failed, error)
+            else:
+                self._loop.call_soon_threadsafe(self._check_lock_later)
+
     # Failures
 
     def _refuse_if_unfit(self, *, frees_space: bool) -> None:
+        if isinstance(self._failure, StoreStoppedError):
+            raise copy(self._failure) from self._failure
         if self._failure is not None:
             raise store_stopped() from self._failure
         if self._is_closing:
@@ -465,6 +500,8 @@ class Database:
             # A connection that has never read does not see the log, and checkpoints nothing.
             self._checkpointer.pragma("schema_version")
             self._checkpointer.set_busy_timeout(CHECKPOINT_BUSY_MS)
+        if self._lock is not None:
+            self._lock.watch(DATABASE_FILE)
 
     def _connect(self, cache_kib: int, map_bytes: int) -> apsw.Connection:
         name = str(self.folder / DATABASE_FILE) if self.folder else ":memory:"
@@ -495,7 +532,7 @@ class Database:
                 with contextlib.suppress(apsw.Error):
                     connection.close()
         if self._lock is not None:
-            unlock_folder(self._lock)
+            self._lock.release()
             self._lock = None
 
 

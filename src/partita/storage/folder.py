@@ -1,4 +1,9 @@
-"""A folder for one process: created durably, locked, with the name of the process that has it."""
+"""A folder for one process: created durably, locked, with the name of the process that has it.
+
+The lock is on the folder itself, because a file in it can be removed by accident and created again
+by a second process. The file `lock` is locked too: it names the process, and earlier versions of
+Partita lock only this file.
+"""
 
 import contextlib
 import fcntl
@@ -7,7 +12,7 @@ import socket
 import sys
 from pathlib import Path
 
-from partita.errors import StoreLockedError
+from partita.errors import StoreLockedError, StoreStoppedError
 
 LOCK_FILE = "lock"
 
@@ -30,34 +35,78 @@ def sync_names(folder: Path) -> None:
         os.close(descriptor)
 
 
-def lock_folder(folder: Path, what: str) -> int:
-    """Lock the folder of an account or a state; pass the result to `unlock_folder`."""
-    descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        holder = os.pread(descriptor, 1024, 0).decode("utf-8", "replace")
-        os.close(descriptor)
-        raise _locked(folder, holder, what) from error
-    except OSError:
-        os.close(descriptor)
-        raise
-    # The name of the program without its arguments, which may contain a password.
-    program = Path(sys.argv[0] or sys.executable).name
-    owner = f"{os.getpid()}\n{program}\n{socket.gethostname()}\n".encode("utf-8", "replace")
-    with contextlib.suppress(OSError):  # on a full disk the lock is valid without a name
-        os.pwrite(descriptor, owner, 0)
-        os.ftruncate(descriptor, len(owner))
-    return descriptor
+class FolderLock:
+    """The lock of the folder of an account or a state, until `release`.
+
+    The process that holds it compares the `stat` of `paths` with `identities` before it
+    acknowledges a write, and stops with `lost()` if they differ.
+    """
+
+    def __init__(self, folder: Path, what: str) -> None:
+        self.paths: list[Path] = []
+        """What must stay in place: the folder, its lock file, and files that `watch` added."""
+        self.identities: list[tuple[int, ...]] = []
+        """The inode and the device of each path."""
+        self._folder = folder
+        self._descriptors: list[int] = []
+        try:
+            self._take(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), what)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            self._take(os.open(LOCK_FILE, flags, 0o600, dir_fd=self._descriptors[0]), what)
+            self._write_owner()
+            self.watch("")
+            self.watch(LOCK_FILE)
+        except BaseException:
+            self.release()
+            raise
+
+    def watch(self, name: str) -> None:
+        """Add a file of the folder that must not be replaced."""
+        path = self._folder / name
+        self.paths.append(path)
+        self.identities.append(path.stat()[1:3])
+
+    def lost(self) -> StoreStoppedError:
+        """Return the error of a process whose folder or lock file was removed or replaced."""
+        return StoreStoppedError(
+            "StoreLockLost",
+            f"The folder {self._folder} or its lock was removed or replaced while it was in use;"
+            " nothing is acknowledged until the process is restarted.",
+            facts={"folder": str(self._folder)},
+            hint="Stop every process that uses the folder, restore what was removed, then restart.",
+        )
+
+    def release(self) -> None:
+        """Unlock explicitly: a forked child shares the lock, so closing it here is not enough."""
+        while self._descriptors:
+            descriptor = self._descriptors.pop()
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
+
+    def _take(self, descriptor: int, what: str) -> None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(descriptor)
+            raise _locked(self._folder, what) from error
+        except OSError:
+            os.close(descriptor)
+            raise
+        self._descriptors.append(descriptor)
+
+    def _write_owner(self) -> None:
+        # The name of the program without its arguments, which may contain a password.
+        program = Path(sys.argv[0] or sys.executable).name
+        owner = f"{os.getpid()}\n{program}\n{socket.gethostname()}\n".encode("utf-8", "replace")
+        with contextlib.suppress(OSError):  # on a full disk the lock is valid without a name
+            os.pwrite(self._descriptors[-1], owner, 0)
+            os.ftruncate(self._descriptors[-1], len(owner))
 
 
-def unlock_folder(descriptor: int) -> None:
-    """Unlock explicitly: a forked child shares the lock, so closing it here is not enough."""
-    fcntl.flock(descriptor, fcntl.LOCK_UN)
-    os.close(descriptor)
-
-
-def _locked(folder: Path, holder: str, what: str) -> StoreLockedError:
+def _locked(folder: Path, what: str) -> StoreLockedError:
+    holder = ""
+    with contextlib.suppress(OSError):  # the file was removed: the process is not known
+        holder = (folder / LOCK_FILE).read_bytes()[:1024].decode("utf-8", "replace")
     process, program, host, *_ = [*holder.split("\n"), "", "", ""]
     who = f"{process or 'unknown'}" + (f" ({program} on {host})" if program else "")
     return StoreLockedError(

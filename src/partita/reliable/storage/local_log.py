@@ -19,6 +19,7 @@ import logging
 from bisect import bisect_right
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Iterator
+from copy import copy
 from typing import Literal
 
 from partita.errors import (
@@ -346,11 +347,7 @@ class LocalLog:
         if self._is_closed:
             raise log_closed()
         if self._failure is not None:
-            raise StoreStoppedError(
-                "StoreStopped",
-                "The disk failed; writes are refused until the process is restarted.",
-                hint="Check the disk and the kernel log, then restart the process.",
-            ) from self._failure
+            raise copy(self._failure) from self._failure
 
     # Syncs of the fast mode
 

@@ -1,4 +1,4 @@
-"""A Disk on the file system: one folder, locked by one process.
+"""A Disk on the file system: one folder, locked by one process, which checks before each write.
 
 Syncs run in a thread of their own, so that other tasks continue; everything else is a short
 system call on the event loop. Every OSError is translated.
@@ -20,7 +20,7 @@ from partita.errors import (
     StoreFullError,
     StoreStoppedError,
 )
-from partita.storage.folder import LOCK_FILE, lock_folder, make_folder, sync_names, unlock_folder
+from partita.storage.folder import LOCK_FILE, FolderLock, make_folder, sync_names
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
@@ -32,7 +32,7 @@ class OsDisk:
         self.folder = folder
         try:
             make_folder(folder)
-            self._lock = lock_folder(folder, "state")
+            self._lock = FolderLock(folder, "state")
         except OSError as error:
             raise ConfigurationError(
                 "FolderUnusable",
@@ -70,10 +70,12 @@ class OsDisk:
         return file
 
     def rename(self, name: str, new_name: str) -> None:
+        _check(self._lock)
         with _translated(self.folder):
             self._path(name).replace(self._path(new_name))
 
     def remove(self, name: str) -> None:
+        _check(self._lock)
         with _translated(self.folder):
             self._path(name).unlink()
 
@@ -90,13 +92,14 @@ class OsDisk:
             return
         self._is_closed = True
         self._syncs.stop()
-        unlock_folder(self._lock)
+        self._lock.release()
 
     def _open(self, name: str, flags: int, size: int) -> "OsFile":
+        _check(self._lock)
         with _translated(self.folder):
             path = self._path(name)
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
-        return OsFile(path, descriptor, size, self._syncs)
+        return OsFile(path, descriptor, size, self._syncs, self._lock)
 
     def _sync_folder(self) -> None:
         try:
@@ -114,17 +117,21 @@ class OsDisk:
 class OsFile:
     """A file that grows; see `GrowingFile`."""
 
-    def __init__(self, path: Path, descriptor: int, size: int, syncs: "_SyncThread") -> None:
+    def __init__(
+        self, path: Path, descriptor: int, size: int, syncs: "_SyncThread", lock: FolderLock
+    ) -> None:
         self.name = path.name
         self.size = size
         self.descriptor = descriptor
         self._path = path
         self._syncs = syncs
+        self._lock = lock
         self._failure: StoreStoppedError | None = None
         """The first failed sync: a later one could succeed although data was lost."""
 
     def write(self, chunk: bytes) -> None:
         self._refuse_if_failed()
+        _check(self._lock)
         view = memoryview(chunk)
         done = 0
         try:
@@ -224,6 +231,14 @@ def _resolve(ended: "asyncio.Future[None]", failure: BaseException | None) -> No
         ended.set_result(None)
     else:
         ended.set_exception(failure)
+
+
+def _check(lock: FolderLock) -> None:
+    """Raise if another process may have entered the folder."""
+    with contextlib.suppress(OSError):  # a path is missing
+        if [path.stat()[1:3] for path in lock.paths] == lock.identities:
+            return
+    raise lock.lost()
 
 
 def _sync(descriptor: int) -> None:

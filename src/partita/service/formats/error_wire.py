@@ -117,6 +117,7 @@ STATUS: dict[str, int] = {
     "SourceConditionNotMet": 412,
     "StoreDamaged": 500,
     "StoreFull": 507,
+    "StoreLockLost": 503,
     "StoreLocked": 503,
     "StoreStopped": 503,
     "TableAlreadyExists": 409,

@@ -65,6 +65,35 @@ def test_another_process_is_told_who_holds_the_folder(disk: OsDisk) -> None:
     assert "Stop that process" in ended.stderr
 
 
+def test_a_second_disk_is_refused_after_the_lock_file_was_removed(disk: OsDisk) -> None:
+    (disk.folder / "lock").unlink()
+
+    with pytest.raises(StoreLockedError):
+        OsDisk(disk.folder)
+
+
+@pytest.mark.parametrize("lost", ["lock", "folder"])
+def test_a_disk_that_lost_its_lock_changes_nothing(disk: OsDisk, lost: str) -> None:
+    file = disk.create("a")
+    file.write(b"one")
+    if lost == "lock":
+        (disk.folder / "lock").unlink()
+    else:
+        disk.folder.rename(disk.folder.with_name("moved"))
+        disk.folder.mkdir()
+
+    for change in (
+        lambda: file.write(b"two"),
+        lambda: disk.create("b"),
+        lambda: disk.grow("a", 0),
+        lambda: disk.rename("a", "b"),
+        lambda: disk.remove("a"),
+    ):
+        with pytest.raises(StoreStoppedError) as refused:
+            change()
+        assert refused.value.code == "StoreLockLost"
+
+
 def test_a_closed_disk_gives_the_folder_free(disk: OsDisk) -> None:
     disk.close()
     disk.close()
