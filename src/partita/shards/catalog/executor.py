@@ -49,6 +49,8 @@ STEP_PAUSE_SECONDS = 0.05
 UNDONE_KEPT_SECONDS = 3_600
 """How long the record of an undone change is kept for its process, which may be slow."""
 
+_NO_TIMEOUT = text("SET LOCAL idle_in_transaction_session_timeout = 0")
+_CLAIM = text("SELECT pg_catalog.pg_try_advisory_xact_lock(CAST(:number AS pg_catalog.int8))")
 _live: set[str] = set()
 """The changes that this process is carrying out, of all managers."""
 
@@ -396,24 +398,21 @@ class Executor:
         if not self._is_postgresql():
             yield True
             return
-        # A session of its own: the lock must outlive the transactions of the steps and end with
-        # this process.
-        number = {"n": lock_number(operation)}
-        with contextlib.ExitStack() as stack:
-            try:
-                connection = stack.enter_context(self.engines.admin(self.catalog).connect())
-                session = connection.execution_options(isolation_level="AUTOCOMMIT")
-                taken = bool(
-                    session.scalar(text("SELECT pg_catalog.pg_try_advisory_lock(:n)"), number)
-                )
-            except DBAPIError as error:
-                raise catalog_unreachable(self.catalog) from error
-            try:
-                yield taken
-            finally:
-                # If the connection is lost, so is the lock.
-                with contextlib.suppress(DBAPIError):
-                    session.execute(text("SELECT pg_catalog.pg_advisory_unlock_all()"))
+        # In a transaction of its own: the lock must outlive the transactions of the steps and end
+        # with this process. A lock of the session would not: a pooler gives the session to others.
+        try:
+            connection = self.engines.admin(self.catalog).connect()
+            connection.execution_options(isolation_level="READ COMMITTED")
+            connection.execute(_NO_TIMEOUT)
+            taken = bool(connection.scalar(_CLAIM, {"number": lock_number(operation)}))
+        except DBAPIError as error:
+            raise catalog_unreachable(self.catalog) from error
+        try:
+            yield taken
+        finally:
+            # If the connection is lost, so is the lock.
+            with contextlib.suppress(DBAPIError):
+                connection.close()
 
 
 def catalog_unreachable(catalog: Location) -> ShardOfflineError:

@@ -62,8 +62,9 @@ class Engines:
     """The engines of one process, by location.
 
     `credentials(location)` is called for each new connection and returns a URL with user and
-    password, or None. For None, the credentials of a URL that this process was given for the same
-    server are used, else the driver's own (PGUSER, .pgpass).
+    password, or None. A host and a port in the URL replace those of the location. For None, the
+    credentials of a URL that this process was given for the same server are used, else the driver's
+    own (PGUSER, .pgpass).
     """
 
     def __init__(
@@ -227,7 +228,7 @@ class Engines:
         ) -> None:
             url = self.login(location)
             if url is not None:
-                kept = {"user", "password"}
+                kept = {"user", "password", "host", "port"}
                 given = dialect.create_connect_args(url)[1]
                 named.update({name: value for name, value in given.items() if name in kept})
 

@@ -12,8 +12,10 @@ from typing import Any, Literal, cast
 from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.pool import PoolProxiedConnection as Pooled
 
+from partita.errors import TransactionUseError
 from partita.shards.connections import revocable
 from partita.shards.connections.engines import LEASE, SPOILED, sqlite_connection
+from partita.shards.connections.session_probe import tells_own_pid
 
 Admission = Literal["online", "offline", "gone", "locked"]
 """The status of a mapping on its shard: "gone" is not there, "locked" is held by a mover."""
@@ -22,10 +24,13 @@ LOCK_CLASS = 0x5061_7274
 """The first number of the advisory locks of mappings; applications use others."""
 _SNAPSHOT = "snapshot"
 """The answer of partita_enter if the whole transaction has one snapshot."""
+_DIRECT = "partita.direct"
+"""Where a pooled connection keeps whether it reaches its server process without a pooler."""
 _PLACEHOLDERS = {"qmark": "?", "numeric_dollar": "$1"}
 _STATUS = "SELECT status FROM partita_local_mappings WHERE id = {}"
 _LOCK_SESSION = f"SELECT pg_catalog.pg_try_advisory_lock_shared({LOCK_CLASS}, {{}})"
 _UNLOCK_SESSION = f"SELECT pg_catalog.pg_advisory_unlock_shared({LOCK_CLASS}, {{}})"
+_PID = "SELECT pg_catalog.pg_backend_pid()"
 _LOCK_TRANSACTION = f"SELECT pg_catalog.pg_try_advisory_xact_lock_shared({LOCK_CLASS}, {{}})"
 
 
@@ -83,12 +88,15 @@ def lease(dialect: Dialect, pooled: Pooled, mapping_id: str) -> Admission:
     """Enter by the session lock of an earlier validation, or validate and take that lock.
 
     The lock outlives the transaction and stays with the pooled connection. A mover terminates the
-    sessions that hold it.
+    sessions that hold it. Behind a pooler the session may change with each transaction, so every
+    transaction is validated there.
     """
     if dialect.name == "sqlite":
         return _validate_sqlite(dialect, pooled, mapping_id)
     if pooled.info.get(LEASE) == mapping_id and _is_quiet(dialect, pooled):
         return "online"
+    if not _is_direct(dialect, pooled):
+        return validate(dialect, pooled, mapping_id)
     drop_lease(dialect, pooled)
     number = lock_number(mapping_id)
     with _Autocommit(pooled):
@@ -101,6 +109,15 @@ def lease(dialect: Dialect, pooled: Pooled, mapping_id: str) -> Admission:
     if status == "online":
         pooled.info[LEASE] = mapping_id
     return status
+
+
+def _is_direct(dialect: Dialect, pooled: Pooled) -> bool:
+    """Return whether no pooler is between this connection and its server process."""
+    if _DIRECT not in pooled.info:
+        with _Autocommit(pooled):
+            pid = _scalar(dialect, pooled, _PID)
+        pooled.info[_DIRECT] = tells_own_pid(pooled.driver_connection, pid)
+    return bool(pooled.info[_DIRECT])
 
 
 def drop_lease(dialect: Dialect, pooled: Pooled) -> None:
@@ -157,12 +174,26 @@ def _enter_before_snapshot(dialect: Dialect, pooled: Pooled, mapping_id: str) ->
     try:
         _scalar(dialect, pooled, _LOCK_TRANSACTION, number)
         status = _status(dialect, pooled, mapping_id)
-        _scalar(dialect, pooled, _UNLOCK_SESSION, number)
+        is_kept = _scalar(dialect, pooled, _UNLOCK_SESSION, number)
     except BaseException:
         # A session lock survives the pool's reset, so the session must not be reused.
         pooled.info[SPOILED] = True
         raise
+    if not is_kept:
+        # Another session holds that lock, so this transaction took its snapshot without it.
+        pooled.info[SPOILED] = True
+        raise _session_not_kept()
     return status
+
+
+def _session_not_kept() -> TransactionUseError:
+    return TransactionUseError(
+        "TransactionPooler",
+        "This isolation level needs a lock that is older than the transaction, and a pooler in "
+        "transaction mode does not keep it.",
+        hint="Omit isolation_level (READ COMMITTED), connect to the server itself, or use a pooler "
+        "in session mode.",
+    )
 
 
 class _Autocommit:
@@ -206,11 +237,11 @@ def _status(dialect: Dialect, pooled: Pooled, mapping_id: str) -> Admission:
     return "gone" if found is None else found
 
 
-def _scalar(dialect: Dialect, pooled: Pooled, template: str, value: object) -> Any:
+def _scalar(dialect: Dialect, pooled: Pooled, template: str, *values: object) -> Any:
     # On the driver's cursor: an execution by SQLAlchemy would cost more than the query.
     cursor = pooled.cursor()
     try:
-        cursor.execute(template.format(_PLACEHOLDERS.get(dialect.paramstyle, "%s")), (value,))
+        cursor.execute(template.format(_PLACEHOLDERS.get(dialect.paramstyle, "%s")), values)
         row = cursor.fetchone()
     finally:
         cursor.close()

@@ -30,6 +30,7 @@ from partita.errors import (
     ShardError,
 )
 from partita.shards.connections.revocable import RevocableConnection
+from partita.shards.connections.session_probe import POOLER_HINT, keeps_session
 
 LOCK_TIMEOUT_SECONDS = 60.0
 LOCK_NUMBER = int.from_bytes(b"partitaM")
@@ -333,6 +334,8 @@ def _postgres_lock(connection: Connection, timeout: float) -> Iterator[None]:
     # A lock of the session, because each revision commits and CREATE INDEX CONCURRENTLY runs
     # outside a transaction. On the same connection, so that migration and lock end together.
     key = {"key": LOCK_NUMBER}
+    if not keeps_session(connection.connection, connection.engine.raw_connection):
+        raise _behind_pooler()
     try:
         with connection.begin():
             limit = f"{max(1, int(timeout * 1000))}ms"
@@ -440,6 +443,15 @@ def _foreign_keys_broken(message: str) -> SchemaMismatchError:
         "ForeignKeysBroken",
         message,
         hint="The migration was rolled back. Let it update or delete the referring rows as well.",
+    )
+
+
+def _behind_pooler() -> ConfigurationError:
+    return ConfigurationError(
+        "TransactionPooler",
+        "An upgrade needs a session of its own, and a pooler in transaction mode is between it and "
+        "the shard.",
+        hint=POOLER_HINT,
     )
 
 

@@ -22,6 +22,7 @@ from psycopg.pq.abc import PGconn
 
 from partita.errors import MoveRefusedError
 from partita.shards.connections.engines import Engines
+from partita.shards.connections.session_probe import POOLER_HINT, keeps_session
 from partita.shards.connections.validation import lock_number
 from partita.shards.keys.mapping import Location
 from partita.shards.keys.schema import ShardedTable, TableName
@@ -183,6 +184,14 @@ class PostgresCopy(RangeCopy):
                 "Moves between PostgreSQL databases need the driver psycopg 3.",
                 facts={"shard": location.text},
                 hint="Write the location as postgresql+psycopg://.",
+            )
+        if not keeps_session(pooled, engines.admin(location).raw_connection):
+            raise MoveRefusedError(
+                "TransactionPooler",
+                "A move needs a session of its own, and a pooler in transaction mode is between "
+                "it and the shard.",
+                facts={"shard": location.text},
+                hint=POOLER_HINT,
             )
         return driver
 

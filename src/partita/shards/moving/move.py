@@ -318,7 +318,8 @@ class Mover:
         except DBAPIError as error:
             raise unreachable(" or ".join((source.text, target.text))) from error
         except MoveRefusedError:
-            self._record.forget()
+            if not self._has_begun():
+                self._record.forget()
             raise
         self._copy.watch(self._held_up)
         try:

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from sqlalchemy import Connection, text
-from sqlalchemy.exc import DBAPIError, ProgrammingError
+from sqlalchemy.exc import DBAPIError, ProgrammingError, SQLAlchemyError
 
 from partita.errors import OperationPendingError
 from partita.shards.catalog.executor import unreachable
@@ -46,12 +46,17 @@ WHERE held.locktype = 'advisory' AND held.mode = 'ShareLock' AND held.granted
         AS pg_catalog.bit(32))::pg_catalog.int8 AS pg_catalog.oid)))
   AND (:busy_too OR activity.state = 'idle')
 """  # noqa: S608 - constants only
-_LOCK = text(f"SELECT pg_catalog.pg_try_advisory_lock({LOCK_CLASS}, :number)")
+_LOCK = text(f"SELECT pg_catalog.pg_try_advisory_xact_lock({LOCK_CLASS}, :number)")
+_NO_TIMEOUT = text("SET LOCAL idle_in_transaction_session_timeout = 0")
 _TERMINATE = text("SELECT pg_catalog.pg_terminate_backend(:pid)")
 
 
 class Fence:
-    """Prevents all transactions of a mapping until it is closed."""
+    """Prevents all transactions of a mapping until it is closed.
+
+    Its lock belongs to an open transaction: a lock of the session would belong to others if a
+    pooler gave them the session.
+    """
 
     def __init__(self, mapping_id: str, connection: Connection | None, terminated: int) -> None:
         self.mapping_id = mapping_id
@@ -66,7 +71,7 @@ class Fence:
             return True
         try:
             self._connection.scalar(text("SELECT 1"))
-        except DBAPIError:
+        except SQLAlchemyError:
             return False
         return True
 
@@ -75,13 +80,8 @@ class Fence:
         connection, self._connection = self._connection, None
         if connection is None:
             return
-        # Explicitly, because a session lock survives the return to a pool.
-        try:
-            if not connection.invalidated:
-                connection.execute(text("SELECT pg_catalog.pg_advisory_unlock_all()"))
-        except DBAPIError:
-            connection.invalidate()
-        finally:
+        # The transaction ends with it. The connection may be broken; then the lock is released.
+        with contextlib.suppress(DBAPIError):
             connection.close()
 
     def __enter__(self) -> Self:
@@ -158,7 +158,7 @@ def _connect(engines: Engines, location: Location) -> Connection:
         connection = engines.admin(location).connect()
     except DBAPIError as error:
         raise unreachable(location.text) from error
-    return connection.execution_options(isolation_level="AUTOCOMMIT")
+    return connection.execution_options(isolation_level="READ COMMITTED")
 
 
 @contextlib.contextmanager
@@ -182,7 +182,9 @@ def _drain_postgres(
 ) -> int:
     number, terminated = lock_number(mapping_id), set[int]()
     started = clock.monotonic()
-    while _holders(connection, number) or not connection.scalar(_LOCK, {"number": number}):
+    # Each attempt is a transaction, because the states of sessions do not change within one. That
+    # of the last attempt stays open and holds the lock.
+    while not _is_locked(connection, number):
         waited = clock.monotonic() - started
         if waited > grace and (not terminate or waited > grace + TERMINATE_SECONDS_MAX):
             raise _still_held(mapping_id)
@@ -190,9 +192,19 @@ def _drain_postgres(
         ended = _holders(connection, number, busy_too=terminate and waited > grace)
         for pid in ended:
             _end(connection, pid, mapping_id)
+        connection.rollback()
         terminated |= ended
         time.sleep(_PAUSE_SECONDS)
     return len(terminated)
+
+
+def _is_locked(connection: Connection, number: int) -> bool:
+    """Lock the mapping if it has no transactions; the lock ends with the transaction."""
+    connection.execute(_NO_TIMEOUT)
+    if not _holders(connection, number) and connection.scalar(_LOCK, {"number": number}):
+        return True
+    connection.rollback()
+    return False
 
 
 def _end(connection: Connection, pid: int, mapping_id: str) -> None:
