@@ -557,6 +557,18 @@ class BlobStoreConformance(ABC):
         await self.engine.put_blob(blob("a"), b"2")
         assert (await self.engine.get_blob(blob("a"))).lease.state == "available"
 
+    async def test_a_leap_of_the_wall_clock_neither_ends_nor_extends_a_lease(self) -> None:
+        await self.engine.put_blob(blob("a"), b"1")
+        for seconds in (60, 30 * 86_400, -3600):
+            await self.lease("a", 15)
+
+            self.clock.jump(seconds)
+
+            assert await code_of(self.engine.delete_blob(blob("a"))) == "LeaseIdMissing"
+            self.clock.advance(15.1)
+            assert (await self.engine.get_blob(blob("a"))).lease.state == "expired"
+            self.clock.jump(-seconds)
+
     async def test_a_lease_of_a_missing_blob_cannot_be_proved(self) -> None:
         put = self.engine.put_blob(blob("a"), b"1", terms=Terms(LEASE_A))
 
@@ -679,6 +691,19 @@ class BlobStoreConformance(ABC):
         assert (await self.engine.block_blobs.get_block_list(blob("b"))).uncommitted == []
         assert len((await self.engine.block_blobs.get_block_list(blob("c"))).uncommitted) == 1
         assert await self.contents() == []
+
+    async def test_a_forward_leap_that_is_corrected_forgets_no_block(self) -> None:
+        await self.engine.block_blobs.put_block(blob("a"), block_id(1), LONG)
+
+        self.clock.jump(30 * 24 * 3600)
+        await self.forget_stale()
+        await self.engine.put_blob(blob("b"), b"written during the leap")
+        self.clock.jump(-30 * 24 * 3600)
+        await self.forget_stale()
+        await self.collect()
+
+        await self.engine.block_blobs.put_block_list(blob("a"), latest(1))
+        assert await self.read(blob("a")) == LONG
 
     # Appends
 

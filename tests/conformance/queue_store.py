@@ -24,6 +24,7 @@ from partita.policies import Policy
 from partita.queues import limits
 from partita.queues.message import Message, MessagePlace, find_place, find_receipt
 from partita.queues.store import QueueStore
+from partita.storage.store_clock import LEAP_CONFIRM_SECONDS
 from partita.ticks import TICKS_PER_SECOND
 
 
@@ -246,10 +247,10 @@ class QueueStoreConformance(ABC):
         await self.put(queue, "x")
         (claimed,) = await self.claim(queue, hidden=30)
 
-        self.clock.jump((claimed.visible_at - self.clock.ticks() - 10) / TICKS_PER_SECOND)
+        self.clock.advance((claimed.visible_at - self.clock.ticks() - 10) / TICKS_PER_SECOND)
         assert await self.store.peek(queue, 1) == []
         assert await self.claim(queue) == []
-        self.clock.jump((claimed.visible_at - self.clock.ticks()) / TICKS_PER_SECOND)
+        self.clock.advance((claimed.visible_at - self.clock.ticks()) / TICKS_PER_SECOND)
         assert texts_of(await self.store.peek(queue, 1)) == ["x"]
         assert texts_of(await self.claim(queue)) == ["x"]
 
@@ -590,9 +591,48 @@ class QueueStoreConformance(ABC):
         await self.claim(queue, hidden=10)
         self.clock.jump(-3600)
 
-        self.clock.advance(21)  # at half pace, while the lead melts
+        self.clock.advance(11)
 
         assert texts_of(await self.claim(queue)) == ["x"]
+
+    async def test_a_forward_leap_of_the_wall_clock_shows_no_hidden_message(self) -> None:
+        for seconds in (60, 30 * 86_400):
+            queue = await self.a_queue()
+            await self.put(queue, "x")
+            await self.claim(queue, hidden=30)
+
+            self.clock.jump(seconds)
+
+            assert await self.claim(queue) == []
+            self.clock.advance(31)
+            assert texts_of(await self.claim(queue)) == ["x"]
+            self.clock.jump(-seconds)
+            await self.store.delete_queue(queue)
+
+    async def test_a_forward_leap_that_is_corrected_expires_no_message(self) -> None:
+        queue = await self.a_queue()
+        await self.put(queue, "1", "2", lives=7 * 86_400)
+
+        self.clock.jump(30 * 86_400)
+        await self.store.sweep()
+        assert texts_of(await self.claim(queue, 1, hidden=10)) == ["1"]
+        self.clock.advance(60)
+        self.clock.jump(-30 * 86_400)
+        await self.store.sweep()
+
+        assert texts_of(await self.claim(queue)) == ["2", "1"]
+
+    async def test_a_forward_leap_that_lasts_expires_messages(self) -> None:
+        queue = await self.a_queue()
+        await self.put(queue, "x", lives=7 * 86_400)
+
+        self.clock.jump(30 * 86_400)
+        await self.store.sweep()
+        self.clock.advance(LEAP_CONFIRM_SECONDS)
+        await self.store.sweep()
+
+        assert await self.claim(queue) == []
+        assert (await self.store.get_queue(queue)).message_count == 0
 
     async def test_messages_put_behind_the_wall_clocks_back_are_visible_at_once(self) -> None:
         queue = await self.a_queue()
@@ -632,7 +672,17 @@ class QueueStoreConformance(ABC):
         await self.reopen()
 
         assert await self.claim(queue) == []
-        self.clock.advance(62)
+        self.clock.advance(31)
+        assert texts_of(await self.claim(queue)) == ["x"]
+
+    async def test_nothing_is_hidden_longer_after_a_restart_with_the_clock_set_back(self) -> None:
+        queue = await self.a_queue()
+        self.clock.jump(-3600)
+        self.clock.advance(1000)
+        await self.put(queue, "x")
+
+        await self.reopen()
+
         assert texts_of(await self.claim(queue)) == ["x"]
 
     async def test_what_was_dropped_is_swept_after_a_restart(self) -> None:

@@ -25,7 +25,7 @@ class TestSqliteInAFolder(SqliteQueueStoreConformance):
     @pytest.mark.parametrize("sql", [sqlite_store._VISIBLE, sqlite_store._ALIVE])
     async def test_the_next_message_is_found_by_the_index_of_visibility(self, sql: str) -> None:
         plan: list[Any] = self.database.reader.execute(
-            f"EXPLAIN QUERY PLAN {sql}", (1, 1, 1)
+            f"EXPLAIN QUERY PLAN {sql}", (1,) * sql.count("?")
         ).fetchall()
 
         assert len(plan) == 1

@@ -6,7 +6,8 @@
     dropped_queue  id                              whose messages are still being removed
 
 A claim reads the first rows of the index, so its cost does not depend on the number of messages.
-Expired messages are removed by the claim that finds them, and by a sweep.
+Expired messages are removed by the claim that finds them, and by a sweep. `visible_at` is in the
+steady time of the account, which no leap of the wall clock changes.
 """
 
 import asyncio
@@ -78,8 +79,8 @@ _COLUMNS = (
 )
 _VISIBLE = _COLUMNS + "queue_id = ? AND visible_at <= ? ORDER BY visible_at, sequence LIMIT ?"
 _ALIVE = (
-    _COLUMNS + "queue_id = ?1 AND visible_at <= ?2 AND expires_at > ?2"
-    " ORDER BY visible_at, sequence LIMIT ?3"
+    _COLUMNS + "queue_id = ? AND visible_at <= ? AND expires_at > ?"
+    " ORDER BY visible_at, sequence LIMIT ?"
 )
 _ONE = _COLUMNS + "sequence = ? AND queue_id = ? AND nonce = ? AND expires_at > ?"
 _CLAIM = "UPDATE message SET visible_at = ?, dequeue_count = ?, receipt = ? WHERE sequence = ?"
@@ -90,8 +91,8 @@ _DELETE = (
 )
 _COUNT = "UPDATE message_count SET messages = messages + ? WHERE queue_id = ?"
 _REMOVE_MET = (
-    "DELETE FROM message WHERE expires_at <= ?2 AND sequence IN (SELECT sequence FROM message"
-    " WHERE queue_id = ?1 AND visible_at <= ?2 ORDER BY visible_at, sequence LIMIT ?3)"
+    "DELETE FROM message WHERE expires_at <= ? AND sequence IN (SELECT sequence FROM message"
+    " WHERE queue_id = ? AND visible_at <= ? ORDER BY visible_at, sequence LIMIT ?)"
 )
 _REMOVE_EXPIRED = (
     "DELETE FROM message WHERE sequence IN (SELECT sequence FROM message"
@@ -251,7 +252,7 @@ class SqliteQueueStore:
             identity, now = self._id(name), self._clock.next()
             nonce = nonce_of(self._clock.clock.random_bytes(NONCE_BYTES))
             expires_at = expiry_of(now, lifetime_seconds)
-            visible_at = now + hidden_seconds * TICKS_PER_SECOND
+            visible_at = self._clock.next_steady() + hidden_seconds * TICKS_PER_SECOND
             receipt = self._new_receipt(now)
             connection.execute(
                 _INSERT, (identity, nonce, now, expires_at, visible_at, receipt, text)
@@ -272,16 +273,17 @@ class SqliteQueueStore:
         self, connection: apsw.Connection, identity: int, limit: int, hidden_seconds: int
     ) -> list[Message] | None:
         """Claim visible messages; None if there are more expired ones than one change removes."""
-        now = self._clock.next()
-        rows = _rows(connection, _VISIBLE, (identity, now, limit))
+        now, steady = self._clock.next(), self._clock.next_steady()
+        rows = _rows(connection, _VISIBLE, (identity, steady, limit))
         if any(row.expires_at <= now for row in rows):
             # At least the range that was read, or expired messages after valid ones would stay.
-            connection.execute(_REMOVE_MET, (identity, now, max(limit, SWEEP_MESSAGES)))
+            count = max(limit, SWEEP_MESSAGES)
+            connection.execute(_REMOVE_MET, (now, identity, steady, count))
             connection.execute(_COUNT, (-connection.changes(), identity))
-            rows = _rows(connection, _VISIBLE, (identity, now, limit))
+            rows = _rows(connection, _VISIBLE, (identity, steady, limit))
             if any(row.expires_at <= now for row in rows):
                 return None
-        until = now + hidden_seconds * TICKS_PER_SECOND
+        until = steady + hidden_seconds * TICKS_PER_SECOND
         claimed = [
             row._replace(
                 visible_at=until + n,  # one tick apart, so that they become visible in their order
@@ -297,12 +299,12 @@ class SqliteQueueStore:
         return [row.message() for row in claimed]
 
     async def peek(self, name: str, limit: int) -> list[Message]:
-        identity, now = self._id(name), self._clock.now()
-        rows = _rows(self.database.reader_of_this_turn(), _VISIBLE, (identity, now, limit))
+        identity, now, steady = self._id(name), self._clock.now(), self._clock.steady()
+        rows = _rows(self.database.reader_of_this_turn(), _VISIBLE, (identity, steady, limit))
         if any(row.expires_at <= now for row in rows):
             # The number of expired messages to skip is unknown, and a peek removes nothing.
             rows = await self.database.in_reader(
-                lambda reader: _rows(reader, _ALIVE, (identity, now, limit))
+                lambda reader: _rows(reader, _ALIVE, (identity, steady, now, limit))
             )
         return [row.message() for row in rows]
 
@@ -318,9 +320,10 @@ class SqliteQueueStore:
         async with self.database.change() as connection:
             now = self._clock.next()
             row = self._held(connection, name, place, receipt, now)
-            visible_at = now + hidden_seconds * TICKS_PER_SECOND
-            if visible_at > row.expires_at:
+            hidden = hidden_seconds * TICKS_PER_SECOND
+            if now + hidden > row.expires_at:
                 raise _beyond_expiry(hidden_seconds)
+            visible_at = self._clock.next_steady() + hidden
             changed = row._replace(
                 text=row.text if text is None else text,
                 visible_at=visible_at,

@@ -3,7 +3,14 @@
 A mark later than all stamps is written ahead, in the database's own transactions; after a restart
 the clock continues from it. While the wall clock is behind (it was set back), this clock runs at
 half speed until the wall clock has caught up.
+
+A forward leap of the wall clock would expire everything for good, because this clock does not go
+back. So a leap is not followed until it is confirmed: until it has lasted for some time, or the
+process was restarted. Periods that begin and end in one run (leases, hidden messages) are measured
+with `steady`, which no leap changes.
 """
+
+import logging
 
 import apsw
 
@@ -13,12 +20,25 @@ from partita.ticks import TICKS_PER_SECOND, Clock
 FORMAT_VERSION = 1
 SCHEMA = "CREATE TABLE clock (id INTEGER PRIMARY KEY CHECK (id = 1), mark INTEGER NOT NULL)"
 
+STEADY_FORMAT_VERSION = 1
+STEADY_SCHEMA = (
+    "CREATE TABLE steady_clock (id INTEGER PRIMARY KEY CHECK (id = 1), mark INTEGER NOT NULL)"
+)
+
+logger = logging.getLogger("partita.storage.clock")
+
 TICKS_RESERVED = TICKS_PER_SECOND
 """How far ahead the mark is written."""
 TICKS_PER_SECOND_AHEAD = TICKS_PER_SECOND // 2
 """The speed while the wall clock is behind."""
 
+LEAP_SECONDS_MAX = 300
+"""A forward leap of the wall clock beyond this is not followed until it is confirmed."""
+LEAP_CONFIRM_SECONDS = 3600
+"""A leap that has lasted this long is confirmed."""
+
 _SET = "INSERT INTO clock VALUES (1, ?) ON CONFLICT DO UPDATE SET mark = max(mark, excluded.mark)"
+_SET_STEADY = _SET.replace("clock", "steady_clock")
 
 
 class StoreClock:
@@ -32,10 +52,20 @@ class StoreClock:
         """The last stamp; at start, the stored mark."""
         self._reserved = 0
         """Stamps stay below this mark until a later one is written."""
-        self._lead = self._last
+        self._lead = max(self._last, clock.ticks())
         """The latest time of the wall clock, ..."""
         self._lead_since = clock.monotonic()
         """... and when that was."""
+        self._leap: tuple[int, float] | None = None
+        """The ticks of a leap that is not confirmed, and when it was noticed."""
+        database.prepare("steady clock", STEADY_FORMAT_VERSION, STEADY_SCHEMA)
+        steady: int = database.reader.execute("SELECT mark FROM steady_clock").get or 0
+        self._steady = max(self._lead, steady)
+        """The steady time when this clock was opened, ..."""
+        self._steady_since = self._lead_since
+        """... and when that was."""
+        self._last_steady = 0
+        self._steady_reserved = 0
         database.on_begin.append(self._reserve)
         database.on_rollback.append(self._forget_reserve)
 
@@ -43,6 +73,7 @@ class StoreClock:
         """Continue from this time if it is later: a mark that was stored elsewhere."""
         self._last = max(self._last, mark)
         self._lead = max(self._lead, mark)
+        self._steady = max(self._steady, mark)
 
     def now(self) -> int:
         """Return the ticks for a read: not before any earlier stamp or read.
@@ -50,12 +81,49 @@ class StoreClock:
         A restart may go back behind earlier reads, but not behind stamps.
         """
         monotonic = self.clock.monotonic()
-        ahead = self._lead + int((monotonic - self._lead_since) * TICKS_PER_SECOND_AHEAD)
+        elapsed = monotonic - self._lead_since
+        ahead = self._lead + int(elapsed * TICKS_PER_SECOND_AHEAD)
         wall = self.clock.ticks()
         if wall < ahead:
+            self._leap = None
             return max(ahead, self._last)
+        expected = self._lead + int(elapsed * TICKS_PER_SECOND)
+        if not self._is_credible(wall - expected, monotonic):
+            return max(expected, self._last)
+        self._leap = None
         self._lead, self._lead_since = wall, monotonic
         return max(wall, self._last)
+
+    def steady(self) -> int:
+        """Return the ticks by which leases and hidden messages end: only monotonic time counts.
+
+        A restart continues after everything that was measured before, or from the wall clock.
+        """
+        elapsed = self.clock.monotonic() - self._steady_since
+        return max(self._steady + int(elapsed * TICKS_PER_SECOND), self._last_steady)
+
+    def next_steady(self) -> int:
+        """Return the steady time of a change, later than that of all earlier changes."""
+        self._last_steady = max(self.steady(), self._last_steady + 1)
+        return self._last_steady
+
+    def _is_credible(self, leap: int, monotonic: float) -> bool:
+        """Return whether the wall clock may be followed, which is that much too far ahead."""
+        bound = LEAP_SECONDS_MAX * TICKS_PER_SECOND
+        if leap <= bound:
+            return True
+        if self._leap is None or abs(leap - self._leap[0]) > bound:
+            self._leap = leap, monotonic
+            logger.warning(
+                "the wall clock leapt %d s ahead: nothing expires by it until it has kept this time"
+                " for %d s; correct the clock, or restart to accept the time now",
+                leap // TICKS_PER_SECOND,
+                LEAP_CONFIRM_SECONDS,
+            )
+        if monotonic - self._leap[1] < LEAP_CONFIRM_SECONDS:
+            return False
+        logger.warning("the leap of the wall clock is confirmed: expiry follows it")
+        return True
 
     def next(self) -> int:
         """Return the stamp of a change, in its transaction: later than all earlier ones."""
@@ -68,6 +136,10 @@ class StoreClock:
         if upcoming > self._reserved:
             self._reserved = upcoming + TICKS_RESERVED // 2
             connection.execute(_SET, (self._reserved,))
+        upcoming = self.steady() + TICKS_RESERVED // 2
+        if upcoming > self._steady_reserved:
+            self._steady_reserved = upcoming + TICKS_RESERVED // 2
+            connection.execute(_SET_STEADY, (self._steady_reserved,))
 
     def _forget_reserve(self) -> None:
-        self._reserved = 0
+        self._reserved = self._steady_reserved = 0

@@ -7,7 +7,12 @@ import pytest
 from partita.clock import ManualClock
 from partita.errors import StoreStoppedError
 from partita.storage.database import Database
-from partita.storage.store_clock import TICKS_RESERVED, StoreClock
+from partita.storage.store_clock import (
+    LEAP_CONFIRM_SECONDS,
+    LEAP_SECONDS_MAX,
+    TICKS_RESERVED,
+    StoreClock,
+)
 from partita.ticks import TICKS_PER_SECOND
 
 
@@ -64,6 +69,93 @@ async def test_behind_its_back_the_wall_clock_slows_it_down_and_catches_up() -> 
     assert store_clock.now() == before + 30 * TICKS_PER_SECOND
     clock.advance(60)
     assert store_clock.now() == clock.ticks() == before + 60 * TICKS_PER_SECOND
+    await database.close()
+
+
+async def test_a_leap_is_not_followed_until_it_has_lasted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    database = await Database.open(None)
+    clock = ManualClock()
+    store_clock = StoreClock(database, clock)
+    before = await a_stamp(database, store_clock)
+
+    clock.jump(LEAP_SECONDS_MAX + 1)
+    assert store_clock.now() == before
+    clock.advance(LEAP_CONFIRM_SECONDS - 1)
+    assert store_clock.now() == before + (LEAP_CONFIRM_SECONDS - 1) * TICKS_PER_SECOND
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    clock.advance(1)
+
+    assert store_clock.now() == clock.ticks()
+    noticed, confirmed = [record.message for record in caplog.records]
+    assert noticed == (
+        "the wall clock leapt 301 s ahead: nothing expires by it until it has kept this time"
+        " for 3600 s; correct the clock, or restart to accept the time now"
+    )
+    assert confirmed == "the leap of the wall clock is confirmed: expiry follows it"
+    await database.close()
+
+
+async def test_a_leap_that_is_corrected_leaves_no_trace() -> None:
+    database = await Database.open(None)
+    clock = ManualClock()
+    store_clock = StoreClock(database, clock)
+    await a_stamp(database, store_clock)
+
+    clock.jump(30 * 86_400)
+    clock.advance(60)
+    await a_stamp(database, store_clock)
+    clock.jump(-30 * 86_400)
+
+    assert await a_stamp(database, store_clock) <= clock.ticks() + 1
+    clock.advance(1)
+    assert store_clock.now() == clock.ticks()
+    await database.close()
+
+
+async def test_a_second_leap_is_confirmed_for_itself() -> None:
+    database = await Database.open(None)
+    clock = ManualClock()
+    store_clock = StoreClock(database, clock)
+    before = store_clock.now()
+
+    clock.jump(30 * 86_400)
+    store_clock.now()
+    clock.advance(LEAP_CONFIRM_SECONDS - 1)
+    clock.jump(30 * 86_400)
+    assert store_clock.now() == before + (LEAP_CONFIRM_SECONDS - 1) * TICKS_PER_SECOND
+    clock.advance(1)
+    assert store_clock.now() == before + LEAP_CONFIRM_SECONDS * TICKS_PER_SECOND
+    clock.advance(LEAP_CONFIRM_SECONDS)
+
+    assert store_clock.now() == clock.ticks()
+    await database.close()
+
+
+async def test_a_leap_within_the_bound_is_followed_at_once() -> None:
+    database = await Database.open(None)
+    clock = ManualClock()
+    store_clock = StoreClock(database, clock)
+
+    clock.jump(LEAP_SECONDS_MAX)
+
+    assert store_clock.now() == clock.ticks()
+    await database.close()
+
+
+@pytest.mark.parametrize("seconds", [-3600, 60, 30 * 86_400])
+async def test_steady_time_follows_only_monotonic_time(seconds: int) -> None:
+    database = await Database.open(None)
+    clock = ManualClock()
+    store_clock = StoreClock(database, clock)
+    before = store_clock.steady()
+
+    clock.jump(seconds)
+    assert store_clock.steady() == before
+    clock.advance(30)
+
+    assert store_clock.steady() == before + 30 * TICKS_PER_SECOND
     await database.close()
 
 

@@ -91,7 +91,7 @@ class SqliteBlobStore:
         self._loop.call_soon_threadsafe(self.database.failed, error)
 
     def now(self) -> int:
-        return self.clock.now()
+        return self.clock.steady()
 
     def new_id(self) -> str:
         return self.clock.clock.new_id()
