@@ -25,6 +25,7 @@ from partita.service.backup.manifest import Content
 from partita.service.backup.taking import open_source
 from partita.storage.database import DATABASE_FILE
 from partita.tables import edm
+from partita.tables.entity import unpack_document
 
 ROWS_READ = 200
 """Rows that one transaction reads."""
@@ -305,7 +306,10 @@ class _Document(msgspec.Struct, frozen=True):
     timestamp: str = msgspec.field(name="Timestamp")
 
 
-def _problem_of_entity(partition: str, row: str, ticks: int, document: bytes) -> str | None:
+def _problem_of_entity(partition: str, row: str, ticks: int, stored: bytes) -> str | None:
+    document = unpack_document(ticks, stored)
+    if document is None:
+        return "its bytes do not match their checksum"
     try:
         found = msgspec.json.decode(b"{" + document, type=_Document)
     except (msgspec.MsgspecError, UnicodeDecodeError):

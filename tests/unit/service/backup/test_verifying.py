@@ -176,6 +176,10 @@ ROW_DAMAGES: dict[str, tuple[str, list[Damage]]] = {
     ),
     "document of an entity": (
         "UPDATE entity SET document = substr(document, 2)",
+        [Damage("entity 'Sales', '1' of table 1", "its bytes do not match their checksum")],
+    ),
+    "document of an entity without a checksum": (
+        "UPDATE entity SET document = CAST('x}' AS BLOB)",
         [Damage("entity 'Sales', '1' of table 1", "its document cannot be decoded")],
     ),
     "key of an entity": (
