@@ -25,6 +25,8 @@ from partita.storage.database import Durability
 
 BLOB_PORT, QUEUE_PORT, TABLE_PORT = 10000, 10001, 10002
 """The ports that clients use by default."""
+SCRUB_DAYS, SCRUB_DAYS_MAX = 7, 365
+"""The days in which everything is read once, and the most that can be set."""
 CONFIG_FILE = Path("partita.toml")
 
 
@@ -70,6 +72,7 @@ class Config(msgspec.Struct, frozen=True):
     tls_key: Path | None
     request_log: bool
     enforce_targets: bool
+    scrub_days: int
     sources: dict[str, str]
 
     @property
@@ -218,6 +221,14 @@ def _port(raw: object, _folder: Path) -> int:
     return port
 
 
+def _days(raw: object, _folder: Path) -> int:
+    text = str(raw)
+    if not (text.isascii() and text.isdigit()) or int(text) > SCRUB_DAYS_MAX:
+        message = f"A whole number of days from 0 (never) to {SCRUB_DAYS_MAX} is required."
+        raise _invalid(message)
+    return int(text)
+
+
 def _truth(raw: object, _folder: Path) -> bool:
     words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
     found = words.get(str(raw).lower())
@@ -321,5 +332,6 @@ SETTINGS: dict[str, tuple[Callable[[object, Path], object], object]] = {
     "tls_key": (_path, None),
     "request_log": (_truth, False),
     "enforce_targets": (_truth, False),
+    "scrub_days": (_days, SCRUB_DAYS),
 }
 """Every setting: how it is read, relative to which folder, and its default."""

@@ -25,6 +25,7 @@ COMPLETE_VARIABLE = "_PARTITA_COMPLETE"
 FAMILIES = {
     "serve": "partita.cli.settings:serve",
     "config": "partita.cli.settings:config",
+    "verify": "partita.cli.account.commands:verify",
     "account": "partita.cli.account.commands:account",
     "state": "partita.cli.state.commands:state",
     "shards": "partita.cli.shards.commands:shards",
@@ -32,7 +33,7 @@ FAMILIES = {
     "nats": "partita.cli.nats.commands:nats",
 }
 """Each verb or family of verbs is imported when it is used."""
-_MAY_FIND_DAMAGE = {"account", "backup", "restore", "state", "patterns"}
+_MAY_FIND_DAMAGE = {"account", "backup", "restore", "state", "patterns", "verify"}
 """Verbs that end with status 1 if what was stored is damaged."""
 
 

@@ -20,6 +20,7 @@ from partita.clock import SystemClock
 from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, Account, Accounts
 from partita.service.accounts.rate_targets import Targets
 from partita.service.accounts.respond import Front
+from partita.service.backup.scrubbing import Scrubber
 from partita.service.hosting.server import Server, Servers, TlsFiles, run, serve_until_stopped
 from partita.service.hosting.services import KINDS, ServiceKind
 from partita.service.http.message_bytes import LoggedRequest
@@ -126,6 +127,12 @@ async def build(config: Config) -> AsyncIterator[Built]:
             opened.push_async_callback(account.close)
             account.database.on_failure = stop
             accounts.append(account)
+            if config.scrub_days and account.database.folder is not None:
+                scrubber = Scrubber(
+                    account.database.folder, account.blobs.store, config.scrub_days, clock
+                )
+                opened.push_async_callback(scrubber.close)
+                scrubber.start()
         known = Accounts(accounts, clock, allows_old_sas=config.allow_old_sas)
         servers = {
             kind.name: _server_of(kind, config, known, clock)

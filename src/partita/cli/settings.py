@@ -60,6 +60,7 @@ SETTINGS = (
         "Answer 503 above the targets of the cloud: 2,000 entities per second in a partition, "
         "20,000 in an account (off).",
     ),
+    option("--scrub-days N", "Read everything once in N days to find damage; 0: never (7)."),
 )
 
 

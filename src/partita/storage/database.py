@@ -17,12 +17,12 @@ import os
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from pathlib import Path
-from types import TracebackType
-from typing import TypeVar
+from types import MappingProxyType, TracebackType
+from typing import Any, TypeVar
 
 import apsw
 
@@ -62,6 +62,10 @@ WRITER_CACHE_KIB = 64 * 1024
 
 
 T = TypeVar("T")
+
+Upgrades = Mapping[int, Callable[[apsw.Connection], object]]
+"""By format number: the function that changes the tables from it to the next one."""
+NO_UPGRADES: Upgrades = MappingProxyType({})
 
 
 class Durability(enum.Enum):
@@ -162,25 +166,37 @@ class Database:
         """Size of the write-ahead log after the last commit."""
         return self._wal_pages * PAGE_BYTES
 
-    def prepare(self, system: str, version: int, statements: str) -> None:
-        """Create the tables of one system, or check that this version can read them."""
+    def prepare(
+        self, system: str, version: int, statements: str, upgrades: Upgrades = NO_UPGRADES
+    ) -> None:
+        """Create the tables of one system, or upgrade those of an earlier version.
+
+        The upgrade is one transaction; an interrupted one leaves the earlier version.
+        """
         with self._writer:
             self._writer.execute(
                 "CREATE TABLE IF NOT EXISTS format (system TEXT PRIMARY KEY, version INTEGER)"
                 " WITHOUT ROWID"
             )
-            found = self._writer.execute(
+            found: Any = self._writer.execute(
                 "SELECT version FROM format WHERE system = ?", (system,)
             ).get
             if found is None:
                 self._writer.execute(statements)
                 self._writer.execute("INSERT INTO format VALUES (?, ?)", (system, version))
-            elif found != version:
+                return
+            if found not in (version, *upgrades):
                 raise FormatVersionError(
                     "FormatVersion",
                     f"The folder has format {found} of {system}; this Partita reads {version}.",
                     facts={"folder": str(self.folder)},
-                    hint="Open it with the version of Partita that wrote it.",
+                    hint="Open it with the version of Partita that wrote it, or with a newer one.",
+                )
+            for number in range(found, version):
+                logger.warning("upgrading %s from format %d to %d", system, number, number + 1)
+                upgrades[number](self._writer)
+                self._writer.execute(
+                    "UPDATE format SET version = ? WHERE system = ?", (number + 1, system)
                 )
 
     def change(self, *, frees_space: bool = False) -> "Change":

@@ -2,7 +2,11 @@
 
 The document is minimal-metadata JSON without its opening brace and without `odata.metadata`,
 which depends on the host: `"odata.etag":…,"PartitionKey":…,"RowKey":…,"Timestamp":…,…}`.
-A reader adds a prefix and copies the bytes.
+A reader adds a prefix and copies the bytes. It is stored with a checksum:
+
+    document | CRC-32C, 4 bytes big-endian, begun with the low 32 bits of the ticks | 0x02
+
+Documents of format 1 have neither: they end with their closing brace.
 """
 
 import json
@@ -12,8 +16,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
+from crc32c import crc32c
 
-from partita.errors import InvalidKeyError, InvalidPropertyError, LimitExceededError
+from partita.errors import ChecksumError, InvalidKeyError, InvalidPropertyError, LimitExceededError
 from partita.refusals import (
     invalid_input,
     invalid_name,
@@ -41,6 +46,7 @@ class Entity(msgspec.Struct, frozen=True, gc=False):
     row_key: str
     ticks: int
     document: bytes
+    """Empty if the stored one is damaged: the entity can be replaced or deleted, not read."""
     members: Members | None = None
     """The custom properties, if they are already decoded: after `build`."""
 
@@ -51,6 +57,8 @@ class Entity(msgspec.Struct, frozen=True, gc=False):
     @property
     def etag(self) -> str:
         """The etag, copied from the document: cheaper than printing the time."""
+        if not self.document:
+            return etag_of(self.ticks)
         end = self.document.index(b"'", _TIME_START)
         return _ETAG % self.document[_TIME_START:end].decode()
 
@@ -58,6 +66,8 @@ class Entity(msgspec.Struct, frozen=True, gc=False):
         """Return the custom properties, annotations included."""
         if self.members is not None:
             return self.members
+        if not self.document:
+            raise _damaged(self.key)
         members: Members = _decode_document(b"{" + self.document)
         for name in ("odata.etag", "PartitionKey", "RowKey", "Timestamp"):
             del members[name]
@@ -76,6 +86,9 @@ _decode_document = msgspec.json.Decoder(dict[str, str | int | float | bool]).dec
 _decode_body = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
+_CHECKED = b"\x02"
+"""The last byte of a stored document with a checksum."""
+_LOW_32_BITS = 0xFFFFFFFF
 _ETAG = "W/\"datetime'%s'\""
 _TIME_START = len(b'"odata.etag":"W/\\"datetime\'')
 _FORBIDDEN_IN_KEY = re.compile(r"[/\\#?\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -88,6 +101,42 @@ _NAME_REST = _NAME_START | {"Mn", "Mc", "Nd", "Pc", "Cf"}
 def etag_of(ticks: int) -> str:
     """Return the etag of a version."""
     return _ETAG % edm.text_of(ticks).replace(":", "%3A")
+
+
+def pack_document(ticks: int, document: bytes) -> bytes:
+    """Return the stored form of a document."""
+    return document + crc32c(document, ticks & _LOW_32_BITS).to_bytes(4) + _CHECKED
+
+
+def unpack_document(ticks: int, stored: bytes) -> bytes | None:
+    """Return the document of a stored form; None if it is damaged."""
+    if stored[-1:] != _CHECKED:
+        return stored if stored[-1:] == b"}" else None  # format 1 has no checksum
+    document = stored[:-5]
+    is_sound = crc32c(document, ticks & _LOW_32_BITS).to_bytes(4) == stored[-5:-1]
+    return document if is_sound else None
+
+
+def stored_entity(partition_key: str, row_key: str, ticks: int, stored: bytes) -> Entity:
+    """Return the entity of a row; raise ChecksumError if its document is damaged."""
+    document = unpack_document(ticks, stored)
+    if document is None:
+        raise _damaged(EntityKey(partition_key, row_key))
+    return Entity(partition_key, row_key, ticks, document)
+
+
+def replaceable_entity(partition_key: str, row_key: str, ticks: int, stored: bytes) -> Entity:
+    """Return the entity of a row for a write, which may replace or delete a damaged one."""
+    return Entity(partition_key, row_key, ticks, unpack_document(ticks, stored) or b"")
+
+
+def _damaged(key: EntityKey) -> ChecksumError:
+    return ChecksumError(
+        "EntityDamaged",
+        "The stored entity is damaged: its bytes do not match their checksum.",
+        facts={"partition_key": key.partition_key, "row_key": key.row_key},
+        hint="Replace or delete the entity, or restore a backup.",
+    )
 
 
 def build(key: tuple[str, str], ticks: int, properties: Members) -> Entity:

@@ -16,7 +16,7 @@ import msgspec
 
 from partita.tables import limits, pushdown
 from partita.tables.edm import TYPE_SUFFIX
-from partita.tables.entity import Entity, EntityKey
+from partita.tables.entity import EntityKey, stored_entity
 from partita.tables.filters import Filter, compile_filter, names_in
 from partita.tables.paging import KeyRange, Page, after
 from partita.tables.store import Table
@@ -63,7 +63,7 @@ class Scan:
         if len(rows) > limit or is_all:
             return _page_of(rows, limit)
         rest = _behind(self._span, rows[-1])
-        return Page(list(starmap(Entity, rows)), rest.lower if rest else None)
+        return Page(list(starmap(stored_entity, rows)), rest.lower if rest else None)
 
     def _read_filtered(self, connection: apsw.Connection, residual: Filter, seconds: float) -> Page:
         """Read the whole range within a short time limit; otherwise continue in steps.
@@ -116,7 +116,7 @@ class Scan:
             return _page_of(search.rows, self._limit)
         if search.is_full:
             rest = _behind(self._span, search.rows[-1])
-        return Page(list(starmap(Entity, search.rows)), rest.lower if rest else None)
+        return Page(list(starmap(stored_entity, search.rows)), rest.lower if rest else None)
 
 
 class _Search:
@@ -140,7 +140,7 @@ class _Search:
         matches, decode = self._matches, self._decode
         cursor = _select(connection, self._table, span, self._pushed)
         for row in cursor:
-            if matches(decode(b"{" + row[3])):
+            if matches(decode(b"{" + stored_entity(*row).document)):
                 self.rows.append(row)
                 self._size += len(row[3])
                 if self.is_full:
@@ -213,5 +213,5 @@ def _behind(span: KeyRange, row: Row) -> KeyRange | None:
 
 
 def _page_of(rows: list[Row], limit: int) -> Page:
-    entities = list(starmap(Entity, rows[:limit]))
+    entities = list(starmap(stored_entity, rows[:limit]))
     return Page(entities, EntityKey(*rows[limit][:2]) if len(rows) > limit else None)

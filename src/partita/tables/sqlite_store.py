@@ -19,17 +19,23 @@ from partita.clock import SystemClock
 from partita.errors import TableExistsError, TableNotFoundError, UnavailableError
 from partita.policies import Policy
 from partita.refusals import not_found
-from partita.storage.database import Change, Database
+from partita.storage.database import Change, Database, Upgrades
 from partita.storage.store_clock import StoreClock
 from partita.tables import pushdown
-from partita.tables.entity import Entity, EntityKey
+from partita.tables.entity import (
+    Entity,
+    EntityKey,
+    pack_document,
+    replaceable_entity,
+    stored_entity,
+)
 from partita.tables.filters import Filter
 from partita.tables.paging import KeyRange, Page
 from partita.tables.sqlite_scan import Scan, where_of
 from partita.tables.store import Statistics, Table
 from partita.ticks import Clock
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 SCHEMA = """
 CREATE TABLE catalog (
   id INTEGER PRIMARY KEY AUTOINCREMENT, folded TEXT NOT NULL UNIQUE, name TEXT NOT NULL,
@@ -42,6 +48,13 @@ CREATE TABLE entity (
   marks INTEGER NOT NULL, short BLOB, document BLOB NOT NULL, PRIMARY KEY (tid, pk, rk)
 ) WITHOUT ROWID;
 """
+
+
+def _keep_documents(_connection: apsw.Connection) -> None:
+    """Keep documents without a checksum: each gets one when it is written again."""
+
+
+UPGRADES: Upgrades = {1: _keep_documents}
 
 INLINE_ENTITIES_MAX = 128
 """A range without residual is first read on the loop: this many entities take 0.15 ms."""
@@ -61,6 +74,11 @@ _PUT = (
     " VALUES (?, ?, ?, ?, ?, jsonb(?), ?) ON CONFLICT DO UPDATE SET ticks = excluded.ticks,"
     " marks = excluded.marks, short = excluded.short, document = excluded.document"
 )
+_COUNT = (
+    "SELECT count(*), coalesce(sum(length(document) - 5 * (substr(document, -1) = x'02')), 0)"
+    " FROM entity WHERE "
+)
+"""Without the checksums of the documents."""
 _REMOVE = "DELETE FROM entity WHERE tid = ? AND pk = ? AND rk = ?"
 _PURGE = (
     "DELETE FROM entity WHERE tid = ?1 AND (pk, rk) IN"
@@ -83,7 +101,7 @@ class SqliteTableStore:
         self._clock = clock
         self._tables: dict[str, Table] = {}
         """Committed tables by folded name; changed only after a commit."""
-        database.prepare("tables", FORMAT_VERSION, SCHEMA)
+        database.prepare("tables", FORMAT_VERSION, SCHEMA, UPGRADES)
         for identity, name in database.reader.execute("SELECT id, name FROM catalog"):
             self._tables[_folded(name)] = Table(identity, name)
         self._cursors: dict[apsw.Connection, apsw.Cursor] = {}
@@ -170,12 +188,12 @@ class SqliteTableStore:
         reader = self.database.reader_of_this_turn()
         cursor = self._cursors.get(reader) or self._cursors.setdefault(reader, reader.cursor())
         rows: list[Any] = cursor.execute(_GET, (table.id, *key)).fetchall()
-        return Entity(key[0], key[1], *rows[0]) if rows else None
+        return stored_entity(key[0], key[1], *rows[0]) if rows else None
 
     def get_here(self, table: Table, key: EntityKey) -> Entity | None:
         """Read an entity in any thread; for a store on disk only."""
         rows = self.database.read_here(lambda reader: _rows(reader, _GET, (table.id, *key)))
-        return Entity(key[0], key[1], *rows[0]) if rows else None
+        return stored_entity(key[0], key[1], *rows[0]) if rows else None
 
     async def scan(self, table: Table, span: KeyRange, residual: Filter | None, limit: int) -> Page:
         if span.is_empty or limit <= 0:
@@ -201,7 +219,7 @@ class SqliteTableStore:
 
         def read(connection: apsw.Connection) -> Statistics:
             row: Any = connection.execute(
-                "SELECT count(*), coalesce(sum(length(document)), 0) FROM entity WHERE " + where,  # noqa: S608 - only our own text
+                _COUNT + where,
                 parameters,
             ).fetchall()[0]
             return Statistics(*row)
@@ -287,9 +305,9 @@ class SqlitePartition:
         if len(row_keys) == 1:
             rk = row_keys[0]
             rows = _rows(self._connection, _GET, (identity, pk, rk))
-            return {rk: Entity(pk, rk, *rows[0])} if rows else {}
+            return {rk: replaceable_entity(pk, rk, *rows[0])} if rows else {}
         rows = _rows(self._connection, _GET_MANY, (identity, pk, _encode(row_keys).decode()))
-        return {row[1]: Entity(*row) for row in rows}
+        return {row[1]: replaceable_entity(*row) for row in rows}
 
     async def write(self, put: Sequence[Entity], remove: Sequence[EntityKey]) -> None:
         identity = self._table.id
@@ -305,7 +323,7 @@ class SqlitePartition:
                         entity.ticks,
                         marks_of(entity.properties()),
                         describe(entity.properties()),
-                        entity.document,
+                        pack_document(entity.ticks, entity.document),
                     )
                     for entity in put
                 ],

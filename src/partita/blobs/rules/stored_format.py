@@ -2,7 +2,9 @@
 
     facts      crc32c, 4 bytes big-endian | MessagePack array in the order of the fields
 
-Fields may be added at the end, with a default; their order must not change.
+Fields may be added at the end, with a default; their order must not change. A new field raises the
+format number of the blobs (rows.py): a version that does not know the field would drop it when it
+writes the blob, so it refuses.
 """
 
 from typing import TypeVar
@@ -13,7 +15,7 @@ from crc32c import crc32c
 from partita.blobs.rules.leases import Lease, facts_at
 from partita.blobs.rules.model import Access, Blob, Container, CopyFacts, Headers, Kind
 from partita.blobs.rules.names import LIVE, snapshot_text
-from partita.errors import ChecksumError
+from partita.errors import ChecksumError, FormatVersionError
 from partita.policies import Policy
 
 T = TypeVar("T")
@@ -66,21 +68,32 @@ def encode(facts: StoredBlob | StoredContainer) -> bytes:
 
 
 def decode_blob(facts: bytes) -> StoredBlob:
-    return _decode(facts, _blob_decoder)
+    return _decode(facts, _blob_decoder, len(StoredBlob.__struct_fields__))
 
 
 def decode_container(facts: bytes) -> StoredContainer:
-    return _decode(facts, _container_decoder)
+    return _decode(facts, _container_decoder, len(StoredContainer.__struct_fields__))
 
 
-def _decode(facts: bytes, decoder: msgspec.msgpack.Decoder[T]) -> T:
+def _decode(facts: bytes, decoder: msgspec.msgpack.Decoder[T], fields_max: int) -> T:
     raw = facts[4:]
     if len(facts) < 5 or crc32c(raw) != int.from_bytes(facts[:4]):
         raise _damaged()
+    if _count_fields(raw) > fields_max:
+        raise FormatVersionError(
+            "FormatVersion",
+            "The stored properties of a blob or container were written by a newer version.",
+            hint="Open the account with the version of Partita that wrote it, or with a newer one.",
+        )
     try:
         return decoder.decode(raw)
     except msgspec.MsgspecError as error:
         raise _damaged() from error
+
+
+def _count_fields(raw: bytes) -> int:
+    """Return the length of a MessagePack array: in its first byte, or in the next two."""
+    return raw[0] & 0x0F if raw[0] < 0xA0 else int.from_bytes(raw[1:3])
 
 
 def blob_of(name: str, snapshot: int, stored: StoredBlob, now: int) -> Blob:

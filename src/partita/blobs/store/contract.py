@@ -214,6 +214,10 @@ class BlobStore(Protocol):
         """Receive an upload; content that no change in the block used is discarded."""
         ...
 
+    async def quarantine(self, digest: bytes) -> bool:
+        """Move a damaged content file aside; return False if an upload has replaced it."""
+        ...
+
     async def sums_of(self, content: bytes, *, wants_md5: bool) -> Declared:
         """Compute checksums without blocking the event loop."""
         ...

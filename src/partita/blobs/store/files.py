@@ -2,6 +2,7 @@
 
     blobs/incoming/<random id>       an incomplete upload: removed at start
     blobs/ab/cd/abcd…                64 hex digits, two levels of folders
+    blobs/quarantine/abcd…           a file that was found damaged: moved, not changed
 
 No path contains text of a user. A file is written once, synced, renamed to its name, and the
 folders of its name are synced, too; an existing equal file is replaced, which repairs it if it
@@ -9,10 +10,11 @@ was damaged. All calls block: they run in threads.
 """
 
 import errno
+import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -22,6 +24,9 @@ from partita.refusals import store_full, store_stopped
 
 CONTENT_FOLDER = "blobs"
 INCOMING_FOLDER = "incoming"
+QUARANTINE_FOLDER = "quarantine"
+HASH_BYTES = 1024 * 1024
+"""How much of a file is read at a time to hash it."""
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -60,6 +65,10 @@ class ContentFiles(Protocol):
     def open(self, digest: bytes) -> ContentFile: ...
 
     def remove(self, digest: bytes) -> None: ...
+
+    def quarantine(self, digest: bytes) -> bool:
+        """Move a damaged file aside; return False if it is sound or missing."""
+        ...
 
     def digests(self) -> Iterator[list[bytes]]:
         """Yield the hashes of all files, folder by folder."""
@@ -150,14 +159,27 @@ class FolderFiles:
     def open(self, digest: bytes) -> "FolderFile":
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
         with translating():
-            try:
-                return FolderFile(os.open(self._path(digest), flags))
-            except FileNotFoundError as error:
-                raise damaged("its file is missing") from error
+            # The sound parts of a file in quarantine can be read: every chunk is verified.
+            for path in (self._path(digest), self._quarantined(digest)):
+                with suppress(FileNotFoundError):
+                    return FolderFile(os.open(path, flags))
+        raise damaged("its file is missing")
 
     def remove(self, digest: bytes) -> None:
         with translating():
             self._system.remove(self._path(digest))
+            self._system.remove(self._quarantined(digest))
+
+    def quarantine(self, digest: bytes) -> bool:
+        path, target = self._path(digest), self._quarantined(digest)
+        with translating():
+            if not path.is_file() or _is_sound(path, digest):
+                return False
+            self._system.make_folder(target.parent)
+            self._system.rename(path, target)
+            for folder in (target.parent, path.parent, self.root):
+                self._sync_folder(folder)
+        return True
 
     def digests(self) -> Iterator[list[bytes]]:
         with translating():
@@ -197,6 +219,9 @@ class FolderFiles:
         name = digest.hex()
         assert len(name) == 64
         return self.root / name[:2] / name[2:4] / name
+
+    def _quarantined(self, digest: bytes) -> Path:
+        return self.root / QUARANTINE_FOLDER / digest.hex()
 
     def _sync(self, descriptor: int) -> None:
         try:
@@ -271,6 +296,9 @@ class MemoryFiles:
     def remove(self, digest: bytes) -> None:
         self._contents.pop(digest, None)
 
+    def quarantine(self, digest: bytes) -> bool:  # noqa: ARG002 - memory is not verified
+        return False
+
     def digests(self) -> Iterator[list[bytes]]:
         yield list(self._contents)
 
@@ -290,6 +318,20 @@ class MemoryContent:
         return bytes(memoryview(self._content)[start : start + count])
 
     def close(self) -> None: ...
+
+
+def _is_sound(path: Path, digest: bytes) -> bool:
+    """Return whether a file has the bytes that its name promises; unreadable ones are damage."""
+    found = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while piece := file.read(HASH_BYTES):
+                found.update(piece)
+    except OSError as error:
+        if error.errno in _TOO_MANY:
+            raise
+        return False
+    return found.digest() == digest
 
 
 @contextmanager

@@ -210,6 +210,15 @@ class SqliteBlobStore:
         await download.start()
         return download
 
+    async def quarantine(self, digest: bytes) -> bool:
+        """Move the damaged file of a content aside; return False if an upload replaces it."""
+        if not self.claims.begin_leaving(digest):
+            return False
+        try:
+            return await self.threads.run(self.files.quarantine, digest)
+        finally:
+            self.claims.end_leaving(digest)
+
     async def sums_of(self, content: bytes, *, wants_md5: bool) -> Declared:
         return await self.threads.run(partial(sums_of, wants_md5=wants_md5), content)
 

@@ -1,4 +1,7 @@
-"""`partita account`: back up a whole account, make one from a backup, verify a backup."""
+"""`partita account`: back up a whole account, make one from a backup, verify a backup.
+
+`partita verify` reads everything of an account itself.
+"""
 
 from partita.cli.kit.commands import (
     JSON,
@@ -21,7 +24,7 @@ BACKUP = Argument("BACKUP", "Folder that `partita account backup` made.")
 def _run(given: Given, verb: str) -> int:
     facts = load(f"partita.cli.account.verbs:{verb}")(given)
     show(facts, is_json=given.json)
-    return 0
+    return int(facts.exit_status)
 
 
 account = Family(
@@ -64,4 +67,16 @@ account = Family(
         runs=lambda given: _run(given, "verify_backup"),
         example="partita account verify /mnt/backups/monday",
     ),
+)
+
+verify = Verb(
+    "verify",
+    "Read everything of an account, also while it is served; the status is 1 for damage.",
+    option("--connect WHERE", "Folder of the data, as serve --path names it ($PARTITA_CONNECT)."),
+    option("--account NAME", "The account; needed if there are several."),
+    option("--rate MIB", "MiB to read per second at most (64)."),
+    JSON,
+    QUIET,
+    runs=lambda given: _run(given, "verify_account_files"),
+    example="partita verify --connect ./partita-data",
 )

@@ -10,7 +10,7 @@ import itertools
 
 import msgspec
 
-from partita.errors import QuorumLostError, UsageError
+from partita.errors import FormatVersionError, QuorumLostError, UsageError
 from partita.reliable.replication.stream import NoAnswer, PublishRefused, Stream
 from partita.reliable.service.assignment import Placement, assign
 from partita.ticks import Clock
@@ -34,6 +34,10 @@ class Member(msgspec.Struct, frozen=True):
 
     address: str
     holds: dict[int, Held]
+
+
+class _Format(msgspec.Struct, frozen=True):
+    format: int
 
 
 class ServiceRecord(msgspec.Struct, frozen=True):
@@ -60,7 +64,21 @@ class ServiceRecord(msgspec.Struct, frozen=True):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_record = msgspec.msgpack.Decoder(ServiceRecord).decode
+_decode_format = msgspec.msgpack.Decoder(_Format).decode
 _decode_member = msgspec.msgpack.Decoder(Member).decode
+
+
+def decode_record(raw: bytes) -> ServiceRecord:
+    """Parse a record; refuse a newer one, whose fields would be lost when it is written again."""
+    number = _decode_format(raw).format
+    if number > FORMAT:
+        raise FormatVersionError(
+            "FormatVersion",
+            f"The record of the service has format {number}; this version reads {FORMAT}.",
+            facts={"format": number},
+            hint="Upgrade this process: another one of the service has a newer version.",
+        )
+    return _decode_record(raw)
 
 
 class Membership:
@@ -110,7 +128,7 @@ class Membership:
             raw = await self._stream.get(last, timeout=ANSWER_SECONDS)
             if raw is None:
                 raise NoAnswer("The record is not readable yet.")
-            self._record, self._sequence = _decode_record(raw), last
+            self._record, self._sequence = decode_record(raw), last
         return self._record is not None
 
     async def share_out(self) -> None:

@@ -1,1 +1,1 @@
-"""Backups of whole accounts while they are served; no request depends on this."""
+"""Back up, restore and verify whole accounts while they are served; no request depends on this."""

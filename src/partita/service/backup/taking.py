@@ -71,7 +71,7 @@ def back_up(folder: Path, target: Path, *, clock: Clock, progress: Progress = si
 
     Writes acknowledged before the call are in the backup; writes during the call may be.
     """
-    _refuse_unless_account(folder)
+    refuse_unless_account(folder)
     with translating(folder), arriving_folder(target, clock) as arriving:
         manifest = _copy_account(folder, arriving, {}, clock, progress)
         write_new(arriving / MANIFEST_FILE, [encode(manifest)])
@@ -85,7 +85,7 @@ def back_up_changes(
 
     While it is taken, the folder of the backups needs space for a copy of the database.
     """
-    _refuse_unless_account(folder)
+    refuse_unless_account(folder)
     with translating(folder):
         chain = _chain_of(folder, target)
         number = len(chain) + 1
@@ -105,7 +105,8 @@ def back_up_changes(
     return manifest
 
 
-def _refuse_unless_account(folder: Path) -> None:
+def refuse_unless_account(folder: Path) -> None:
+    """Raise unless the folder has the database of an account."""
     if not (folder / DATABASE_FILE).is_file():
         message = f"The folder {folder} does not contain an account."
         raise unusable(message, "Give the data folder, or the folder of an account in it.")
@@ -137,14 +138,14 @@ def _copy_account(
     progress: Progress,
 ) -> Manifest:
     """Copy the database and the content files that are not stored yet; verify the copy."""
-    with contextlib.closing(_source_of(folder)) as source:
+    with contextlib.closing(open_source(folder)) as source:
         contents = _Copying(folder, arriving, stored, progress).copy_all(source)
     write_new(arriving / CONTENTS_FILE, encode_contents(contents))
     check_database(arriving / DATABASE_FILE, contents, progress)
     return _manifest_of(arriving, folder.absolute().name, contents, clock)
 
 
-def _source_of(folder: Path) -> apsw.Connection:
+def open_source(folder: Path) -> apsw.Connection:
     """Open the database read-only, while a server may have it open."""
     source = apsw.Connection(str(folder / DATABASE_FILE), flags=apsw.SQLITE_OPEN_READWRITE)
     source.set_busy_timeout(BUSY_MS)

@@ -49,6 +49,7 @@ STATUS: dict[str, int] = {
     "EmptyMetadataKey": 400,
     "EmptyTagName": 400,
     "EntityAlreadyExists": 409,
+    "EntityDamaged": 500,
     "EntityTooLarge": 400,
     "FolderUnusable": 500,
     "FormatVersion": 500,

@@ -6,12 +6,13 @@ contains everything that undo needs, because the process that made it may be dea
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
 from partita.errors import (
     CatalogMismatchError,
+    FormatVersionError,
     MappingExistsError,
     MappingLockedError,
     PartitaError,
@@ -23,12 +24,14 @@ from partita.errors import (
     UsageError,
 )
 
+T = TypeVar("T")
+
 Status = Literal["online", "offline"]
 ChangeState = Literal["before", "after", "undone", "foreign"]
 """Whether a shard has a change; "foreign": its local catalog is not as the plan expects."""
 
 
-class MapRow(msgspec.Struct, frozen=True):
+class MapRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One shard map in the global catalog."""
 
     id: str
@@ -40,7 +43,7 @@ class MapRow(msgspec.Struct, frozen=True):
     epoch: int = 0
 
 
-class ShardRow(msgspec.Struct, frozen=True):
+class ShardRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One shard in the global catalog.
 
     `last_operation` is the newest change that the local catalog should have. Its values are never
@@ -55,7 +58,7 @@ class ShardRow(msgspec.Struct, frozen=True):
     last_operation: str
 
 
-class MappingRow(msgspec.Struct, frozen=True):
+class MappingRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One mapping in the global catalog; a local catalog has no lock owner."""
 
     id: str
@@ -67,7 +70,7 @@ class MappingRow(msgspec.Struct, frozen=True):
     lock_owner: str | None = None
 
 
-class LocalChange(msgspec.Struct, frozen=True):
+class LocalChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The change of one shard: `before` and `after` are its own row, None if it has none."""
 
     location: str
@@ -83,7 +86,7 @@ class LocalChange(msgspec.Struct, frozen=True):
         return row.id
 
 
-class ChangePlan(msgspec.Struct, frozen=True):
+class ChangePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One change: rows removed and added in the global catalog, then on the shards, in order."""
 
     id: str
@@ -106,7 +109,20 @@ def encode_plan(plan: ChangePlan) -> str:
 
 
 def decode_plan(text: str) -> ChangePlan:
-    return msgspec.json.decode(text.encode(), type=ChangePlan)
+    """Parse a plan; refuse one with fields of a newer program, which would not be carried out."""
+    return decode_known(text, ChangePlan)
+
+
+def decode_known(text: str, kind: type[T]) -> T:
+    """Parse a stored text, all of whose fields this program must know."""
+    try:
+        return msgspec.json.decode(text.encode(), type=kind)
+    except msgspec.ValidationError as error:
+        raise FormatVersionError(
+            "CatalogVersion",
+            f"A stored {kind.__name__} was written by a newer program: {error}.",
+            hint="Finish or cancel it with the version of Partita that began it.",
+        ) from error
 
 
 def state_of(plan: ChangePlan, change: LocalChange, mark: str | None) -> ChangeState:

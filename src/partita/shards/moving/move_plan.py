@@ -42,7 +42,7 @@ Position = tuple[str, ...]
 """The primary key of the last row of a batch, each part as text of the database."""
 
 
-class MovePlan(msgspec.Struct, frozen=True):
+class MovePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The parameters of a move; they do not change after they are recorded."""
 
     map_name: str
@@ -64,7 +64,7 @@ class MovePlan(msgspec.Struct, frozen=True):
     verify: bool
 
 
-class Progress(msgspec.Struct, frozen=True):
+class Progress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The progress of a job within its step."""
 
     rows: int = 0

@@ -8,6 +8,7 @@ import msgspec
 from sqlalchemy import and_, delete, insert, select, update
 
 from partita.errors import OperationPendingError, ShardMapNotFoundError
+from partita.shards.catalog.change_plans import decode_known
 from partita.shards.catalog.executor import Executor
 from partita.shards.catalog.global_catalog import jobs
 from partita.shards.moving.move_plan import STEPS, UNFINISHED, MovePlan, Progress, State, Step
@@ -111,12 +112,12 @@ def read(executor: Executor, job_id: str) -> MoveRecord:
     return MoveRecord(
         executor,
         job_id,
-        msgspec.json.decode(row.plan, type=MovePlan),
+        decode_known(row.plan, MovePlan),
         map_id=row.map_id,
         changed_at=row.changed_at,
         step=row.step,
         state=row.state,
-        progress=msgspec.json.decode(row.progress, type=Progress),
+        progress=decode_known(row.progress, Progress),
     )
 
 
