@@ -198,6 +198,17 @@ class LocalCluster:
     def log_file(self, index: int) -> Path:
         return self.folder / f"{self.nodes[index].name}.log"
 
+    def config(self, index: int) -> str:
+        """Return the text of a node's nats-server.conf."""
+        node = self.nodes[index]
+        return cluster_config(
+            node,
+            self.nodes,
+            self.folder / node.name,
+            sync_interval=self.sync_interval,
+            extra=self.extra,
+        )
+
     def start(self, *, timeout: float = START_SECONDS) -> None:
         """Start all nodes and return when they have a leader and follow it."""
         program = find_server()
@@ -291,11 +302,7 @@ class LocalCluster:
     def _spawn(self, program: Path, index: int) -> None:
         node = self.nodes[index]
         settings = self.folder / f"{node.name}.conf"
-        store = self.folder / node.name
-        text = cluster_config(
-            node, self.nodes, store, sync_interval=self.sync_interval, extra=self.extra
-        )
-        settings.write_text(text, encoding="utf-8")
+        settings.write_text(self.config(index), encoding="utf-8")
         with self.log_file(index).open("ab") as output:
             self._processes[index] = subprocess.Popen(  # noqa: S603 - found by find_server
                 [program, "-c", settings],
