@@ -20,7 +20,13 @@ from partita.reliable.nats.api import WRONG_LAST, Api, Failed, no_answer
 from partita.reliable.nats.consumer import pull
 from partita.reliable.nats.files import FileBucket
 from partita.reliable.nats.link import PAUSE_SECONDS, Link, end_tasks, logger, server_urls
-from partita.reliable.nats.monitor import ask_all, check_durable, monitor_urls, unsynced
+from partita.reliable.nats.monitor import (
+    ask_all,
+    check_authenticated,
+    check_durable,
+    monitor_urls,
+    unsynced,
+)
 from partita.reliable.nats.streams import (
     file_settings,
     log_settings,
@@ -80,10 +86,10 @@ class JetStream:
     ) -> "JetStream":
         """Connect, verify that the cluster syncs, and create or open the partition's streams.
 
-        `monitor` has the monitoring addresses of the nodes (http://host:8222) if they are not at
-        the client port + 4000. `connect_options` are passed to nats-py: user, password, token,
-        user_credentials, nkeys_seed, tls, tls_hostname, name. `first_sequence` is the first
-        sequence of a new log: the one after a restored state.
+        `monitor` has the monitoring addresses of the nodes (http://host:8222, https with TLS) if
+        they are not at the client port + 4000. `connect_options` are passed to nats-py: user,
+        password, token, user_credentials, nkeys_seed, tls, tls_hostname, name. `first_sequence` is
+        the first sequence of a new log: the one after a restored state.
         """
         _check_arguments(partition, replicas, register_seconds)
         urls = server_urls(url)
@@ -307,9 +313,13 @@ class JetStream:
 
     async def _ask_nodes(self, waited: float = 0.0) -> list[str]:
         """Check all nodes and return those that are down; remember an error of the others."""
-        given = self._monitor
-        addresses = monitor_urls(self.link.urls) if given is None else list(given)
-        statuses = await ask_all(addresses)
+        tls, given = self.link.tls, self._monitor
+        if given is None:
+            addresses = monitor_urls(self.link.urls, is_tls=tls is not None)
+        else:
+            addresses = list(given)
+            check_authenticated(addresses, is_tls=tls is not None)
+        statuses = await ask_all(addresses, tls)
         try:
             missing = check_durable(statuses, addresses, waited=waited)
         except NotDurableError as error:

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from partita.errors import ConfigurationError, NotAuthorizedError, QuorumLostError
-from partita.reliable.nats.monitor import CLIENT_PORT
+from partita.reliable.nats.monitor import CLIENT_PORT, PageTls
 from partita.reliable.replication.stream import NoAnswer
 from partita.ticks import Clock
 
@@ -49,6 +49,7 @@ UNANSWERED_REQUESTS_MIN = 2
 PENDING_BYTES_MAX = 1 << 40
 """Practically unlimited: at its limit nats-py would wait and lose a cancellation."""
 LOST = "The connection was lost."
+NO_TLS = "The NATS node does not offer TLS."
 
 logger = logging.getLogger("partita.reliable")
 logging.getLogger("nats").addHandler(logging.NullHandler())
@@ -97,6 +98,26 @@ def _bad_url(url: object) -> ConfigurationError:
     )
 
 
+class CheckedClient(Client):
+    """A client that sends its password over TLS only, if TLS was asked for.
+
+    nats-py continues without TLS if the server, or anyone on the way, does not offer it.
+    """
+
+    needs_tls = False
+
+    @property
+    def has_tls(self) -> bool:
+        writer = getattr(self._transport, "_io_writer", None)
+        return writer is not None and writer.get_extra_info("ssl_object") is not None
+
+    def _connect_command(self) -> bytes:
+        if self.needs_tls and not self.has_tls:
+            raise nats.errors.Error(NO_TLS)
+        command: bytes = super()._connect_command()
+        return command
+
+
 class NoListener(Exception):  # noqa: N818 - an answer, not an error
     """There is no subscriber of the subject: the request was not delivered."""
 
@@ -119,7 +140,7 @@ class Connection:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.client = Client()
+        self.client = CheckedClient()
         self.lost = asyncio.Event()
         self.listeners: set[Callable[[], None]] = set()
         self.last_error: Exception | None = None
@@ -129,6 +150,7 @@ class Connection:
         self._answers: dict[str, asyncio.Future[Msg]] = {}
 
     async def open(self, options: Mapping[str, Any]) -> None:
+        self.client.needs_tls = self.url.startswith("tls://") or "tls" in options
         async with asyncio.timeout(CONNECT_SECONDS):
             await self.client.connect(
                 servers=[self.url],
@@ -218,6 +240,13 @@ class Connection:
         reading = self.client._reading_task  # noqa: SLF001 - no public way
         return self.client.is_connected and reading is not None and not reading.done()
 
+    @property
+    def tls(self) -> PageTls | None:
+        """The TLS settings of this connection, None if it does not use TLS."""
+        if not self.client.has_tls:
+            return None
+        return PageTls(self.client.ssl_context, self.client.options.get("tls_hostname"))
+
     def lose(self) -> None:
         """End all open requests of this node with NoAnswer, and call the listeners."""
         if self.lost.is_set():
@@ -276,6 +305,8 @@ class Link:
         self._connected = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._last_error: Exception | None = None
+        self.tls: PageTls | None = None
+        """The TLS settings of the last connection."""
         self.closed = False
 
     async def start(self, timeout: float) -> None:
@@ -369,6 +400,7 @@ class Link:
         while True:
             connection = await self._connect_to_any()
             self._connection = connection
+            self.tls = connection.tls
             self._connected.set()
             try:
                 await self._watch(connection)
