@@ -277,3 +277,15 @@ def test_the_readme_shows_its_promise_on_one_screen() -> None:
     assert "from_connection_string" in screen
     assert "open_state" in screen
     assert "fan_out" in screen
+
+
+def test_containers_publish_their_ports_on_this_machine_only() -> None:
+    """A published port without an address is reachable from every machine, past the firewall."""
+    files = [PROJECT / "README.md", *sorted(PROJECT.glob("docs/**/*.md"))]
+    files += [file for file in sorted(PROJECT.glob("deploy/*")) if file.is_file()]
+    published = re.compile(r"""(?:-p |--publish[ =]|ports: \[")([\d.-]+:[^\s"]+)""")
+
+    mappings = [each for file in files for each in published.findall(file.read_text("utf-8"))]
+
+    assert len(mappings) >= 2
+    assert [mapping for mapping in mappings if not mapping.startswith("127.0.0.1:")] == []

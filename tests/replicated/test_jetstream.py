@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import os
+import ssl
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -590,6 +591,38 @@ class TestSettings:
         assert server_urls(["one", "nats://c:d@two"]) == ["nats://one:4222", "nats://c:d@two:4222"]
 
 
+@contextlib.asynccontextmanager
+async def tls_node(folder: Path) -> AsyncIterator[tuple[int, ssl.SSLContext]]:
+    """A node with TLS on its client and monitoring ports, and what trusts it."""
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+    subject = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    making = await asyncio.create_subprocess_exec(
+        *command, *subject, *files, stderr=asyncio.subprocess.DEVNULL
+    )
+    assert await making.wait() == 0
+    port = free_port(1)
+    config = folder / "node.conf"
+    config.write_text(
+        f"""
+listen: "127.0.0.1:{port}"
+https: "127.0.0.1:{port + 4000}"
+max_payload: 8MB
+jetstream {{ store_dir: "{folder}/store", sync_interval: always }}
+tls {{ cert_file: "{certificate}", key_file: "{key}" }}
+"""
+    )
+    server = await asyncio.create_subprocess_exec(
+        str(find_server()), "-c", str(config), stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        yield port, ssl.create_default_context(cafile=str(certificate))
+    finally:
+        server.kill()
+        await server.wait()
+
+
 class TestDurability:
     async def test_nodes_that_do_not_sync_are_refused(self, tmp_path: Path, patience: None) -> None:
         with running_cluster(tmp_path, sync_interval="2m") as cluster:
@@ -600,6 +633,47 @@ class TestDurability:
 
             async with opened(cluster, "p", verify_durable=False) as stream:
                 assert await stream.bounds(timeout=SOON) == (1, 0)
+
+    async def test_a_client_with_tls_reads_the_pages_over_https_and_verifies_them(
+        self, tmp_path: Path
+    ) -> None:
+        async with tls_node(tmp_path) as (port, trusting):
+            url = f"tls://127.0.0.1:{port}"
+            options: dict[str, Any] = {"replicas": 1, "connect_options": {"tls": trusting}}
+            stream = await JetStream.connect(url, partition="p", **options)
+            bounds = await stream.bounds(timeout=SOON)
+            await stream.close()
+            error = await connect_error(url, monitor=["http://10.0.0.1:8222"], **options)
+            foreign = await connect_error(
+                url, monitor=[f"https://localhost:{port + 4000}"], **options
+            )
+
+        assert bounds == (1, 0)
+        assert error.code == "MonitorNotAuthenticated"
+        assert foreign.code == "LogNotDurable"  # the certificate is for 127.0.0.1 only
+
+    async def test_no_password_is_sent_without_tls_if_tls_was_asked_for(
+        self, tmp_path: Path
+    ) -> None:
+        sent = bytearray()
+
+        async def node(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b'INFO {"server_id":"x","version":"2.12.0","max_payload":1048576}\r\n')
+            with contextlib.suppress(ConnectionError):
+                sent.extend(await reader.read())
+            writer.close()
+
+        server = await asyncio.start_server(node, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(QuorumLostError) as caught:
+            await JetStream.connect(
+                f"tls://ada:s3cret@127.0.0.1:{port}", partition="p", timeout=0.5
+            )
+        server.close()
+
+        assert caught.value.code == "NatsUnreachable"
+        assert caught.value.facts["cause"] == "The NATS node does not offer TLS."
+        assert sent == b""
 
     @pytest.mark.parametrize("is_leader_asked", [True, False])
     async def test_nodes_that_cannot_be_asked_are_refused(

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from partita.cli.main import command, run
-from partita.errors import ConfigurationError
+from partita.errors import ConfigurationError, NotAuthorizedError
 from partita.reliable.nats.cluster import cluster_config, find_server, is_free, nodes_of
 from partita.reliable.nats.jetstream import JetStream
 from support.cluster import free_port
@@ -119,8 +120,15 @@ def test_config_writes_files_that_the_server_accepts(
     assert run_nats("config", *arguments, str(tmp_path)) == 0
     assert run_nats("config", *arguments, str(tmp_path), "--json") == 0
 
-    written = json.loads(capsys.readouterr().out.splitlines()[-1])
+    *lines, last = capsys.readouterr().out.splitlines()
+    written = json.loads(last)
     assert written["url"] == "nats://db1:4222,db2:5222,10.0.0.3:4222"
+    url = Path(written["url_file"]).read_text()
+    password = url.partition("nats://partita:")[2].partition("@")[0]
+    assert len(password) == 64
+    assert url == f"nats://partita:{password}@db1:4222,db2:5222,10.0.0.3:4222\n"
+    assert password not in "".join([*lines, last])
+    assert {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {0o600}
     for file in written["files"].values():
         subprocess.run([find_server(), "-c", file, "-t"], check=True, capture_output=True)
     second = Path(written["files"]["db2:5222"]).read_text()
@@ -128,7 +136,56 @@ def test_config_writes_files_that_the_server_accepts(
     assert 'store_dir: "/srv/nats/node2"' in second
     assert 'listen: "0.0.0.0:5222"' in second
     assert 'http: "0.0.0.0:9222"' in second
-    assert '"nats-route://db1:6222"' in second
+    assert f'authorization {{ user: partita, password: "{password}" }}' in second
+    assert re.search(r'"nats-route://partita-node:[0-9a-f]{64}@db1:6222"', second)
+
+
+@pytest.mark.proof
+def test_a_written_cluster_elects_a_leader_and_accepts_only_its_password(tmp_path: Path) -> None:
+    port = free_port()
+    nodes = [f"127.0.0.1:{port + n}" for n in range(3)]
+    folder = ("--folder", str(tmp_path / "store"))
+    run_nats("config", "--nodes", ",".join(nodes), *folder, "--out", str(tmp_path))
+    url = (tmp_path / "nats-url").read_text().strip()
+    servers = [
+        subprocess.Popen(
+            [find_server(), "-c", tmp_path / f"node{n}.conf"], stderr=subprocess.DEVNULL
+        )
+        for n in (1, 2, 3)
+    ]
+    try:
+        asyncio.run(_open_and_close(url))
+        with pytest.raises(NotAuthorizedError) as caught:
+            asyncio.run(_open_and_close("nats://" + ",".join(nodes)))
+    finally:
+        for server in servers:
+            server.kill()
+            server.wait()
+    assert caught.value.code == "NatsNotAuthorized"
+
+
+def test_each_cluster_has_passwords_of_its_own(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        run_nats("config", "--nodes", "a,b,c", "--out", str(tmp_path / name))
+
+    found = [
+        password
+        for name in ("one", "two")
+        for password in re.findall(
+            r'password: "(.*?)"', (tmp_path / name / "node1.conf").read_text()
+        )
+    ]
+
+    assert len(set(found)) == 4, "clients and nodes of two clusters"
+
+
+def test_a_cluster_that_others_can_reach_is_not_written_without_users() -> None:
+    nodes = nodes_of(["db1", "db2", "db3"])
+
+    with pytest.raises(ConfigurationError) as caught:
+        cluster_config(nodes[0], nodes, "/x")
+
+    assert "node1" in caught.value.message
 
 
 def test_config_leaves_other_files_alone(tmp_path: Path) -> None:

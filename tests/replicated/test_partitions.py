@@ -27,7 +27,8 @@ from partita.reliable.manager.state_manager import StateManager
 from partita.reliable.service.requests import PAYLOAD_BYTES_MAX, RemoteError, Request
 from partita.reliable.service.service import Service, open_service
 from replicated.serve_counts import PARTITIONS, count, open_counts
-from support.cluster import ELECTION_SECONDS, Cluster
+from support.cluster import ELECTION_SECONDS, Cluster, proxied_cluster
+from support.proxy import faults
 
 KEYS = [f"user-{n}" for n in range(24)]
 
@@ -65,13 +66,12 @@ class World:
             "handle": count,
             "folder": self.folder / uuid.uuid4().hex,
         } | options
-        return await self._stack.enter_async_context(
-            open_service(self.cluster.url, self.name, **wanted)
-        )
+        where = wanted.pop("where", self.cluster.url)
+        return await self._stack.enter_async_context(open_service(where, self.name, **wanted))
 
-    async def join(self) -> Service:
+    async def join(self, **options: Any) -> Service:
         address = f"process-{len(self.members)}"
-        service = await self.open(address=address)
+        service = await self.open(address=address, **options)
         self.members.append(service)
         return service
 
@@ -102,8 +102,7 @@ async def crash(service: Service) -> None:
     streams = [state.log._stream for state in service.states().values()]  # type: ignore[attr-defined]
     streams.append(service._membership._stream)
     for stream in streams:
-        await stream._link.close()
-    await service._context.post._link.close()  # type: ignore[attr-defined]
+        await stream.link.close()
     await service.close()
 
 
@@ -120,6 +119,27 @@ async def test_members_share_replicas_and_primaries_evenly_and_reach_every_key(
     client = await world.open(holds=False, partitions=None)
     assert await client.request("user-0", b"10") == b"13"
     assert client.states() == {}
+
+
+@pytest.mark.proof
+async def test_members_and_clients_leave_a_node_that_has_lost_its_peers(tmp_path: Path) -> None:
+    """A client and a member that holds all primaries are on that node, two members are not."""
+    with proxied_cluster(tmp_path / "nats") as cluster:
+        inside, *outside = (f"nats://{proxy.address}" for proxy in cluster.clients)
+        async with World(cluster, tmp_path) as world:
+            options = {"monitor": cluster.monitor, "partitions": 1}
+            for where in (inside, *outside):
+                await world.join(where=where, **options)
+            client = await world.open(where=inside, holds=False, **options | {"partitions": None})
+            assert await client.request("user-0", b"1") == b"1"
+            routes = cluster.routes_of(0)
+
+            with faults(*routes):
+                for route in routes:
+                    route.blackhole()
+                answer = await client.request("user-0", b"1", timeout=2 * ELECTION_SECONDS)
+
+            assert answer == b"2"
 
 
 async def test_a_state_is_given_where_its_primary_is_and_elsewhere_its_address(

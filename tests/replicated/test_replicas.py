@@ -13,7 +13,7 @@ import signal
 import sys
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,8 @@ from partita.reliable.replication.quorum_log import QuorumLog
 from partita.reliable.state.records import record_hash
 from partita.reliable.values.schema import Schema
 from replicated.replica_process import Asked, Ledger, Told, key_of
-from support.cluster import Cluster, running_cluster
+from support.cluster import Cluster, ProxiedCluster, proxied_cluster, running_cluster
+from support.proxy import Proxy, faults
 from support.repeats import IS_SOAK
 
 KILLS = 20 if IS_SOAK else 3
@@ -232,8 +233,9 @@ class World:
         stack = contextlib.AsyncExitStack()
         self._stacks.append(stack)
         options = {"folder": self.folder / uuid.uuid4().hex} | options
+        where = options.pop("where", self.cluster.url)
         return await stack.enter_async_context(
-            partita.open_state(self.cluster.url, partition=self.partition, **options)
+            partita.open_state(where, partition=self.partition, **options)
         )
 
     async def join(self, **options: Any) -> Ledger:
@@ -440,6 +442,70 @@ async def lose_quorum(world: World, record_property: Callable[[str, object], Non
         assert outcome is None or outcome.value == number
     for number in refused:
         await world.operations.operate(number)
+
+
+# --- the network ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def shared_proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxiedCluster]:
+    with proxied_cluster(tmp_path_factory.mktemp("proxied")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def proxied(shared_proxied: ProxiedCluster) -> Iterator[ProxiedCluster]:
+    """The module's cluster behind proxies, without faults before and after each test."""
+    yield shared_proxied
+    shared_proxied.wait_ready()
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("cut", [Proxy.drop, Proxy.blackhole], ids=["closed", "silent"])
+@pytest.mark.parametrize("leads", [True, False], ids=["the leader", "a follower"])
+async def test_replicas_leave_a_node_that_answers_pings_but_has_lost_its_peers(
+    proxied: ProxiedCluster,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+    cut: Callable[[Proxy], None],
+    *,
+    leads: bool,
+) -> None:
+    """All replicas are connected to that node: they must find the two others."""
+    async with World(proxied, tmp_path) as world:
+        probe = await world.open_state(monitor=proxied.monitor)
+        leader = await leader_of(proxied, log_stream(world.partition))
+        await probe.close()
+        isolated = leader if leads else (leader + 1) % 3
+        where = f"nats://{proxied.clients[isolated].address}"
+        for _ in range(3):
+            await world.join(where=where, monitor=proxied.monitor)
+        await world.operations.operate(world.operations.next_number())
+        routes = proxied.routes_of(isolated)
+
+        with faults(*routes):
+            for route in routes:
+                cut(route)
+            record_property("seconds", await world.operations.write_again("an isolation"))
+
+        await world.operations.operate(world.operations.next_number())
+        await world.settled()
+
+
+@pytest.mark.proof
+async def test_a_primary_is_elected_although_every_answer_of_nats_takes_a_second(
+    proxied: ProxiedCluster, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    with faults(*proxied.clients):
+        for proxy in proxied.clients:
+            proxy.delay(0.5)
+        async with World(proxied, tmp_path) as world:
+            for _ in range(3):
+                await world.join(monitor=proxied.monitor)
+            record_property("seconds", await world.operations.write_again("the opening"))
+            for _ in range(5):
+                await world.operations.operate(world.operations.next_number())
+            await world.settled()
 
 
 # --- rejoining ------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from functools import cache
 
+import msgspec
 import pytest
 
 from partita.simulation.stream import NO_FAULTS
@@ -41,7 +42,7 @@ def test_the_runs_meet_what_they_are_for() -> None:
 
     assert all(world.cluster.messages[-1] for world in worlds)
     assert sum(world.epochs for world in worlds) > 20
-    assert all(world.cluster.first > 1 for world in worlds)
+    assert any(world.cluster.first > 1 for world in worlds)
     assert sum(world.full_copies for world in worlds) > 0
 
 
@@ -49,3 +50,13 @@ def test_without_trouble_one_epoch_is_enough() -> None:
     world = simulate(1, Plan(operations=400, faults=NO_FAULTS, kill_seconds=0.0)).value
 
     assert world.epochs == 1
+
+
+def test_a_primary_is_elected_although_every_answer_takes_a_second() -> None:
+    """Half a second each way: a read, a write and a renewal would not fit into one lease."""
+    far = msgspec.structs.replace(NO_FAULTS, delay_seconds_min=0.5)
+
+    world = simulate(1, Plan(operations=40, faults=far, kill_seconds=0.0)).value
+
+    assert world.epochs == 1
+    assert world.acknowledged

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from partita.reliable.nats.cluster import ROUTE_OFFSET, LocalCluster, ask, is_free
 from partita.reliable.nats.monitor import MONITOR_OFFSET
+from support.proxy import Proxies, Proxy
 
 ELECTION_SECONDS = 60.0
 """NATS elects within 4 to 9 seconds; a busy machine takes its time."""
@@ -73,6 +74,61 @@ def free_port(count: int = 3) -> int:
         if all(is_free("127.0.0.1", each) for each in wanted):
             return ports[0]
     raise AssertionError("no free ports")
+
+
+class ProxiedCluster(Cluster):
+    """A cluster whose clients and routes go through proxies.
+
+    `clients[n]` is in front of the client port of node n. `routes[m, n]` has the connections that
+    node m opens to node n; the nodes know no other way to each other.
+    """
+
+    def __init__(self, folder: Path, proxies: Proxies, *, count: int = 3) -> None:
+        super().__init__(folder, count=count, port=free_port(count))
+        ports = [node.port for node in self.nodes]
+        self.clients = [proxies.to(port) for port in ports]
+        self.routes = {
+            (m, n): proxies.to(port + ROUTE_OFFSET)
+            for n, port in enumerate(ports)
+            for m in range(count)
+            if m != n
+        }
+
+    @property
+    def url(self) -> str:
+        return "nats://" + ",".join(proxy.address for proxy in self.clients)
+
+    @property
+    def monitor(self) -> list[str]:
+        return [f"http://{node.monitor}" for node in self.nodes]
+
+    def routes_of(self, index: int) -> list[Proxy]:
+        """The proxies between one node and the others, in both directions."""
+        return [proxy for pair, proxy in self.routes.items() if index in pair]
+
+    def config(self, index: int) -> str:
+        """Later settings replace earlier ones; the advertised route is a port nobody answers."""
+        listen = f"127.0.0.1:{self.nodes[index].port + ROUTE_OFFSET}"
+        others = [n for n in range(len(self.nodes)) if n != index]
+        routes = ", ".join(f'"nats-route://{self.routes[index, n].address}"' for n in others)
+        return (
+            super().config(index)
+            + f"""
+client_advertise: "{self.clients[index].address}"
+cluster {{ name: partita, listen: "{listen}", advertise: "127.0.0.1:1", routes: [{routes}] }}
+"""
+        )
+
+
+@contextlib.contextmanager
+def proxied_cluster(folder: Path) -> Iterator[ProxiedCluster]:
+    with Proxies() as proxies:
+        cluster = ProxiedCluster(folder, proxies)
+        cluster.start()
+        try:
+            yield cluster
+        finally:
+            cluster.stop()
 
 
 @contextlib.contextmanager

@@ -32,8 +32,9 @@ STALE_READ_SECONDS_MAX = 6.0
 class Faults(msgspec.Struct, frozen=True, kw_only=True):
     """The rates of faults. Chances are per request; seconds are virtual time."""
 
+    delay_seconds_min: float = 0.0
     delay_seconds_max: float = 0.005
-    """The latency of an ordinary request or answer."""
+    """The latency of an ordinary request or answer: the first, and up to the second more."""
     slow_chance: float = 0.03
     slow_seconds_max: float = 20.0
     """The delay of a slow request, which may arrive after its sender gave up."""
@@ -383,7 +384,7 @@ class SimStream:
             return []
         if self._chance(faults.slow_chance):
             return [self._draw(faults.slow_seconds_max)]
-        ways = [self._draw(faults.delay_seconds_max)]
+        ways = [faults.delay_seconds_min + self._draw(faults.delay_seconds_max)]
         if may_repeat and self._chance(faults.twice_chance):
             ways.append(self._draw(faults.twice_seconds_max))
         return ways
@@ -403,7 +404,8 @@ class SimStream:
         else:
             settle = functools.partial(_give, answer, outcome)
         if not self._chance(faults.answer_lost_chance):
-            loop.call_later(self._draw(faults.delay_seconds_max), self._arrive, settle)
+            delay = faults.delay_seconds_min + self._draw(faults.delay_seconds_max)
+            loop.call_later(delay, self._arrive, settle)
 
     def _arrive(self, settle: Callable[[], None]) -> None:
         if not self._is_closed and not self._is_cut(Cut.BOTH, Cut.ANSWERS):

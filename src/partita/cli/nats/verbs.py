@@ -4,17 +4,28 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
 from partita.cli.kit.commands import Given
 from partita.cli.kit.facts import Facts, Line, show
+from partita.clock import SystemClock
 from partita.errors import ConfigurationError
-from partita.reliable.nats.cluster import LocalCluster, Node, cluster_config, nodes_of, url_of
+from partita.reliable.nats.cluster import (
+    LocalCluster,
+    Node,
+    Passwords,
+    cluster_config,
+    nodes_of,
+    url_of,
+)
+from partita.ticks import Clock
 
 LOOK_SECONDS = 0.5
+URL_FILE = "nats-url"
+"""The file with the address of the cluster, password included."""
 
 
 class StartedNode(msgspec.Struct, frozen=True):
@@ -49,6 +60,8 @@ class Written(Facts, frozen=True):
     """A configuration that was written."""
 
     url: str
+    """Without the password."""
+    url_file: str
     files: dict[str, str]
     """By node, `host:port`."""
 
@@ -57,12 +70,13 @@ class Written(Facts, frozen=True):
         for address, file in self.files.items():
             yield f"  on {address}: nats-server -c {Path(file).name}    ({file})"
         yield ""
-        yield "Then, on the machines that run Partita:"
-        yield f'  partita.open_state("{self.url}", partition="...")'
+        yield f"Then, on the machines that run Partita, with the address in {self.url_file}, which"
+        yield "contains the password:"
+        yield f'  partita.open_state(Path("{URL_FILE}").read_text().strip(), partition="...")'
         yield ""
         yield "Every node syncs before it acknowledges; Partita checks this at each start, on the"
-        yield "monitoring port (client port + 4000). Keep these ports away from other machines:"
-        yield "the end of each file shows users and TLS."
+        yield "monitoring port (client port + 4000). Only the owner can read the files. Keep the"
+        yield "ports away from other machines; the end of each file shows how to use TLS."
 
 
 def write(given: Given) -> int:
@@ -76,8 +90,13 @@ def run_up(given: Given) -> int:
     return _run_cluster(cluster, is_json=given.json)
 
 
-def write_config(addresses: list[str], folder: str, out: Path) -> Written:
-    """Write one file per node; an existing file with other content is not overwritten."""
+def write_config(
+    addresses: list[str], folder: str, out: Path, clock: Clock | None = None
+) -> Written:
+    """Write one file per node; an existing file with other content is not overwritten.
+
+    The passwords are those of files that exist, otherwise new ones.
+    """
     nodes = nodes_of(addresses)
     if len(nodes) not in (3, 5):
         raise ConfigurationError(
@@ -85,19 +104,27 @@ def write_config(addresses: list[str], folder: str, out: Path) -> Written:
             f"A cluster has three or five nodes, not {len(nodes)}: a majority must survive.",
             hint="Give --nodes host1,host2,host3.",
         )
-    texts = {
-        out / f"{node.name}.conf": cluster_config(node, nodes, Path(folder) / node.name)
-        for node in nodes
-    }
+    names = {out / f"{node.name}.conf": node for node in nodes}
     try:
-        _write_all(out, texts)
+        passwords = _passwords_in(names) or Passwords.random(clock or SystemClock())
+        texts = {
+            file: cluster_config(node, nodes, Path(folder) / node.name, passwords=passwords)
+            for file, node in names.items()
+        }
+        _write_all(out, {**texts, out / URL_FILE: url_of(nodes, passwords) + "\n"})
     except OSError as error:
         message = f"{out} cannot be written: {error.strerror}."
         raise ConfigurationError(
             "Configuration", message, hint="Give another folder with --out."
         ) from error
-    files = zip(nodes, texts, strict=True)
-    return Written(url_of(nodes), {node.address: os.fspath(file) for node, file in files})
+    files = {node.address: os.fspath(file) for file, node in names.items()}
+    return Written(url_of(nodes), os.fspath(out / URL_FILE), files)
+
+
+def _passwords_in(files: Iterable[Path]) -> Passwords | None:
+    """Return the passwords of the first file that exists and has some."""
+    texts = (file.read_text("utf-8") for file in files if file.exists())
+    return next(filter(None, map(Passwords.found_in, texts)), None)
 
 
 def _write_all(out: Path, texts: Mapping[Path, str]) -> None:
@@ -109,6 +136,8 @@ def _write_all(out: Path, texts: Mapping[Path, str]) -> None:
                 "Configuration", message, hint="Move it, or give another folder with --out."
             )
     for file, text in texts.items():
+        file.touch(mode=0o600)
+        file.chmod(0o600)  # also a file that was written before
         file.write_text(text, encoding="utf-8")
 
 

@@ -20,6 +20,8 @@ logger = logging.getLogger("partita.reliable")
 CHECKPOINT_BYTES = 16 * 1024 * 1024
 """A checkpoint is due after this much log, or as much as the last checkpoint has."""
 HOUSEKEEPING_SECONDS = 0.5
+LOOK_SECONDS_MIN = 0.01
+"""The shortest wait between two looks at the clock."""
 SWEPT_AT_ONCE = 500
 
 AfterCheckpoint = Callable[[], Awaitable[None]]
@@ -81,7 +83,7 @@ class CheckpointWriter:
 
 
 class Housekeeping:
-    """A task that runs twice a second and does the work that is due."""
+    """A task that runs twice a second, by the clock of the state, and does the work that is due."""
 
     def __init__(
         self,
@@ -126,9 +128,16 @@ class Housekeeping:
                     dictionary.expect_again(keys)
                     raise
 
+    async def _wait(self) -> None:
+        """Return when the clock of the state has advanced far enough."""
+        clock = self._core.clock
+        due = clock.monotonic() + HOUSEKEEPING_SECONDS
+        while (left := due - clock.monotonic()) > 0:  # noqa: ASYNC110 - a clock has no events
+            await asyncio.sleep(max(left, LOOK_SECONDS_MIN))
+
     async def _work(self) -> None:
         while True:
-            await asyncio.sleep(HOUSEKEEPING_SECONDS)
+            await self._wait()
             for step in (
                 self._checkpoints.write_if_due,
                 self._collections.describe_all,

@@ -2,6 +2,10 @@
 
 Every request ends with its answer, with Failed and the server's code, or with NoAnswer. All
 requests go to a leader; direct reads, which any replica may answer, are not used.
+
+The link is told which requests were answered, so that it leaves a node on which none are. A
+leader that has lost the other nodes still answers reads for some seconds, and refuses messages
+after one that it could not store: only a stored message shows that stores work.
 """
 
 import asyncio
@@ -21,9 +25,13 @@ NAME_IN_USE = 10058
 SUBJECT_OVERLAP = 10065
 WRONG_LAST = frozenset({10071, 10164})
 DUPLICATE_IN_PROCESS = 10158
+UNPROVEN = WRONG_LAST | {DUPLICATE_IN_PROCESS}
+"""Refusals that a leader without the other nodes sends too."""
 NO_PEERS = 10005
 NOT_CLUSTERED = 10074
 NOT_ENABLED = frozenset({10039, 10076})
+STORE, CALL = "store", "call"
+"""The kinds of requests for which a link notes silence."""
 SECOND = 1_000_000_000
 """Durations in this API are nanoseconds."""
 STORE_SECONDS = 2.0
@@ -94,14 +102,20 @@ class Api:
         """Publish into a stream and return the sequence. Raises Failed, NoAnswer."""
         async with deadline(timeout):
             while True:
+                self.link.note_request(STORE)
                 sent = await self.link.request(
                     subject, raw, headers=headers, timeout=timeout, once=True
                 )
                 try:
-                    return read(sent.data, Stored).seq
+                    stored = read(sent.data, Stored).seq
                 except Failed as failure:
+                    if not isinstance(failure, Unsettled) and failure.code not in UNPROVEN:
+                        self.link.note_answer(STORE)
                     if failure.code != DUPLICATE_IN_PROCESS:
                         raise
+                else:
+                    self.link.note_answer(STORE)
+                    return stored
                 await asyncio.sleep(PAUSE_SECONDS)  # the first copy is being processed
 
     async def store_until_answered(
@@ -154,11 +168,18 @@ class Api:
         payload = msgspec.json.encode(asked) if asked else b""
         async with deadline(timeout):
             while True:
+                self.link.note_request(CALL)
                 answer = await self.link.request(f"$JS.API.{verb}", payload, timeout=timeout)
                 try:
-                    return read(answer.data, expected)
+                    decoded = read(answer.data, expected)
                 except Unsettled as failure:
                     logger.debug("JetStream %s: %s", verb, failure)
+                except Failed:
+                    self.link.note_answer(CALL)
+                    raise
+                else:
+                    self.link.note_answer(CALL)
+                    return decoded
                 await asyncio.sleep(PAUSE_SECONDS)
 
 

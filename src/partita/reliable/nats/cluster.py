@@ -12,6 +12,7 @@ import importlib.metadata
 import ipaddress
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -31,6 +32,10 @@ from partita.reliable.nats.monitor import CLIENT_PORT, MONITOR_OFFSET, NodeStatu
 from partita.ticks import Clock
 
 ROUTE_OFFSET = 2000
+CLIENT_USER = "partita"
+ROUTE_USER = "partita-node"
+PASSWORD_BYTES = 32
+PASSWORD = re.compile(rf'password: "([0-9a-f]{{{2 * PASSWORD_BYTES}}})"')
 PORT_MAX = 65_535 - MONITOR_OFFSET
 MAX_FILE = "20GB"
 START_SECONDS = 60.0
@@ -72,9 +77,29 @@ def nodes_of(addresses: Sequence[str], *, prefix: str = "node") -> list[Node]:
     return nodes
 
 
-def url_of(nodes: Sequence[Node]) -> str:
+class Passwords:
+    """The passwords of a cluster: that of the clients, and that of the nodes among themselves."""
+
+    def __init__(self, client: str, route: str) -> None:
+        self.client = client
+        self.route = route
+
+    @classmethod
+    def random(cls, clock: Clock) -> "Passwords":
+        """Return new passwords, with characters that need no quoting in files and URLs."""
+        return cls(*(clock.random_bytes(PASSWORD_BYTES).hex() for _ in range(2)))
+
+    @classmethod
+    def found_in(cls, config: str) -> "Passwords | None":
+        """Return the passwords of a nats-server.conf that cluster_config() wrote."""
+        found = PASSWORD.findall(config)
+        return cls(*found) if len(found) == 2 else None
+
+
+def url_of(nodes: Sequence[Node], passwords: Passwords | None = None) -> str:
     """Return the address of the cluster for open_state()."""
-    return "nats://" + ",".join(node.address for node in nodes)
+    user = f"{CLIENT_USER}:{passwords.client}@" if passwords else ""
+    return f"nats://{user}" + ",".join(node.address for node in nodes)
 
 
 def cluster_config(
@@ -82,16 +107,20 @@ def cluster_config(
     nodes: Sequence[Node],
     folder: str | Path,
     *,
+    passwords: Passwords | None = None,
     sync_interval: str = "always",
-    max_file: str = MAX_FILE,
     extra: str = "",
 ) -> str:
     """Return the text of one node's nats-server.conf.
 
-    `folder` is where that node stores its streams, on its own machine. Partita refuses any
-    `sync_interval` but `always` when it connects; others are for tests. `extra` are further
-    lines, such as users or TLS.
+    `folder` is where that node stores its streams, on its own machine. Without `passwords` any
+    program that can connect can change everything: only a node of this machine is written so.
+    Partita refuses any `sync_interval` but `always` when it connects; others are for tests.
+    `extra` are further lines, such as TLS.
     """
+    if passwords is None and not all(is_loopback(each.host) for each in nodes):
+        message = f"The NATS node {node.name} would accept connections of other machines unchecked."
+        raise _invalid(message, hint="Pass passwords=Passwords.random(clock).")
     listen = node.host if is_loopback(node.host) else "0.0.0.0"  # noqa: S104 - others connect
     return f"""# NATS node of a Partita cluster, written by `partita nats config`.
 server_name: {json.dumps(node.name)}
@@ -105,24 +134,37 @@ jetstream {{
   store_dir: {json.dumps(os.fspath(folder))}
   # An acknowledged record is on disk. Without this line a power cut may take the last minutes.
   sync_interval: {sync_interval}
-  max_file_store: {max_file}
+  max_file_store: {MAX_FILE}
 }}
-{_cluster_block(node, nodes, listen)}
-# Any program that can connect to these ports can read and change everything. On a shared network:
-# authorization {{ user: partita, password: "..." }}   (and the same inside cluster {{ }})
-# tls {{ cert_file: "...", key_file: "...", ca_file: "..." }}
+{_authorization(CLIENT_USER, passwords.client if passwords else "")}{
+        _cluster_block(node, nodes, listen, passwords)
+    }
+# Passwords and records cross the network as plain text unless TLS is on. Where others can read
+# the network, write https: instead of http: above, open the cluster as tls://..., and add
+# tls {{ cert_file: "...", key_file: "...", ca_file: "..." }}   (and the same inside cluster {{ }})
 {extra}"""
 
 
-def _cluster_block(node: Node, nodes: Sequence[Node], listen: str) -> str:
-    others = [json.dumps(f"nats-route://{other.route}") for other in nodes if other != node]
+def _authorization(user: str, password: str, indent: str = "") -> str:
+    if not password:
+        return ""
+    return f'\n{indent}authorization {{ user: {user}, password: "{password}" }}\n'
+
+
+def _cluster_block(
+    node: Node, nodes: Sequence[Node], listen: str, passwords: Passwords | None
+) -> str:
+    user = f"{ROUTE_USER}:{passwords.route}@" if passwords else ""
+    others = [json.dumps(f"nats-route://{user}{other.route}") for other in nodes if other != node]
     if not others:
         return ""  # a single node needs no cluster
     routes = "\n    ".join(others)
     return f"""
 cluster {{
   name: partita
-  listen: {json.dumps(_address(listen, node.port + ROUTE_OFFSET))}
+  listen: {json.dumps(_address(listen, node.port + ROUTE_OFFSET))}{
+        _authorization(ROUTE_USER, passwords.route if passwords else "", "  ")
+    }
   routes: [
     {routes}
   ]
@@ -197,6 +239,17 @@ class LocalCluster:
 
     def log_file(self, index: int) -> Path:
         return self.folder / f"{self.nodes[index].name}.log"
+
+    def config(self, index: int) -> str:
+        """Return the text of a node's nats-server.conf."""
+        node = self.nodes[index]
+        return cluster_config(
+            node,
+            self.nodes,
+            self.folder / node.name,
+            sync_interval=self.sync_interval,
+            extra=self.extra,
+        )
 
     def start(self, *, timeout: float = START_SECONDS) -> None:
         """Start all nodes and return when they have a leader and follow it."""
@@ -291,11 +344,7 @@ class LocalCluster:
     def _spawn(self, program: Path, index: int) -> None:
         node = self.nodes[index]
         settings = self.folder / f"{node.name}.conf"
-        store = self.folder / node.name
-        text = cluster_config(
-            node, self.nodes, store, sync_interval=self.sync_interval, extra=self.extra
-        )
-        settings.write_text(text, encoding="utf-8")
+        settings.write_text(self.config(index), encoding="utf-8")
         with self.log_file(index).open("ab") as output:
             self._processes[index] = subprocess.Popen(  # noqa: S603 - found by find_server
                 [program, "-c", settings],

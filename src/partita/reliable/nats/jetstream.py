@@ -20,7 +20,13 @@ from partita.reliable.nats.api import WRONG_LAST, Api, Failed, no_answer
 from partita.reliable.nats.consumer import pull
 from partita.reliable.nats.files import FileBucket
 from partita.reliable.nats.link import PAUSE_SECONDS, Link, end_tasks, logger, server_urls
-from partita.reliable.nats.monitor import ask_all, check_durable, monitor_urls, unsynced
+from partita.reliable.nats.monitor import (
+    ask_all,
+    check_authenticated,
+    check_durable,
+    monitor_urls,
+    unsynced,
+)
 from partita.reliable.nats.streams import (
     file_settings,
     log_settings,
@@ -54,7 +60,7 @@ class JetStream:
         self.partition = partition
         self.message_bytes_max = 0
         self._api = api
-        self._link = api.link
+        self.link = api.link
         self._monitor = monitor
         self._stream = f"partita-{partition}"
         self._bucket = f"partita-{partition}-register"
@@ -80,15 +86,16 @@ class JetStream:
     ) -> "JetStream":
         """Connect, verify that the cluster syncs, and create or open the partition's streams.
 
-        `monitor` has the monitoring addresses of the nodes (http://host:8222) if they are not at
-        the client port + 4000. `connect_options` are passed to nats-py: user, password, token,
-        user_credentials, nkeys_seed, tls, tls_hostname, name. `first_sequence` is the first
-        sequence of a new log: the one after a restored state.
+        `monitor` has the monitoring addresses of the nodes (http://host:8222, https with TLS) if
+        they are not at the client port + 4000. `connect_options` are passed to nats-py: user,
+        password, token, user_credentials, nkeys_seed, tls, tls_hostname, name. `first_sequence` is
+        the first sequence of a new log: the one after a restored state.
         """
         _check_arguments(partition, replicas, register_seconds)
         urls = server_urls(url)
-        link = Link(urls, {"name": f"partita/{partition}", **(connect_options or {})})
-        stream = cls(Api(link, clock or SystemClock()), partition, monitor)
+        clock = clock or SystemClock()
+        link = Link(urls, {"name": f"partita/{partition}", **(connect_options or {})}, clock)
+        stream = cls(Api(link, clock), partition, monitor)
         deadline = asyncio.get_running_loop().time() + timeout
         await link.start(timeout)
         try:
@@ -103,9 +110,9 @@ class JetStream:
 
     async def close(self) -> None:
         """End messages() and all waits for answers, and close the connection."""
-        self._link.closed = True
+        self.link.closed = True
         await end_tasks(self._watching)
-        await self._link.close()
+        await self.link.close()
         for wake in list(self._sleepers):
             wake()
 
@@ -138,7 +145,7 @@ class JetStream:
 
     async def messages(self, start: int) -> AsyncIterator[tuple[int, bytes]]:
         needed = start
-        while not self._link.closed:
+        while not self.link.closed:
             with contextlib.suppress(NoAnswer):
                 consumer = pull(self._api, self._stream, needed, self._sleepers)
                 async with contextlib.aclosing(consumer) as pulled:
@@ -150,7 +157,7 @@ class JetStream:
                         yield sequence, raw
                         needed += 1
                 await self._check_not_truncated(needed)
-            if not self._link.closed:
+            if not self.link.closed:
                 await asyncio.sleep(PAUSE_SECONDS)
 
     async def seal(self, epoch: int, *, timeout: float) -> None:
@@ -226,14 +233,14 @@ class JetStream:
         return f"$KV.{self._bucket}.{_nats_key(key)}"
 
     async def _check_not_truncated(self, needed: int) -> None:
-        if self._link.closed:
+        if self.link.closed:
             return
         first, _ = await self.bounds(timeout=BOUNDS_SECONDS)
         if needed < first:
             raise log_truncated(needed, first)
 
     async def _check_server(self) -> None:
-        client = (await self._link.connection()).client
+        client = (await self.link.connection()).client
         version = client.connected_server_version
         if (version.major, version.minor) < SERVER_VERSION_MIN:
             raise ConfigurationError(
@@ -306,9 +313,13 @@ class JetStream:
 
     async def _ask_nodes(self, waited: float = 0.0) -> list[str]:
         """Check all nodes and return those that are down; remember an error of the others."""
-        given = self._monitor
-        addresses = monitor_urls(self._link.urls) if given is None else list(given)
-        statuses = await ask_all(addresses)
+        tls, given = self.link.tls, self._monitor
+        if given is None:
+            addresses = monitor_urls(self.link.urls, is_tls=tls is not None)
+        else:
+            addresses = list(given)
+            check_authenticated(addresses, is_tls=tls is not None)
+        statuses = await ask_all(addresses, tls)
         try:
             missing = check_durable(statuses, addresses, waited=waited)
         except NotDurableError as error:

@@ -1,5 +1,9 @@
 """A connection to a NATS cluster that changes to another node when its node is lost.
 
+A node that answers pings may have lost the other nodes: a node over which JetStream or a service
+does not answer is lost too. The list of nodes is shuffled, so that the clients of a cluster use
+different nodes.
+
 nats-py implements the protocol; reconnecting is done here. The reconnect of nats-py waits until a
 frozen server has read what was written to it, and sends old messages again on the new connection.
 Here a lost node is dropped at once, and its open requests end with NoAnswer.
@@ -12,9 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
+
 from partita.errors import ConfigurationError, NotAuthorizedError, QuorumLostError
-from partita.reliable.nats.monitor import CLIENT_PORT
+from partita.reliable.nats.monitor import CLIENT_PORT, PageTls
 from partita.reliable.replication.stream import NoAnswer
+from partita.ticks import Clock
 
 try:
     import nats.errors
@@ -27,7 +34,7 @@ except ImportError as error:  # only without the extra
         hint='Install it with pip install "partita[replicated]".',
     ) from error
 
-CONNECT_SECONDS = 2.0
+CONNECT_SECONDS = 3.0
 PING_SECONDS = 1.0
 FROZEN_SECONDS = 3.0
 """A node that does not answer a ping for this time is dropped."""
@@ -35,9 +42,14 @@ PAUSE_SECONDS = 0.1
 """The pause between two attempts."""
 PATIENCE_SECONDS = 1.0
 """How long to wait for an answer before a request is sent again; doubles each time."""
+UNANSWERED_SECONDS = 4.0
+"""A node over which requests are not answered for this time is dropped."""
+UNANSWERED_REQUESTS_MIN = 2
+"""A node is dropped because of its silence only after this many requests."""
 PENDING_BYTES_MAX = 1 << 40
 """Practically unlimited: at its limit nats-py would wait and lose a cancellation."""
 LOST = "The connection was lost."
+NO_TLS = "The NATS node does not offer TLS."
 
 logger = logging.getLogger("partita.reliable")
 logging.getLogger("nats").addHandler(logging.NullHandler())
@@ -86,8 +98,38 @@ def _bad_url(url: object) -> ConfigurationError:
     )
 
 
+class CheckedClient(Client):
+    """A client that sends its password over TLS only, if TLS was asked for.
+
+    nats-py continues without TLS if the server, or anyone on the way, does not offer it.
+    """
+
+    needs_tls = False
+
+    @property
+    def has_tls(self) -> bool:
+        writer = getattr(self._transport, "_io_writer", None)
+        return writer is not None and writer.get_extra_info("ssl_object") is not None
+
+    def _connect_command(self) -> bytes:
+        if self.needs_tls and not self.has_tls:
+            raise nats.errors.Error(NO_TLS)
+        command: bytes = super()._connect_command()
+        return command
+
+
 class NoListener(Exception):  # noqa: N818 - an answer, not an error
     """There is no subscriber of the subject: the request was not delivered."""
+
+
+class Silence(msgspec.Struct, frozen=True):
+    """Requests of one kind that were sent since the last answer to one."""
+
+    since: float
+    requests: int = 0
+
+    def is_too_long(self, now: float) -> bool:
+        return self.requests >= UNANSWERED_REQUESTS_MIN and now - self.since > UNANSWERED_SECONDS
 
 
 class Connection:
@@ -98,15 +140,17 @@ class Connection:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.client = Client()
+        self.client = CheckedClient()
         self.lost = asyncio.Event()
         self.listeners: set[Callable[[], None]] = set()
         self.last_error: Exception | None = None
         self._inbox = ""
         self._requests = 0
+        self._silences: dict[str, Silence] = {}
         self._answers: dict[str, asyncio.Future[Msg]] = {}
 
     async def open(self, options: Mapping[str, Any]) -> None:
+        self.client.needs_tls = self.url.startswith("tls://") or "tls" in options
         async with asyncio.timeout(CONNECT_SECONDS):
             await self.client.connect(
                 servers=[self.url],
@@ -125,8 +169,19 @@ class Connection:
                 f"{self._inbox}.*", cb=self._take, pending_msgs_limit=0, pending_bytes_limit=0
             )
 
-    async def request(self, subject: str, payload: bytes, headers: dict[str, str] | None) -> Msg:
-        """Send a request and wait without a time-out. Raises NoListener, NoAnswer."""
+    async def request(
+        self,
+        subject: str,
+        payload: bytes,
+        headers: dict[str, str] | None,
+        *,
+        again_after: float | None,
+    ) -> Msg:
+        """Send a request and wait without a time-out. Raises NoListener, NoAnswer.
+
+        It is sent again after `again_after` seconds, then after twice as long, and so on; None
+        sends it once. The first answer to any of them counts.
+        """
         if self.lost.is_set():
             raise NoAnswer(LOST)
         self._requests += 1
@@ -135,8 +190,11 @@ class Connection:
         self._answers[token] = answer
         try:
             reply = f"{self._inbox}.{token}"
-            await self.client.publish(subject, payload, reply=reply, headers=headers)
-            message = await answer
+            while not answer.done():
+                await self.client.publish(subject, payload, reply=reply, headers=headers)
+                await asyncio.wait((answer,), timeout=again_after)
+                again_after = None if again_after is None else again_after * 2
+            message = answer.result()
         except (nats.errors.Error, OSError) as error:
             raise NoAnswer(str(error) or type(error).__name__) from error
         finally:
@@ -144,6 +202,18 @@ class Connection:
         if not message.data and (message.headers or {}).get("Status") == "503":
             raise NoListener
         return message
+
+    def note_request(self, kind: str, now: float) -> None:
+        """Note a request; only an answer to one of the same kind ends the silence."""
+        silence = self._silences.get(kind, Silence(now))
+        self._silences[kind] = Silence(silence.since, silence.requests + 1)
+
+    def note_answer(self, kind: str) -> None:
+        self._silences.pop(kind, None)
+
+    def is_silent(self, now: float) -> bool:
+        """Return whether requests over this node were not answered for too long."""
+        return any(silence.is_too_long(now) for silence in self._silences.values())
 
     async def _take(self, message: Msg) -> None:
         answer = self._answers.get(message.subject.rpartition(".")[2])
@@ -169,6 +239,13 @@ class Connection:
         """Whether the socket is still read, which a ping would not show."""
         reading = self.client._reading_task  # noqa: SLF001 - no public way
         return self.client.is_connected and reading is not None and not reading.done()
+
+    @property
+    def tls(self) -> PageTls | None:
+        """The TLS settings of this connection, None if it does not use TLS."""
+        if not self.client.has_tls:
+            return None
+        return PageTls(self.client.ssl_context, self.client.options.get("tls_hostname"))
 
     def lose(self) -> None:
         """End all open requests of this node with NoAnswer, and call the listeners."""
@@ -217,16 +294,19 @@ async def end_tasks(*tasks: "asyncio.Task[Any] | None") -> None:
 class Link:
     """A connection to any node that is up."""
 
-    def __init__(self, urls: Sequence[str], options: Mapping[str, Any]) -> None:
+    def __init__(self, urls: Sequence[str], options: Mapping[str, Any], clock: Clock) -> None:
         self._given = list(urls)
         self._options = dict(options)
-        self._known = list(urls)
+        self._clock = clock
+        self._known = self._shuffled(urls)
         self._connection: Connection | None = None
         self._newest: Connection | None = None
         """The current connection, or the one being opened; dropped by `close`."""
         self._connected = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._last_error: Exception | None = None
+        self.tls: PageTls | None = None
+        """The TLS settings of the last connection."""
         self.closed = False
 
     async def start(self, timeout: float) -> None:
@@ -287,19 +367,18 @@ class Link:
         request that may have been received is not sent again.
         """
         why = f"No answer within {timeout:.3g} s."
-        patience = timeout if once else PATIENCE_SECONDS
+        again_after = None if once else PATIENCE_SECONDS
+        sent = dict(headers) if headers else None
         try:
             async with asyncio.timeout(timeout):
                 while True:
+                    connection = await self.connection()
                     try:
-                        async with asyncio.timeout(patience):
-                            return await self._ask(subject, payload, headers)
+                        return await connection.request(
+                            subject, payload, sent, again_after=again_after
+                        )
                     except NoListener:
                         why = "The subject has no listener."
-                    except TimeoutError:
-                        if once:
-                            raise
-                        patience *= 2
                     except NoAnswer:
                         if once or self.closed:
                             raise
@@ -307,29 +386,36 @@ class Link:
         except TimeoutError:
             raise NoAnswer(why) from None
 
-    async def _ask(self, subject: str, payload: bytes, headers: Mapping[str, str] | None) -> Msg:
-        connection = await self.connection()
-        return await connection.request(subject, payload, dict(headers) if headers else None)
+    def note_request(self, kind: str) -> None:
+        """Note a request over the current node that another node may have to answer."""
+        if self._connection is not None:
+            self._connection.note_request(kind, self._clock.monotonic())
+
+    def note_answer(self, kind: str) -> None:
+        """Note that such a request was answered."""
+        if self._connection is not None:
+            self._connection.note_answer(kind)
 
     async def _keep(self) -> None:
         while True:
             connection = await self._connect_to_any()
             self._connection = connection
+            self.tls = connection.tls
             self._connected.set()
             try:
                 await self._watch(connection)
             finally:
                 self._connected.clear()
                 self._connection = None
+                self._put_last(connection.url)  # it may have reported further nodes
             await connection.drop()
             logger.info("lost the connection to the NATS node at %s", connection.shown)
 
     async def _connect_to_any(self) -> Connection:
         """Try the known nodes in turn until one accepts a connection."""
         while True:
-            for _ in range(len(self._known)):
-                url = self._known.pop(0)
-                self._known.append(url)
+            for url in list(self._known):
+                self._put_last(url)
                 connection = self._newest = Connection(url)
                 try:
                     await connection.open(self._options)
@@ -345,10 +431,20 @@ class Link:
         """Add the nodes that this one reports, with the same scheme and user."""
         reported = [each.netloc for each in connection.client.discovered_servers]
         found = server_urls([self._given[0], *reported])[1:]
-        self._known += [url for url in dict.fromkeys(found) if url not in self._known]
+        new = [url for url in dict.fromkeys(found) if url not in self._known]
+        self._known += self._shuffled(new)
+
+    def _shuffled(self, urls: Sequence[str]) -> list[str]:
+        """Return them in random order, so that not all clients use the same node."""
+        return sorted(urls, key=lambda _: self._clock.random_bytes(8))
+
+    def _put_last(self, url: str) -> None:
+        """Try the other known nodes before this one."""
+        self._known.remove(url)
+        self._known.append(url)
 
     async def _watch(self, connection: Connection) -> None:
-        """Return when the node is lost: closed, or without an answer for too long."""
+        """Return when the node is lost: closed, frozen, or without answers of other nodes."""
         while not connection.lost.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(PING_SECONDS):
@@ -360,6 +456,9 @@ class Link:
             except (nats.errors.Error, OSError, TimeoutError):
                 return
             if not connection.is_alive:
+                return
+            if connection.is_silent(self._clock.monotonic()):
+                logger.warning("requests over %s are not answered", connection.shown)
                 return
             self._learn(connection)
 

@@ -1,16 +1,19 @@
 """The status of the nodes of a NATS cluster, from /varz of their monitoring ports.
 
 The client protocol does not show whether a node syncs before it acknowledges; this page does. A
-log is not durable if a node takes part that has not confirmed that it syncs.
+log is not durable if a node takes part that has not confirmed that it syncs. If the client uses
+TLS, so do the pages: over plain http anyone on the network could confirm it.
 """
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 import msgspec
 
+from partita.addresses import is_loopback
 from partita.errors import ConfigurationError, NotDurableError
 
 CLIENT_PORT = 4222
@@ -85,19 +88,46 @@ class NodeStatus(msgspec.Struct, frozen=True):
         return meta.leader == self.server_name and len(meta.replicas) + 1 >= meta.cluster_size
 
 
-def monitor_urls(client_urls: Sequence[str]) -> list[str]:
+class PageTls(msgspec.Struct, frozen=True):
+    """How the pages are read if the client uses TLS."""
+
+    context: ssl.SSLContext
+    host: str | None = None
+    """The name in the certificates, if it is not that of the address."""
+
+
+def monitor_urls(client_urls: Sequence[str], *, is_tls: bool = False) -> list[str]:
     """Derive the monitoring addresses from the client addresses by the convention."""
+    scheme = "https" if is_tls else "http"
     urls = []
     for url in client_urls:
         split = urlsplit(url)
         host = f"[{split.hostname}]" if ":" in (split.hostname or "") else split.hostname
-        urls.append(f"http://{host}:{(split.port or CLIENT_PORT) + MONITOR_OFFSET}")
+        urls.append(f"{scheme}://{host}:{(split.port or CLIENT_PORT) + MONITOR_OFFSET}")
     return list(dict.fromkeys(urls))
 
 
-async def ask_all(urls: Sequence[str]) -> list[NodeStatus]:
+def check_authenticated(urls: Sequence[str], *, is_tls: bool) -> None:
+    """Raise if the client uses TLS and a page would be read without it from another machine."""
+    parts = [urlsplit(url) for url in urls]
+    plain = [
+        part.netloc.rpartition("@")[2]
+        for part in parts
+        if part.scheme != "https" and not is_loopback(part.hostname or "")
+    ]
+    if is_tls and plain:
+        raise ConfigurationError(
+            "MonitorNotAuthenticated",
+            "The monitoring pages of NATS nodes are read without TLS, but the client uses TLS.",
+            facts={"monitor": ",".join(plain)},
+            hint="Set https: instead of http: on every node, and pass monitor=['https://…'], or"
+            " omit it.",
+        )
+
+
+async def ask_all(urls: Sequence[str], tls: PageTls | None = None) -> list[NodeStatus]:
     """Return the status of the nodes that answer, each node once."""
-    pages = await asyncio.gather(*(_ask(url) for url in urls))
+    pages = await asyncio.gather(*(_ask(url, tls) for url in urls))
     return list({page.server_name: page for page in pages if page is not None}.values())
 
 
@@ -156,19 +186,24 @@ def _cannot_ask(message: str, facts: dict[str, object]) -> NotDurableError:
     )
 
 
-async def _ask(url: str) -> NodeStatus | None:
+async def _ask(url: str, tls: PageTls | None) -> NodeStatus | None:
     """Return the status of one node, None if there is no valid answer."""
     with contextlib.suppress(OSError, TimeoutError, ValueError, EOFError, msgspec.MsgspecError):
         async with asyncio.timeout(ASK_SECONDS):
-            return msgspec.json.decode(await _fetch(url), type=NodeStatus)
+            return msgspec.json.decode(await _fetch(url, tls), type=NodeStatus)
     return None
 
 
-async def _fetch(url: str) -> bytes:
+async def _fetch(url: str, tls: PageTls | None) -> bytes:
     split = urlsplit(url)
     is_tls = split.scheme == "https"
     port = split.port or (443 if is_tls else 80)
-    reader, writer = await asyncio.open_connection(split.hostname, port, ssl=is_tls or None)
+    reader, writer = await asyncio.open_connection(
+        split.hostname,
+        port,
+        ssl=(tls.context if tls else True) if is_tls else None,
+        server_hostname=tls.host if is_tls and tls else None,
+    )
     try:
         path = f"{split.path.rstrip('/')}/varz"
         writer.write(f"GET {path} HTTP/1.0\r\nHost: {split.netloc}\r\n\r\n".encode())

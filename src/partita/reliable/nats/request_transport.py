@@ -1,9 +1,12 @@
-"""Requests over NATS request/reply, on a connection of its own."""
+"""Requests over NATS request/reply.
+
+They use the link of the service's stream, which leaves a node that has lost the other nodes: on a
+link of their own a listener would not notice that no request reaches it. A member notices it by
+its heartbeats, a process that only sends requests by requests without an answer.
+"""
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 import nats.errors
 from nats.aio.msg import Msg
@@ -12,6 +15,8 @@ from partita.reliable.nats.link import PAUSE_SECONDS, Connection, Link, logger
 from partita.reliable.nats.request_reply import Answering
 from partita.reliable.replication.stream import NoAnswer
 
+ASK = "ask"
+"""The kind of requests for which the link notes silence."""
 QUEUE = "primary"
 """A queue group: if two replicas listen as primary, only one gets a request."""
 UNSUBSCRIBE_SECONDS = 2.0
@@ -20,28 +25,21 @@ UNSUBSCRIBE_SECONDS = 2.0
 class NatsRequestTransport:
     """Implements `request_reply.RequestTransport`."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, *, is_member: bool) -> None:
         self._link = link
-
-    @classmethod
-    async def connect(
-        cls, urls: Sequence[str], options: Mapping[str, Any], *, timeout: float
-    ) -> "NatsRequestTransport":
-        link = Link(urls, options)
-        await link.start(timeout)
-        return cls(link)
+        self._is_member = is_member
 
     async def ask(self, subject: str, raw: bytes, *, timeout: float) -> bytes:
+        if not self._is_member:
+            self._link.note_request(ASK)
         answer = await self._link.request(subject, raw, timeout=timeout, once=True)
+        self._link.note_answer(ASK)
         return bytes(answer.data)
 
     async def listen(self, subject: str, answering: Answering) -> "NatsSubscription":
         listening = NatsSubscription(self._link, subject, answering)
         await listening.begun.wait()
         return listening
-
-    async def close(self) -> None:
-        await self._link.close()
 
 
 class NatsSubscription:

@@ -2,7 +2,8 @@
 
 A secondary follows the log and applies it. The replica that holds the lease reads to the end of
 the log and appends a record that opens its epoch; when that is stored, it is primary, and every
-replica ignores later records of older epochs. The lease decides which replica tries to become
+replica ignores later records of older epochs. It renews the lease in a task of its own meanwhile,
+so that slow answers do not let it expire. The lease decides which replica tries to become
 primary; only a fenced append proves that it is. A primary that cannot renew its lease in time,
 whose append is refused, or that loses the quorum, stops at once and follows the log again.
 """
@@ -50,6 +51,8 @@ REPLICA_PREFIX = "replica."
 CHECKPOINT_FILE = "checkpoint"
 
 ANSWER_SECONDS = 2.0
+RENEW_SECONDS_MIN = 0.01
+"""The shortest pause between two renewals of the lease."""
 FILE_SECONDS = 60.0
 SHORT_ANSWERS_MAX = 40
 """Consecutive answers with a log shorter than the state, after which a replica stops."""
@@ -58,12 +61,24 @@ BEHIND_SECONDS = 15.0
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """The times of the lease; the register's time to live is `lease_seconds`."""
+    """The times of the lease; the register's time to live is `lease_seconds`.
+
+    A renewal must be answered within half of `lease_seconds` less `margin_seconds`: the next one
+    is sent only then, since it names the revision of the one before.
+    """
 
     lease_seconds: float = 3.0
     renew_seconds: float = 0.8
     margin_seconds: float = 0.7
-    """A lease counts as lost this long before it expires, because of clock drift and latency."""
+    """A lease counts as lost this long before it expires, because of clock drift."""
+
+    def pause(self, left: float, round_trip: float) -> float:
+        """Return how long to wait before a renewal of a lease that is valid for `left` seconds.
+
+        >>> Timing().pause(2.3, 0.1), Timing().pause(1.3, 1.0)
+        (0.8, 0.01)
+        """
+        return min(self.renew_seconds, max(left - 2 * round_trip, RENEW_SECONDS_MIN))
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -108,6 +123,8 @@ class Replica:
         self._timing = timing
         self._lease_revision = 0
         self._lease_until = 0.0
+        self._round_trip = 0.0
+        """Seconds from the last write of the lease to its answer."""
         self._has_no_answer = False
         """Whether renewals got no answer while the lease was valid: the nodes do not answer."""
         self._heartbeat_revision = 0
@@ -226,8 +243,8 @@ class Replica:
     async def _run(self) -> None:
         try:
             while True:
-                await self._be_secondary()
-                await self._be_primary()
+                leasing = await self._be_secondary()
+                await self._be_primary(leasing)
         except PartitaError as error:
             self._fail(error)
         except Exception:
@@ -242,8 +259,8 @@ class Replica:
         self._manager.depose(error)
         self._changed.set()
 
-    async def _be_secondary(self) -> None:
-        """Follow the log until this replica has opened an epoch."""
+    async def _be_secondary(self) -> "asyncio.Task[None]":
+        """Follow the log until this replica has opened an epoch; return the task of its lease."""
         following = self._spawn(self._follow())
         try:
             while True:
@@ -253,13 +270,18 @@ class Replica:
                     trying.cancel()
                     following.result()
                     raise StateClosedError("StateClosed", "The stream was closed.")
-                if not await self._catch_up():
-                    continue
-                following.cancel()
-                await asyncio.wait((following,))
-                if await self._open_epoch():
-                    return
-                following = self._spawn(self._follow())
+                leasing = self._spawn(self._keep_lease())
+                try:
+                    if await self._catch_up(leasing):
+                        following.cancel()
+                        await asyncio.wait((following,))
+                        if await self._open_epoch() and not leasing.done():
+                            return leasing
+                        following = self._spawn(self._follow())
+                except BaseException:
+                    leasing.cancel()
+                    raise
+                await _end(leasing)
         finally:
             following.cancel()
 
@@ -305,7 +327,6 @@ class Replica:
             await asyncio.sleep(self._timing.renew_seconds * (0.5 + jitter))
 
     async def _take_lease(self) -> bool:
-        asked = self._clock.monotonic()
         try:
             found = await self._stream.read_register(LEASE_KEY, timeout=ANSWER_SECONDS)
             if found is not None:
@@ -319,8 +340,9 @@ class Replica:
                     self._lease_revision = found.revision
                     await self._release_lease()
                     return False
-            elif self._leaves_lease(asked):
+            elif self._leaves_lease(self._clock.monotonic()):
                 return False
+            asked = self._clock.monotonic()
             revision = await self._stream.write_register(
                 LEASE_KEY,
                 _encode(Lease(self._id, self._address)),
@@ -333,9 +355,22 @@ class Replica:
             return False
         self._free_since = None
         self._has_stepped_down = False
+        self._note_lease(revision, asked)
+        return True
+
+    def _note_lease(self, revision: int, asked: float) -> None:
+        """Note a write of the lease that was sent at `asked`: it was stored after that."""
         self._lease_revision = revision
         self._lease_until = asked + self._timing.lease_seconds - self._timing.margin_seconds
-        return True
+        self._round_trip = self._clock.monotonic() - asked
+
+    async def _keep_lease(self) -> None:
+        """Renew the lease; return when it is lost."""
+        is_held = True
+        while is_held:
+            left = self._lease_until - self._clock.monotonic()
+            await asyncio.sleep(self._timing.pause(left, self._round_trip))
+            is_held = await self._renew()
 
     def _leaves_lease(self, now: float) -> bool:
         """Return whether a free lease is still left to other replicas."""
@@ -344,18 +379,16 @@ class Replica:
         at_least = 2 * self._timing.renew_seconds if self._has_stepped_down else 0.0
         return now - self._free_since < max(self.patience, at_least)
 
-    async def _catch_up(self) -> bool:
+    async def _catch_up(self, leasing: "asyncio.Task[None]") -> bool:
         """Apply the log up to its current end; return False if the lease was lost meanwhile."""
         try:
             last = await self._log.refresh()
         except (QuorumLostError, StateClosedError):
             return False
-        while self._manager.sequence < last:
-            if not await self._renew():
-                return False
+        while self._manager.sequence < last and not leasing.done():
             with contextlib.suppress(NotReadableError):
                 await self._manager.read_at_least(last, timeout=self._timing.renew_seconds)
-        return await self._renew()
+        return not leasing.done()
 
     async def _open_epoch(self) -> bool:
         """Append the record that makes this replica primary; return False if that failed."""
@@ -386,22 +419,20 @@ class Replica:
                 await asyncio.sleep(self._timing.renew_seconds)
             return False
         self._manager.apply(record.sequence, raw)
-        return await self._renew()
+        return True
 
-    async def _be_primary(self) -> None:
+    async def _be_primary(self, leasing: "asyncio.Task[None]") -> None:
         """Commit until the lease or the quorum is lost, or the log refuses a record."""
         self._deposed.clear()
+        leasing.add_done_callback(lambda _: self._deposed.set())
         self._manager.promote()
         logger.info("replica %s is primary of epoch %d", self._id, self._manager.epoch)
         self._changed.set()
         notifying = self._spawn(self._notify(is_primary=True))
-        while not self._deposed.is_set():
-            left = max(self._lease_until - self._clock.monotonic(), 0.0)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(self._timing.renew_seconds, left)):
-                    await self._deposed.wait()
-            if not self._deposed.is_set() and not await self._renew():
-                self._depose(self._lease_lost())
+        await self._deposed.wait()
+        if leasing.done():
+            self._depose(self._lease_lost())
+        await _end(leasing)
         self._depose(_not_primary("", "This replica is a secondary."))
         self._log.abandon()
         await self._manager.committer_idle()
@@ -430,8 +461,7 @@ class Replica:
         self._has_no_answer = False
         if revision is None:
             return await self._is_own_lease(asked)
-        self._lease_revision = revision
-        self._lease_until = asked + self._timing.lease_seconds - self._timing.margin_seconds
+        self._note_lease(revision, asked)
         return True
 
     async def _is_own_lease(self, asked: float) -> bool:
@@ -589,6 +619,14 @@ class Replica:
                 facts={"collection": name, "version": version, "replicas": behind},
                 hint="Deploy code that opens it with Schema(version=...) on every replica.",
             )
+
+
+async def _end(task: "asyncio.Task[None]") -> None:
+    """Cancel a task, wait for its end, and raise its error."""
+    task.cancel()
+    await asyncio.wait((task,))
+    if not task.cancelled():
+        task.result()
 
 
 def _log_behind(sequence: int, last: int) -> ChainBrokenError:

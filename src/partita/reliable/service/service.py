@@ -370,7 +370,12 @@ async def open_service(  # noqa: PLR0913 - by keyword
     _check_arguments(name, partitions, holds=holds)
     async with contextlib.AsyncExitStack() as stack:
         control, post, urls = await _connect(
-            stack, where, name, (partitions, replicas), (monitor, connect_options, clock)
+            stack,
+            where,
+            name,
+            (partitions, replicas),
+            (monitor, connect_options, clock),
+            is_member=holds,
         )
         membership = Membership(control, clock, name)
         await membership.open(partitions, replicas)
@@ -408,8 +413,10 @@ async def _connect(
     name: str,
     counts: tuple[int | None, int],
     connecting: tuple[Sequence[str] | None, Mapping[str, Any] | None, Clock],
+    *,
+    is_member: bool,
 ) -> tuple[Stream, RequestTransport, list[str]]:
-    """Return the service's stream, the connection for requests, and the server addresses."""
+    """Return the service's stream, the transport of requests, and the server addresses."""
     try:
         from partita.reliable.nats.jetstream import JetStream  # noqa: PLC0415 - an extra
         from partita.reliable.nats.link import server_urls  # noqa: PLC0415
@@ -438,10 +445,7 @@ async def _connect(
             raise fixed(name, counts, ("its own number", was)) from error
         raise
     stack.push_async_callback(control.close)
-    options = {"name": f"partita/{name}", **(connect_options or {})}
-    post = await NatsRequestTransport.connect(urls, options, timeout=READY_SECONDS)
-    stack.push_async_callback(post.close)
-    return control, post, urls
+    return control, NatsRequestTransport(control.link, is_member=is_member), urls
 
 
 def _check_arguments(name: object, partitions: object, *, holds: bool) -> None:

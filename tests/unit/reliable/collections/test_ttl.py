@@ -8,6 +8,7 @@ from partita.clock import ManualClock
 from partita.errors import KeyNotFoundError, UsageError
 from partita.reliable import MISSING, Index, ReliableDictionary
 from partita.reliable.collections.indexes import IndexView
+from partita.reliable.manager import housekeeping
 from partita.reliable.manager.housekeeping import HOUSEKEEPING_SECONDS
 from partita.reliable.manager.state_manager import StateManager
 from support.states import Machine, User, a_state, simulate
@@ -243,6 +244,29 @@ class TestSweeping:
                 return [*counts, await sessions.count(snapshot)]
 
         assert simulate(scenario) == [1, 0]
+
+    async def test_housekeeping_follows_the_clock_of_the_state_and_not_the_machine(
+        self, state: StateManager, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A state whose clock stands still is not changed, however long it is open."""
+        monkeypatch.setattr(housekeeping, "HOUSEKEEPING_SECONDS", 0.001)
+        swept = asyncio.Event()
+
+        async def sweep() -> None:
+            swept.set()
+
+        monkeypatch.setattr(state._housekeeping, "sweep", sweep)
+        await state._housekeeping.stop()
+        state._housekeeping.task = None
+        state._housekeeping.start()
+
+        await asyncio.sleep(0.05)
+        is_swept_while_it_stands = swept.is_set()
+        clock.advance(0.001)
+        async with asyncio.timeout(60):
+            await swept.wait()
+
+        assert not is_swept_while_it_stands
 
     def test_sweeping_is_part_of_housekeeping(self) -> None:
         async def scenario(state: StateManager) -> list[int]:

@@ -8,6 +8,7 @@ from partita.reliable.nats.monitor import (
     Peer,
     StoreSettings,
     StoreStatus,
+    check_authenticated,
     check_durable,
     monitor_urls,
 )
@@ -98,3 +99,24 @@ def test_the_monitoring_port_lies_4000_above_the_client_port() -> None:
     urls = ["nats://a:b@one:4222", "nats://one:4222", "tls://[::1]:5000"]
 
     assert monitor_urls(urls) == ["http://one:8222", "http://[::1]:9000"]
+
+
+def test_a_client_with_tls_asks_over_https() -> None:
+    urls = ["tls://ada:secret@one:4222", "tls://[::1]:5000"]
+
+    assert monitor_urls(urls, is_tls=True) == ["https://one:8222", "https://[::1]:9000"]
+
+
+def test_a_page_that_anyone_on_the_network_could_answer_is_not_asked_with_tls() -> None:
+    urls = ["https://one:8222", "http://two:8222", "http://ada:secret@10.0.0.3:8222"]
+
+    with pytest.raises(ConfigurationError) as caught:
+        check_authenticated(urls, is_tls=True)
+
+    assert caught.value.code == "MonitorNotAuthenticated"
+    assert caught.value.facts == {"monitor": "two:8222,10.0.0.3:8222"}
+
+
+def test_a_page_of_this_machine_or_without_tls_is_asked_over_http() -> None:
+    check_authenticated(["http://127.0.0.1:8222", "http://[::1]:8222"], is_tls=True)
+    check_authenticated(["http://two:8222"], is_tls=False)
