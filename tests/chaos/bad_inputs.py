@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from partita.blobs.rules.limits import BLOCKS_COMMITTED_MAX, BLOCKS_STAGED_MAX, PAGE_BYTES
 from partita.blobs.rules.model import BlobName, Properties
@@ -83,8 +83,8 @@ async def _rows(fronts: Fronts, statement: str, rows: Iterable[tuple[object, ...
 def _last_extent(fronts: Fronts) -> tuple[int, bytes]:
     """Return the id of the newest extent, and its checks."""
     statement = "SELECT id, checks FROM extent ORDER BY id DESC LIMIT 1"
-    found: tuple[int, bytes] = fronts.account.database.reader.execute(statement).fetchall()[0]
-    return found
+    rows: list[Any] = fronts.account.database.reader.execute(statement).fetchall()
+    return rows[0][0], rows[0][1]
 
 
 async def _container(fronts: Fronts) -> int:

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -25,7 +26,7 @@ async def add(database: Database, name: str) -> None:
 
 
 def names(database: Database) -> list[str]:
-    rows = database.reader.execute("SELECT name FROM item ORDER BY rowid").fetchall()
+    rows: list[Any] = database.reader.execute("SELECT name FROM item ORDER BY rowid").fetchall()
     return [name for (name,) in rows]
 
 

@@ -29,7 +29,7 @@ from partita.service.formats.address import parse_query
 from partita.service.formats.error_wire import encode_json, encode_xml, status_of
 from partita.service.formats.multipart import batch_content_type, print_batch, read_batch
 from partita.service.http.request import Request, Response
-from partita.service.http.turns import collected, computed
+from partita.service.http.turns import computed
 from partita.service.tables import answers
 from partita.service.tables.calls import (
     CONTENT,
@@ -66,6 +66,8 @@ from partita.ticks import Clock
 
 DEFAULT_VERSION = "2019-02-02"
 """The API version of requests without one: the version of the current Python SDK."""
+QUERY_CHARACTERS_PER_TURN = 4096
+"""A longer query is decoded in a thread: its filter may have hundreds of comparisons."""
 BODY_BYTES_PER_TURN = 128 * 1024
 """Bytes of the parts of a batch that are decoded in one turn of the event loop."""
 PARTS_PRINTED_PER_TURN = 50
@@ -100,8 +102,10 @@ class TableService:
             if isinstance(resource, Batch) and request.method == "POST":
                 return await self._answer_batch(authorized)
             options = options_of(authorized.pairs) if authorized.pairs else {}
-            # The parser of filters needs some microseconds for each comparison.
-            call = await computed(len(request.query) // 8, decode, request, resource, options)
+            if len(request.query) <= QUERY_CHARACTERS_PER_TURN:
+                call = decode(request, resource, options)
+            else:
+                call = await asyncio.to_thread(decode, request, resource, options)
         except UsageError as error:
             # The service reports a missing table before invalid keys.
             table = error.facts.get("table")
@@ -202,13 +206,11 @@ class TableService:
                 is_prefixed=len(batch.parts) > 1,
             )
             return self._multipart([part], self._clock.new_id())
-        parts = await collected(
-            (
-                answers.part_of_change(entity, call, target.root, account.name)
-                for call, entity in zip(calls, outcome.entities, strict=True)
-            ),
-            PARTS_PRINTED_PER_TURN,
-        )
+        parts: list[Response] = []
+        for call, entity in zip(calls, outcome.entities, strict=True):
+            parts.append(answers.part_of_change(entity, call, target.root, account.name))
+            if len(parts) % PARTS_PRINTED_PER_TURN == 0:
+                await asyncio.sleep(0)
         return self._multipart(parts, self._clock.new_id())
 
     async def _decode_changes(
@@ -249,9 +251,7 @@ class TableService:
 
     async def _answer_query(self, part: Request, authorized: AuthorizedRequest) -> Response:
         try:
-            call = await computed(
-                len(part.query) // 8, self._decode_part, part, authorized.target, {}
-            )
+            call = await asyncio.to_thread(self._decode_part, part, authorized.target, {})
             if not isinstance(call, GetEntity | QueryEntities):
                 raise _bad_batch("Use a query of entities in a batch.")
             check_needs(call, authorized.grant)

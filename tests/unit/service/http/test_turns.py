@@ -10,6 +10,7 @@ import pytest
 from chaos.bad_inputs import a_block_list, block_id
 from partita.blobs.rules.model import BlobName
 from partita.blobs.store import sqlite_store
+from partita.errors import InvalidPropertyError, LimitExceededError
 from partita.service.http.turns import ITEMS_PER_TURN, collected, computed
 from partita.service.tables import service as table_service
 from partita.storage.database import Database
@@ -207,7 +208,7 @@ def test_a_body_of_many_members_is_refused_before_it_is_decoded(
         (b"{%s}" % b",".join(b'"a%d\\\\":1' % n for n in range(count)), "TooManyProperties"),
         (b'{"a":"%s"}' % (b'\\"' * (limits.ENTITY_BYTES_MAX + 1)), "EntityTooLarge"),
     ):
-        with pytest.raises(entities.LimitExceededError) as refused:
+        with pytest.raises(LimitExceededError) as refused:
             entities.parse_object(body)
         assert refused.value.code == code
 
@@ -223,7 +224,7 @@ def test_a_nested_value_ends_the_decoding(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delattr(entities, "_decode_nested")
     body = b'{"a":[%s{}]}' % (b"{}," * limits.NESTED_BODY_BYTES_MAX)
 
-    with pytest.raises(entities.InvalidPropertyError) as refused:
+    with pytest.raises(InvalidPropertyError) as refused:
         entities.parse_object(body)
     assert refused.value.code == "InvalidInput"
 
