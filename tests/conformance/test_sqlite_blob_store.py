@@ -8,6 +8,7 @@ from partita.blobs.rules import limits
 from partita.blobs.rules.model import Include
 from partita.blobs.store import download as downloading
 from partita.blobs.store import garbage_collector as collector
+from partita.blobs.store import sqlite_store
 from partita.blobs.store.contract import Scan
 from partita.blobs.store.list_scan import listing_statement
 from partita.blobs.store.sqlite_store import SqliteBlobStore
@@ -93,7 +94,10 @@ class TestBlobsInMemory(SqliteBlobs):
 
 
 class TestBlobsInSmallSteps(TestBlobsInAFolder):
-    """The same contract when every content has many chunks, slabs, reads and purges."""
+    """The same contract when every content has many chunks, slabs, reads and purges.
+
+    Every change that touches blocks, pieces or snapshots runs in the thread.
+    """
 
     @pytest.fixture(autouse=True)
     def small_steps(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,5 +106,6 @@ class TestBlobsInSmallSteps(TestBlobsInAFolder):
         monkeypatch.setattr(limits, "SLAB_BYTES", 8192)
         monkeypatch.setattr(limits, "READ_BYTES", 4096)
         monkeypatch.setattr(downloading, "FETCH_PIECES_MAX", 3)
+        monkeypatch.setattr(sqlite_store, "CHANGE_ROWS_MAX", 0)
         monkeypatch.setattr(collector, "PURGE_PIECES", 2)
         monkeypatch.setattr(collector, "PAUSE_SECONDS", 0)

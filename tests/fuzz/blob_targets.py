@@ -53,7 +53,7 @@ def document(data: bytes) -> bool:
 
 def _check_blocks(data: bytes) -> bool:
     try:
-        choices = blob_xml.parse_block_list(data)
+        choices = list(blob_xml.parse_block_list(data))
     except PartitaError:
         return False
     assert all(choice.which in {"Committed", "Uncommitted", "Latest"} for choice in choices)

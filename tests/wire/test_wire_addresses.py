@@ -178,6 +178,13 @@ def test_health_lies_outside_the_accounts(raw: RawClient, path: str, text: bytes
     assert (answer.status, answer.body) == (200, text)
 
 
+def test_metrics_lie_outside_the_accounts(raw: RawClient) -> None:
+    answer = raw.send_to("GET", "/metrics", is_signed=False)
+
+    assert answer.status == 200
+    assert b"\npartita_loop_turn_seconds_max " in answer.body
+
+
 def test_https_prints_https_addresses(start_server: StartServer, self_signed: Certificate) -> None:
     flags = ("--tls-cert", str(self_signed.certificate), "--tls-key", str(self_signed.key))
     live = start_server("--in-memory", *flags)

@@ -219,8 +219,10 @@ class SqliteQueueStore:
         return _queue(row)
 
     async def list_queues(self, prefix: str, start: str, limit: int) -> list[Queue]:
-        reader = self.database.reader_of_this_turn()
-        return [_queue(row) for row in reader.execute(_LIST, (prefix, start, limit)).fetchall()]
+        def read(connection: apsw.Connection) -> list[Queue]:
+            return [_queue(row) for row in connection.execute(_LIST, (prefix, start, limit))]
+
+        return await self.database.in_reader(read)
 
     async def set_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
         async with self.database.change() as connection:

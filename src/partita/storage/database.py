@@ -1,7 +1,8 @@
 """One SQLite file for one account: connections, group commit, checkpoints, lock, full disk.
 
 Changes are applied on the event loop in one open transaction, each in its savepoint; COMMIT
-with its sync runs in a thread while the next group collects, and a change returns after it.
+with its sync runs in a thread while the next group collects, and a change returns after it. A
+long change runs alone in that thread (`run_alone`), so that it does not hold the loop.
 Reads use other connections and see only committed state. The block of a change must not await
 anything that suspends: the transaction is shared.
 
@@ -17,7 +18,7 @@ import os
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from pathlib import Path
@@ -87,6 +88,8 @@ class Database:
     _is_closing = False
     _is_committing = False
     """True while the commit thread owns the writer connection."""
+    _alone_waiting = 0
+    """Long changes that wait for the open transaction to end; further changes wait for them."""
     _is_held = False
     """True while writers wait for a checkpoint to catch up."""
     _is_checkpointing = False
@@ -241,7 +244,7 @@ class Database:
             return
         self._is_closing = True
         self._readers.refuse()
-        while self._members or self._committing or self._is_checkpointing:  # noqa: ASYNC110 - rare
+        while self._members or self._is_committing or self._is_checkpointing:  # noqa: ASYNC110 - rare
             await asyncio.sleep(0.001)
         self._wake_waiters()
         if self._lock_timer is not None:
@@ -252,14 +255,81 @@ class Database:
         self._checkpoint_thread.shutdown(wait=True)
         await self._loop.run_in_executor(None, self._release)
 
+    # Long changes
+
+    async def run_alone(
+        self,
+        work: Callable[[apsw.Connection], Coroutine[Any, Any, T]],
+        *,
+        frees_space: bool = False,
+    ) -> T:
+        """Run a long change in the commit thread; return when it is durable.
+
+        `work` is as the block of `change`: it does not suspend. Other changes wait for it, reads
+        do not. An exception rolls it back. In memory it runs on the loop, because reads use the
+        same connection.
+        """
+        if self.folder is None:
+            async with self.change(frees_space=frees_space) as connection:
+                return await work(connection)
+        self._refuse_if_unfit(frees_space=frees_space)
+        self._alone_waiting += 1
+        try:
+            while self._is_committing or self._is_held or self._writer.in_transaction:
+                await self._turn()
+                self._refuse_if_unfit(frees_space=frees_space)
+            self._is_committing = True
+        finally:
+            self._alone_waiting -= 1
+            if not self._is_committing:
+                self._wake_waiters()
+        ended: asyncio.Future[T] = self._loop.create_future()
+        self._commands.put(lambda: self._run_alone(work, ended))
+        return await ended
+
+    def _run_alone(
+        self,
+        work: Callable[[apsw.Connection], Coroutine[Any, Any, T]],
+        ended: "asyncio.Future[T]",
+    ) -> None:
+        """Run a change in the commit thread, and hand its outcome to the loop."""
+        try:
+            self._writer.execute("BEGIN IMMEDIATE")
+            for hook in self.on_begin:
+                hook(self._writer)
+            result = _finished(work(self._writer))
+            self._writer.execute("COMMIT")
+        except BaseException as error:  # noqa: BLE001 - handed to the loop, which decides
+            self._loop.call_soon_threadsafe(self._alone_failed, ended, error)
+        else:
+            self._loop.call_soon_threadsafe(self._alone_succeeded, ended, result)
+
+    def _alone_succeeded(self, ended: "asyncio.Future[T]", result: T) -> None:
+        if not ended.done():  # its task was cancelled; the change is committed nevertheless
+            ended.set_result(result)
+        self._commit_ended(None)
+
+    def _alone_failed(self, ended: "asyncio.Future[T]", error: BaseException) -> None:
+        self._is_committing = False
+        self._rollback()
+        outcome = self.failed(error) if isinstance(error, DISK_ERRORS) else error
+        if not ended.done():
+            ended.set_exception(outcome)
+            ended.exception()  # a cancelled task does not retrieve it
+        self._commit_ended(None)
+
     # Entering and leaving a change
+
+    async def _turn(self) -> None:
+        """Wait until a transaction has ended."""
+        turn = self._loop.create_future()
+        self._waiters.append(turn)
+        await turn
 
     async def enter(self, *, frees_space: bool) -> apsw.Connection:
         self._refuse_if_unfit(frees_space=frees_space)
-        while self._is_committing or self._is_held:
-            turn = self._loop.create_future()
-            self._waiters.append(turn)
-            await turn
+        while self._is_committing or self._is_held or self._alone_waiting:
+            await self._turn()
             self._refuse_if_unfit(frees_space=frees_space)
         if not self._writer.in_transaction:
             self._begin()
@@ -366,6 +436,7 @@ class Database:
         if self._writer.in_transaction:
             with contextlib.suppress(apsw.Error):  # the transaction is lost in any case
                 self._writer.execute("ROLLBACK")
+        self._wake_waiters()
 
     # The lock of the folder
 
@@ -573,6 +644,16 @@ class Change:
         await self._database.leave(error)
         if isinstance(error, DISK_ERRORS):
             raise self._database.failed(error) from error
+
+
+def _finished(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that does not suspend."""
+    try:
+        coroutine.send(None)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
+    raise AssertionError("a change suspended")
 
 
 def _prepare(connection: apsw.Connection, *, is_file: bool, durability: Durability) -> None:

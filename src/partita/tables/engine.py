@@ -1,6 +1,8 @@
 """TableEngine: applies the rules of the table service on a store. No HTTP here."""
 
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 
 import msgspec
 
@@ -13,7 +15,7 @@ from partita.tables.filters import Filter, compile_table_filter
 from partita.tables.operations import EntityGroup, Outcome
 from partita.tables.paging import KeyRange, Page, after
 from partita.tables.plan import Plan, PlanKind, plan
-from partita.tables.store import Table, TableStore
+from partita.tables.store import LongGroupError, Partition, Table, TableStore
 
 
 class TablePage(msgspec.Struct, frozen=True):
@@ -52,19 +54,16 @@ class TableEngine:
             raise invalid_input(GroupRuleError)
         group.check()
         table = await self.require_table(table_name)
-        async with self.store.partition(
-            table, group.partition_key, frees_space=group.only_deletes
-        ) as partition:
-            before = await partition.read([operation.key.row_key for operation in group.operations])
-            outcome = group.apply(before, partition.now)
-            put = [entity for entity in outcome.entities if entity is not None]
-            removed = [
-                operation.key
-                for operation, entity in zip(group.operations, outcome.entities, strict=True)
-                if entity is None
-            ]
-            await partition.write(put, removed)
-        return outcome
+        frees_space = group.only_deletes
+        if not group.is_long:
+            with suppress(LongGroupError):
+                async with self.store.partition(
+                    table, group.partition_key, frees_space=frees_space
+                ) as partition:
+                    return await _apply(group, partition)
+        return await self.store.run_long(
+            table, group.partition_key, partial(_apply, group), frees_space=frees_space
+        )
 
     async def get(self, table_name: str, key: EntityKey) -> Entity:
         """Read one entity, or raise EntityNotFoundError."""
@@ -140,6 +139,19 @@ class TableEngine:
         if table is None:
             raise table_not_found(name)
         return table
+
+
+async def _apply(group: EntityGroup, partition: Partition) -> Outcome:
+    before = await partition.read([operation.key.row_key for operation in group.operations])
+    outcome = group.apply(before, partition.now)
+    put = [entity for entity in outcome.entities if entity is not None]
+    removed = [
+        operation.key
+        for operation, entity in zip(group.operations, outcome.entities, strict=True)
+        if entity is None
+    ]
+    await partition.write(put, removed)
+    return outcome
 
 
 def table_not_found(name: str) -> TableNotFoundError:

@@ -83,12 +83,14 @@ class EntityBody(msgspec.Struct, frozen=True):
 
 
 _decode_document = msgspec.json.Decoder(dict[str, str | int | float | bool]).decode
-_decode_body = msgspec.json.Decoder().decode
+_decode_flat = msgspec.json.Decoder(dict[str, str | int | float | bool | None]).decode
+_decode_nested = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
 _CHECKED = b"\x02"
 """The last byte of a stored document with a checksum."""
 _LOW_32_BITS = 0xFFFFFFFF
+_QUOTES_MAX = 4 * limits.BODY_MEMBERS_MAX
 _ETAG = "W/\"datetime'%s'\""
 _TIME_START = len(b'"odata.etag":"W/\\"datetime\'')
 _FORBIDDEN_IN_KEY = re.compile(r"[/\\#?\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -159,9 +161,7 @@ def build(key: tuple[str, str], ticks: int, properties: Members) -> Entity:
     if 2 * len(document) + 16 * len(properties) > limits.ENTITY_BYTES_MAX and (
         size_of(key, properties) > limits.ENTITY_BYTES_MAX
     ):
-        raise LimitExceededError(
-            "EntityTooLarge", "The entity is larger than the maximum allowed size (1MB)."
-        )
+        raise _entity_too_large()
     if len(properties) > limits.PROPERTIES_MAX:
         check_property_count(properties)
     return Entity(partition_key, row_key, ticks, document, properties)
@@ -179,11 +179,21 @@ def size_of(key: tuple[str, str], properties: Members) -> int:
 def check_property_count(properties: Members) -> None:
     count = sum(not name.endswith(TYPE_SUFFIX) for name in properties)
     if count > limits.PROPERTIES_MAX:
-        raise LimitExceededError(
-            "TooManyProperties",
-            "The entity contains more properties than allowed. Each entity can include up to 252"
-            " properties to store data. Each entity also has 3 system properties.",
-        )
+        raise _too_many_properties()
+
+
+def _entity_too_large() -> LimitExceededError:
+    return LimitExceededError(
+        "EntityTooLarge", "The entity is larger than the maximum allowed size (1MB)."
+    )
+
+
+def _too_many_properties() -> LimitExceededError:
+    return LimitExceededError(
+        "TooManyProperties",
+        "The entity contains more properties than allowed. Each entity can include up to 252"
+        " properties to store data. Each entity also has 3 system properties.",
+    )
 
 
 def check_key(name: str, value: object) -> str:
@@ -262,7 +272,18 @@ def check_property_name(name: str) -> str:
 
 
 def parse_object(body: bytes) -> dict[str, object]:
-    """Decode a JSON object and refuse repeated members, which fast parsers accept."""
+    """Decode a JSON object and refuse repeated members, which fast parsers accept.
+
+    Nested values, which an entity does not have, are decoded in short bodies only: the checks
+    then say what is wrong with them.
+    """
+    quotes = body.count(b'"')
+    # A member has a quote that no backslash precedes, and at most four of them.
+    if quotes > _QUOTES_MAX:
+        if quotes - body.count(b'\\"') > _QUOTES_MAX:
+            raise _too_many_properties()
+        if quotes > limits.ENTITY_BYTES_MAX:
+            raise _entity_too_large()
     try:
         decoded = _decode_body(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -272,9 +293,18 @@ def parse_object(body: bytes) -> dict[str, object]:
     # Each member and each text value has two quotes. More quotes than that are escaped ones,
     # nested values, or repeated members that the parser has dropped: check exactly.
     texts = list(map(type, decoded.values())).count(str)
-    if body.count(b'"') != 2 * (len(decoded) + texts):
+    if quotes != 2 * (len(decoded) + texts):
         _refuse_repeated_members(body)
     return decoded
+
+
+def _decode_body(body: bytes) -> object:
+    try:
+        return _decode_flat(body)
+    except msgspec.ValidationError:
+        if len(body) > limits.NESTED_BODY_BYTES_MAX:
+            raise
+        return _decode_nested(body)
 
 
 def _refuse_repeated_members(body: bytes) -> None:

@@ -139,6 +139,15 @@ class EntityGroup(msgspec.Struct, frozen=True):
         return self.operations[0].key.partition_key
 
     @property
+    def is_long(self) -> bool:
+        """Whether it writes so many properties that it takes several milliseconds."""
+        count = 0
+        for operation in self.operations:
+            if not isinstance(operation, Delete):
+                count += len(operation.properties)
+        return count > limits.TURN_MEMBERS_MAX
+
+    @property
     def only_deletes(self) -> bool:
         return {type(operation) for operation in self.operations} == {Delete}
 

@@ -21,7 +21,7 @@ from partita.policies import Policy
 from partita.refusals import not_found
 from partita.storage.database import Change, Database, Upgrades
 from partita.storage.store_clock import StoreClock
-from partita.tables import pushdown
+from partita.tables import limits, pushdown
 from partita.tables.entity import (
     Entity,
     EntityKey,
@@ -32,7 +32,7 @@ from partita.tables.entity import (
 from partita.tables.filters import Filter
 from partita.tables.paging import KeyRange, Page
 from partita.tables.sqlite_scan import Scan, where_of
-from partita.tables.store import Statistics, Table
+from partita.tables.store import LongGroupError, Partition, Statistics, Table
 from partita.ticks import Clock
 
 FORMAT_VERSION = 2
@@ -208,11 +208,33 @@ class SqliteTableStore:
             return await self.database.in_reader(partial(scan.read, seconds=MEMORY_SECONDS_MAX))
         return await self.database.in_reader(scan.read)
 
+    async def run_long(
+        self,
+        table: Table,
+        partition_key: str,
+        work: Callable[[Partition], Coroutine[Any, Any, T]],
+        *,
+        frees_space: bool = False,
+    ) -> T:
+        async def run_here(connection: apsw.Connection) -> T:
+            change = self.database.change(frees_space=frees_space)
+            partition = SqlitePartition(change, self._clock.next, table, partition_key)
+            partition.enter(connection)
+            return await work(partition)
+
+        return await self.database.run_alone(run_here, frees_space=frees_space)
+
     def partition(
         self, table: Table, partition_key: str, *, frees_space: bool = False
     ) -> "SqlitePartition":
         change = self.database.change(frees_space=frees_space)
-        return SqlitePartition(change, self._clock.next, table, partition_key)
+        return SqlitePartition(
+            change,
+            self._clock.next,
+            table,
+            partition_key,
+            bytes_max=None if self.database.folder is None else limits.TURN_BYTES_MAX,
+        )
 
     async def statistics(self, table: Table, span: KeyRange) -> Statistics:
         where, parameters = where_of(table, span)
@@ -280,17 +302,29 @@ class SqlitePartition:
     _connection: apsw.Connection
 
     def __init__(
-        self, change: Change, next_ticks: Callable[[], int], table: Table, partition_key: str
+        self,
+        change: Change,
+        next_ticks: Callable[[], int],
+        table: Table,
+        partition_key: str,
+        *,
+        bytes_max: int | None = None,
     ) -> None:
         self._change = change
         self._next_ticks = next_ticks
         self._table = table
         self._partition_key = partition_key
+        self._bytes_max = bytes_max
+        """How much a group may read; None: everything."""
 
     async def __aenter__(self) -> "SqlitePartition":
-        self._connection = await self._change.__aenter__()
-        self.now = self._next_ticks()
+        self.enter(await self._change.__aenter__())
         return self
+
+    def enter(self, connection: apsw.Connection) -> None:
+        """Use the connection of an open transaction."""
+        self._connection = connection
+        self.now = self._next_ticks()
 
     async def __aexit__(
         self,
@@ -306,8 +340,15 @@ class SqlitePartition:
             rk = row_keys[0]
             rows = _rows(self._connection, _GET, (identity, pk, rk))
             return {rk: replaceable_entity(pk, rk, *rows[0])} if rows else {}
-        rows = _rows(self._connection, _GET_MANY, (identity, pk, _encode(row_keys).decode()))
-        return {row[1]: replaceable_entity(*row) for row in rows}
+        parameters = (identity, pk, _encode(row_keys).decode())
+        found: dict[str, Entity] = {}
+        size = 0
+        for row in self._connection.execute(_GET_MANY, parameters):
+            found[row[1]] = entity = replaceable_entity(*row)
+            size += len(entity.document)
+            if self._bytes_max is not None and size > self._bytes_max:
+                raise LongGroupError
+        return found
 
     async def write(self, put: Sequence[Entity], remove: Sequence[EntityKey]) -> None:
         identity = self._table.id

@@ -6,9 +6,9 @@ its writes: ticks rise with every change and never repeat, also after a restart 
 that went back.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -16,6 +16,12 @@ from partita.policies import Policy
 from partita.tables.entity import Entity, EntityKey
 from partita.tables.filters import Filter
 from partita.tables.paging import KeyRange, Page
+
+T = TypeVar("T")
+
+
+class LongGroupError(Exception):
+    """A group reads more than one turn of the loop allows: see `TableStore.run_long`."""
 
 
 class Table(msgspec.Struct, frozen=True, gc=False):
@@ -70,6 +76,20 @@ class TableStore(Protocol):
 
         A page may end early, even empty, by its byte and time budgets; its continuation is then
         the next key to read.
+        """
+        ...
+
+    async def run_long(
+        self,
+        table: Table,
+        partition_key: str,
+        work: Callable[[Partition], Coroutine[Any, Any, T]],
+        *,
+        frees_space: bool = False,
+    ) -> T:
+        """Run the block of a long change of a partition, without holding the event loop.
+
+        `work` may have run in a block of `partition` before, which raised LongGroupError.
         """
         ...
 

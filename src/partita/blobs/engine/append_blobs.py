@@ -16,7 +16,7 @@ from partita.blobs.rules.model import (
     Terms,
     Written,
 )
-from partita.blobs.store.contract import EMPTY, BlobRow, BlobStore
+from partita.blobs.store.contract import EMPTY, BlobChange, BlobRow, BlobStore
 from partita.errors import ConflictError
 
 
@@ -30,11 +30,14 @@ class AppendBlobs:
         self, name: BlobName, *, properties: Properties = PLAIN, terms: Terms = NO_TERMS
     ) -> Written:
         check_properties(properties)
-        async with self._store.change() as tx:
+
+        async def create(tx: BlobChange) -> Written:
             found = await preconditions.check_new(tx, name, terms, self._store.now())
             facts = new_facts("AppendBlob", tx.stamp(), properties, found[1])
             await put_new(tx, found, name, EMPTY, facts)
-        return Written(facts.changed_at)
+            return Written(facts.changed_at)
+
+        return await self._store.run(create)
 
     async def append_block(
         self,

@@ -11,7 +11,6 @@ from partita.blobs.rules.model import (
     PLAIN,
     UNDECLARED,
     BlobName,
-    Block,
     BlockChoice,
     BlockList,
     Content,
@@ -22,7 +21,7 @@ from partita.blobs.rules.model import (
 )
 from partita.blobs.rules.names import LIVE, snapshot_ticks
 from partita.blobs.rules.stored_format import StoredBlob, blob_of
-from partita.blobs.store.contract import EMPTY, BlobRow, BlobStore, BlockRow
+from partita.blobs.store.contract import EMPTY, BlobChange, BlobRow, BlobStore, BlockRow
 
 
 class BlockBlobs:
@@ -79,7 +78,9 @@ class BlockBlobs:
     ) -> Written:
         """Make these blocks, in this order, the content; discard all other staged blocks."""
         check_properties(properties)
-        async with self._store.change() as tx:
+
+        async def commit(tx: BlobChange) -> Written:
+            tx.touch(len(blocks))
             found = await preconditions.check_new(
                 tx, name, terms, self._store.now(), kind="BlockBlob"
             )
@@ -92,28 +93,27 @@ class BlockBlobs:
             facts = new_facts("BlockBlob", tx.stamp(), properties, before)
             content, length = await tx.add_blocks(chosen)
             await put_new(tx, found, name, content, replace(facts, length=length))
-        return Written(facts.changed_at)
+            return Written(facts.changed_at)
+
+        return await self._store.run(commit)
 
     async def get_block_list(self, name: BlobName, *, terms: Terms = NO_TERMS) -> BlockList:
-        reads, now = self._store.reads(), self._store.now()
-        container, row = await reads.find_blob(
-            name.container, name.name, snapshot_ticks(name.snapshot)
+        now = self._store.now()
+
+        def check(container: int | None, row: BlobRow | None) -> None:
+            if container is None:
+                raise preconditions.missing_container(name.container)
+            if row is None:
+                raise preconditions.missing_blob(name)
+            if row.facts.kind != "BlockBlob":
+                raise preconditions.wrong_kind()
+            preconditions.check_read(row, terms, now)
+
+        row, committed, staged = await self._store.read_blocks(
+            name.container, name.name, snapshot_ticks(name.snapshot), check
         )
-        if container is None:
-            raise preconditions.missing_container(name.container)
-        if row is None:
-            raise preconditions.missing_blob(name)
-        if row.facts.kind != "BlockBlob":
-            raise preconditions.wrong_kind()
-        preconditions.check_read(row, terms, now)
-        is_live = row.snapshot == LIVE
-        staged = await reads.staged_blocks(container, name.name) if is_live else []
-        committed = await reads.committed_blocks(row.content)
-        return BlockList(
-            blob_of(row.name, row.snapshot, row.facts, now),
-            [Block(block.id, block.size) for block in committed],
-            [Block(block.id, block.size) for block in staged],
-        )
+        blob = blob_of(row.name, row.snapshot, row.facts, now)
+        return BlockList(blob, committed, staged)
 
 
 def _by_id(blocks: Sequence[BlockRow]) -> dict[str, BlockRow]:

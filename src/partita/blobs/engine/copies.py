@@ -49,7 +49,8 @@ class Copies:
         blob; None keeps what the source has.
         """
         given = check_properties(properties)
-        async with self._store.change() as tx:
+
+        async def share(tx: BlobChange) -> Copied:
             now = self._store.now()
             origin = await _find_source(tx, source, source_terms, now)
             found = await _check_target(tx, target, terms, now, origin.facts.kind)
@@ -62,7 +63,9 @@ class Copies:
             # Blocks never change; appends and pages of the two blobs change independently.
             content = origin.content if facts.kind == "BlockBlob" else await tx.fork(origin)
             await put_new(tx, found, target, content, facts)
-        return Copied(Written(facts.changed_at), copy)
+            return Copied(Written(facts.changed_at), copy)
+
+        return await self._store.run(share)
 
     async def put_copy(
         self,
@@ -83,7 +86,9 @@ class Copies:
             source.content, bytes_max=limits.PAGE_BLOB_BYTES_MAX, wants_md5=True
         ) as receipt:
             await receipt.settle()
-            async with store.change() as tx:
+            sums = receipt.received.sums
+
+            async def write(tx: BlobChange) -> Copied:
                 found = await _check_target(tx, target, terms, store.now(), kind)
                 facts = _copied_facts(tx.stamp(), given, found[1], _facts_of(source.blob))
                 facts = replace(facts, length=receipt.received.size)
@@ -92,8 +97,9 @@ class Copies:
                 if content == EMPTY and kind == "PageBlob":
                     content = tx.stamp()
                 await put_new(tx, found, target, content, facts)
-        sums = receipt.received.sums
-        return Copied(Written(facts.changed_at, sums.md5, sums.crc64), copy)
+                return Copied(Written(facts.changed_at, sums.md5, sums.crc64), copy)
+
+            return await store.run(write)
 
     async def abort_copy(
         self, name: BlobName, copy_id: str, *, lease_id: str | None = None

@@ -47,7 +47,7 @@ from partita.blobs.rules.model import (
 from partita.blobs.rules.names import LIVE, snapshot_ticks
 from partita.blobs.rules.stored_format import ARCHIVE, blob_of
 from partita.blobs.rules.tags import check_tags
-from partita.blobs.store.contract import BlobRow, BlobStore
+from partita.blobs.store.contract import BlobChange, BlobRow, BlobStore
 from partita.errors import ConflictError, InvalidRequestError
 from partita.refusals import invalid_header
 from partita.ticks import TICKS_PER_SECOND
@@ -114,13 +114,16 @@ class BlobEngine:
             checksums.verify(declared, sums)
             checksums.verify(Declared(md5=stated), sums)
             await receipt.settle()
-            async with store.change() as tx:
+
+            async def write(tx: BlobChange) -> Written:
                 found = await preconditions.check_new(tx, name, terms, store.now())
                 facts = new_facts("BlockBlob", tx.stamp(), properties, found[1])
                 headers = replace(facts.headers, content_md5=sums.md5)
                 facts = replace(facts, headers=headers, length=receipt.received.size)
                 await put_new(tx, found, name, await tx.add_content(receipt.received), facts)
-        return Written(facts.changed_at, sums.md5, sums.crc64)
+                return Written(facts.changed_at, sums.md5, sums.crc64)
+
+            return await store.run(write)
 
     async def open_blob(
         self,
@@ -250,7 +253,8 @@ class BlobEngine:
         terms: Terms = NO_TERMS,
     ) -> Blob:
         """Keep the current version of the blob as a blob snapshot; return that snapshot."""
-        async with self.store.change() as tx:
+
+        async def keep(tx: BlobChange) -> Blob:
             now = self.store.now()
             preconditions.require_live(name)
             row = await preconditions.require_blob(tx, name)
@@ -263,7 +267,9 @@ class BlobEngine:
             content = await tx.fork(row) if facts.kind == "PageBlob" else row.content
             kept = BlobRow(row.container, row.name, tx.stamp(), content, facts)
             await tx.put_blob(kept)
-        return blob_of(kept.name, kept.snapshot, kept.facts, now)
+            return blob_of(kept.name, kept.snapshot, kept.facts, now)
+
+        return await self.store.run(keep)
 
     async def delete_blob(
         self,
@@ -274,7 +280,8 @@ class BlobEngine:
     ) -> None:
         if name.snapshot is not None and snapshots is not None:
             raise invalid_header("x-ms-delete-snapshots", snapshots)
-        async with self.store.change(frees_space=True) as tx:
+
+        async def delete(tx: BlobChange) -> None:
             row = await preconditions.require_blob(tx, name)
             preconditions.check_write(row, terms, self.store.now())
             condition_rules.check_tier_time(terms.conditions, row.facts.tier_changed_at)
@@ -293,6 +300,8 @@ class BlobEngine:
             if snapshots != "only":
                 await tx.remove_blob(row)
                 await tx.discard_blocks(row.container, row.name)
+
+        await self.store.run(delete, frees_space=True)
 
 
 def _clipped(first: int | None, last: int | None, length: int) -> tuple[int, int]:

@@ -50,12 +50,15 @@ class PageBlobs:
         check_properties(properties)
         _check_length(length)
         _check_sequence_number(sequence_number)
-        async with self._store.change() as tx:
+
+        async def create(tx: BlobChange) -> Written:
             found = await preconditions.check_new(tx, name, terms, self._store.now())
             facts = new_facts("PageBlob", tx.stamp(), properties, found[1])
             facts = replace(facts, length=length, sequence_number=sequence_number)
             await put_new(tx, found, name, tx.stamp(), facts)
-        return Written(facts.changed_at, sequence_number=sequence_number)
+            return Written(facts.changed_at, sequence_number=sequence_number)
+
+        return await self._store.run(create)
 
     async def put_pages(  # noqa: PLR0913 - pages have conditions of their own
         self,
@@ -82,12 +85,15 @@ class PageBlobs:
                 raise _bad_range("The range and the content have different lengths.")
             checksums.verify(declared, received.sums)
             await receipt.settle()
-            async with store.change() as tx:
+
+            async def write(tx: BlobChange) -> Written:
                 now = store.now()
                 row = await _find_pages(tx, name, terms, now, sequence)
                 _check_range(first, last, row.facts.length)
                 await tx.write_content(row.content, first, received)
-                written = await touch(tx, row, now, copy=None)
+                return await touch(tx, row, now, copy=None)
+
+            written = await store.run(write)
         return replace(written, md5=received.sums.md5, crc64=received.sums.crc64)
 
     async def clear_pages(
@@ -100,12 +106,15 @@ class PageBlobs:
         terms: Terms = NO_TERMS,
     ) -> Written:
         """Make pages read as zeros again, and free their space."""
-        async with self._store.change() as tx:
+
+        async def clear(tx: BlobChange) -> Written:
             now = self._store.now()
             row = await _find_pages(tx, name, terms, now, sequence)
             _check_range(first, last, row.facts.length)
             await tx.cut(row.content, first, last + 1)
             return await touch(tx, row, now, copy=None)
+
+        return await self._store.run(clear)
 
     async def page_ranges(
         self,
@@ -123,6 +132,13 @@ class PageBlobs:
             length = row.facts.length
             return min(first, length), length if last is None else min(last + 1, length)
 
+        def join(row: BlobRow, pieces: list[PieceRow]) -> PageRanges:
+            ranges = _ranges(pieces, *within(row))
+            shown = list(itertools.islice(ranges, limit))
+            following = next(ranges, None)
+            blob = blob_of(row.name, row.snapshot, row.facts, now)
+            return PageRanges(blob, shown, None if following is None else following.first)
+
         def choose(container: int | None, row: BlobRow | None) -> tuple[int, int]:
             found = preconditions.require_found(name, container, row)
             if found.facts.kind != "PageBlob":
@@ -130,23 +146,21 @@ class PageBlobs:
             preconditions.check_read(found, terms, now)
             return within(found)
 
-        row, pieces = await self._store.read_pages(
-            name.container, name.name, snapshot_ticks(name.snapshot), choose
+        return await self._store.read_pages(
+            name.container, name.name, snapshot_ticks(name.snapshot), choose, join
         )
-        ranges = _ranges(pieces, *within(row))
-        shown = list(itertools.islice(ranges, limit))
-        following = next(ranges, None)
-        blob = blob_of(row.name, row.snapshot, row.facts, now)
-        return PageRanges(blob, shown, None if following is None else following.first)
 
     async def resize(self, name: BlobName, length: int, *, terms: Terms = NO_TERMS) -> Written:
         _check_length(length)
-        async with self._store.change() as tx:
+
+        async def cut(tx: BlobChange) -> Written:
             now = self._store.now()
             row = await preconditions.find_for_write(tx, name, terms, now, kind="PageBlob")
             if length < row.facts.length:
                 await tx.cut(row.content, length, row.facts.length)
             return await touch(tx, row, now, length=length)
+
+        return await self._store.run(cut)
 
     async def set_sequence_number(
         self,

@@ -6,20 +6,22 @@ keeps the clock of its writes: stamps rise with every change and never repeat, a
 restart. Names, leases and conditions are checked by the engine.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractAsyncContextManager
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from partita.blobs.rules.listing import Place
-from partita.blobs.rules.model import Blob, BlobPrefix, Content, Declared, Download, Include
+from partita.blobs.rules.model import Blob, BlobPrefix, Block, Content, Declared, Download, Include
 from partita.blobs.rules.names import LIVE
 from partita.blobs.rules.stored_format import StoredBlob, StoredContainer
 
 EMPTY = 0
 """The content of blobs without bytes."""
+
+T = TypeVar("T")
 
 
 class ContainerRow(msgspec.Struct, frozen=True):
@@ -92,6 +94,10 @@ class Receipt(Protocol):
         ...
 
 
+class LongChangeError(Exception):
+    """A change touches more rows than one turn of the loop allows: see `BlobStore.run`."""
+
+
 class BlobReads(Protocol):
     """Short reads: of the committed state, or of a transaction."""
 
@@ -103,10 +109,6 @@ class BlobReads(Protocol):
         """Return the container's id and the blob's row, each None if it does not exist."""
         ...
 
-    async def committed_blocks(self, content: int) -> list[BlockRow]: ...
-
-    async def staged_blocks(self, container: int, name: str) -> list[BlockRow]: ...
-
 
 class BlobChange(BlobReads, Protocol):
     """A transaction on the blobs of an account."""
@@ -114,6 +116,14 @@ class BlobChange(BlobReads, Protocol):
     def stamp(self) -> int:
         """Return a new stamp: it numbers versions and contents."""
         ...
+
+    def touch(self, count: int) -> None:
+        """Declare that the change reads or writes this many rows: see `BlobStore.run`."""
+        ...
+
+    async def committed_blocks(self, content: int) -> list[BlockRow]: ...
+
+    async def staged_blocks(self, container: int, name: str) -> list[BlockRow]: ...
 
     async def put_container(self, name: str, facts: StoredContainer) -> None: ...
 
@@ -188,9 +198,26 @@ class BlobStore(Protocol):
         ...
 
     async def read_pages(
-        self, container: str, name: str, snapshot: int, choose: Choose
-    ) -> tuple[BlobRow, list[PieceRow]]:
-        """Return a page blob's row and its pieces in the chosen range, from one state."""
+        self,
+        container: str,
+        name: str,
+        snapshot: int,
+        choose: Choose,
+        use: Callable[[BlobRow, list[PieceRow]], T],
+    ) -> T:
+        """Call `use` with a page blob's row and its pieces in the chosen range, from one state.
+
+        There may be many pieces: `use` runs where they are read, which may be a thread.
+        """
+        ...
+
+    async def read_blocks(
+        self, container: str, name: str, snapshot: int, check: Callable[..., object]
+    ) -> tuple[BlobRow, list[Block], list[Block]]:
+        """Return a blob's row, its committed and its staged blocks, from one state.
+
+        `check` gets the container id and the row that were found, as a `Choose` does.
+        """
         ...
 
     async def open_blob(
@@ -205,6 +232,16 @@ class BlobStore(Protocol):
         The block awaits nothing but the transaction's own calls: an embedded store shares one
         transaction among all blocks. `frees_space` marks a block that only deletes: it may use
         the reserve of a full disk.
+        """
+        ...
+
+    async def run(
+        self, work: Callable[[BlobChange], Coroutine[Any, Any, T]], *, frees_space: bool = False
+    ) -> T:
+        """Run a change that may be of many rows, without holding the event loop.
+
+        `work` is as the block of `change`. It may run twice, the second time in a thread: it
+        must not change anything but the transaction.
         """
         ...
 

@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import apsw
@@ -112,15 +113,18 @@ class Collector:
                 (deadline,),
             ).fetchall()
 
-        for container, name in await self._database.in_reader(read):
-            async with self._database.change(frees_space=True) as connection:
-                tx = BlobTransaction(connection, self._clock)
-                if tx.staged_since(container, name) >= deadline:
-                    continue  # another block was staged since the read
-                await tx.discard_blocks(container, name)
-                row = tx.get_blob(container, name, LIVE)
-                if row is not None and not row.facts.is_committed:
-                    await tx.remove_blob(row)
+        async def forget(container: int, name: str, connection: apsw.Connection) -> None:
+            tx = BlobTransaction(connection, self._clock)
+            if tx.staged_since(container, name) >= deadline:
+                return  # another block was staged since the read
+            await tx.discard_blocks(container, name)
+            row = tx.get_blob(container, name, LIVE)
+            if row is not None and not row.facts.is_committed:
+                await tx.remove_blob(row)
+
+        for stale in await self._database.in_reader(read):
+            # In the thread: a blob may have 100,000 staged blocks.
+            await self._database.run_alone(partial(forget, *stale), frees_space=True)
 
     async def _run(self) -> None:
         is_swept = await self._try(self.sweep)

@@ -29,6 +29,7 @@ from partita.blobs.store.contract import (
     BlobRow,
     BlockRow,
     ContainerRow,
+    LongChangeError,
     PieceRow,
     Received,
 )
@@ -174,32 +175,22 @@ class BlobRows:
         content, facts = rows[0]
         return BlobRow(container, name, snapshot, content, stored.decode_blob(facts))
 
-    async def snapshots(self, container: int, name: str) -> list[BlobRow]:
+    def list_staged(self, container: int, name: str, limit: int = -1) -> list[BlockRow]:
         rows = self._rows(
-            "SELECT snapshot, content, facts FROM blob"
-            " WHERE container = ? AND name = ? AND snapshot < ? ORDER BY snapshot",
+            "SELECT id, size, 0, extent FROM block WHERE container = ? AND name = ? ORDER BY id"
+            " LIMIT ?",
             container,
             name,
-            LIVE,
-        )
-        return [
-            BlobRow(container, name, snapshot, content, stored.decode_blob(facts))
-            for snapshot, content, facts in rows
-        ]
-
-    async def staged_blocks(self, container: int, name: str) -> list[BlockRow]:
-        rows = self._rows(
-            "SELECT id, size, 0, extent FROM block WHERE container = ? AND name = ? ORDER BY id",
-            container,
-            name,
+            limit,
         )
         return [BlockRow(*row) for row in rows]
 
-    async def committed_blocks(self, content: int) -> list[BlockRow]:
+    def list_committed(self, content: int, limit: int = -1) -> list[BlockRow]:
         rows = self._rows(
             "SELECT block, size, start, extent FROM piece"
-            " WHERE content = ? AND block IS NOT NULL ORDER BY place",
+            " WHERE content = ? AND block IS NOT NULL ORDER BY place LIMIT ?",
             content,
+            limit,
         )
         return [BlockRow(*row) for row in rows]
 
@@ -252,19 +243,74 @@ be too high (after a failed change), never too low."""
 
 
 class BlobTransaction(BlobRows):
-    """A change of the rows. Its stamps are unique: they number versions and contents."""
+    """A change of the rows. Its stamps are unique: they number versions and contents.
+
+    With `rows_max`, it raises LongChangeError before it touches more rows than that.
+    """
 
     def __init__(
-        self, connection: apsw.Connection, clock: StoreClock, staged: StagedCounts | None = None
+        self,
+        connection: apsw.Connection,
+        clock: StoreClock,
+        staged: StagedCounts | None = None,
+        rows_max: int | None = None,
     ) -> None:
         super().__init__(connection)
         self._clock = clock
         self._staged = {} if staged is None else staged
+        self._rows_left = rows_max
         self.has_dropped = False
         """Whether the collector has work after this change."""
 
     def stamp(self) -> int:
         return self._clock.next()
+
+    @property
+    def _limit(self) -> int:
+        """How many rows to read: one more than the change may still touch; -1: all."""
+        return -1 if self._rows_left is None else self._rows_left + 1
+
+    def touch(self, count: int) -> None:
+        """Count rows that the change reads or writes; raise LongChangeError if too many."""
+        if self._rows_left is None:
+            return
+        self._rows_left -= count
+        if self._rows_left < 0:
+            raise LongChangeError
+
+    def _count(self, source: str, *parameters: object) -> int:
+        """Count rows, at most up to the limit."""
+        found: int = self._rows(
+            f"SELECT count(*) FROM (SELECT 1 FROM {source} LIMIT ?)",  # noqa: S608 - only our own text
+            *parameters,
+            self._limit,
+        )[0][0]
+        return found
+
+    async def staged_blocks(self, container: int, name: str) -> list[BlockRow]:
+        found = self.list_staged(container, name, self._limit)
+        self.touch(len(found))
+        return found
+
+    async def committed_blocks(self, content: int) -> list[BlockRow]:
+        found = self.list_committed(content, self._limit)
+        self.touch(len(found))
+        return found
+
+    async def snapshots(self, container: int, name: str) -> list[BlobRow]:
+        rows = self._rows(
+            "SELECT snapshot, content, facts FROM blob"
+            " WHERE container = ? AND name = ? AND snapshot < ? ORDER BY snapshot LIMIT ?",
+            container,
+            name,
+            LIVE,
+            self._limit,
+        )
+        self.touch(len(rows))
+        return [
+            BlobRow(container, name, snapshot, content, stored.decode_blob(facts))
+            for snapshot, content, facts in rows
+        ]
 
     # Containers
 
@@ -353,6 +399,7 @@ class BlobTransaction(BlobRows):
         """Make a content with the same pieces, to be changed independently."""
         if row.content == EMPTY:
             return EMPTY
+        self.touch(self._count("piece WHERE content = ?", row.content))
         forked = self.stamp()
         self._run(
             "INSERT INTO piece SELECT ?1, place, min(size, ?3 - place), start, extent, block"
@@ -365,7 +412,8 @@ class BlobTransaction(BlobRows):
 
     async def cut(self, content: int, first: int, end: int) -> None:
         """Remove the bytes of a range from a content: it reads as zeros."""
-        gone = self.pieces(content, first, end)
+        gone = self.pieces(content, first, end, self._limit)
+        self.touch(len(gone))
         if not gone:
             return
         dropped = self.stamp()
@@ -411,6 +459,7 @@ class BlobTransaction(BlobRows):
 
     async def discard_blocks(self, container: int, name: str) -> None:
         """Remove the staged blocks of a blob."""
+        self.touch(self._count("block WHERE container = ? AND name = ?", container, name))
         self._staged.pop((container, name), None)
         self._discard_blocks("container = ? AND name = ?", container, name)
 
@@ -442,13 +491,16 @@ class BlobTransaction(BlobRows):
             self._drop_if_unused(content)
         if contents:
             return
-        names = self._rows(
-            "SELECT DISTINCT name FROM block WHERE container = ? LIMIT ?", container, limit
-        )
-        for (name,) in names:
-            await self.discard_blocks(container, name)
-        if not names:
-            self._run("DELETE FROM dropped_container WHERE id = ?", container)
+        if self._rows("SELECT 1 FROM block WHERE container = ? LIMIT 1", container):
+            self._discard_blocks(
+                "container = ? AND (name, id) IN"
+                " (SELECT name, id FROM block WHERE container = ? ORDER BY name, id LIMIT ?)",
+                container,
+                container,
+                limit,
+            )
+            return
+        self._run("DELETE FROM dropped_container WHERE id = ?", container)
 
     def purge(self, content: int, limit: int) -> tuple[int, list[bytes]]:
         """Remove some pieces of a dropped content, and its extents that are not used elsewhere.

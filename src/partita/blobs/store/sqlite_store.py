@@ -5,9 +5,9 @@ For a database in memory, the files are in memory, too.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import apsw
 
@@ -16,13 +16,24 @@ from partita.blobs.rules.listing import Place
 from partita.blobs.rules.model import (
     Blob,
     BlobPrefix,
+    Block,
     BytesDownload,
     Content,
     Declared,
     Download,
 )
+from partita.blobs.rules.names import LIVE
 from partita.blobs.store.content_claims import Claims
-from partita.blobs.store.contract import BlobRow, Choose, ContainerRow, PieceRow, Scan
+from partita.blobs.store.contract import (
+    BlobChange,
+    BlobRow,
+    BlockRow,
+    Choose,
+    ContainerRow,
+    LongChangeError,
+    PieceRow,
+    Scan,
+)
 from partita.blobs.store.download import Source, StoredDownload, verified
 from partita.blobs.store.files import ContentFiles, FolderFiles, MemoryFiles
 from partita.blobs.store.garbage_collector import Collector, Pause, no_pause
@@ -38,6 +49,9 @@ from partita.blobs.store.threads import READING_THREADS, WRITING_THREADS, Conten
 from partita.blobs.store.upload import Receiver, StoredContent
 from partita.storage.database import Database
 from partita.storage.store_clock import StoreClock
+
+CHANGE_ROWS_MAX = 1000
+"""A change that touches more rows of blocks, pieces or snapshots runs in a thread."""
 
 T = TypeVar("T")
 
@@ -109,13 +123,31 @@ class SqliteBlobStore:
         return await self._in_reader(partial(read_listing, scan))
 
     async def read_pages(
-        self, container: str, name: str, snapshot: int, choose: Choose
-    ) -> tuple[BlobRow, list[PieceRow]]:
-        def read(rows: BlobRows) -> tuple[BlobRow, list[PieceRow]]:
+        self,
+        container: str,
+        name: str,
+        snapshot: int,
+        choose: Choose,
+        use: Callable[[BlobRow, list[PieceRow]], T],
+    ) -> T:
+        def read(rows: BlobRows) -> T:
             identity, row = rows.read_blob(container, name, snapshot)
             first, end = choose(identity, row)
             assert row is not None
-            return row, rows.pieces(row.content, first, end)
+            return use(row, rows.pieces(row.content, first, end))
+
+        return await self._in_reader(read)
+
+    async def read_blocks(
+        self, container: str, name: str, snapshot: int, check: Callable[..., object]
+    ) -> tuple[BlobRow, list[Block], list[Block]]:
+        def read(rows: BlobRows) -> tuple[BlobRow, list[Block], list[Block]]:
+            identity, row = rows.read_blob(container, name, snapshot)
+            check(identity, row)
+            assert row is not None
+            staged = rows.list_staged(row.container, name) if snapshot == LIVE else []
+            committed = rows.list_committed(row.content)
+            return row, _as_blocks(committed), _as_blocks(staged)
 
         return await self._in_reader(read)
 
@@ -134,12 +166,31 @@ class SqliteBlobStore:
         return await self.database.in_reader(read_one_state)
 
     @contextlib.asynccontextmanager
-    async def change(self, *, frees_space: bool = False) -> AsyncIterator[BlobTransaction]:
+    async def change(
+        self, *, frees_space: bool = False, rows_max: int | None = None
+    ) -> AsyncIterator[BlobTransaction]:
         async with self.database.change(frees_space=frees_space) as connection:
-            tx = BlobTransaction(connection, self.clock, self._staged)
+            tx = BlobTransaction(connection, self.clock, self._staged, rows_max)
             yield tx
         if tx.has_dropped:
             self.collector.wake()
+
+    async def run(
+        self, work: Callable[[BlobChange], Coroutine[Any, Any, T]], *, frees_space: bool = False
+    ) -> T:
+        rows_max = None if self.database.folder is None else CHANGE_ROWS_MAX
+        with contextlib.suppress(LongChangeError):
+            async with self.change(frees_space=frees_space, rows_max=rows_max) as tx:
+                return await work(tx)
+
+        async def run_here(connection: apsw.Connection) -> tuple[T, bool]:
+            tx = BlobTransaction(connection, self.clock, self._staged)
+            return await work(tx), tx.has_dropped
+
+        result, has_dropped = await self.database.run_alone(run_here, frees_space=frees_space)
+        if has_dropped:
+            self.collector.wake()
+        return result
 
     # Content
 
@@ -191,7 +242,9 @@ class SqliteBlobStore:
             content = row.content
             self.claims.pin(content)
             try:
-                row, pieces = await self.read_pages(container, row.name, row.snapshot, chosen)
+                row, pieces = await self.read_pages(
+                    container, row.name, row.snapshot, chosen, lambda row, pieces: (row, pieces)
+                )
                 if row.content == content:
                     return row, await self._open_content(row, first, end, pieces)
             finally:
@@ -221,6 +274,10 @@ class SqliteBlobStore:
 
     async def sums_of(self, content: bytes, *, wants_md5: bool) -> Declared:
         return await self.threads.run(partial(sums_of, wants_md5=wants_md5), content)
+
+
+def _as_blocks(rows: Iterable[BlockRow]) -> list[Block]:
+    return [Block(row.id, row.size) for row in rows]
 
 
 class StoredReceipt:

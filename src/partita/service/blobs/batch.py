@@ -15,6 +15,7 @@ from partita.service.accounts.respond import AuthorizedRequest
 from partita.service.auth.browser_guard import ORIGIN_HEADERS
 from partita.service.formats.multipart import REASONS, read_parts
 from partita.service.http.request import Request, Response
+from partita.service.http.turns import collected
 from partita.ticks import Clock
 
 PARTS_MAX = 256
@@ -34,11 +35,10 @@ async def run_batch(
     """Answer the parts of a batch, one after another."""
     request, target = authorized.request, authorized.target
     root = f"/{target.account}" if target.root.endswith(f"/{target.account}") else ""
-    parts: list[tuple[str, Request]] = []
-    for part in read_parts(body, request.headers.get("content-type", ""), root, PARTS_MAX):
-        parts.append(part)
-        if len(parts) % PARTS_READ_PER_TURN == 0:
-            await asyncio.sleep(0)
+    parts = await collected(
+        read_parts(body, request.headers.get("content-type", ""), root, PARTS_MAX),
+        PARTS_READ_PER_TURN,
+    )
     _check_alike([part for _, part in parts])
     sent = [(number, _as_sent(part, request)) for number, part in parts]
     answers: list[tuple[str, Response]] = []

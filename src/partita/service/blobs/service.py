@@ -11,11 +11,14 @@ from partita.blobs.rules.checksums import Sums, verify
 from partita.blobs.rules.conditions import source_error
 from partita.blobs.rules.model import (
     UNDECLARED,
+    BlobPrefix,
     Conditions,
+    ContainerListing,
     Content,
     Copied,
     Declared,
     Headers,
+    Listing,
     Opened,
     Terms,
     Written,
@@ -34,8 +37,10 @@ from partita.service.auth.sas import Need, Sas, no_credentials
 from partita.service.blobs import answers, copy_source, wire
 from partita.service.blobs.batch import run_batch
 from partita.service.blobs.wire import BlobCall, BlobOperation, BlobRequest, CopySource
+from partita.service.blobs.xml import parse_block_list
 from partita.service.formats.error_wire import encode_error
 from partita.service.http.request import Request, Response
+from partita.service.http.turns import collected, computed
 from partita.ticks import Clock
 
 DEFAULT_VERSION = "2021-08-06"
@@ -215,15 +220,17 @@ class BlobService:
                     )
                 return answers.block_answer(sums)
             case wire.PutBlockList():
+                chosen = await collected(parse_block_list(call.body))
                 written = await blobs.block_blobs.put_block_list(
-                    call.name, call.blocks, properties=call.properties, terms=call.terms
+                    call.name, chosen, properties=call.properties, terms=call.terms
                 )
                 return answers.written_answer(written, call.sums)
             case wire.GetBlockList():
                 if call.which != "committed" and grant.is_anonymous:
                     raise no_credentials()  # because staged blocks are not public
                 blocks = await blobs.block_blobs.get_block_list(call.name, terms=call.terms)
-                return answers.block_list_answer(blocks, call.which)
+                count = len(blocks.committed) + len(blocks.uncommitted)
+                return await computed(count, answers.block_list_answer, blocks, call.which)
             case wire.AppendBlock():
                 async with self._content(call.content, authorized) as content:
                     appended = await blobs.append_blobs.append_block(
@@ -265,7 +272,7 @@ class BlobService:
                     limit=call.limit,
                     terms=call.terms,
                 )
-                return answers.page_ranges_answer(pages)
+                return await computed(len(pages.ranges), answers.page_ranges_answer, pages)
             case wire.ListBlobs():
                 listing = await containers.list_blobs(
                     call.container,
@@ -276,14 +283,23 @@ class BlobService:
                     limit=call.limit,
                     include=call.include,
                 )
-                return answers.listing_answer(listing, root, call.container, asked.options)
+                return await computed(
+                    _lines_of(listing),
+                    answers.listing_answer,
+                    listing,
+                    root,
+                    call.container,
+                    asked.options,
+                )
             case wire.ListContainers():
                 account = authorized.account.name
                 marker = call.marker.removeprefix(answers.container_marker(account, ""))
                 found = await containers.list_containers(
                     prefix=call.prefix, marker=marker, limit=call.limit
                 )
-                return answers.containers_answer(found, root, asked.options, account)
+                return await computed(
+                    _lines_of(found), answers.containers_answer, found, root, asked.options, account
+                )
             case wire.CreateContainer():
                 container = await containers.create_container(
                     call.container, metadata=call.metadata, access=call.access
@@ -419,6 +435,13 @@ async def _authorize(
     )
     if wire.uses_tags(asked):
         grant.check(Need(operation.resource, permissions.TAGS, asked.scope))
+
+
+def _lines_of(listing: Listing | ContainerListing) -> int:
+    """Return how long the document of a listing will be: an item has about 20 elements."""
+    return sum(
+        20 if isinstance(item, BlobPrefix) else 20 + len(item.metadata) for item in listing.items
+    )
 
 
 async def _whole_body(request: Request, bytes_max: int) -> bytes:

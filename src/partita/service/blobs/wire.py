@@ -16,7 +16,6 @@ from partita.blobs.rules.checksums import sums_of, too_long_for_checksum, verify
 from partita.blobs.rules.model import (
     Access,
     BlobName,
-    BlockChoice,
     Conditions,
     Content,
     Declared,
@@ -59,7 +58,6 @@ from partita.service.blobs.headers import (
 from partita.service.blobs.xml import (
     BLOCK_LIST_BYTES_MAX,
     TAGS_BYTES_MAX,
-    parse_block_list,
     parse_tags,
 )
 from partita.service.formats.byte_ranges import ByteRange, parse_range, range_of
@@ -369,7 +367,8 @@ class PutBlock(msgspec.Struct, frozen=True):
 
 class PutBlockList(msgspec.Struct, frozen=True):
     name: BlobName
-    blocks: Sequence[BlockChoice]
+    body: bytes
+    """The list: it may be too long to be parsed at once."""
     properties: Properties
     terms: Terms
     sums: Declared
@@ -801,9 +800,8 @@ def _put_block(asked: BlobRequest) -> BlobCall:
 def _put_block_list(asked: BlobRequest) -> BlobCall:
     request = asked.request
     sums = _verified_sums(request)
-    blocks = parse_block_list(request.body)
     properties = properties_of(request, blob_headers_of(request) or _NO_HEADERS)
-    return PutBlockList(asked.name, blocks, properties, terms_of(request), sums)
+    return PutBlockList(asked.name, request.body, properties, terms_of(request), sums)
 
 
 def _get_block_list(asked: BlobRequest) -> BlobCall:

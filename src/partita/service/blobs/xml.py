@@ -1,6 +1,8 @@
 """The XML documents of the blob service: listings, block lists, page ranges, tags. Pure."""
 
-from collections.abc import Mapping, Sequence
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from urllib.parse import quote
 from xml.etree.ElementTree import Element
@@ -35,8 +37,8 @@ from partita.service.formats.xml_text import (
 )
 from partita.service.http.message_bytes import http_date
 
-BLOCK_LIST_BYTES_MAX = 16 * 1024 * 1024
-"""A list of 50,000 blocks with the longest names."""
+BLOCK_LIST_BYTES_MAX = 8 * 1024 * 1024
+"""A list of 50,000 blocks with the longest names, on lines of their own."""
 TAGS_BYTES_MAX = 64 * 1024
 INFERRED_TIER = "Hot"
 SMART_TIER = "Smart"
@@ -46,22 +48,45 @@ ENCRYPTION_SCOPE = "$account-encryption-key"
 _INFERRED_OF_SNAPSHOT = f"<AccessTier>{INFERRED_TIER}</AccessTier>"
 _INFERRED = f"{_INFERRED_OF_SNAPSHOT}<AccessTierInferred>true</AccessTierInferred>"
 _WHICH = ("Committed", "Uncommitted", "Latest")
+_PLAIN_ROOT = re.compile(
+    rb"""(?:\xef\xbb\xbf)?\s*(?:<\?xml[ ][^<>?&]{1,100}\?>)?\s*
+    <BlockList(?:\s+xmlns(?::\w{1,16})?=(?:"[^"<>&]{0,200}"|'[^'<>&]{0,200}')){0,4}\s*>""",
+    re.VERBOSE,
+)
+_PLAIN_BLOCK = re.compile(rb"\s*+<(Committed|Uncommitted|Latest)>([\t\n\r -%'-;=?-~]*+)</(?:\1)>")
+_PLAIN_END = re.compile(rb"\s*+</BlockList>\s*+")
 
 
 # In
 
 
-def parse_block_list(body: bytes) -> list[BlockChoice]:
-    """Parse the blocks to commit, in order."""
-    root = parse_xml(
-        body,
-        "BlockList",
-        bytes_max=BLOCK_LIST_BYTES_MAX,
-        elements_max=2 * limits.BLOCKS_COMMITTED_MAX,
-    )
-    if len(root) > limits.BLOCKS_COMMITTED_MAX:
-        raise too_many_blocks_in_list()
-    return [_choice(child) for child in root]
+def parse_block_list(body: bytes) -> Iterator[BlockChoice]:
+    """Yield the blocks to commit, in order.
+
+    The usual list, which may be long, is read without a parser, and as far as it is asked for. A
+    list with any other XML in it must be as short as the other documents.
+    """
+    root = _PLAIN_ROOT.match(body)
+    if root is None:
+        yield from _parse_unusual_list(body)
+        return
+    place = root.end()
+    for count in itertools.count():
+        block = _PLAIN_BLOCK.match(body, place)
+        if block is None:
+            break
+        if count == limits.BLOCKS_COMMITTED_MAX:
+            raise too_many_blocks_in_list()
+        place = block.end()
+        which, text = block.groups()
+        yield BlockChoice(which.decode(), text.decode().strip())  # type: ignore[arg-type]  # one of the pattern
+    if not _PLAIN_END.fullmatch(body, place):
+        yield from itertools.islice(_parse_unusual_list(body), count, None)
+
+
+def _parse_unusual_list(body: bytes) -> Iterator[BlockChoice]:
+    root = parse_xml(body, "BlockList")
+    return map(_choice, root)
 
 
 def _choice(child: Element) -> BlockChoice:

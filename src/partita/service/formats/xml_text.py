@@ -1,9 +1,10 @@
 """Plain XML: parsing and printing of the documents of the three services.
 
-Input must be small and plain: no document type, bounded bytes and elements. Output is escaped;
-characters that XML cannot represent are omitted, or the caller decides.
+Input must be small and plain: no document type, bounded bytes, elements and attributes. Output is
+escaped; characters that XML cannot represent are omitted, or the caller decides.
 """
 
+import codecs
 import html
 import re
 from collections.abc import Iterable
@@ -17,7 +18,14 @@ from partita.refusals import invalid_xml
 DECLARATION = '<?xml version="1.0" encoding="utf-8"?>'
 XML_BYTES_MAX = 256 * 1024
 XML_ELEMENTS_MAX = 1000
+XML_ATTRIBUTES_MAX = 32
+"""Of one element: no document of the services needs any but those of namespaces."""
 
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_TOO_MANY_ATTRIBUTES = re.compile(
+    rb"""<[^\s<>/!?=]++(?:\s++[^\s<>=]++\s*+=\s*+(?:"[^"<]*+"|'[^'<]*+')){%d}"""
+    % (XML_ATTRIBUTES_MAX + 1)
+)
 _TO_ESCAPE = re.compile("[^\t\n\u0020-%'-;=?-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -36,7 +44,14 @@ def parse_xml(
             LimitExceededError, f"Send at most {bytes_max} bytes and {elements_max} elements."
         )
     try:
-        root: Element = fromstring(body, forbid_dtd=True)
+        # In every other encoding of the parser, the characters of tags are those of ASCII.
+        text = body.decode("utf-16") if b"\0" in body[:4] or body[:2] in _UTF16 else body
+        plain = text if isinstance(text, bytes) else text.encode()
+        if _TOO_MANY_ATTRIBUTES.search(plain):
+            raise invalid_xml(
+                LimitExceededError, f"Use at most {XML_ATTRIBUTES_MAX} attributes in an element."
+            )
+        root: Element = fromstring(text, forbid_dtd=True)
     except ParseError as error:
         line, column = error.position
         raise not_valid(

@@ -1,7 +1,7 @@
 """The server: sockets, TLS, start and graceful stop.
 
-`/healthz` and `/readyz` are not part of an account and need no signature. The one rule: stopping
-first refuses new requests, then answers received ones, then closes.
+`/healthz`, `/readyz` and `/metrics` are not part of an account and need no signature. The one
+rule: stopping first refuses new requests, then answers received ones, then closes.
 """
 
 import asyncio
@@ -64,9 +64,13 @@ class Server:
         self._log = log
         self._dialect = dialect
         self._is_ready = is_ready
-        self._fixed = {"/healthz": _alive, "/readyz": self._readiness}
         self._connections: Connections | None = None
-        self._turn = Turn(self._limits.write_buffer_bytes_max)
+        self._turn = Turn(self._limits.write_buffer_bytes_max, self._clock)
+        self._fixed = {
+            "/healthz": _alive,
+            "/readyz": self._readiness,
+            "/metrics": lambda: _plain(200, self._turn.watchdog.metrics()),
+        }
         self._listeners: list[asyncio.Server] = []
 
     @property

@@ -53,6 +53,8 @@ from partita.service.http.request import (
     Response,
 )
 from partita.service.http.streams import ArrivingBody, client_gone, pour
+from partita.service.http.watchdog import TURN_SECONDS_MAX, LoopWatchdog
+from partita.ticks import Clock
 
 Respond = Callable[[Request], Coroutine[Any, Any, Response]]
 """The function that answers a request.
@@ -66,6 +68,8 @@ Fixed = Mapping[str, Callable[[], Response]]
 _Exchange = tuple[Request | None, Response | None, bytes]
 """A request to answer, or the answer of a refusal; and its Connection line."""
 
+SERVE_SECONDS_MAX = 0.02
+"""How long the requests of one turn of the loop are answered before it reads and writes again."""
 _SMALL_BODY_BYTES = 16 * 1024
 """Up to this size, one copy is cheaper than a second write."""
 _LF = 10
@@ -87,13 +91,14 @@ _ENDED: Final = 3
 
 @types.coroutine
 def _resumed(
-    coroutine: Coroutine[Any, Any, Response], awaited: object
+    coroutine: Coroutine[Any, Any, Response], awaited: object, request: Request, turn: "Turn"
 ) -> Generator[object, Any, Response]:
     """Continue a coroutine that was driven by hand up to `awaited`, as if awaited here.
 
     The future that it waits for is passed to the task again; the result of the task (a value,
-    an error, a cancellation) is passed to the coroutine.
+    an error, a cancellation) is passed to the coroutine. Each step is measured.
     """
+    started = turn.now()
     try:
         while True:
             try:
@@ -102,10 +107,14 @@ def _resumed(
                 coroutine.close()
                 raise
             except BaseException as error:  # noqa: BLE001 - it is the coroutine's to handle
+                started = turn.now()
                 awaited = coroutine.throw(error)
             else:
+                started = turn.now()
                 awaited = coroutine.send(sent)
+            turn.measure(request, started)
     except StopIteration as finished:
+        turn.measure(request, started)
         response: Response = finished.value
         return response
 
@@ -114,13 +123,17 @@ class Turn:
     """The requests that arrive and the answers that leave in one turn of the event loop.
 
     One for all connections of a server. Reading all, then answering all, then writing all keeps
-    the code of each part in the processor's caches: under load that doubles the rate.
+    the code of each part in the processor's caches: under load that doubles the rate. What does
+    not fit into `SERVE_SECONDS_MAX` is answered in the next turn.
     """
 
-    def __init__(self, write_buffer_bytes_max: int) -> None:
+    def __init__(self, write_buffer_bytes_max: int, clock: Clock) -> None:
         self._write_buffer_bytes_max = write_buffer_bytes_max
+        self.watchdog = LoopWatchdog(clock)
+        self.now = clock.monotonic
         self._ready: list[HttpProtocol] = []
         """Connections whose requests arrived in this turn."""
+        self._is_scheduled = False
         self._is_serving = False
         self._unsent: list[tuple[asyncio.Transport, bytes, bytes]] = []
         """Answers of this turn, in order; empty unless `_is_serving`."""
@@ -128,19 +141,37 @@ class Turn:
 
     def serve_soon(self, connection: "HttpProtocol") -> None:
         """Answer a connection after everything that has arrived is read."""
-        if not self._ready:
-            asyncio.get_running_loop().call_soon(self._serve_ready)
         self._ready.append(connection)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._serve_ready)
+
+    def measure(self, request: Request, started: float) -> None:
+        """Tell the watchdog how long a step of a request took."""
+        seconds = self.now() - started
+        if seconds > self.watchdog.longest_seconds or seconds > TURN_SECONDS_MAX:
+            self.watchdog.note(request, seconds)
 
     def _serve_ready(self) -> None:
         ready, self._ready = self._ready, []
+        self._is_scheduled = False
         self._is_serving = True
+        ends_at, served = self.now() + SERVE_SECONDS_MAX, 0
         try:
             for connection in ready:
+                served += 1
                 connection.serve()
+                if self.now() > ends_at:
+                    break
         finally:
             self._is_serving = False
             self.flush()
+            if served < len(ready):
+                self._ready[:0] = ready[served:]
+                self._schedule()
 
     def write(self, transport: asyncio.Transport, head: bytes, body: bytes = b"") -> None:
         """Send an answer, at once or with the others of this turn; a large body is not copied."""
@@ -218,7 +249,7 @@ class HttpProtocol(asyncio.Protocol):
         fixed: Fixed | None = None,
     ) -> None:
         self._respond = respond
-        self._turn = turn or Turn(limits.write_buffer_bytes_max)
+        self._turn = turn or Turn(limits.write_buffer_bytes_max, connections.clock)
         self._limits = limits
         self._connections = connections
         self._names = connections.header_names
@@ -720,10 +751,14 @@ class HttpProtocol(asyncio.Protocol):
     def serve(self) -> None:
         """Answer waiting requests while the client reads its answers."""
         waiting = self._waiting
+        ends_at = self._turn.now() + SERVE_SECONDS_MAX
         while waiting and self._running is None and self._is_writable:
             request, refusal, connection = waiting.popleft()
             if request is not None:
                 self._answer(request, connection)
+                if waiting and self._turn.now() > ends_at:
+                    self._turn.serve_soon(self)
+                    break
             elif refusal is not None:
                 self._send(None, refusal, connection)
                 self._linger()
@@ -734,8 +769,8 @@ class HttpProtocol(asyncio.Protocol):
 
     def _answer(self, request: Request, connection: bytes) -> None:
         """Drive `respond` by hand: most answers are ready without suspending and need no task."""
-        log = self._connections.log
-        started = self._connections.clock.monotonic() if log is not None else 0.0
+        turn = self._turn
+        started = turn.now()
         fixed = self._fixed.get(request.path)
         if fixed is not None:
             self._send(request, fixed(), connection, started)
@@ -744,6 +779,7 @@ class HttpProtocol(asyncio.Protocol):
             coroutine = self._respond(request)
             awaited = coroutine.send(None)
         except StopIteration as finished:
+            turn.measure(request, started)
             response: Response = finished.value
             if response.download is None:
                 self._send(request, response, connection, started)
@@ -753,7 +789,9 @@ class HttpProtocol(asyncio.Protocol):
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a bug must not end the server
             self._send(request, self._failure(request, error), connection, started)
         else:
-            rest = self._finish(_resumed(coroutine, awaited), request, connection, started)
+            turn.measure(request, started)
+            resumed = _resumed(coroutine, awaited, request, turn)
+            rest = self._finish(resumed, request, connection, started)
             self._running = self._loop.create_task(rest)
 
     async def _finish(

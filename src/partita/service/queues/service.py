@@ -6,6 +6,7 @@ from typing import assert_never
 from partita.errors import InvalidKeyError, PartitaError, QueueNotFoundError, UsageError
 from partita.policies import Policy
 from partita.queues.engine import QueueEngine
+from partita.queues.message import Message
 from partita.service.accounts import service_documents
 from partita.service.accounts import service_properties_xml as xml_wire
 from partita.service.accounts.account import Account
@@ -13,6 +14,7 @@ from partita.service.accounts.respond import AuthorizedRequest, read_only
 from partita.service.auth.sas import Sas
 from partita.service.formats.error_wire import encode_error
 from partita.service.http.request import Request, Response
+from partita.service.http.turns import computed
 from partita.service.queues import answers, wire
 
 DEFAULT_VERSION = "2026-10-06"
@@ -62,7 +64,7 @@ class QueueService:
                 messages = await queues.get(
                     call.queue, limit=call.limit, hidden_seconds=call.hidden_seconds
                 )
-                return answers.got_answer(messages)
+                return await computed(_weight(messages), answers.got_answer, messages)
             case wire.DeleteMessage():
                 await queues.delete(call.queue, call.message_id, call.receipt)
                 return Response(204)
@@ -76,7 +78,8 @@ class QueueService:
                 )
                 return answers.updated_answer(message)
             case wire.PeekMessages():
-                return answers.peeked_answer(await queues.peek(call.queue, limit=call.limit))
+                messages = await queues.peek(call.queue, limit=call.limit)
+                return await computed(_weight(messages), answers.peeked_answer, messages)
             case wire.ClearMessages():
                 await queues.clear(call.queue)
                 return Response(204)
@@ -105,7 +108,10 @@ class QueueService:
                     start=answers.parse_marker(call.marker, account),
                     limit=call.limit,
                 )
-                return answers.page_answer(page, call, authorized.target.root, account)
+                count = sum(1 + len(queue.metadata) for queue in page.queues)
+                return await computed(
+                    count, answers.page_answer, page, call, authorized.target.root, account
+                )
             case wire.GetQueueProperties():
                 return service_documents.get_properties(authorized, self.letter)
             case wire.SetQueueProperties():
@@ -124,6 +130,11 @@ class QueueService:
         self, error: PartitaError, message: str, request: Request, extra: list[tuple[str, str]]
     ) -> Response:
         return encode_error(error, message, request, extra)
+
+
+def _weight(messages: Sequence[Message]) -> int:
+    """Return how much escaping the texts takes: 256 characters count as one item."""
+    return sum(len(message.text) for message in messages) // 256
 
 
 async def _text_of(call: wire.PutMessage, queues: QueueEngine) -> str:

@@ -4,6 +4,7 @@ A call is decoded, checked against the grant and performed on the tables of the 
 each part of a batch.
 """
 
+import asyncio
 from collections.abc import Sequence
 from typing import assert_never
 
@@ -28,6 +29,7 @@ from partita.service.formats.address import parse_query
 from partita.service.formats.error_wire import encode_json, encode_xml, status_of
 from partita.service.formats.multipart import batch_content_type, print_batch, read_batch
 from partita.service.http.request import Request, Response
+from partita.service.http.turns import computed
 from partita.service.tables import answers
 from partita.service.tables.calls import (
     CONTENT,
@@ -64,6 +66,11 @@ from partita.ticks import Clock
 
 DEFAULT_VERSION = "2019-02-02"
 """The API version of requests without one: the version of the current Python SDK."""
+QUERY_CHARACTERS_PER_TURN = 4096
+"""A longer query is decoded in a thread: its filter may have hundreds of comparisons."""
+BODY_BYTES_PER_TURN = 128 * 1024
+"""Bytes of the parts of a batch that are decoded in one turn of the event loop."""
+PARTS_PRINTED_PER_TURN = 50
 _XML = ("Content-Type", "application/xml")
 _PREFERRING = frozenset({"POST", "PUT", "PATCH", "MERGE"})
 """Methods whose answers may contain the entity."""
@@ -95,7 +102,10 @@ class TableService:
             if isinstance(resource, Batch) and request.method == "POST":
                 return await self._answer_batch(authorized)
             options = options_of(authorized.pairs) if authorized.pairs else {}
-            call = decode(request, resource, options)
+            if len(request.query) <= QUERY_CHARACTERS_PER_TURN:
+                call = decode(request, resource, options)
+            else:
+                call = await asyncio.to_thread(decode, request, resource, options)
         except UsageError as error:
             # The service reports a missing table before invalid keys.
             table = error.facts.get("table")
@@ -129,7 +139,9 @@ class TableService:
                 chosen, page = await tables.query(
                     call.table, call.filter, within=grant.span, start=call.start, limit=call.top
                 )
-                response = answers.page_answer(page, call, root, name)
+                is_copied = call.level is Level.MINIMAL and call.select is None
+                count = 0 if is_copied else sum(len(each.document) for each in page.entities) // 64
+                response = await computed(count, answers.page_answer, page, call, root, name)
                 if authorized.request.headers.get("x-partita-explain") == "true":
                     response.headers.append(("x-partita-plan", plan.describe(chosen)))
                 return response
@@ -177,7 +189,7 @@ class TableService:
         if not batch.parts:
             return self._multipart([], self._clock.new_id())
         try:
-            calls = self._decode_changes(batch.parts, target, authorized.grant)
+            calls = await self._decode_changes(batch.parts, target, authorized.grant)
             outcome = await account.tables.run(
                 calls[0].table, EntityGroup([call.operation for call in calls])
             )
@@ -194,19 +206,25 @@ class TableService:
                 is_prefixed=len(batch.parts) > 1,
             )
             return self._multipart([part], self._clock.new_id())
-        parts = [
-            answers.part_of_change(entity, call, target.root, account.name)
-            for call, entity in zip(calls, outcome.entities, strict=True)
-        ]
+        parts: list[Response] = []
+        for call, entity in zip(calls, outcome.entities, strict=True):
+            parts.append(answers.part_of_change(entity, call, target.root, account.name))
+            if len(parts) % PARTS_PRINTED_PER_TURN == 0:
+                await asyncio.sleep(0)
         return self._multipart(parts, self._clock.new_id())
 
-    def _decode_changes(
+    async def _decode_changes(
         self, parts: Sequence[Request], target: Target, grant: Grant
     ) -> list[Change]:
         """Decode and authorize the parts; an error names the index of its part."""
         calls: list[Change] = []
         known: dict[str, Resource] = {}
+        size = 0
         for index, part in enumerate(parts):
+            size += len(part.body)
+            if size > BODY_BYTES_PER_TURN:
+                size = 0
+                await asyncio.sleep(0)
             try:
                 call = self._decode_part(part, target, known)
                 if not isinstance(call, Change):
@@ -233,7 +251,7 @@ class TableService:
 
     async def _answer_query(self, part: Request, authorized: AuthorizedRequest) -> Response:
         try:
-            call = self._decode_part(part, authorized.target, {})
+            call = await asyncio.to_thread(self._decode_part, part, authorized.target, {})
             if not isinstance(call, GetEntity | QueryEntities):
                 raise _bad_batch("Use a query of entities in a batch.")
             check_needs(call, authorized.grant)

@@ -1,6 +1,7 @@
 """The texts of the blob protocol: addresses, ranges, headers, metadata and documents."""
 
 import contextlib
+from collections.abc import Callable, Iterable
 
 import pytest
 from hypothesis import given
@@ -35,6 +36,7 @@ from partita.service.blobs.headers import (
     lease_request_of,
     tags_of,
 )
+from partita.service.formats import xml_text
 from partita.service.formats.byte_ranges import ByteRange, parse_range, range_of
 from partita.service.formats.metadata_wire import metadata_of
 from partita.service.formats.xml_text import escape, is_legal, parse_xml, text_of
@@ -232,7 +234,7 @@ def test_a_lease_request_that_lacks_something_is_refused(headers: dict[str, str]
 def test_a_block_list_keeps_its_order() -> None:
     body = b"<BlockList><Latest>MQ==</Latest><Committed>Mg==</Committed></BlockList>"
 
-    assert blob_xml.parse_block_list(body) == [
+    assert list(blob_xml.parse_block_list(body)) == [
         BlockChoice("Latest", "MQ=="),
         BlockChoice("Committed", "Mg=="),
     ]
@@ -252,21 +254,95 @@ def test_a_block_list_keeps_its_order() -> None:
 )
 def test_a_block_list_that_is_none_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidRequestError) as refused:
-        blob_xml.parse_block_list(body)
+        list(blob_xml.parse_block_list(body))
     assert refused.value.code == "InvalidXmlDocument"
 
 
 def test_a_block_list_has_a_length() -> None:
     block = b"<Latest>MQ==</Latest>"
     with pytest.raises((InvalidRequestError, LimitExceededError)):
-        blob_xml.parse_block_list(b"<BlockList>" + block * 50_001 + b"</BlockList>")
+        list(blob_xml.parse_block_list(b"<BlockList>" + block * 50_001 + b"</BlockList>"))
+
+
+BLOCKS = [BlockChoice("Latest", "MQ=="), BlockChoice("Uncommitted", "")]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<BlockList><Latest>MQ==</Latest><Uncommitted></Uncommitted></BlockList>",
+        b"\xef\xbb\xbf<?xml version='1.0'?>\n<BlockList>\n <Latest>\tMQ== \n</Latest>\r\n %s"
+        % b"<Uncommitted> </Uncommitted>\n</BlockList>\n",
+        b'<BlockList xmlns:i="http://a" xmlns="http://b"><Latest>MQ==</Latest>%s</BlockList>'
+        % b"<Uncommitted></Uncommitted>",
+        b"<BlockList><Latest>MQ==</Latest><Uncommitted/></BlockList>",
+        b"<BlockList><!-- one --><Latest>MQ=&#61;</Latest><Uncommitted a='b'/></BlockList>",
+        "<?xml version='1.0' encoding='utf-16'?><BlockList><Latest>MQ==</Latest>"
+        "<Uncommitted/></BlockList>".encode("utf-16"),
+    ],
+)
+def test_a_block_list_has_the_same_blocks_however_it_is_written(body: bytes) -> None:
+    assert list(blob_xml.parse_block_list(body)) == BLOCKS
+
+
+@given(st.lists(st.sampled_from([
+    b"<Latest>", b"</Latest>", b"<Committed>", b"</Committed>", b"MQ==", b" ", b"\n", b"&#61;",
+    b"<Latest/>", b"<!---->", b"<![CDATA[a]]>", b"]]>", b"\x01", b"\xc3\xa9", b"</BlockList>",
+])))  # fmt: skip
+def test_the_short_way_reads_a_block_list_as_a_parser_does(parts: list[bytes]) -> None:
+    body = b"<BlockList>" + b"".join(parts) + b"</BlockList>"
+
+    def read(parse: Callable[[bytes], Iterable[BlockChoice]]) -> list[BlockChoice] | str:
+        try:
+            return list(parse(body))
+        except InvalidRequestError as error:
+            return error.code
+
+    assert read(blob_xml.parse_block_list) == read(blob_xml._parse_unusual_list)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<BlockList " + b" ".join(b'a%d=""' % n for n in range(20_000)) + b"></BlockList>",
+        b"<BlockList " + b" ".join(b"a%d='>'" % n for n in range(33)) + b"></BlockList>",
+        b"<BlockList>" * 99_990 + b"</BlockList>" * 99_990,
+        b"<BlockList><!---->" + b"<Latest>MQ==</Latest>" * 3_000 + b"</BlockList>",
+    ],
+)
+def test_unusual_xml_is_refused_before_it_is_parsed(
+    body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A parser would take a second for attributes or depth."""
+    monkeypatch.setattr(xml_text, "fromstring", _must_not_be_called)
+
+    with pytest.raises(LimitExceededError) as refused:
+        list(blob_xml.parse_block_list(body))
+    assert refused.value.code == "InvalidXmlDocument"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_attributes_have_a_limit_in_every_document(
+    encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attributes = " ".join(f'a{n}="&lt;"' for n in range(xml_text.XML_ATTRIBUTES_MAX + 1))
+    kept = attributes.rpartition(" ")[0]
+    assert xml_text.parse_xml(f"<Tags {kept}/>".encode(encoding), "Tags").get("a1") == "<"
+
+    monkeypatch.setattr(xml_text, "fromstring", _must_not_be_called)
+    with pytest.raises(LimitExceededError):
+        xml_text.parse_xml(f"<Tags><Tag {attributes}/></Tags>".encode(encoding), "Tags")
+
+
+def _must_not_be_called(*_arguments: object, **_named: object) -> None:
+    raise AssertionError("the document was parsed")
 
 
 @given(st.binary(max_size=200))
 def test_no_bytes_break_the_parsers(body: bytes) -> None:
     for parse in (blob_xml.parse_block_list, blob_xml.parse_tags):
         with contextlib.suppress(InvalidRequestError, LimitExceededError):
-            parse(body)
+            list(parse(body))
 
 
 def test_tags_survive_the_way_out_and_back() -> None:
