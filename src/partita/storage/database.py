@@ -38,6 +38,7 @@ from partita.refusals import store_stopped
 from partita.storage.disk_reserve import RESERVE_BYTES, DiskReserve
 from partita.storage.folder import FolderLock, make_folder
 from partita.storage.readers import Readers
+from partita.storage.schema import check_tables, distrust, schema_of
 from partita.storage.sqlite_errors import DISK_ERRORS, closing, translated
 
 logger = logging.getLogger("partita.storage.database")
@@ -46,6 +47,8 @@ DATABASE_FILE = "account.sqlite"
 
 APPLICATION_ID = 0x50415254
 """`PART` in the header of the file: other SQLite files are refused."""
+FORMAT_SCHEMA = "CREATE TABLE format (system TEXT PRIMARY KEY, version INTEGER) WITHOUT ROWID"
+"""The format number of each system whose tables are in the file."""
 
 PAGE_BYTES = 8192
 """A quarter page must fit a usual entity, or SQLite spills it: 4 KiB take three times the space."""
@@ -163,12 +166,12 @@ class Database:
         return self._wal_pages * PAGE_BYTES
 
     def prepare(self, system: str, version: int, statements: str) -> None:
-        """Create the tables of one system, or check that this version can read them."""
+        """Create the tables of one system, or check that this version wrote and can read them."""
         with self._writer:
-            self._writer.execute(
-                "CREATE TABLE IF NOT EXISTS format (system TEXT PRIMARY KEY, version INTEGER)"
-                " WITHOUT ROWID"
-            )
+            if self._writer.table_exists("main", "format"):
+                check_tables(self._writer, schema_of(FORMAT_SCHEMA))
+            else:
+                self._writer.execute(FORMAT_SCHEMA)
             found = self._writer.execute(
                 "SELECT version FROM format WHERE system = ?", (system,)
             ).get
@@ -182,6 +185,8 @@ class Database:
                     facts={"folder": str(self.folder)},
                     hint="Open it with the version of Partita that wrote it.",
                 )
+            else:
+                check_tables(self._writer, schema_of(statements))
 
     def change(self, *, frees_space: bool = False) -> "Change":
         """Open a change: `async with database.change() as connection`.
@@ -511,7 +516,7 @@ class Database:
             connection.pragma("cache_size", -cache_kib)
         connection.pragma("mmap_size", map_bytes)
         connection.pragma("temp_store", "memory")
-        connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
+        distrust(connection)
         # Otherwise a statement is planned again when its parameters change: 10 us for a join.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         if self.folder:
