@@ -25,6 +25,7 @@ import partita
 from partita.cli.main import main
 from partita.clock import SystemClock
 from partita.errors import PartitaError
+from partita.service.backup import files
 from partita.service.backup.manifest import (
     FileFacts,
     Increment,
@@ -460,6 +461,49 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
     ),
     "a list without a content": without_first,
 }
+
+
+def plant(backup: Path, statement: str) -> None:
+    """Change the database of a backup, and the manifest so that it agrees."""
+    path = backup / "account.sqlite"
+    with contextlib.closing(apsw.Connection(str(path))) as database:
+        database.execute(statement)
+    content = path.read_bytes()
+    forge(backup, database=FileFacts(len(content), hashlib.sha256(content).hexdigest()))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TRIGGER planted AFTER INSERT ON message BEGIN DELETE FROM entity; END",
+        "CREATE VIEW planted AS SELECT * FROM entity",
+        "CREATE INDEX planted ON message (length(zeroblob(sequence)))",
+        "CREATE TABLE planted (id, other AS (length(zeroblob(id))), CHECK (id <> 7))",
+        "ALTER TABLE message ADD COLUMN planted AS (length(zeroblob(900000000)))",
+    ],
+)
+def test_planted_code_in_the_database_of_a_backup_is_refused_before_it_runs(
+    backup: Path, tmp_path: Path, statement: str
+) -> None:
+    plant(backup, statement)
+
+    for work in (
+        lambda: check_backup(backup),
+        lambda: restore(backup, tmp_path / "new", clock=SystemClock()),
+    ):
+        with pytest.raises(PartitaError, match="The schema of the database is not that of Partita"):
+            work()
+    assert not (tmp_path / "new" / ACCOUNT).exists()
+
+
+def test_check_of_a_backup_is_limited_by_the_size_of_its_database(
+    backup: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "CHECK_STEPS_MIN", 100)
+    monkeypatch.setattr(files, "CHECK_STEPS_PER_BYTE", 0)
+
+    with pytest.raises(PartitaError, match="its size does not explain the steps of a check"):
+        check_backup(backup)
 
 
 @pytest.mark.parametrize("name", DAMAGES)

@@ -39,6 +39,7 @@ from partita.refusals import store_stopped
 from partita.storage.disk_reserve import RESERVE_BYTES, DiskReserve
 from partita.storage.folder import FolderLock, make_folder
 from partita.storage.readers import Readers
+from partita.storage.schema import check_tables, distrust, schema_of
 from partita.storage.sqlite_errors import DISK_ERRORS, closing, translated
 
 logger = logging.getLogger("partita.storage.database")
@@ -47,6 +48,8 @@ DATABASE_FILE = "account.sqlite"
 
 APPLICATION_ID = 0x50415254
 """`PART` in the header of the file: other SQLite files are refused."""
+FORMAT_SCHEMA = "CREATE TABLE format (system TEXT PRIMARY KEY, version INTEGER) WITHOUT ROWID"
+"""The format number of each system whose tables are in the file."""
 
 PAGE_BYTES = 8192
 """A quarter page must fit a usual entity, or SQLite spills it: 4 KiB take three times the space."""
@@ -177,10 +180,10 @@ class Database:
         The upgrade is one transaction; an interrupted one leaves the earlier version.
         """
         with self._writer:
-            self._writer.execute(
-                "CREATE TABLE IF NOT EXISTS format (system TEXT PRIMARY KEY, version INTEGER)"
-                " WITHOUT ROWID"
-            )
+            if self._writer.table_exists("main", "format"):
+                check_tables(self._writer, schema_of(FORMAT_SCHEMA))
+            else:
+                self._writer.execute(FORMAT_SCHEMA)
             found: Any = self._writer.execute(
                 "SELECT version FROM format WHERE system = ?", (system,)
             ).get
@@ -201,6 +204,7 @@ class Database:
                 self._writer.execute(
                     "UPDATE format SET version = ? WHERE system = ?", (number + 1, system)
                 )
+            check_tables(self._writer, schema_of(statements))
 
     def change(self, *, frees_space: bool = False) -> "Change":
         """Open a change: `async with database.change() as connection`.
@@ -598,7 +602,7 @@ class Database:
             connection.pragma("cache_size", -cache_kib)
         connection.pragma("mmap_size", map_bytes)
         connection.pragma("temp_store", "memory")
-        connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
+        distrust(connection)
         # Otherwise a statement is planned again when its parameters change: 10 us for a join.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         if self.folder:

@@ -7,6 +7,7 @@ calls block.
 import contextlib
 import errno
 import hashlib
+import itertools
 import os
 import shutil
 import stat
@@ -17,11 +18,16 @@ from typing import TypeVar
 
 import apsw
 
+from partita.blobs.store.rows import SCHEMA as BLOBS_SCHEMA
 from partita.errors import ConfigurationError, DamageError, PartitaError
+from partita.queues.sqlite_store import SCHEMA as QUEUES_SCHEMA
 from partita.service.backup.manifest import Content
-from partita.storage.database import APPLICATION_ID
+from partita.storage import store_clock
+from partita.storage.database import APPLICATION_ID, FORMAT_SCHEMA
 from partita.storage.folder import make_folder, sync_names
+from partita.storage.schema import check_all, distrust, schema_of
 from partita.storage.sqlite_errors import translated
+from partita.tables.sqlite_store import SCHEMA as TABLES_SCHEMA
 from partita.ticks import Clock
 
 T = TypeVar("T")
@@ -31,6 +37,21 @@ COPY_BYTES = 1024 * 1024
 COPY_THREADS = 4
 OPEN_FILES_MAX = 256
 """Content files that are copied, or held open, at the same time."""
+
+CHECK_STEPS_MIN = 1_000_000
+CHECK_STEPS_PER_BYTE = 16
+"""Steps of SQLite's virtual machine that the check of a database may take: the shortest rows need
+less than one per byte."""
+
+ACCOUNT_SCHEMAS = (
+    FORMAT_SCHEMA,
+    store_clock.SCHEMA,
+    store_clock.STEADY_SCHEMA,
+    TABLES_SCHEMA,
+    QUEUES_SCHEMA,
+    BLOBS_SCHEMA,
+)
+"""Everything that the database of an account may contain."""
 
 Progress = Callable[[str, int, int], None]
 """Called with the step, its completed bytes and its total bytes."""
@@ -156,14 +177,31 @@ def check_database(path: Path, contents: list[Content], progress: Progress) -> N
     name = f"{path.absolute().as_uri()}?immutable=1"
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
     with contextlib.closing(apsw.Connection(name, flags)) as database:
-        if database.pragma("application_id") != APPLICATION_ID:
-            raise _database_damaged("it was not written by Partita")
-        found = str(database.pragma("integrity_check"))
-        if found != "ok":
-            raise _database_damaged(found.partition("\n")[0])
-        if named_contents(database) != contents:
-            raise _database_damaged("its rows refer to other files")
+        distrust(database)
+        _limit_steps(database, CHECK_STEPS_MIN + CHECK_STEPS_PER_BYTE * total)
+        try:
+            _check_database(database, contents)
+        except apsw.InterruptError as error:
+            raise _database_damaged("its size does not explain the steps of a check") from error
     progress("check", total, total)
+
+
+def _check_database(database: apsw.Connection, contents: list[Content]) -> None:
+    if database.pragma("application_id") != APPLICATION_ID:
+        raise _database_damaged("it was not written by Partita")
+    check_all(database, schema_of(*ACCOUNT_SCHEMAS))
+    found = str(database.pragma("integrity_check"))
+    if found != "ok":
+        raise _database_damaged(found.partition("\n")[0])
+    if named_contents(database) != contents:
+        raise _database_damaged("its rows refer to other files")
+
+
+def _limit_steps(database: apsw.Connection, steps_max: int) -> None:
+    """Interrupt what takes more steps of SQLite's virtual machine."""
+    calls = itertools.count(1)
+    every = CHECK_STEPS_MIN // 100
+    database.set_progress_handler(lambda: next(calls) * every > steps_max, every)
 
 
 def _database_damaged(reason: str) -> PartitaError:

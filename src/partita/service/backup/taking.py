@@ -55,6 +55,7 @@ from partita.service.backup.manifest import (
     encode_contents,
 )
 from partita.storage.database import APPLICATION_ID, DATABASE_FILE
+from partita.storage.schema import distrust
 from partita.ticks import TICKS_PER_SECOND, Clock
 
 MOMENTS_MAX = 20
@@ -153,7 +154,7 @@ def open_source(folder: Path) -> apsw.Connection:
     source.pragma("mmap_size", 0)
     source.wal_autocheckpoint(0)
     source.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-    source.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
+    distrust(source)
     if source.pragma("application_id") == APPLICATION_ID:
         return source
     source.close()
