@@ -28,7 +28,7 @@ from partita.patterns.sync import connect
 from partita.reliable.restoring import restore_state
 from partita.service.backup.restoring import check_backup, restore
 from partita.service.backup.taking import back_up_changes
-from partita.shards import ShardMapManager
+from partita.shards import RangeShardMap, ShardMapManager
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 VERSIONS = sorted(path.name for path in FIXTURES.iterdir() if path.name[0].isdigit())
@@ -221,6 +221,7 @@ def test_catalogs_are_opened_upgraded_and_changed(version: str, tmp_path: Path) 
             with tenants.connect(tenant) as connection:
                 assert connection.exec_driver_sql("SELECT count(*) FROM blog").scalar() == 0
         manager.upgrade_store()
+        assert isinstance(tenants, RangeShardMap)
         tenants.split(at=50)
         assert [(one.range.low, one.range.high) for one in tenants.mappings()] == [
             (0, 50),

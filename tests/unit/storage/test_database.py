@@ -1,5 +1,6 @@
 """The tables of a system are created, upgraded in order, or refused."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ UPGRADES: Upgrades = {1: add_unit, 2: add_place}
 
 
 def state_of(folder: Path) -> tuple[Any, list[Any]]:
-    with apsw.Connection(str(folder / "account.sqlite")) as database:
+    with contextlib.closing(apsw.Connection(str(folder / "account.sqlite"))) as database:
         version = database.execute("SELECT version FROM format WHERE system = 'test'").get
         return version, database.execute("SELECT * FROM number").fetchall()
 

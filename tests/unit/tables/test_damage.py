@@ -2,6 +2,7 @@
 
 import contextlib
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -96,6 +97,7 @@ def test_document_without_a_checksum_gets_one_when_it_is_written(tmp_path: Path)
         staff(account).update_entity({"PartitionKey": "p", "RowKey": "r", "Age": 1})
 
     with contextlib.closing(apsw.Connection(str(database))) as connection:
-        [(ticks, stored)] = connection.execute("SELECT ticks, document FROM entity").fetchall()
+        rows: list[Any] = connection.execute("SELECT ticks, document FROM entity").fetchall()
+        [(ticks, stored)] = rows
         assert (stored[-1], unpack_document(ticks, stored)) == (2, stored[:-5])
         assert connection.execute("SELECT version FROM format WHERE system = 'tables'").get == 2

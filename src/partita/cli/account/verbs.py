@@ -19,7 +19,7 @@ from partita.service.backup.restoring import check_backup, restore
 from partita.service.backup.taking import back_up, back_up_changes, refuse_unless_account
 from partita.service.backup.verifying import Damage, Pace, stored_bytes, verify_account
 from partita.storage.database import DATABASE_FILE
-from partita.storage.folder import lock_folder, unlock_folder
+from partita.storage.folder import FolderLock
 
 MIB = 1024 * 1024
 RATE_MIB, RATE_MIB_MAX = 64, 10_000
@@ -167,14 +167,14 @@ def _keep(_digest: bytes) -> bool:
 def _locked(folder: Path) -> Iterator[bool]:
     """Lock the folder if no other process has it; yield whether it is locked."""
     try:
-        lock = lock_folder(folder, "account")
+        lock = FolderLock(folder, "account")
     except StoreLockedError:
         yield False
         return
     try:
         yield True
     finally:
-        unlock_folder(lock)
+        lock.release()
 
 
 def _rate(text: str | None) -> int:
