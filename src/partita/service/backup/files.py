@@ -19,8 +19,8 @@ import apsw
 
 from partita.errors import ConfigurationError, DamageError, PartitaError
 from partita.service.backup.manifest import Content
-from partita.storage.database import APPLICATION_ID
 from partita.storage.folder import make_folder, sync_names
+from partita.storage.format_numbers import APPLICATION_ID
 from partita.storage.sqlite_errors import translated
 from partita.ticks import Clock
 
