@@ -452,7 +452,7 @@ class TestDamage:
         (tmp_path / name).write_bytes(b"dear diary, today I wrote a log of my own")
         disk = OsDisk(tmp_path)
 
-        with pytest.raises(FormatVersionError):
+        with pytest.raises(ChecksumError):
             await LocalLog.open(disk)
 
         disk.close()

@@ -6,11 +6,13 @@ from uuid import UUID
 import pytest
 
 from partita.patterns import (
+    Database,
     DefinitionError,
     access,
     check_access,
     entity,
     entity_type,
+    index,
     list_index,
     upcast,
 )
@@ -108,3 +110,43 @@ def test_an_access_pattern_that_is_none_is_refused(wrong: Any) -> None:
 
     assert refused.value.code == "AccessRefused"
     assert "access(" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        ({"table": "other", "partition": "{team}", "row": "{id:hash16}"}, "could have the same"),
+        ({"table": "other", "partition": "{id:hash16}", "row": "{team}"}, "could have the same"),
+        ({"row": "mail_{mail:hash16}", "unique": True}, "only a hash of 'mail'"),
+    ],
+)
+def test_an_index_that_has_only_a_hash_of_a_field_is_refused(
+    keys: dict[str, Any], reason: str
+) -> None:
+    @entity(table="hashed", partition="{team}", row="{id:04d}")
+    class Hashed:
+        team: str
+        id: int
+        mail: str
+
+    with pytest.raises(DefinitionError) as refused:
+        index(Hashed, **keys)
+
+    assert refused.value.code == "IndexRefused"
+    assert reason in refused.value.message
+
+
+async def test_a_copy_in_a_partition_of_a_hash_has_the_hashed_field(direct_db: Database) -> None:
+    @entity(table="hashed", partition="{device:hash16}", row="d_{device:esc}_{id:04d}")
+    class Reading:
+        device: str
+        id: int
+        code: str
+
+    by_code = index(Reading, row="code_{code}", unique=True)
+    readings = direct_db.table(Reading)
+    await direct_db.create_tables()
+    saved = await readings.save(Reading(device="a", id=1, code="x"))
+
+    assert await readings.via(by_code).get(device="a", code="x") == saved
+    assert await direct_db.verify(Reading) == []

@@ -13,6 +13,7 @@ from sqlalchemy import Column, Integer, MetaData, Table, select, text, update
 from partita.errors import (
     CatalogMismatchError,
     ConfigurationError,
+    DamageError,
     FormatVersionError,
     InvalidShardKeyError,
     PartitaError,
@@ -347,9 +348,25 @@ def test_another_minor_version_is_welcome(catalog_urls: NewDatabase) -> None:
             second.get_map("tenants").create_mapping(Range(0, 1), catalog.one)
 
 
+def test_a_damaged_version_is_not_taken_for_another_one(both_urls: NewDatabase) -> None:
+    with a_catalog(both_urls) as catalog:
+        with catalog.one.connect() as connection:
+            connection.execute(update(local_catalog.store).values(major=3))
+            connection.commit()
+        with pytest.raises(DamageError) as local:
+            catalog.tenants.create_mapping(Range(0, 1), catalog.one)
+        _set_version(catalog.manager, major=3)
+        url = catalog.manager.engines.for_location(catalog.manager.location).url
+
+        with pytest.raises(DamageError) as refused:
+            ShardMapManager.open(url)
+
+        assert (local.value.code, refused.value.code) == ("StoreDamaged", "StoreDamaged")
+
+
 def test_another_major_version_is_refused(catalog_urls: NewDatabase) -> None:
     with a_catalog(catalog_urls) as catalog:
-        _set_version(catalog.manager, major=2)
+        _set_version(catalog.manager, id=2, major=2)
         url = catalog.manager.engines.for_location(catalog.manager.location).url
 
         with pytest.raises(FormatVersionError) as refused:
@@ -362,7 +379,7 @@ def test_another_major_version_is_refused(catalog_urls: NewDatabase) -> None:
 def test_a_shard_of_another_major_version_is_refused(both_urls: NewDatabase) -> None:
     with a_catalog(both_urls) as catalog:
         with catalog.one.connect() as connection:
-            connection.execute(update(local_catalog.store).values(major=2))
+            connection.execute(update(local_catalog.store).values(id=2, major=2))
             connection.commit()
         other = catalog.manager.create_range_map("others", key=int)
 

@@ -30,6 +30,7 @@ from partita.service.backup.manifest import (
     FileFacts,
     Increment,
     Manifest,
+    check_of_format,
     decode,
     decode_increment,
     encode,
@@ -533,11 +534,37 @@ def test_manifest_cannot_name_a_path(backup: Path, tmp_path: Path, name: str) ->
 
 
 def test_backup_of_a_later_format_is_refused(backup: Path) -> None:
-    text = (backup / "manifest.json").read_text()
-    (backup / "manifest.json").write_text(text.replace('"format": 1', '"format": 2'))
+    body = json.loads((backup / "manifest.json").read_text())["backup"]
+    newer = {"format": 2, "backup": body, "check": check_of_format(2, body)}
+    (backup / "manifest.json").write_text(json.dumps(newer))
 
-    with pytest.raises(PartitaError, match="FormatVersion"):
+    with pytest.raises(PartitaError, match=r"FormatVersion.*format 2; .*pip install"):
         check_backup(backup)
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_a_flipped_bit_of_a_manifest_is_never_taken_for_another_format(
+    backup: Path, bit: int
+) -> None:
+    whole = bytearray((backup / "manifest.json").read_bytes())
+    whole[whole.index(b'"format": 1') + len(b'"format": ')] ^= 1 << bit
+    (backup / "manifest.json").write_bytes(whole)
+
+    with pytest.raises(PartitaError, match="BackupDamaged"):
+        check_backup(backup)
+
+
+def test_damaged_application_id_is_not_taken_for_that_of_another_program(
+    account: LocalAccount, data: Path, tmp_path: Path
+) -> None:
+    account.close()
+    path = data / ACCOUNT / "account.sqlite"
+    image = bytearray(path.read_bytes())
+    image[68] ^= 1  # application_id, in the header of the file
+    path.write_bytes(image)
+
+    with pytest.raises(PartitaError, match=r"StoreDamaged.*application id"):
+        back_up(path.parent, tmp_path / "backup", clock=SystemClock())
 
 
 # Increments

@@ -38,6 +38,7 @@ from partita.errors import (
 from partita.refusals import store_stopped
 from partita.storage.disk_reserve import RESERVE_BYTES, DiskReserve
 from partita.storage.folder import FolderLock, make_folder
+from partita.storage.format_numbers import APPLICATION_ID, guarded_numbers, refuse_foreign
 from partita.storage.readers import Readers
 from partita.storage.schema import check_tables, distrust, schema_of
 from partita.storage.sqlite_errors import DISK_ERRORS, closing, translated
@@ -46,8 +47,6 @@ logger = logging.getLogger("partita.storage.database")
 
 DATABASE_FILE = "account.sqlite"
 
-APPLICATION_ID = 0x50415254
-"""`PART` in the header of the file: other SQLite files are refused."""
 FORMAT_SCHEMA = "CREATE TABLE format (system TEXT PRIMARY KEY, version INTEGER) WITHOUT ROWID"
 """The format number of each system whose tables are in the file."""
 
@@ -179,7 +178,7 @@ class Database:
 
         The upgrade is one transaction; an interrupted one leaves the earlier version.
         """
-        with self._writer:
+        with self._writer, guarded_numbers(self._writer):
             if self._writer.table_exists("main", "format"):
                 check_tables(self._writer, schema_of(FORMAT_SCHEMA))
             else:
@@ -196,7 +195,8 @@ class Database:
                     "FormatVersion",
                     f"The folder has format {found} of {system}; this Partita reads {version}.",
                     facts={"folder": str(self.folder)},
-                    hint="Open it with the version of Partita that wrote it, or with a newer one.",
+                    hint="Install a version of Partita at least as new as the one that wrote it: "
+                    "pip install --upgrade partita. Nothing was changed.",
                 )
             for number in range(found, version):
                 logger.warning("upgrading %s from format %d to %d", system, number, number + 1)
@@ -663,12 +663,8 @@ def _finished(coroutine: Coroutine[Any, Any, T]) -> T:
 def _prepare(connection: apsw.Connection, *, is_file: bool, durability: Durability) -> None:
     found = connection.pragma("application_id")
     has_tables = connection.execute("SELECT count(*) FROM sqlite_schema").get
-    if has_tables and found != APPLICATION_ID:
-        raise FormatVersionError(
-            "FormatVersion",
-            "The database file was not written by Partita.",
-            hint="Choose another folder.",
-        )
+    if has_tables:
+        refuse_foreign(connection)
     connection.pragma("page_size", PAGE_BYTES)
     if is_file:
         connection.pragma("journal_mode", "wal")

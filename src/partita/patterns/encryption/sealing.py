@@ -257,21 +257,22 @@ def _nonces(random: bytes) -> list[bytes]:
 def _parse(text: Value, facts: Mapping[str, object]) -> _Seal:
     if not isinstance(text, str):
         raise _broken("The seal is not text.", facts, SEAL)
+    protocol, parsed = PROTOCOL, None
     try:
         protocol = _heading_decoder.decode(text).protocol
-        if protocol == PROTOCOL:
-            parsed = _decoder.decode(text)
-            # Only the canonical text is accepted, so that any change is detected.
-            if msgspec.json.encode(parsed).decode() == text:
-                return parsed
+        parsed = _decoder.decode(text)
+        # Only the canonical text is accepted, so that any change is detected.
+        if protocol == PROTOCOL and msgspec.json.encode(parsed).decode() == text:
+            return parsed
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        protocol = PROTOCOL
-    if protocol != PROTOCOL:
+        pass  # it is broken, or a later protocol
+    # A later protocol has other members than this one: with the same, its name is damaged.
+    if protocol != PROTOCOL and parsed is None:
         raise FormatVersionError(
             "SealVersion",
             f"The entity is sealed with protocol {protocol!r}; this version supports {PROTOCOL}.",
             facts=facts,
-            hint="Read it with a newer version of Partita.",
+            hint="Install a newer version of Partita: pip install --upgrade partita.",
         )
     raise _broken("The seal is malformed.", facts, SEAL)
 

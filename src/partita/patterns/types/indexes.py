@@ -288,7 +288,7 @@ def _copied(
     owner: EntityType[Any], copy: Sequence[str] | None, templates: tuple[KeyTemplate, KeyTemplate]
 ) -> tuple[str, ...]:
     """Return the fields to copy: all but series by default, and always the entity's own keys."""
-    in_keys = {*templates[0].fields, *templates[1].fields}
+    in_keys = _full_fields(*templates)  # a hash of a field does not give its value back
     if copy is None:
         wanted = [name for name, field in owner.fields.items() if field.series is None]
     else:
@@ -302,6 +302,11 @@ def _copied(
         keys = [name for name, field in owner.fields.items() if field.is_key]
         wanted = [*keys, *copy]
     return tuple(name for name in dict.fromkeys(wanted) if name not in in_keys)
+
+
+def _full_fields(*templates: KeyTemplate) -> set[str]:
+    """Return the fields that keys have in full, not only as a hash."""
+    return {part.field for template in templates for part in template.parts() if part.is_full}
 
 
 def _check_place(made: AnyIndex) -> None:
@@ -372,6 +377,7 @@ def _may_meet(one: AnyIndex, other: AnyIndex | EntityType[Any]) -> bool:
 
 
 def _check_unique(made: Index[Any]) -> None:
+    fields = _full_fields(made.partition, made.row)
     if made.is_unique:
         if not made.is_local:
             raise _refused(
@@ -380,11 +386,19 @@ def _check_unique(made: Index[Any]) -> None:
                 "unique.",
                 "Remove table= and partition=, or unique=True.",
             )
+        hashed = [name for name in made.row.fields if name not in fields]
+        if hashed:
+            raise _refused(
+                made,
+                f"It has only a hash of {hashed[0]!r}, which other values have too.",
+                f"Write {{{hashed[0]}}} in full in the row key.",
+            )
         return
-    fields = set(made.key_fields)
     keys = {name for name, field in made.owner.fields.items() if field.is_key}
+    # The partition of a unique index is that of its entity: what is unique there is unique here
+    # if this index has the fields of both, in full, or the same partition.
     known = [keys] + [
-        set(each.key_fields)
+        set(each.row.fields if made.is_local else each.key_fields)
         for each in made.owner.indexes
         if isinstance(each, Index) and each.is_unique and each.condition is None
     ]

@@ -156,7 +156,7 @@ def _select(entry: Entry, is_meant: Callable[[Collection[str]], bool]) -> Entry:
     touched = [_select_of(each, entry.followers, is_meant) for each in entry.touched]
     touched = [each for each in touched if not each.is_idle]
     moves = [each for each in entry.moves if is_meant(_needed_to_write(each.type, entry.followers))]
-    written = {each.type for each in moves} | {each.type for each in touched}
+    written = {move.type for move in moves} | {each.type for each in touched}
     written |= {_owner_of(name) for each in touched for name, *_ in each.owners}
     return Entry(
         touched,

@@ -241,5 +241,6 @@ def _newer(number: int) -> FormatVersionError:
         "FormatVersion",
         f"The log was written in format {number}; this version reads {FORMAT}.",
         facts={"format": number},
-        hint="Open it with the version of Partita that wrote it, or with a newer one.",
+        hint="Install a version of Partita at least as new as the one that wrote it: pip install "
+        "--upgrade partita. Nothing was changed.",
     )

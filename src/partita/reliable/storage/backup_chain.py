@@ -13,7 +13,7 @@ import asyncio
 import hashlib
 import re
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -57,6 +57,14 @@ class _Manifest(msgspec.Struct, frozen=True):
     backup: Backup
     check: str
     """Blake2b of the encoded backup: a manifest must not be edited."""
+
+
+class _AnyManifest(msgspec.Struct, frozen=True):
+    """A manifest of any format: a later one has these members too."""
+
+    format: int
+    backup: dict[str, Any]
+    check: str
 
 
 async def read_chain(
@@ -148,12 +156,14 @@ def find_newest(folder: Disk) -> Backup | None:
 def _read_manifest(folder: Disk, number: int) -> Backup:
     name = manifest_name(number)
     try:
-        manifest = msgspec.json.decode(folder.read(name), type=_Manifest)
+        text = folder.read(name)
+        any_format = msgspec.json.decode(text, type=_AnyManifest)
+        if any_format.format != FORMAT:
+            raise _newer(name, any_format)
+        manifest = msgspec.json.decode(text, type=_Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise _damaged(name, "it cannot be decoded") from error
     backup = manifest.backup
-    if manifest.format > FORMAT:
-        raise _newer(name, manifest.format)
     if manifest.check != _check(backup):
         raise _damaged(name, "it was changed")
     if backup.number != number or backup.path != part_name(number):
@@ -275,10 +285,20 @@ def _damaged(name: str, reason: str) -> ChecksumError:
     )
 
 
-def _newer(name: str, number: int) -> FormatVersionError:
+def _newer(name: str, manifest: _AnyManifest) -> DamageError:
+    """Tell a manifest of a newer format from one whose number is damaged."""
+    number = manifest.format
+    if manifest.check != check_of_format(number, manifest.backup):
+        return _damaged(name, "its format number was changed")
     return FormatVersionError(
         "FormatVersion",
         f"{name} was written in format {number}; this version reads {FORMAT}.",
         facts={"file": name, "format": number},
-        hint="Restore with the version of Partita that wrote it, or with a newer one.",
+        hint="Restore with a version of Partita at least as new as the one that wrote it: pip "
+        "install --upgrade partita. Nothing was changed.",
     )
+
+
+def check_of_format(number: int, backup: object) -> str:
+    """Return the `check` of a manifest of any format after the first: it covers the number."""
+    return hashlib.blake2b(msgspec.json.encode([number, backup]), digest_size=16).hexdigest()

@@ -349,15 +349,15 @@ class Reader:
         """Return the heading and continue after it."""
         head = self._read(0, _HEAD.size)
         if head[: len(MAGIC)] != MAGIC:
-            raise _foreign(self._name)
+            raise _damaged(self._name, 0, "it does not start as a checkpoint does")
         if len(head) < _HEAD.size:
             raise _damaged(self._name, 0, "the file ends in its first bytes")
         _, number, length, checksum = _HEAD.unpack(head)
-        if number > FORMAT:
-            raise _newer(self._name, number)
         body = self._read(_HEAD.size, length)
         if len(body) != length or _head_checksum(length, body, number) != checksum:
             raise _damaged(self._name, 0, "the heading does not match its checksum")
+        if number > FORMAT:
+            raise _newer(self._name, number)
         self._advance(head, body)
         return self._decoded(_heading_decoder, body)
 
@@ -513,21 +513,13 @@ def _damaged(name: str, place: int, reason: str) -> ChecksumError:
     )
 
 
-def _foreign(name: str) -> FormatVersionError:
-    return FormatVersionError(
-        "FormatVersion",
-        f"{name} is not a Partita checkpoint, or its first bytes are damaged.",
-        facts={"file": name, "offset": 0},
-        hint="Choose another folder, or restore a backup.",
-    )
-
-
 def _newer(name: str, number: int) -> FormatVersionError:
     return FormatVersionError(
         "FormatVersion",
         f"{name} was written in format {number}; this version reads {FORMAT}.",
         facts={"file": name, "format": number},
-        hint="Open it with the version of Partita that wrote it, or with a newer one.",
+        hint="Install a version of Partita at least as new as the one that wrote it: pip install "
+        "--upgrade partita. Nothing was changed.",
     )
 
 

@@ -66,14 +66,7 @@ def encode_heading(before: Tip) -> bytes:
 
 def decode_heading(name: str, raw: bytes) -> SegmentHeading:
     """Return the heading; raise DamageError if the file is not a readable segment."""
-    if raw[: len(MAGIC)] != MAGIC:
-        raise FormatVersionError(
-            "FormatVersion",
-            f"{name} is not a segment of a Partita log, or its first bytes are damaged.",
-            facts={"file": name},
-            hint="Choose another folder, or restore a backup.",
-        )
-    if len(raw) < HEADING_BYTES:
+    if raw[: len(MAGIC)] != MAGIC or len(raw) < HEADING_BYTES:
         raise damaged(name, 0, None)
     _, number, first, epoch, before = _HEADING.unpack_from(raw)
     (checksum,) = _CHECKSUM.unpack_from(raw, _HEADING.size)
@@ -84,7 +77,8 @@ def decode_heading(name: str, raw: bytes) -> SegmentHeading:
             "FormatVersion",
             f"{name} was written in format {number}; this version reads {FORMAT}.",
             facts={"file": name, "format": number},
-            hint="Open it with the version of Partita that wrote it, or with a newer one.",
+            hint="Install a version of Partita at least as new as the one that wrote it: "
+            "pip install --upgrade partita. Nothing was changed.",
         )
     return SegmentHeading(Tip(first - 1, before, epoch), checksum)
 

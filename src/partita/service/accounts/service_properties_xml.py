@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element
 
 import msgspec
 
-from partita.errors import FormatVersionError, InvalidRequestError, LimitExceededError
+from partita.errors import DamageError, InvalidRequestError, LimitExceededError
 from partita.policies import Policy
 from partita.refusals import invalid_xml, invalid_xml_value
 from partita.service.auth.cors import CorsRule
@@ -107,8 +107,10 @@ def decode(stored: bytes) -> ServiceProperties:
     try:
         return msgspec.json.decode(stored, type=ServiceProperties)
     except msgspec.DecodeError as error:
-        raise FormatVersionError(
-            "UnreadableServiceProperties", "The stored service properties cannot be read."
+        raise DamageError(
+            "UnreadableServiceProperties",
+            "The stored service properties cannot be read.",
+            hint="Set the properties of the service again, or restore a backup.",
         ) from error
 
 

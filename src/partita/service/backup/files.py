@@ -23,8 +23,9 @@ from partita.errors import ConfigurationError, DamageError, PartitaError
 from partita.queues.sqlite_store import SCHEMA as QUEUES_SCHEMA
 from partita.service.backup.manifest import Content
 from partita.storage import store_clock
-from partita.storage.database import APPLICATION_ID, FORMAT_SCHEMA
+from partita.storage.database import FORMAT_SCHEMA
 from partita.storage.folder import make_folder, sync_names
+from partita.storage.format_numbers import APPLICATION_ID
 from partita.storage.schema import check_all, distrust, schema_of
 from partita.storage.sqlite_errors import translated
 from partita.tables.sqlite_store import SCHEMA as TABLES_SCHEMA

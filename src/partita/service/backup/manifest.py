@@ -13,7 +13,7 @@ import hashlib
 import itertools
 import re
 from collections.abc import Iterable, Iterator
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -76,6 +76,14 @@ class _Envelope(msgspec.Struct, Generic[M], frozen=True, forbid_unknown_fields=T
     """Blake2b of the compact JSON of `backup`: the file must not be edited."""
 
 
+class _AnyEnvelope(msgspec.Struct, frozen=True):
+    """A manifest of any format: a later one has these members too."""
+
+    format: int
+    backup: dict[str, Any]
+    check: str
+
+
 class Content(NamedTuple):
     """One content file: the hash that names it, and its size."""
 
@@ -106,19 +114,33 @@ def decode_increment(text: bytes) -> Increment:
 
 def _decode(text: bytes, kind: type[M], name: str) -> M:
     try:
-        form = msgspec.json.decode(text, type=dict[str, msgspec.Raw]).get("format", b"null")
-        if msgspec.json.decode(form, type=int) != FORMAT:
-            raise FormatVersionError(
-                "FormatVersion",
-                "The backup was made by another version of Partita.",
-                hint="Restore it with the version that made it.",
-            )
+        any_format = msgspec.json.decode(text, type=_AnyEnvelope)
+        if any_format.format != FORMAT:
+            raise _newer(any_format, name)
         envelope = msgspec.json.decode(text, type=_Envelope[kind])  # type: ignore[valid-type]
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise backup_damaged(name) from error
     if envelope.check != _check_of(envelope.backup):
         raise backup_damaged(name)
     return envelope.backup
+
+
+def _newer(envelope: _AnyEnvelope, name: str) -> PartitaError:
+    """Tell a manifest of a newer format from one whose number is damaged."""
+    if envelope.check != check_of_format(envelope.format, envelope.backup):
+        return backup_damaged(name)
+    return FormatVersionError(
+        "FormatVersion",
+        f"The backup was made in format {envelope.format}; this version reads {FORMAT}.",
+        facts={"format": envelope.format},
+        hint="Restore it with a version of Partita at least as new as the one that made it: pip "
+        "install --upgrade partita. Nothing was changed.",
+    )
+
+
+def check_of_format(number: int, backup: object) -> str:
+    """Return the `check` of a manifest of any format after the first: it covers the number."""
+    return hashlib.blake2b(msgspec.json.encode([number, backup]), digest_size=16).hexdigest()
 
 
 def _check_of(manifest: Manifest) -> str:

@@ -17,7 +17,7 @@ import msgspec
 
 import partita
 from partita.blobs.rules.checksums import damaged
-from partita.errors import BackupOrderError, FormatVersionError, StoreBusyError
+from partita.errors import BackupOrderError, StoreBusyError
 from partita.service.backup.chain import (
     PAGES_FILE,
     Backup,
@@ -54,7 +54,8 @@ from partita.service.backup.manifest import (
     encode,
     encode_contents,
 )
-from partita.storage.database import APPLICATION_ID, DATABASE_FILE
+from partita.storage.database import DATABASE_FILE
+from partita.storage.format_numbers import refuse_foreign
 from partita.storage.schema import distrust
 from partita.ticks import TICKS_PER_SECOND, Clock
 
@@ -155,14 +156,12 @@ def open_source(folder: Path) -> apsw.Connection:
     source.wal_autocheckpoint(0)
     source.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     distrust(source)
-    if source.pragma("application_id") == APPLICATION_ID:
-        return source
-    source.close()
-    raise FormatVersionError(
-        "FormatVersion",
-        "The database file was not written by Partita.",
-        hint="Choose another folder.",
-    )
+    try:
+        refuse_foreign(source)
+    except BaseException:
+        source.close()
+        raise
+    return source
 
 
 class _Copying:

@@ -43,6 +43,7 @@ from sqlalchemy import (
 from sqlalchemy.schema import CreateTable
 
 from partita.errors import (
+    DamageError,
     FormatVersionError,
     MappingNotFoundError,
     ShardMapNotFoundError,
@@ -175,7 +176,7 @@ def deploy(connection: Connection) -> bool:
     if is_deployed(connection):
         return False
     metadata.create_all(connection)
-    connection.execute(insert(store).values(id=1, major=MAJOR, minor=MINOR))
+    connection.execute(insert(store).values(id=MAJOR, major=MAJOR, minor=MINOR))
     return True
 
 
@@ -184,9 +185,16 @@ def drop(connection: Connection) -> None:
 
 
 def check_version(connection: Connection) -> None:
-    row = connection.execute(select(store.c.major, store.c.minor)).one_or_none()
+    row = connection.execute(select(store)).one_or_none()
     if row is not None and row.major == MAJOR:
         return
+    if row is not None and row.id != row.major:
+        # The row of a later major version has its number as the id too.
+        raise DamageError(
+            "StoreDamaged",
+            f"The catalog is damaged: its version {row.major} is not that of its row.",
+            hint="Restore a backup of the database of the catalog.",
+        )
     found = "no version" if row is None else f"version {row.major}.{row.minor}"
     raise FormatVersionError(
         "CatalogVersion",

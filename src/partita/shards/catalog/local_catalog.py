@@ -31,7 +31,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.schema import CreateTable
 
-from partita.errors import CatalogMismatchError, FormatVersionError
+from partita.errors import CatalogMismatchError, DamageError, FormatVersionError
 from partita.shards.catalog.change_plans import (
     ChangePlan,
     ChangeState,
@@ -102,15 +102,23 @@ def deploy(connection: Connection) -> None:
     for table in metadata.sorted_tables:
         connection.execute(CreateTable(table, if_not_exists=True))
     if connection.scalar(select(store.c.major)) is None:
-        connection.execute(insert(store).values(id=1, major=MAJOR, minor=MINOR))
+        connection.execute(insert(store).values(id=MAJOR, major=MAJOR, minor=MINOR))
         _make_function(connection)
     check_version(connection)
 
 
 def check_version(connection: Connection) -> None:
-    row = connection.execute(select(store.c.major, store.c.minor)).one_or_none()
+    row = connection.execute(select(store)).one_or_none()
     if row is None or row.major == MAJOR:
         return
+    if row.id != row.major:
+        # The row of a later major version has its number as the id too.
+        raise DamageError(
+            "StoreDamaged",
+            f"The local catalog is damaged: its version {row.major} is not that of its row.",
+            facts={"database": str(connection.engine.url.database)},
+            hint="Restore the database of the shard, or run manager.recovery().",
+        )
     raise FormatVersionError(
         "LocalCatalogVersion",
         f"The local catalog has version {row.major}.{row.minor}, this program has {MAJOR}.{MINOR}.",

@@ -251,10 +251,14 @@ def _read(text: str | bytes) -> _Stored:
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise DamageError("StoreDamaged", "The stored sharded schema is damaged.") from error
     if stored.version != SCHEMA_FORMAT_VERSION:
+        if msgspec.json.decode(text, type=dict[str, Any]).keys() == set(_Stored.__struct_fields__):
+            # A later format has other members, so that its number cannot be a damaged one.
+            raise DamageError("StoreDamaged", "The version of the sharded schema is damaged.")
         raise FormatVersionError(
             "FormatVersion",
             "The sharded schema was stored by another version of Partita.",
             facts={"version": stored.version, "expected": SCHEMA_FORMAT_VERSION},
-            hint="Use a version of Partita at least as new as that of the catalog.",
+            hint="Install a version of Partita at least as new as the one that wrote it: pip "
+            "install --upgrade partita. Nothing was changed.",
         )
     return stored

@@ -31,7 +31,7 @@ from partita.reliable.opening import open_local
 from partita.reliable.state.records import FORMAT, Record, decode_record, encode_record, record_hash
 from partita.reliable.state.state import State
 from partita.reliable.storage import checkpoint as checkpoint_module
-from partita.reliable.storage.backup_chain import Backup, read_chain
+from partita.reliable.storage.backup_chain import Backup, check_of_format, read_chain
 from partita.reliable.storage.log import Log
 from partita.reliable.storage.os_disk import OsDisk
 from partita.simulation.disk import SimDisk
@@ -423,11 +423,28 @@ async def test_a_folder_without_backups_is_refused() -> None:
 async def test_a_newer_manifest_is_refused_as_such() -> None:
     history, folder = await a_history(), a_disk()
     await a_chain(history, folder, 0)
-    manifest = json.loads(folder.read("backup-000001.json")) | {"format": 2}
-    put(folder, "backup-000001.json", json.dumps(manifest).encode())
+    manifest = json.loads(folder.read("backup-000001.json"))
+    backup = manifest["backup"] | {"colour": "red"}
+    newer = {"format": 2, "backup": backup, "check": check_of_format(2, backup), "also": 1}
+    put(folder, "backup-000001.json", json.dumps(newer).encode())
 
-    with pytest.raises(FormatVersionError):
+    with pytest.raises(FormatVersionError, match=r"format 2; this version reads 1.*pip install"):
         await read_chain(folder)
+
+
+async def test_a_flipped_bit_of_a_manifest_is_never_taken_for_another_format() -> None:
+    history, folder = await a_history(), a_disk()
+    await a_chain(history, folder, 0)
+    whole = folder.read("backup-000001.json")
+    place = whole.index(b'"format": 1') + len(b'"format": ')
+    codes = set()
+    for bit in range(8):
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << bit
+        put(folder, "backup-000001.json", bytes(flipped))
+        codes.add(await refusal(read_chain(folder)))
+
+    assert codes == {"BackupDamaged"}
 
 
 # What a restore may replace

@@ -1,6 +1,7 @@
 import asyncio
 
 import pytest
+from crc32c import crc32c
 
 from partita.clock import ManualClock
 from partita.errors import (
@@ -330,10 +331,26 @@ async def test_damage_is_named_with_its_place() -> None:
 
 async def test_a_file_of_a_newer_format_is_refused_as_such() -> None:
     disk = a_disk()
-    disk.create(f"checkpoint-{1:020}.part").write(b"PARTCKP\n" + (2).to_bytes(4) + bytes(40))
+    head = b"PARTCKP\n" + (2).to_bytes(4) + (40).to_bytes(4)
+    checksum = crc32c(head + bytes(4) + bytes(40))
+    file = disk.create(f"checkpoint-{1:020}.part")
+    file.write(head + checksum.to_bytes(4) + bytes(40))
 
     with pytest.raises(FormatVersionError, match="written in format 2"):
         await loaded(disk)
+
+
+@pytest.mark.parametrize("place", range(20))
+async def test_a_flipped_byte_of_the_head_is_never_taken_for_another_format(place: int) -> None:
+    disk = a_disk()
+    history = await a_history(disk)
+    newest = await history.checkpoints.write(history.state)
+    disk.flip(newest.name, place)
+
+    with pytest.raises(ChecksumError) as caught:
+        await loaded(disk)
+
+    assert caught.value.code == "CheckpointDamaged"
 
 
 async def test_a_folder_with_an_unfinished_restore_is_not_read() -> None:

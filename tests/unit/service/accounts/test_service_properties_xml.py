@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.errors import FormatVersionError, PartitaError
+from partita.errors import DamageError, FormatVersionError, PartitaError
 from partita.policies import Policy
 from partita.service.accounts.service_properties_xml import (
     Logging,
@@ -307,8 +307,11 @@ def test_stored_properties_read_back() -> None:
 
 @pytest.mark.parametrize("stored", [b"", b"[]", b'{"cors": 5}', b"\xff"])
 def test_damaged_properties_are_told(stored: bytes) -> None:
-    with pytest.raises(FormatVersionError):
+    with pytest.raises(DamageError) as caught:
         decode(stored)
+
+    assert caught.value.code == "UnreadableServiceProperties"
+    assert not isinstance(caught.value, FormatVersionError)
 
 
 @pytest.mark.parametrize(

@@ -246,7 +246,14 @@ def test_a_stored_form_that_cannot_be_read_is_damage(text: str | bytes) -> None:
 
 def test_the_stored_form_of_a_later_version_is_refused() -> None:
     with pytest.raises(FormatVersionError):
-        ShardedSchema.from_json('{"version":2,"sharded":[],"reference":[]}')
+        ShardedSchema.from_json('{"version":2,"sharded":[],"reference":[],"more":[]}')
+
+
+def test_a_damaged_number_is_not_taken_for_a_later_version() -> None:
+    with pytest.raises(DamageError) as caught:
+        ShardedSchema.from_json('{"version":3,"sharded":[],"reference":[]}')
+
+    assert caught.value.code == "StoreDamaged"
 
 
 class Colour(Enum):
