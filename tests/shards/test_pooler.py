@@ -112,7 +112,7 @@ def settings_of(found: Pooled) -> list[tuple[str, str]]:
     rows = [tuple(connection.execute(query).one()) for connection in held]
     for connection in held:
         connection.close()
-    return rows  # type: ignore[return-value]
+    return rows
 
 
 def test_a_move_through_the_pooler_is_refused_and_leaves_nothing(pooled: Pooled) -> None:
