@@ -364,6 +364,58 @@ def test_tables_in_schemas_and_of_own_types_move(new_postgres: NewDatabase) -> N
             assert sorted(map(tuple, found)) == [(1, 9, "{good,bad}", 1), (2, 9, None, 2)]
 
 
+def type_without_case() -> list[str]:
+    """Return the DDL of a type that, like those of extensions, has operators of its own."""
+    signs = {"lt": "<", "le": "<=", "eq": "=", "ge": ">=", "gt": ">"}
+    of_two = "public.loud, public.loud"
+    return [
+        "CREATE TYPE loud",
+        "CREATE FUNCTION loud_in(cstring) RETURNS loud LANGUAGE internal IMMUTABLE AS 'textin'",
+        "CREATE FUNCTION loud_out(loud) RETURNS cstring LANGUAGE internal IMMUTABLE AS 'textout'",
+        "CREATE TYPE loud (INPUT = loud_in, OUTPUT = loud_out, LIKE = pg_catalog.text)",
+        f"""CREATE FUNCTION loud_cmp({of_two}) RETURNS int LANGUAGE sql IMMUTABLE AS
+        'SELECT bttextcmp(lower(CAST($1 AS text) COLLATE "C"), lower(CAST($2 AS text)))'""",
+        *(
+            f"CREATE FUNCTION loud_{name}({of_two}) RETURNS boolean LANGUAGE sql IMMUTABLE "
+            f"AS 'SELECT public.loud_cmp($1, $2) {sign} 0'"
+            for name, sign in signs.items()
+        ),
+        *(
+            f"CREATE OPERATOR {sign} (LEFTARG = loud, RIGHTARG = loud, FUNCTION = loud_{name})"
+            for name, sign in signs.items()
+        ),
+        "CREATE OPERATOR CLASS loud_ops DEFAULT FOR TYPE loud USING btree AS "
+        + ", ".join(f"OPERATOR {number} {sign}" for number, sign in enumerate(signs.values(), 1))
+        + f", FUNCTION 1 loud_cmp({of_two})",
+    ]
+
+
+def test_keys_of_a_type_with_operators_of_its_own_move(
+    new_postgres: NewDatabase,
+) -> None:
+    tables = MetaData()
+    Table("sale", tables, Column("code", String, primary_key=True), Column("tenant", Integer))
+    codes = ["a", "B", "c", "D", "e"]
+    with ShardMapManager.create(new_postgres("catalog")) as manager:
+        schema = ShardedSchema(tables, keys={"sale": "tenant"})
+        tenants = manager.create_range_map("tenants", key=int, schema=schema)
+        one, two = (tenants.create_shard(new_postgres(name)) for name in ("one", "two"))
+        for shard in (one, two):
+            on(shard, *type_without_case())
+            on(shard, "CREATE TABLE sale (code loud PRIMARY KEY, tenant int)")
+        on(one, *(f"INSERT INTO sale VALUES ('{code}', 7)" for code in codes))
+        mapping = tenants.create_mapping(Range(0, 100), one)
+
+        change = at_step("catch_up", lambda: on(one, "UPDATE sale SET tenant = 8"))
+        move.move(manager, mapping, two, batch_rows=1, on_progress=change)
+
+        with two.connect() as connection:
+            found = connection.execute(
+                text("SELECT CAST(code AS text), tenant FROM sale ORDER BY sale.code")
+            )
+            assert list(map(tuple, found)) == [(code, 8) for code in codes]
+
+
 # --- changes while it moves -----------------------------------------------------------------------
 
 

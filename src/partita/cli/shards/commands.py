@@ -3,6 +3,10 @@
 SQLAlchemy is imported when a verb runs. Rule: no URL is printed as it was given.
 """
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
 import click
 
 from partita.cli.kit import numbers
@@ -24,6 +28,7 @@ from partita.cli.kit.facts import show
 from partita.cli.kit.text import first_line
 from partita.errors import ConfigurationError, PartitaError, UnavailableError
 
+_logger = logging.getLogger("partita.shards")
 HINTS = {
     "CatalogNotFound": "Make one with `partita shards init --connect URL`.",
     "MappingNotFound": "`partita shards mappings` lists what is mapped.",
@@ -46,6 +51,8 @@ HINTS = {
     "MappingLocked": "Give --token TOKEN of its owner, or wait: a move may hold it "
     "(`partita shards jobs`).",
     "MappingNotLocked": "Leave out --token, or give the one that `partita shards lookup` shows.",
+    "TransactionPooler": "Give --credentials MODULE:NAME of a function that returns the URL of the "
+    "server itself, or use a pooler in session mode.",
     "RevisionNewer": "Name this revision or a newer one: an upgrade does not go back.",
     "LocalCatalogDiffers": "Compare with `partita shards recover`, then choose a side with --keep.",
 }
@@ -53,6 +60,17 @@ HINTS = {
 
 
 # Running a verb
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Log errors only: a program that reads JSON takes other output for a failure."""
+    level = _logger.level
+    _logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        _logger.setLevel(level)
 
 
 def run(given: Given, verb: str) -> int:
@@ -65,7 +83,8 @@ def run(given: Given, verb: str) -> int:
         except ModuleNotFoundError as error:
             hint = 'Install what shards need: pip install "partita[shards]".'
             raise not_installed(error, hint) from error
-        facts, names = opening.run(function, given)
+        with _without_warnings() if given.json else nullcontext():
+            facts, names = opening.run(function, given)
     show(facts, is_json=given.json, lines=names.shorten(facts.lines()))
     return facts.exit_status
 

@@ -7,7 +7,11 @@ routed connection enters its mapping there, before the first statement of the tr
 """
 
 import asyncio
+import functools
+import logging
 import os
+import sqlite3
+import sys
 import threading
 import weakref
 from collections import OrderedDict
@@ -35,6 +39,7 @@ from partita.shards.connections.locations import (
 from partita.shards.connections.revocable import BEGIN_IMMEDIATE, RevocableConnection
 from partita.shards.connections.worker_threads import WorkerThreads
 from partita.shards.keys.mapping import Location
+from partita.sqlite_versions import has_wal_reset_bug
 
 ENGINES_MAX = 64
 """The maximum number of open engines; each has a pool of its own."""
@@ -52,6 +57,7 @@ of its own and needs no BEGIN."""
 SPOILED = "partita.spoiled"
 """Set if a pooled connection must be closed instead of reused."""
 
+logger = logging.getLogger("partita.shards")
 _Begin = Callable[[PoolProxiedConnection, bool], None]
 Credentials = Callable[[Location], URL | str | None]
 _CONNECT_TIMEOUTS = {"psycopg": "connect_timeout", "asyncpg": "timeout"}
@@ -209,6 +215,7 @@ class Engines:
 
     def _install(self, engine: Engine, location: Location, *, is_routed: bool) -> None:
         if location.backend == "sqlite":
+            warn_of_wal_reset(sqlite3.sqlite_version_info)
             event.listen(engine, "do_connect", _refuse_missing_file(location))
             event.listen(engine, "connect", _set_up_sqlite)
             event.listen(engine, "checkin", _release_sqlite)
@@ -301,9 +308,35 @@ def _refuse_missing_file(location: Location) -> Callable[..., None]:
 
 def _set_up_sqlite(connection: DBAPIConnection, _record: ConnectionPoolEntry) -> None:
     cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode = WAL")
-    cursor.execute("PRAGMA foreign_keys = ON")
+    for pragma in sqlite_pragmas(sys.platform):
+        cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
+
+
+def sqlite_pragmas(platform: str) -> tuple[str, ...]:
+    """Return the settings of every SQLite connection.
+
+    On macOS fsync() leaves data in the cache of the disk unless F_FULLFSYNC is asked for.
+    """
+    pragmas = ("journal_mode = WAL", "foreign_keys = ON")
+    if platform != "darwin":
+        return pragmas
+    return (*pragmas, "fullfsync = ON", "checkpoint_fullfsync = ON")
+
+
+@functools.cache
+def warn_of_wal_reset(version: tuple[int, int, int]) -> None:
+    """Log, once per process, that this SQLite may damage the files of shards and catalogs.
+
+    A warning only: the version is that of the interpreter, which not every user can replace.
+    """
+    if has_wal_reset_bug(version):
+        logger.warning(
+            "SQLite %d.%d.%d of this Python may damage a database that several connections write "
+            "(https://sqlite.org/wal.html#walresetbug). Use a Python whose sqlite3 module has "
+            "SQLite 3.51.3 or later (or 3.50.7, 3.44.6), or keep shards in PostgreSQL.",
+            *version,
+        )
 
 
 class Entry(Protocol):

@@ -14,6 +14,8 @@ from partita.errors import ConfigurationError
 from partita.shards.keys.mapping import Location
 
 ASYNC_DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg"}
+FILE_MODE = 0o600
+"""The permissions of new SQLite files."""
 _SQLITE_OPTIONS = {
     *("cache", "immutable", "mode", "nolock", "psow", "uri", "vfs"),
     *("cached_statements", "check_same_thread", "detect_types", "isolation_level", "timeout"),
@@ -104,12 +106,13 @@ def file_of(location: Location) -> Path | None:
 
 
 def create_file(location: Location) -> None:
-    """Create the empty file of an empty SQLite database, unless it exists.
+    """Create the empty file of an empty SQLite database, unless it exists; only its owner reads it.
 
-    Connecting never creates a file: a shard whose file was lost must not come back empty.
+    SQLite gives the files beside it, `-wal` and `-shm`, the same permissions. Connecting never
+    creates a file: a shard whose file was lost must not come back empty.
     """
     file = file_of(location)
     if file is not None:
         # If it cannot be created, the next connection fails and reports why.
         with suppress(OSError):
-            file.touch(0o644)
+            file.touch(FILE_MODE)

@@ -18,6 +18,7 @@ from typing import IO, Any, cast
 
 from partita.shards.connections import writing_turns
 from partita.shards.connections.engines import BUSY_TIMEOUT_SECONDS, Engines
+from partita.shards.connections.locations import FILE_MODE
 from partita.shards.connections.revocable import RevocableConnection
 from partita.shards.connections.writing_turns import WritingTurns
 from partita.shards.keys.mapping import Location
@@ -87,6 +88,7 @@ class SqliteCopy(RangeCopy):
     def take(self, job_id: str) -> bool:
         # The operating system releases the lock when this process ends.
         path = Path(f"{self._path}-partita-{job_id[:12]}")
+        path.touch(FILE_MODE)
         self._lock = path.open("ab")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
