@@ -274,16 +274,22 @@ def check_property_name(name: str) -> str:
 def parse_object(body: bytes) -> dict[str, object]:
     """Decode a JSON object and refuse repeated members, which fast parsers accept.
 
-    Nested values, which an entity does not have, are decoded in short bodies only: the checks
-    then say what is wrong with them.
+    Of too many members, only the first are decoded, to find another fault. Nested values, which
+    an entity does not have, are decoded in short bodies only: the checks then say what is wrong.
     """
     quotes = body.count(b'"')
-    # A member has a quote that no backslash precedes, and at most four of them.
     if quotes > _QUOTES_MAX:
+        # A member has at least one quote that no backslash precedes, and at most four.
         if quotes - body.count(b'\\"') > _QUOTES_MAX:
+            front = body[: limits.NESTED_BODY_BYTES_MAX]
+            _parse_members((front.rpartition(b",")[0] or front) + b"}")
             raise _too_many_properties()
         if quotes > limits.ENTITY_BYTES_MAX:
             raise _entity_too_large()
+    return _parse_members(body)
+
+
+def _parse_members(body: bytes) -> dict[str, object]:
     try:
         decoded = _decode_body(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -293,7 +299,7 @@ def parse_object(body: bytes) -> dict[str, object]:
     # Each member and each text value has two quotes. More quotes than that are escaped ones,
     # nested values, or repeated members that the parser has dropped: check exactly.
     texts = list(map(type, decoded.values())).count(str)
-    if quotes != 2 * (len(decoded) + texts):
+    if body.count(b'"') != 2 * (len(decoded) + texts):
         _refuse_repeated_members(body)
     return decoded
 

@@ -13,7 +13,8 @@ BODY_MEMBERS_MAX = 1024
 """Members of the JSON object in a request, annotations and nulls included; counted before it is
 decoded. An entity of 252 properties needs half of them."""
 NESTED_BODY_BYTES_MAX = 64 * KIB
-"""A longer body with an array or object in it is refused at the first one."""
+"""A longer body with an array or object in it is refused at the first one; of a body with too
+many members, this much is decoded."""
 PROPERTY_NAME_CHARACTERS_MAX = 255
 TABLE_NAME_CHARACTERS_MIN = 3
 TABLE_NAME_CHARACTERS_MAX = 63

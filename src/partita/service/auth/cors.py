@@ -11,6 +11,8 @@ import msgspec
 from partita.errors import InvalidRequestError, NotAuthorizedError
 from partita.service.http.request import Request, Response
 
+HEADERS_ASKED_MAX = 128
+"""Headers that a preflight may ask for: each is compared with all headers of a rule."""
 SETTING = "CORS rules"
 """The setting that resolves these refusals: one of the service properties."""
 
@@ -47,7 +49,8 @@ def preflight(rules: Sequence[CorsRule], request: Request) -> Response:
     asked = request.headers.get("access-control-request-headers", "")
     rule = find_rule(rules, origin, method)
     names = [name.strip() for name in asked.split(",") if name.strip()]
-    if rule is None or not all(rule.allows_header(name) for name in names):
+    is_bounded = len(names) <= HEADERS_ASKED_MAX
+    if rule is None or not is_bounded or not all(rule.allows_header(name) for name in names):
         raise NotAuthorizedError(
             "CorsPreflightFailure",
             "CORS not enabled or no matching rule found for this request.",

@@ -1,7 +1,7 @@
 import pytest
 
 from partita.errors import PartitaError
-from partita.service.auth.cors import CorsRule, preflight, response_headers
+from partita.service.auth.cors import HEADERS_ASKED_MAX, CorsRule, preflight, response_headers
 from partita.service.http.request import Request
 
 ORIGIN = "http://www.example.com"
@@ -87,6 +87,15 @@ def test_preflight_without_a_matching_rule_is_refused(
 
 def test_preflight_without_rules_is_refused() -> None:
     assert refusal(request=an_options_request()) == "CorsPreflightFailure"
+
+
+def test_preflight_for_too_many_headers_is_refused() -> None:
+    """It needs no credentials, and each header is compared with all headers of the rule."""
+    names = [f"x-ms-meta-{number}" for number in range(HEADERS_ASKED_MAX)]
+
+    assert preflight([RULE], an_options_request(headers=",".join(names))).status == 200
+    request = an_options_request(headers=",".join([*names, "x-ms-date"]))
+    assert refusal(RULE, request=request) == "CorsPreflightFailure"
 
 
 def test_first_rule_of_origin_and_method_decides_alone() -> None:

@@ -10,7 +10,7 @@ import pytest
 from chaos.bad_inputs import a_block_list, block_id
 from partita.blobs.rules.model import BlobName
 from partita.blobs.store import sqlite_store
-from partita.errors import InvalidPropertyError, LimitExceededError
+from partita.errors import InvalidPropertyError, UsageError
 from partita.service.http.turns import ITEMS_PER_TURN, collected, computed
 from partita.service.tables import service as table_service
 from partita.storage.database import Database
@@ -194,23 +194,30 @@ async def test_stale_blocks_are_forgotten_in_the_thread(
 # Entities
 
 
-def test_a_body_of_many_members_is_refused_before_it_is_decoded(
+def test_of_a_body_with_many_members_only_the_first_are_decoded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def decode(_body: bytes) -> None:
-        raise AssertionError("the body was decoded")
+    decoded: list[int] = []
+    decode_body = entities._decode_body
+
+    def decode(body: bytes) -> object:
+        decoded.append(len(body))
+        return decode_body(body)
 
     monkeypatch.setattr(entities, "_decode_body", decode)
-    count = 4 * limits.BODY_MEMBERS_MAX + 1
+    count = 40 * limits.BODY_MEMBERS_MAX
 
     for body, code in (
         (b"{%s}" % b",".join(b'"a%d":1' % n for n in range(count)), "TooManyProperties"),
         (b"{%s}" % b",".join(b'"a%d\\\\":1' % n for n in range(count)), "TooManyProperties"),
         (b'{"a":"%s"}' % (b'\\"' * (limits.ENTITY_BYTES_MAX + 1)), "EntityTooLarge"),
+        (b"{%s}" % b",".join(b'"a":1' for n in range(count)), "DuplicatePropertiesSpecified"),
+        (b'{"a":' * count, "InvalidInput"),
     ):
-        with pytest.raises(LimitExceededError) as refused:
+        with pytest.raises(UsageError) as refused:
             entities.parse_object(body)
         assert refused.value.code == code
+    assert max(decoded) <= limits.NESTED_BODY_BYTES_MAX + 1
 
 
 def test_quotes_in_texts_are_not_members() -> None:
