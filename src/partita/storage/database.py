@@ -36,8 +36,9 @@ from partita.errors import (
     StoreStoppedError,
 )
 from partita.refusals import store_stopped
+from partita.sqlite_versions import has_wal_reset_bug, version_of
 from partita.storage.disk_reserve import RESERVE_BYTES, DiskReserve
-from partita.storage.folder import FolderLock, make_folder
+from partita.storage.folder import FolderLock, full_sync, make_folder
 from partita.storage.format_numbers import APPLICATION_ID, guarded_numbers, refuse_foreign
 from partita.storage.readers import Readers
 from partita.storage.schema import check_tables, distrust, schema_of
@@ -153,6 +154,7 @@ class Database:
         """Open or create the database of a folder; None keeps everything in memory."""
         try:
             if folder is not None:
+                check_sqlite()
                 make_folder(folder)
             return cls(folder, durability, vfs)
         except OSError as error:
@@ -238,7 +240,7 @@ class Database:
         # SQLite has no lock on the log file, so closing a second descriptor releases none.
         descriptor = os.open(f"{self.folder}/{DATABASE_FILE}-wal", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            os.fsync(descriptor)
+            full_sync(descriptor)
         finally:
             os.close(descriptor)
 
@@ -605,6 +607,9 @@ class Database:
         distrust(connection)
         # Otherwise a statement is planned again when its parameters change: 10 us for a join.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+        # Otherwise a sync on macOS leaves the bytes in the drive's cache; ignored elsewhere.
+        connection.pragma("fullfsync", 1)
+        connection.pragma("checkpoint_fullfsync", 1)
         if self.folder:
             connection.wal_autocheckpoint(0)
             # Closing must not write: after a failed sync only the log is valid.
@@ -625,6 +630,17 @@ class Database:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
+
+
+def check_sqlite() -> None:
+    """Raise if the SQLite of apsw may lose committed pages of a database in WAL mode."""
+    version = apsw.sqlite_lib_version()
+    if has_wal_reset_bug(version_of(version)):
+        raise ConfigurationError(
+            "Configuration",
+            f"SQLite {version}, which apsw uses, can lose committed pages (the WAL-reset bug).",
+            hint="Install apsw 3.51.3 or later: `pip install --upgrade apsw`.",
+        )
 
 
 class Change:

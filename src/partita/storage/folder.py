@@ -6,6 +6,7 @@ Partita lock only this file.
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import socket
@@ -26,11 +27,29 @@ def make_folder(folder: Path) -> None:
     sync_names(folder.parent)
 
 
+def full_sync(descriptor: int) -> None:
+    """Return when an open file or folder is on the medium.
+
+    On macOS fsync leaves the bytes in the drive's cache; F_FULLFSYNC flushes it, but some network
+    file systems do not support it.
+    """
+    command = getattr(fcntl, "F_FULLFSYNC", None)
+    if command is not None:
+        try:
+            fcntl.fcntl(descriptor, command)
+        except OSError as error:
+            if error.errno not in (errno.ENOTSUP, errno.EINVAL):
+                raise
+        else:
+            return
+    os.fsync(descriptor)
+
+
 def sync_names(folder: Path) -> None:
     """Sync the names in a folder."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        full_sync(descriptor)
     finally:
         os.close(descriptor)
 

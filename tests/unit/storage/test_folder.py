@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from partita.blobs.store.files import FileSystem
 from partita.errors import StoreLockedError, StoreStoppedError
 from partita.storage import database as database_module
 from partita.storage.database import DATABASE_FILE, Database
-from partita.storage.folder import LOCK_FILE, FolderLock
+from partita.storage.folder import LOCK_FILE, FolderLock, sync_names
 
 
 def remove_the_lock(folder: Path) -> None:
@@ -45,6 +46,20 @@ LOSSES = [
     move_the_folder,
     replace_the_folder,
 ]
+
+
+def test_a_drive_with_a_cache_is_told_to_flush_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[int] = []
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", lambda _, command: commands.append(command))
+
+    sync_names(tmp_path)
+    FileSystem().sync(0)
+    FileSystem().sync_folder(tmp_path)
+
+    assert commands == [51, 51, 51]
 
 
 async def write(database: Database) -> None:

@@ -21,6 +21,7 @@ from typing import Protocol
 from partita.blobs.rules.checksums import damaged
 from partita.errors import StoreBusyError
 from partita.refusals import store_full, store_stopped
+from partita.storage.folder import full_sync
 
 CONTENT_FOLDER = "blobs"
 INCOMING_FOLDER = "incoming"
@@ -92,7 +93,7 @@ class FileSystem:
             view = view[os.write(descriptor, view) :]
 
     def sync(self, descriptor: int) -> None:
-        os.fsync(descriptor)
+        full_sync(descriptor)
 
     def close(self, descriptor: int) -> None:
         os.close(descriptor)
@@ -106,7 +107,7 @@ class FileSystem:
     def sync_folder(self, path: Path) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            os.fsync(descriptor)
+            full_sync(descriptor)
         finally:
             os.close(descriptor)
 

@@ -20,7 +20,7 @@ from partita.errors import (
     StoreFullError,
     StoreStoppedError,
 )
-from partita.storage.folder import LOCK_FILE, FolderLock, make_folder, sync_names
+from partita.storage.folder import LOCK_FILE, FolderLock, full_sync, make_folder, sync_names
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
@@ -242,18 +242,10 @@ def _check(lock: FolderLock) -> None:
 
 
 def _sync(descriptor: int) -> None:
-    # On macOS fsync leaves the bytes in the drive's cache; F_FULLFSYNC flushes it, but some
-    # network file systems do not support it.
-    full_sync = getattr(fcntl, "F_FULLFSYNC", None)
-    if full_sync is None:
+    if hasattr(fcntl, "F_FULLFSYNC"):
+        full_sync(descriptor)
+    else:
         os.fdatasync(descriptor)
-        return
-    try:
-        fcntl.fcntl(descriptor, full_sync)
-    except OSError as error:
-        if error.errno not in (errno.ENOTSUP, errno.EINVAL):
-            raise
-        os.fsync(descriptor)
 
 
 def _read_whole(descriptor: int, start: int, count: int) -> bytes:

@@ -24,7 +24,7 @@ from partita.queues.sqlite_store import SCHEMA as QUEUES_SCHEMA
 from partita.service.backup.manifest import Content
 from partita.storage import store_clock
 from partita.storage.database import FORMAT_SCHEMA
-from partita.storage.folder import make_folder, sync_names
+from partita.storage.folder import full_sync, make_folder, sync_names
 from partita.storage.format_numbers import APPLICATION_ID
 from partita.storage.schema import check_all, distrust, schema_of
 from partita.storage.sqlite_errors import translated
@@ -145,14 +145,14 @@ def write_new(path: Path, pieces: Iterable[bytes]) -> None:
     with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
         file.writelines(pieces)
         file.flush()
-        os.fsync(file.fileno())
+        full_sync(file.fileno())
 
 
 def sync_file(path: Path) -> None:
     """Sync a file."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        full_sync(descriptor)
     finally:
         os.close(descriptor)
 

@@ -54,7 +54,7 @@ from partita.service.backup.manifest import (
     encode,
     encode_contents,
 )
-from partita.storage.database import DATABASE_FILE
+from partita.storage.database import DATABASE_FILE, check_sqlite
 from partita.storage.format_numbers import refuse_foreign
 from partita.storage.schema import distrust
 from partita.ticks import TICKS_PER_SECOND, Clock
@@ -149,6 +149,7 @@ def _copy_account(
 
 def open_source(folder: Path) -> apsw.Connection:
     """Open the database read-only, while a server may have it open."""
+    check_sqlite()
     source = apsw.Connection(str(folder / DATABASE_FILE), flags=apsw.SQLITE_OPEN_READWRITE)
     source.set_busy_timeout(BUSY_MS)
     source.pragma("query_only", 1)
