@@ -1,6 +1,33 @@
 """Network addresses; pure."""
 
 import ipaddress
+import re
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/+")
+_PORT = re.compile(r"\d{1,5}(/.*)?")
+
+
+def without_password(address: str) -> str:
+    """Return an address of servers for messages: users, passwords and wrong ports are hidden.
+
+    What stands for the port may be a password whose `@host` was forgotten.
+
+    >>> without_password("nats://ada:secret@one:4222,two")
+    'nats://***@one:4222,two'
+    >>> without_password("nats://ada:secret")
+    'nats://ada:***'
+    """
+    found = _SCHEME.match(address)
+    scheme = found[0] if found else ""
+    users, at, hosts = address[len(scheme) :].rpartition("@")
+    return scheme + ("***@" if users else at) + ",".join(map(_shown_host, hosts.split(",")))
+
+
+def _shown_host(part: str) -> str:
+    host, colon, port = part.rpartition(":")
+    if not colon or part.endswith("]") or _PORT.fullmatch(port):
+        return part
+    return f"{host}:***"
 
 
 def is_loopback(host: str) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from pathlib import Path
 from typing import Any, Literal
 
+from partita.addresses import without_password
 from partita.clock import SystemClock
 from partita.errors import ConfigurationError, DamageError, UsageError
 from partita.reliable.manager.backup import RestoreContext, finish_restore
@@ -297,7 +298,7 @@ def _refuse_if_foreign(names: list[str]) -> None:
 
 def nats_addresses(where: object) -> str | list[str] | None:
     """Return the addresses of NATS servers, None for a folder."""
-    if isinstance(where, str) and "://" not in where:
+    if isinstance(where, str) and "://" not in where and not where.startswith(("nats:", "tls:")):
         return None
     if isinstance(where, os.PathLike):
         return None
@@ -308,12 +309,21 @@ def nats_addresses(where: object) -> str | list[str] | None:
         or not addresses
         or not all(isinstance(one, str) and one.startswith(schemes) for one in addresses)
     ):
+        shown = _shown(addresses)
         raise UsageError(
             "InvalidStateAddress",
-            f"The address of a state must be a folder or nats://host:port, not {where!r}.",
+            f"The address of a state must be a folder or nats://host:port, not {shown}.",
             hint='Use open_state("./state") or open_state("nats://host:4222", partition="p0").',
         )
     return where if isinstance(where, str) else list(addresses)
+
+
+def _shown(addresses: object) -> str:
+    """Return what was given as address, without passwords."""
+    if not isinstance(addresses, Sequence):
+        return repr(addresses)
+    given = [without_password(one) if isinstance(one, str) else one for one in addresses]
+    return repr(given[0] if len(given) == 1 else given)
 
 
 def _refuse_nats_arguments(partition: object, folder: object) -> None:

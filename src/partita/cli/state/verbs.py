@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
+from partita.addresses import without_password
 from partita.cli.kit.commands import Given
 from partita.cli.kit.facts import Facts, show
 from partita.cli.kit.progress import Bar
@@ -216,8 +217,9 @@ def restore_backups(given: Given, bar: Bar) -> RestoredFacts:
             progress=bar.progress,
         )
     )
+    shown = without_password(where) if "://" in where else where
     return RestoredFacts(
-        where, done.sequence, done.epoch, list(done.backups), moment(done.restored_at)
+        shown, done.sequence, done.epoch, list(done.backups), moment(done.restored_at)
     )
 
 

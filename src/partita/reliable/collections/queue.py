@@ -6,7 +6,8 @@ queue empty does not block producers.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import itertools
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Generic, TypeVar
 
 from partita.errors import PartitaError
@@ -30,24 +31,36 @@ D = TypeVar("D")
 HEAD = b"head"
 """The key of the lock on the head; its length differs from that of a position."""
 
+WAKE_AT_ONCE = 512
+"""Waiting dequeues that are woken in one turn of the event loop."""
+
 
 class Arrivals:
-    """The dequeues that wait for a value."""
+    """The dequeues that wait for a value, in the order in which they began to wait."""
 
     def __init__(self) -> None:
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiting: dict[asyncio.Future[None], None] = {}
 
     def expect(self) -> "asyncio.Future[None]":
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting = [other for other in self._waiting if not other.done()]
-        self._waiting.append(future)
+        self._waiting[future] = None
+        future.add_done_callback(lambda done: self._waiting.pop(done, None))
         return future
 
     def announce(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
+        """Wake all that wait now, WAKE_AT_ONCE in each turn of the event loop."""
+        waiting, self._waiting = self._waiting, {}
+        if waiting:
+            _wake_some(iter(waiting))
+
+
+def _wake_some(waiting: "Iterator[asyncio.Future[None]]") -> None:
+    woken = list(itertools.islice(waiting, WAKE_AT_ONCE))
+    for future in woken:
+        if not future.done():
+            future.set_result(None)
+    if len(woken) == WAKE_AT_ONCE:
+        asyncio.get_running_loop().call_soon(_wake_some, waiting)
 
 
 class ReliableQueue(Generic[V]):

@@ -14,10 +14,11 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from partita.addresses import without_password
 from partita.errors import ConfigurationError, NotAuthorizedError, QuorumLostError
 from partita.reliable.nats.monitor import CLIENT_PORT, PageTls
 from partita.reliable.replication.stream import NoAnswer
@@ -61,14 +62,16 @@ def server_urls(url: str | Sequence[str]) -> list[str]:
     >>> server_urls("nats://ada:secret@one:4222,two")
     ['nats://ada:secret@one:4222', 'nats://ada:secret@two:4222']
     """
-    parts = url.split(",") if isinstance(url, str) else list(url)
-    if not parts or not all(part.strip() for part in parts):
-        raise _bad_url(url)
-    scheme, found, _ = parts[0].strip().partition("://")
-    if not found:
-        scheme = "nats"
-    user = urlsplit(_with_scheme(parts[0].strip(), scheme)).netloc.rpartition("@")[0]
-    return [_whole_url(part.strip(), scheme, user) for part in parts]
+    parts = [part.strip() for part in (url.split(",") if isinstance(url, str) else url)]
+    try:
+        scheme, found, _ = parts[0].partition("://")
+        if not found:
+            scheme = "nats"
+        user = urlsplit(_with_scheme(parts[0], scheme)).netloc.rpartition("@")[0]
+        return [_whole_url(part, scheme, user) for part in parts]
+    except (ValueError, IndexError):
+        # Its text and its cause may contain the password.
+        raise _bad_url([url] if isinstance(url, str) else url) from None
 
 
 def _with_scheme(part: str, scheme: str) -> str:
@@ -76,24 +79,20 @@ def _with_scheme(part: str, scheme: str) -> str:
 
 
 def _whole_url(part: str, scheme: str, user: str) -> str:
-    try:
-        split = urlsplit(_with_scheme(part, scheme))
-        host, port = split.hostname, split.port or CLIENT_PORT
-    except ValueError as error:
-        raise _bad_url(part) from error
+    split = urlsplit(_with_scheme(part, scheme))
+    host, port = split.hostname, split.port or CLIENT_PORT
     if split.scheme not in ("nats", "tls") or not host or split.path.strip("/") or split.query:
-        raise _bad_url(part)
+        raise ValueError
     own_user = split.netloc.rpartition("@")[0] or user
     bracketed = f"[{host}]" if ":" in host else host
     return f"{split.scheme}://{own_user}{'@' if own_user else ''}{bracketed}:{port}"
 
 
-def _bad_url(url: object) -> ConfigurationError:
-    shown = str(url).rpartition("@")[2]  # the part before is a secret
+def _bad_url(urls: Sequence[str]) -> ConfigurationError:
     return ConfigurationError(
         "InvalidNatsUrl",
         "Not a valid address of a NATS cluster.",
-        facts={"url": shown},
+        facts={"url": ",".join(map(without_password, urls))},
         hint="Use the form nats://host1:4222,host2:4222,host3:4222 (or tls://…).",
     )
 
@@ -322,7 +321,7 @@ class Link:
                 await self._connected.wait()
         except TimeoutError:
             await self.close()
-            raise self._unreachable() from self._last_error
+            raise self._unreachable() from None  # the error of nats-py may contain the password
         except BaseException:
             await self.close()
             raise
@@ -466,8 +465,18 @@ class Link:
         """Return the given addresses without secrets."""
         return [url.rpartition("://")[2].rpartition("@")[2] for url in self._given]
 
+    def _cause(self) -> str:
+        """Return the text of the last error without the secrets of the addresses and options."""
+        users = [urlsplit(url).netloc.rpartition("@")[0] for url in self._given]
+        passwords = [user.partition(":")[2] or user for user in users]
+        options = [str(self._options.get(name) or "") for name in ("password", "token")]
+        text = str(self._last_error or "no answer")
+        for secret in filter(None, [*users, *passwords, *map(unquote, passwords), *options]):
+            text = text.replace(secret, "***")
+        return text
+
     def _unreachable(self) -> QuorumLostError | NotAuthorizedError:
-        facts = {"nodes": ",".join(self._shown()), "cause": str(self._last_error or "no answer")}
+        facts = {"nodes": ",".join(self._shown()), "cause": self._cause()}
         if "authorization" in str(self._last_error).lower():
             return NotAuthorizedError(
                 "NatsNotAuthorized",

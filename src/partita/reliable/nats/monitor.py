@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from partita.addresses import is_loopback
+from partita.addresses import is_loopback, without_password
 from partita.errors import ConfigurationError, NotDurableError
 
 CLIENT_PORT = 4222
@@ -109,20 +109,22 @@ def monitor_urls(client_urls: Sequence[str], *, is_tls: bool = False) -> list[st
 
 def check_authenticated(urls: Sequence[str], *, is_tls: bool) -> None:
     """Raise if the client uses TLS and a page would be read without it from another machine."""
-    parts = [urlsplit(url) for url in urls]
-    plain = [
-        part.netloc.rpartition("@")[2]
-        for part in parts
-        if part.scheme != "https" and not is_loopback(part.hostname or "")
-    ]
+    plain = [url for url in urls if not url.startswith("https://") and not _is_local(url)]
     if is_tls and plain:
         raise ConfigurationError(
             "MonitorNotAuthenticated",
             "The monitoring pages of NATS nodes are read without TLS, but the client uses TLS.",
-            facts={"monitor": ",".join(plain)},
+            facts={"monitor": ",".join(map(without_password, plain))},
             hint="Set https: instead of http: on every node, and pass monitor=['https://…'], or"
             " omit it.",
         )
+
+
+def _is_local(url: str) -> bool:
+    try:
+        return is_loopback(urlsplit(url).hostname or "")
+    except ValueError:
+        return False
 
 
 async def ask_all(urls: Sequence[str], tls: PageTls | None = None) -> list[NodeStatus]:
@@ -144,7 +146,7 @@ def check_durable(
     Returns the nodes that are down; they must be checked when they are back. `waited` is the
     number of seconds since the first check.
     """
-    facts: dict[str, object] = {"asked": ",".join(asked)}
+    facts: dict[str, object] = {"asked": ",".join(map(without_password, asked))}
     not_synced = unsynced(statuses)
     if not_synced:
         raise NotDurableError(

@@ -42,6 +42,8 @@ PRUNE_AT_ONCE = 512
 """Old versions, old counts and cleared rows that are discarded in one turn of the event loop."""
 PRUNE_WINDOW = PRUNE_AT_ONCE // 2
 """Entries between two callbacks of the loop; one turn overlaps with two such windows."""
+FORGET_AT_ONCE = 100
+"""Expired outcomes that one record removes, in addition to as many as it has transactions."""
 POSITION_BYTES = 8
 
 T = TypeVar("T")
@@ -216,6 +218,7 @@ class State:
         self.next_collection = 1
         self._indexes: dict[int, list[Collection]] = {}
         self.outcomes: dict[str, KeptOutcome] = {}
+        """May include outcomes that have expired."""
         self._expiring: list[tuple[int, str]] = []
         self._snapshots: dict[int, int] = {}
         """The number of open snapshots by sequence, in ascending order."""
@@ -263,7 +266,7 @@ class State:
                     self._put(collection, operation.key, operation.value, sequence)
                 else:
                     self._apply(operation, sequence)
-        self._forget_outcomes()
+        self._forget_outcomes(FORGET_AT_ONCE + len(record.entries))
         if self._replaced:
             self.prune()
         return True
@@ -344,7 +347,9 @@ class State:
             collection = self.collections[identifier]
             values = sorted(collection.rows.values.items())
             digest.update(_encode([identifier, collection.description, collection.tail, values]))
-        digest.update(_encode(sorted(self.outcomes.items())))
+        # Replicas may have forgotten more or fewer of the expired ones.
+        live = [each for each in self.outcomes.items() if each[1].expires > self.ticks]
+        digest.update(_encode(sorted(live)))
         return digest.hexdigest()
 
     def restore(
@@ -470,9 +475,14 @@ class State:
                 hint="Restore a backup: the log does not belong to this state.",
             ) from None
 
-    def _forget_outcomes(self) -> None:
-        """Remove every outcome that has expired by the time of the newest record."""
-        while self._expiring and self._expiring[0][0] <= self.ticks:
+    def _forget_outcomes(self, count: int) -> None:
+        """Remove some of the outcomes that have expired by the time of the newest record.
+
+        The others are ignored by readers, and later records remove them: more than one expires
+        for each new one only after a pause or a jump of the clock.
+        """
+        while count and self._expiring and self._expiring[0][0] <= self.ticks:
+            count -= 1
             expires, name = heapq.heappop(self._expiring)
             kept = self.outcomes.get(name)
             if kept is not None and kept.expires == expires:  # otherwise the key was used again

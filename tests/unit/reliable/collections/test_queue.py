@@ -14,6 +14,7 @@ from partita.errors import (
 )
 from partita.reliable import MISSING, LockMode, ReliableQueue
 from partita.reliable.collections.enumeration import SCAN_ROWS
+from partita.reliable.collections.queue import WAKE_AT_ONCE, Arrivals
 from partita.reliable.manager.state_manager import StateManager
 from partita.reliable.values import limits
 from partita.simulation.loop import running_loop
@@ -250,6 +251,28 @@ class TestWaiting:
             await queue.enqueue(tx, 1)  # the wait was given up: it is ours again
 
         assert await content(state, queue) == [1]
+
+
+class TestArrivals:
+    async def test_many_that_wait_are_woken_in_turns_and_in_order(self) -> None:
+        arrivals = Arrivals()
+        waiting = [arrivals.expect() for _ in range(3 * WAKE_AT_ONCE + 1)]
+
+        arrivals.announce()
+        woken = []
+        while not all(future.done() for future in waiting):
+            woken.append([future.done() for future in waiting].index(False))
+            await asyncio.sleep(0)
+
+        assert woken == [WAKE_AT_ONCE, 2 * WAKE_AT_ONCE, 3 * WAKE_AT_ONCE]
+
+    async def test_who_waits_no_more_is_forgotten_without_a_walk_over_the_others(self) -> None:
+        arrivals = Arrivals()
+        first, second, third = (arrivals.expect() for _ in range(3))
+        second.cancel()
+        await asyncio.sleep(0)
+
+        assert list(arrivals._waiting) == [first, third]
 
 
 class TestPeek:

@@ -44,6 +44,7 @@ from partita.reliable.state.records import (
     Record,
 )
 from partita.reliable.state.state import (
+    FORGET_AT_ONCE,
     PRUNE_AT_ONCE,
     Collection,
     Description,
@@ -548,6 +549,20 @@ class TestApply:
             one.apply(ticks=150)
 
         assert list(live.state.outcomes) == list(copied.state.outcomes) == ["late"]
+
+    def test_outcomes_that_expire_together_go_in_turns_and_count_no_more(self) -> None:
+        many = [Outcome(f"{number}", b"1", 100) for number in range(5 * FORGET_AT_ONCE)]
+        one, other = Applied(*many, Outcome("late", b"2", 900)), Applied(Outcome("late", b"2", 900))
+        other.state.hash = one.state.hash
+        left = []
+        for _ in range(6):
+            one.apply(ticks=150)
+            other.apply(ticks=150)
+            left.append(len(one.state.outcomes))
+            assert one.state.digest() == other.state.digest()
+
+        removed = FORGET_AT_ONCE + 1  # each record has one transaction
+        assert left == [1 + max(len(many) - turn * removed, 0) for turn in range(1, 7)]
 
     def test_an_outcome_that_is_written_again_lives_on(self) -> None:
         one = Applied(Outcome("request", b"1", 100))

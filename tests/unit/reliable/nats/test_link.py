@@ -2,14 +2,18 @@
 
 import asyncio
 import contextlib
+import traceback
 from collections.abc import AsyncIterator
 
 import pytest
 
+import partita
 from partita.clock import ManualClock
+from partita.errors import ConfigurationError, NotDurableError, QuorumLostError, UsageError
 from partita.reliable.nats import link as nats_link
 from partita.reliable.nats.api import Api, Failed, StreamAnswer
 from partita.reliable.nats.link import UNANSWERED_SECONDS, Link
+from partita.reliable.nats.monitor import check_durable
 from partita.reliable.replication.stream import NoAnswer
 
 INFO = (
@@ -195,3 +199,65 @@ def test_the_nodes_are_tried_in_an_order_that_randomness_decides() -> None:
     assert orders == [tuple(Link(urls, {}, ManualClock(seed=seed)).urls) for seed in range(60)]
     assert len(set(orders)) == 6
     assert {tuple(sorted(order)) for order in orders} == {tuple(urls)}
+
+
+SECRET = "s3cret"
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "nats://ada:{}@one:x",
+        "nats://ada:{}",
+        "nats://ada:{},two",
+        "nats://ada:a,{}@one,two/x",
+        "nats://ada:{}@one?x=1",
+        "nats://ada:{}@[::1",
+        "nats://ada:{}@one/path",
+        "nats://ada:\N{FULLWIDTH COMMERCIAL AT}{}@one",
+        ["nats://ada:{}@one", "two:x"],
+        ["nats://one", "nats://ada:{}@two:x"],
+        ["nats://ada:{}@one", "http://two"],
+        ["nats://ada:{}@one", ""],
+        "http://ada:{}@one:4222",
+        "nats:/ada:{}@one:4222",
+    ],
+)
+async def test_a_wrong_address_is_refused_without_its_password(where: str | list[str]) -> None:
+    given = where.format(SECRET) if isinstance(where, str) else [w.format(SECRET) for w in where]
+
+    with pytest.raises((ConfigurationError, UsageError)) as caught:
+        async with partita.open_state(given, partition="p"):
+            pass
+
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+    assert SECRET not in repr((caught.value, caught.value.args, caught.value.facts))
+
+
+async def test_a_cluster_that_cannot_be_reached_is_named_without_its_password() -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Repeat the password in the refusal, as no real server does."""
+        writer.write(INFO)
+        await reader.readline()
+        writer.write(f"-ERR 'unknown password {SECRET}'\r\n".encode())
+        writer.close()
+
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    link = Link([f"nats://ada:{SECRET}@127.0.0.1:{port}"], {}, ManualClock())
+    with pytest.raises(QuorumLostError) as caught:
+        await link.start(0.3)
+    server.close()
+
+    assert caught.value.facts["nodes"] == f"127.0.0.1:{port}"
+    assert "unknown password ***" in str(caught.value.facts["cause"])
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+def test_monitoring_addresses_are_named_without_their_passwords() -> None:
+    asked = [f"http://ada:{SECRET}@one:8222"]
+
+    with pytest.raises(NotDurableError) as caught:
+        check_durable([], asked)
+
+    assert caught.value.facts == {"asked": "http://***@one:8222"}

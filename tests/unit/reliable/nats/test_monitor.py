@@ -114,7 +114,7 @@ def test_a_page_that_anyone_on_the_network_could_answer_is_not_asked_with_tls() 
         check_authenticated(urls, is_tls=True)
 
     assert caught.value.code == "MonitorNotAuthenticated"
-    assert caught.value.facts == {"monitor": "two:8222,10.0.0.3:8222"}
+    assert caught.value.facts == {"monitor": "http://two:8222,http://***@10.0.0.3:8222"}
 
 
 def test_a_page_of_this_machine_or_without_tls_is_asked_over_http() -> None:
