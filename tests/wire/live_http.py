@@ -11,11 +11,19 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from partita.clock import ManualClock
+from partita.errors import PartitaError
+from partita.service.formats.error_wire import status_of
 from partita.service.hosting.server import Server
-from partita.service.http.connections import Connections
-from partita.service.http.message_bytes import HttpLimits, LoggedRequest
+from partita.service.http.connections import Connection, Connections
+from partita.service.http.message_bytes import (
+    TABLE_DIALECT,
+    HttpLimits,
+    LoggedRequest,
+    Refusal,
+)
 from partita.service.http.protocol import HttpProtocol
 from partita.service.http.request import Request, Response
+from partita.service.http.streams import with_whole_body
 
 PATIENCE_SECONDS = 60
 """Far beyond what anything here takes, also on a busy machine."""
@@ -117,6 +125,9 @@ class Client:
 class Behaviour:
     """What `respond` does here, by path; and what it saw."""
 
+    streams = False
+    """Whether bodies that have not arrived are read by the verbs."""
+
     def __init__(self) -> None:
         self.requests: list[Request] = []
         self.notes: list[str] = []
@@ -124,6 +135,12 @@ class Behaviour:
         self.response = Response(200, [], b"")
 
     async def respond(self, request: Request) -> Response:
+        if request.upload is not None and not self.streams:
+            try:
+                request = await with_whole_body(request)
+            except PartitaError as error:
+                refusal = Refusal(status_of(error), error.code, error.message)
+                return TABLE_DIALECT.refuse(refusal, "42", 0)
         self.requests.append(request)
         verb: Callable[[Request], Any] = getattr(self, request.path.strip("/").partition("/")[0])
         response: Response = await verb(request)
@@ -141,6 +158,11 @@ class Behaviour:
             "repeated": sorted(request.repeated),
         }
         return Response(200, [("Content-Type", "application/json")], json.dumps(seen).encode())
+
+    async def known(self, request: Request) -> Response:
+        if request.stranger is not None:
+            request.stranger.authenticated()
+        return Response(200, [], b"")
 
     async def given(self, _: Request) -> Response:
         return self.response
@@ -208,9 +230,14 @@ class CountingProtocol(HttpProtocol):
 class CountingServer(Server):
     """A server of which a test can ask how far it is."""
 
-    def _new_connection(self) -> CountingProtocol:
+    def _new_connection(self, accepted: Connection | None = None) -> CountingProtocol:
         return CountingProtocol(
-            self._respond, self._limits, self.connections, scheme=self.scheme, fixed=self._fixed
+            self._respond,
+            self._limits,
+            self.connections,
+            scheme=self.scheme,
+            fixed=self._fixed,
+            accepted=accepted,
         )
 
     @property
@@ -220,7 +247,7 @@ class CountingServer(Server):
 
     @property
     def open_connections(self) -> list[CountingProtocol]:
-        return [each for each in [*self.connections._open] if isinstance(each, CountingProtocol)]
+        return [each for each in self.connections if isinstance(each, CountingProtocol)]
 
 
 class LiveServer:

@@ -13,9 +13,11 @@ import uvicorn
 
 from partita.clock import ManualClock
 from partita.errors import PartitaError
+from partita.service.formats.error_wire import status_of
 from partita.service.hosting.asgi import AsgiApp, asgi_app
 from partita.service.http.message_bytes import BLOB_DIALECT, HttpLimits
 from partita.service.http.request import Request, Response
+from partita.service.http.streams import with_whole_body
 
 PATIENCE_SECONDS = 60
 
@@ -31,6 +33,10 @@ async def echo(request: Request) -> Response:
         return Response(200, download=ADownload(*[b"x" * 100_000] * (count // 100_000)))
     if request.path == "/empty":
         return Response(204)
+    try:
+        request = await with_whole_body(request)
+    except PartitaError as error:
+        return Response(status_of(error), [], error.code.encode())
     seen = {
         "method": request.method,
         "path": request.path,
@@ -148,15 +154,29 @@ async def test_length_that_is_no_number_is_refused() -> None:
     assert start["status"] == 400
 
 
-async def test_client_that_leaves_inside_its_body_is_not_answered() -> None:
-    sent = await call(
+async def test_client_that_leaves_inside_its_body_ends_the_request() -> None:
+    start, body = await call(
         asgi_app(echo),
         a_scope(),
         {"type": "http.request", "body": b"1", "more_body": True},
         {"type": "http.disconnect"},
     )
 
-    assert sent == []
+    assert (start["status"], body["body"]) == (400, b"ClientGone")
+
+
+async def test_request_is_started_before_its_whole_body_is_received() -> None:
+    async def refuse(request: Request) -> Response:
+        return Response(403 if request.upload is not None else 200)
+
+    start, _ = await call(
+        asgi_app(refuse),
+        a_scope(headers=[(b"content-length", b"4000000")]),
+        {"type": "http.request", "body": b"1", "more_body": True},
+        {"type": "reading this would fail the test"},
+    )
+
+    assert start["status"] == 403
 
 
 async def test_answer_carries_server_and_length() -> None:

@@ -1,6 +1,5 @@
 """Bad input to the blob service over sockets: each row gets its answer, and changes nothing."""
 
-import http.client
 from collections.abc import Iterator
 
 import pytest
@@ -99,17 +98,11 @@ def test_a_range_of_nothing_says_how_much_there_is(witness: RawBlobClient) -> No
     assert answer["Content-Range"] == f"bytes */{len(LETTERS)}"
 
 
-def test_a_short_upload_that_ends_early_leaves_nothing(witness: RawBlobClient) -> None:
-    headers = BLOCK | {"Content-Length": "100"}
+@pytest.mark.parametrize("length", [100, 1_000_000])
+def test_an_upload_that_ends_early_leaves_nothing(witness: RawBlobClient, length: int) -> None:
+    headers = BLOCK | {"Content-Length": str(length)}
 
-    with pytest.raises((ConnectionError, http.client.HTTPException)):
-        witness.exchange("PUT", "/witness/n", headers, bytes(50), ends=True)
-
-
-def test_a_long_upload_that_ends_early_leaves_nothing(witness: RawBlobClient) -> None:
-    headers = BLOCK | {"Content-Length": "1000000"}
-
-    answer = witness.exchange("PUT", "/witness/n", headers, bytes(500_000), ends=True)
+    answer = witness.exchange("PUT", "/witness/n", headers, bytes(length // 2), ends=True)
 
     assert answer.status == 400
     assert answer.is_closing

@@ -15,13 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from partita.clock import ManualClock
 from partita.errors import ConfigurationError
 from partita.loop_thread import new_event_loop
 from partita.service.hosting.server import Server, TlsFiles
-from partita.service.http.connections import Connections, is_local_peer
+from partita.service.http.connections import ByteBudget, peer_of
 from partita.service.http.message_bytes import HttpLimits, LoggedRequest
-from partita.service.http.protocol import HttpProtocol
 from partita.service.http.request import Response
 from wire.live_http import PATIENCE_SECONDS, Answer, Behaviour, Client, LiveServer
 
@@ -277,12 +275,13 @@ def test_client_that_half_closes_gets_its_answers(live: LiveServer) -> None:
     assert client.is_closed_by_server()
 
 
-def test_client_that_half_closes_inside_a_request_is_let_go(live: LiveServer) -> None:
+def test_client_that_half_closes_inside_a_request_is_refused(live: LiveServer) -> None:
     client = live.client().send(ECHO + START + b"Content-Length: 5\r\n\r\nab")
     assert client.read().status == 200
 
     client.socket.shutdown(socket.SHUT_WR)
 
+    assert client.read().error_code == "ClientGone"
     assert client.is_closed_by_server()
 
 
@@ -495,9 +494,9 @@ MALFORMED: dict[str, tuple[bytes, int]] = {
     "one header 101 times": (ECHO[:-2] + b"X: 1\r\n" * 100 + b"\r\n", 431),
     "one header 1,000 times": (ECHO[:-2] + b"X: 1\r\n" * 1000 + b"\r\n", 431),
     "endless empty lines": (b"\r\n" * 200_000, 431),
-    "endless trailers": (CHUNKED + b"0\r\n" + b"X: 1\r\n" * 100_000, 431),
-    "endless trailer": (CHUNKED + b"0\r\nX: " + b"a" * 600_000, 431),
-    "endless chunk extension": (CHUNKED + b"3;a=" + b"a" * 600_000, 431),
+    "endless trailers": (CHUNKED + b"0\r\n" + b"X: 1\r\n" * 100_000, 413),
+    "endless trailer": (CHUNKED + b"0\r\nX: " + b"a" * 600_000, 413),
+    "endless chunk extension": (CHUNKED + b"3;a=" + b"a" * 600_000, 413),
     "body of 10 GB": (START + b"Content-Length: 10737418240\r\n\r\n", 413),
     "body of 10 GB, asked for": (
         START + b"Expect: 100-continue\r\nContent-Length: 10737418240\r\n\r\n",
@@ -710,51 +709,241 @@ def test_refused_client_that_stays_is_cut_off(live: LiveServer) -> None:
 # How many may come
 
 
-def test_connection_over_the_limit_is_told_and_closed(live: LiveServer) -> None:
-    live.start(limits=HttpLimits(connections_max=2))
+KNOWN = b"GET /known HTTP/1.1\r\nHost: a\r\n\r\n"
+WAIT = b"GET /wait?1 HTTP/1.1\r\nHost: a\r\n\r\n"
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
+
+
+def test_longest_idle_stranger_is_closed_for_a_new_connection(live: LiveServer) -> None:
+    live.start(limits=HttpLimits(connections_max=3))
+    known, silent, stranger = live.client(), live.client(), live.client()
+    assert known.send(KNOWN).read().status == 200
+    live.until(lambda: live.server is not None and live.server.connection_count == 3)
+    assert stranger.send(ECHO).read().status == 200
+
+    newcomer = live.client()
+
+    assert silent.is_closed_by_server()
+    assert newcomer.send(ECHO).read().status == 200
+    assert known.send(ECHO).read().status == 200
+    assert stranger.send(ECHO).read().status == 200
+
+
+def test_strangers_in_number_do_not_close_an_authenticated_connection(live: LiveServer) -> None:
+    live.start(limits=HttpLimits(connections_max=8))
+    known = live.client()
+    assert known.send(KNOWN).read().status == 200
+
+    strangers = [live.client() for _ in range(40)]
+
+    assert all(stranger.is_closed_by_server() for stranger in strangers[:33])
+    assert known.send(KNOWN).read().status == 200
+
+
+def test_idle_authenticated_connection_is_closed_before_a_client_is_refused(
+    live: LiveServer,
+) -> None:
+    live.start(limits=HttpLimits(connections_max=2, sweep_seconds=0.02))
     first, second = live.client(), live.client()
-    assert first.send(ECHO).read().status == 200
-    assert second.send(ECHO).read().status == 200
+    assert first.send(KNOWN).read().status == 200
+    live.advance(1)
+    assert second.send(KNOWN).read().status == 200
 
-    third = live.client()
-    answer = third.read()
+    assert live.client().send(KNOWN).read().status == 200
+
+    assert first.is_closed_by_server()
+    assert second.send(KNOWN).read().status == 200
+
+
+def test_busy_server_refuses_a_request_and_writes_nothing_before_it(live: LiveServer) -> None:
+    live.start(limits=HttpLimits(connections_max=1))
+    busy = live.client().send(WAIT)
+    live.until(lambda: live.behaviour.notes == ["began"])
+
+    refused = live.client()
+    live.until(lambda: live.server is not None and len([*live.server.connections]) == 2)
+    refused.socket.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        refused.socket.recv(1)
+    refused.socket.setblocking(True)
+    answer = refused.send(START + b"Content-Length: 4000000\r\n\r\n").read()
+
     assert (answer.status, answer.error_code) == (503, "ServerBusy")
-    assert answer.headers["connection"] == "close"
-    assert third.is_closed_by_server()
-
-    first.close()
-    live.until(lambda: live.server is not None and live.server.connection_count == 1)
-    assert live.client().send(ECHO).read().status == 200
+    assert (answer.headers["connection"], answer.headers["retry-after"]) == ("close", "1")
+    assert refused.is_closed_by_server()
+    live.release()
+    assert busy.read().body == b"1"
 
 
-async def test_one_peer_may_not_take_every_connection() -> None:
-    behaviour = Behaviour()
-    limits = HttpLimits(connections_per_peer_max=2)
-    connections = Connections(limits, ManualClock())
-    first, second, third = (HttpProtocol(behaviour.respond, limits, connections) for _ in range(3))
+def test_connection_without_a_slot_gets_one_that_has_become_free(live: LiveServer) -> None:
+    live.start(limits=HttpLimits(connections_max=1))
+    busy = live.client().send(WAIT)
+    live.until(lambda: live.behaviour.notes == ["began"])
+    newcomer = live.client()
+    live.until(lambda: live.server is not None and len([*live.server.connections]) == 2)
 
-    assert connections.add(first, "192.0.2.1")
-    assert connections.add(second, "192.0.2.1")
-    assert not connections.add(third, "192.0.2.1")
-    assert connections.admits("192.0.2.2")
-    connections.forget(first, "192.0.2.1")
-    assert connections.admits("192.0.2.1")
+    live.release()
+    assert busy.read().body == b"1"
 
-
-@pytest.mark.parametrize("peer", ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", ""])
-def test_loopback_peers_are_exempt(peer: str) -> None:
-    assert is_local_peer(peer)
+    assert newcomer.send(ECHO).read().status == 200
+    assert busy.is_closed_by_server()
 
 
-@pytest.mark.parametrize("peer", ["192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1", "12.7.0.1"])
-def test_other_peers_are_not_exempt(peer: str) -> None:
-    assert not is_local_peer(peer)
+def test_health_is_answered_although_every_slot_is_busy(live: LiveServer) -> None:
+    live.start(limits=HttpLimits(connections_max=1, reserved_connections_max=2))
+    live.client().send(WAIT)
+    live.until(lambda: live.behaviour.notes == ["began"])
+
+    silent = [live.client() for _ in range(20)]
+    health = live.client()
+
+    assert [health.send(HEALTH).read().body for _ in range(2)] == [b"ok\n", b"ok\n"]
+    assert all(client.is_closed_by_server() for client in silent[:19])
 
 
-def test_loopback_may_hold_more_than_the_share_of_a_peer(live: LiveServer) -> None:
-    live.start(limits=HttpLimits(connections_per_peer_max=1))
+def test_one_peer_gets_no_more_than_its_share_of_slots(live: LiveServer) -> None:
+    live.start(limits=HttpLimits(connections_per_peer_max=2))
+    first, second = live.client(), live.client().send(WAIT)
+    live.until(lambda: live.behaviour.notes == ["began"])
 
-    assert [live.client().send(ECHO).read().status for _ in range(3)] == [200, 200, 200]
+    third = live.client().send(WAIT)
+    assert first.is_closed_by_server()
+    live.until(lambda: live.behaviour.notes == ["began", "began"])
+
+    assert live.client().send(ECHO).read().error_code == "ServerBusy"
+    live.release()
+    assert (second.read().body, third.read().body) == (b"1", b"1")
+
+
+@pytest.mark.parametrize(
+    ("address", "peer"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::7", "2001:db8:1:2::/64"),
+        ("2001:db8:1:3::7", "2001:db8:1:3::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("", ""),
+    ],
+)
+def test_ipv6_network_of_64_bits_is_one_peer(address: str, peer: str) -> None:
+    assert peer_of(address) == peer
+
+
+# What may be held before a request is authenticated
+
+
+class Unread(Behaviour):
+    """Answers without reading a body."""
+
+    streams = True
+
+
+def budget_of(live: LiveServer) -> ByteBudget:
+    assert live.server is not None
+    return live.server.connections.budget
+
+
+def test_request_is_started_when_its_head_is_complete(live: LiveServer) -> None:
+    live.behaviour = Unread()
+
+    for length in (b"Content-Length: 4000000", b"Content-Length: 1", b"Transfer-Encoding: chunked"):
+        client = live.client().send(START + length + b"\r\n\r\n")
+        assert client.read().status == 200
+
+    assert [request.upload is not None for request in live.behaviour.requests] == [True] * 3
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        START + b"Content-Length: 200000\r\n\r\n" + b"x" * 199_999,
+        START + b"Content-Length: 200000\r\n\r\n" + b"x" * 200_000,
+        ECHO * 5000,
+        b"GET /echo HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 60_000,
+    ],
+    ids=["part of a body", "body", "many requests", "part of a head"],
+)
+def test_bytes_of_requests_not_yet_authenticated_are_bounded(
+    live: LiveServer, behind: bytes
+) -> None:
+    live.behaviour = Unread()
+    live.start(limits=HttpLimits(unauthenticated_bytes_max=50_000))
+    client = live.client().send(WAIT)
+    live.until(lambda: live.behaviour.notes == ["began"])
+
+    client.send(behind)
+
+    live.until(lambda: live.call(is_refusing(live)))
+    assert budget_of(live).held_bytes == 0
+    live.release()
+    assert client.read().body == b"1"
+    answer = client.read()
+    assert (answer.status, answer.error_code) == (503, "ServerBusy")
+    assert client.is_closed_by_server()
+
+
+async def is_refusing(live: LiveServer) -> bool:
+    assert live.server is not None
+    (protocol,) = live.server.open_connections
+    return [refusal is not None for _, refusal, _ in protocol._waiting] == [True]
+
+
+def test_servers_share_one_budget(live: LiveServer) -> None:
+    live.behaviour = Unread()
+    budget = ByteBudget(50_000)
+    live.start(budget=budget)
+    other, first = live.server, live.client().send(WAIT)
+    live.until(lambda: live.behaviour.notes == ["began"])
+    first.send(START + b"Content-Length: 200000\r\n\r\n" + b"x" * 30_000)
+    live.until(lambda: budget.held_bytes > 30_000)
+    live.start(budget=budget)
+
+    second = live.client().send(WAIT)
+    live.until(lambda: live.behaviour.notes == ["began"] * 2)
+    second.send(START + b"Content-Length: 200000\r\n\r\n" + b"x" * 30_000)
+
+    live.until(lambda: live.call(is_refusing(live)))
+    live.release()
+    assert [first.read().status, first.read().status] == [200, 200]
+    assert [second.read().status, second.read().status] == [200, 503]
+    assert budget.held_bytes == 0
+    assert other is not None
+    assert live.call(other.stop(0))
+
+
+def test_budget_is_given_back_when_the_body_is_read(live: LiveServer) -> None:
+    budget = ByteBudget(1_000_000)
+    live.start(budget=budget)
+    body = b"x" * 500_000
+
+    client = live.client().send(START + b"Content-Length: 500000\r\n\r\n", body)
+
+    assert client.read().echo["body"] == body.decode()
+    assert budget.held_bytes == 0
+
+
+def test_chunk_extensions_count_towards_a_limit(live: LiveServer) -> None:
+    client = live.client().send(CHUNKED)
+    live.until_taken_in(client)
+
+    client.send(b"1;" + b"e" * 1000 + b"\r\nx\r\n")
+    live.until_taken_in(client)
+    client.send((b"1;" + b"e" * 1000 + b"\r\nx\r\n") * 16)
+
+    answer = client.read()
+    assert (answer.status, answer.error_code) == (413, "RequestBodyTooLarge")
+    assert client.is_closed_by_server()
+
+
+def test_body_of_small_chunks_has_no_overhead(live: LiveServer) -> None:
+    client = live.client().send(CHUNKED)
+    live.until_taken_in(client)
+
+    client.send(b"00000001\r\nx\r\n" * 10_000, b"0\r\n\r\n")
+
+    assert client.read().echo["body"] == "x" * 10_000
 
 
 # Health, log
@@ -921,6 +1110,23 @@ def test_tls_requests_say_https(live: LiveServer, tls: TlsFiles) -> None:
 
     assert client.read().echo["scheme"] == "https"
     assert client.send(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n").read().body == b"x" * 1024 * 1024
+
+
+def test_tls_handshakes_have_slots(
+    live: LiveServer, tls: TlsFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    live.start(tls=tls, limits=HttpLimits(connections_max=4))
+
+    silent = [live.client() for _ in range(20)]
+
+    assert all(client.is_closed_by_server() for client in silent[:16])
+    assert live.server is not None
+    assert live.server.connection_count == 4
+    client = live.client(context=ssl.create_default_context(cafile=str(tls.certificate)))
+    assert client.send(ECHO).read().status == 200
+    assert silent[16].is_closed_by_server()
+    assert live.server.connection_count == 4
+    assert caplog.records == []
 
 
 def test_tls_refusal_reaches_the_client(live: LiveServer, tls: TlsFiles) -> None:

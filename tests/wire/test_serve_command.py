@@ -2,12 +2,14 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from azure.data.tables import TableServiceClient
 from azure.storage.blob import BlobServiceClient
 from azure.storage.queue import QueueServiceClient
 
+from partita.cli.serve import connections_that_fit
 from support.live import ANY_PORTS
 
 
@@ -157,6 +160,48 @@ def test_the_log_names_the_setting_that_cures_a_refusal(tmp_path: Path) -> None:
 
     assert "WARNING" in log
     assert "--allowed-host storage.test" in log
+
+
+UNSIGNED = {
+    "table_endpoint": "POST /devstoreaccount1/Staff",
+    "queue_endpoint": "POST /devstoreaccount1/work/messages",
+    "blob_endpoint": "PUT /devstoreaccount1/photos/a",
+}
+
+
+def test_a_wrong_signature_is_refused_before_a_body_is_sent(tmp_path: Path) -> None:
+    with a_server(tmp_path, "--in-memory") as (_, start):
+        for service, line in UNSIGNED.items():
+            for length in ("Content-Length: 4000000", "Content-Length: 9"):
+                host, port = urllib.parse.urlsplit(start[service]).netloc.split(":")
+                with socket.create_connection((host, int(port)), 60) as connection:
+                    head = f"{line} HTTP/1.1\r\nHost: {host}\r\n{length}\r\n"
+                    credentials = "Authorization: SharedKey devstoreaccount1:AAAA\r\n"
+                    connection.sendall(f"{head}{credentials}\r\n".encode())
+
+                    assert connection.recv(16) == b"HTTP/1.1 403 For", (service, length)
+
+
+def test_unsigned_connections_do_not_take_the_slots_of_the_others(tmp_path: Path) -> None:
+    with a_server(tmp_path, "--in-memory", "--connections-max", "10") as (_, start):
+        host, port = urllib.parse.urlsplit(start["table_endpoint"]).netloc.split(":")
+        with ExitStack() as opened:
+            for _ in range(50):
+                opened.enter_context(socket.create_connection((host, int(port)), 60))
+
+            service = TableServiceClient.from_connection_string(start["connection_string"])
+            assert [table.name for table in service.list_tables()] == []
+            with urllib.request.urlopen(f"http://{host}:{port}/healthz", timeout=60) as answer:
+                assert answer.read() == b"ok\n"
+
+
+def test_connections_are_limited_to_the_open_files() -> None:
+    assert [connections_that_fit(files, 3) for files in (1_048_576, 65_536, 1024, 64)] == [
+        279_556,
+        17_412,
+        209,
+        1,
+    ]
 
 
 def test_a_server_may_open_as_many_files_as_the_system_lets_it() -> None:

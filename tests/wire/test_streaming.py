@@ -20,7 +20,7 @@ from partita.loop_thread import new_event_loop
 from partita.service.hosting.server import TlsFiles
 from partita.service.http.message_bytes import BLOB_DIALECT, HttpLimits
 from partita.service.http.request import PIECE_BYTES_MAX, Request, Response
-from partita.service.http.streams import ArrivingBody
+from partita.service.http.streams import ArrivingBody, with_whole_body
 from wire.live_http import PATIENCE_SECONDS, Behaviour, Client, LiveServer
 
 LIMITS = HttpLimits(
@@ -84,11 +84,16 @@ class ADownload:
 class Streaming(Behaviour):
     """What `respond` does with streams."""
 
+    streams = True
+
     def __init__(self) -> None:
         super().__init__()
         self.download = ADownload(b"")
         self.headers: list[tuple[str, str]] = []
         self.status = 200
+
+    async def echo(self, request: Request) -> Response:
+        return await super().echo(await with_whole_body(request))
 
     async def take(self, request: Request) -> Response:
         digest = hashlib.sha256()
@@ -177,7 +182,7 @@ def test_long_body_is_handed_on_as_it_arrives(live: StreamingServer, length: int
 
 
 def test_body_up_to_the_threshold_is_put_together(live: StreamingServer) -> None:
-    client = live.client().send(put("echo", 1000), b"x" * 1000)
+    client = live.client().send(put("echo", 1000) + b"x" * 1000)
 
     assert client.read().echo["body"] == "x" * 1000
     assert live.behaviour.requests[0].upload is None

@@ -21,6 +21,7 @@ from partita.service.accounts.account import (
     DEVELOPMENT_KEY,
     check_account_name,
 )
+from partita.service.http.message_bytes import HttpLimits
 from partita.storage.database import Durability
 
 BLOB_PORT, QUEUE_PORT, TABLE_PORT = 10000, 10001, 10002
@@ -28,6 +29,8 @@ BLOB_PORT, QUEUE_PORT, TABLE_PORT = 10000, 10001, 10002
 SCRUB_DAYS, SCRUB_DAYS_MAX = 7, 365
 """The days in which everything is read once, and the most that can be set."""
 CONFIG_FILE = Path("partita.toml")
+CONNECTIONS_MAX_MAX = 1_000_000
+"""The largest limit of connections: above it, the limit of open files is always lower."""
 
 
 class AccountKeys(msgspec.Struct, frozen=True):
@@ -70,6 +73,8 @@ class Config(msgspec.Struct, frozen=True):
     allow_old_sas: bool
     tls_cert: Path | None
     tls_key: Path | None
+    connections_max: int
+    connections_per_peer_max: int
     request_log: bool
     enforce_targets: bool
     scrub_days: int
@@ -229,6 +234,17 @@ def _days(raw: object, _folder: Path) -> int:
     return int(text)
 
 
+def _count(raw: object, _folder: Path) -> int:
+    try:
+        count = int(str(raw))
+    except ValueError:
+        count = 0
+    if not 1 <= count <= CONNECTIONS_MAX_MAX:
+        message = f"A number from 1 to {CONNECTIONS_MAX_MAX:,} is required."
+        raise _invalid(message)
+    return count
+
+
 def _truth(raw: object, _folder: Path) -> bool:
     words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
     found = words.get(str(raw).lower())
@@ -330,6 +346,8 @@ SETTINGS: dict[str, tuple[Callable[[object, Path], object], object]] = {
     "allow_old_sas": (_truth, False),
     "tls_cert": (_path, None),
     "tls_key": (_path, None),
+    "connections_max": (_count, HttpLimits().connections_max),
+    "connections_per_peer_max": (_count, HttpLimits().connections_per_peer_max),
     "request_log": (_truth, False),
     "enforce_targets": (_truth, False),
     "scrub_days": (_days, SCRUB_DAYS),

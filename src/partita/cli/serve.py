@@ -23,7 +23,8 @@ from partita.service.accounts.respond import Front
 from partita.service.backup.scrubbing import Scrubber
 from partita.service.hosting.server import Server, Servers, TlsFiles, run, serve_until_stopped
 from partita.service.hosting.services import KINDS, ServiceKind
-from partita.service.http.message_bytes import LoggedRequest
+from partita.service.http.connections import ByteBudget
+from partita.service.http.message_bytes import HttpLimits, LoggedRequest
 from partita.ticks import Clock
 
 _DEVELOPMENT_ENDPOINTS = {
@@ -31,7 +32,10 @@ _DEVELOPMENT_ENDPOINTS = {
 }
 """The endpoints that `UseDevelopmentStorage=true` means."""
 OPEN_FILES_MAX = 65536
-"""The limit that is requested: three services of 1024 connections, and a file for each."""
+"""The limit that is requested: the connections of three services, and a file for many of them."""
+CONNECTIONS_SHARE = 0.8
+"""The part of the open files that connections may have: blobs, databases and logs need the rest."""
+_RESERVED = HttpLimits().reserved_connections_max
 _LABELS = {"blobs": "Blob", "queues": "Queue", "tables": "Table"}
 """The names of the services in connection strings."""
 _DURABILITY = {
@@ -71,20 +75,39 @@ def serve(config: Config, *, as_json: bool) -> int:
     logging.basicConfig(stream=sys.stderr, format="partita: %(levelname)s: %(message)s")
     if config.request_log:
         logging.getLogger("partita").setLevel(logging.INFO)  # it says why a request was refused
-    for warning in warnings(config):
+    said = warnings(config)
+    fitting = connections_that_fit(raise_open_files(), len(config.ports))
+    if fitting < config.connections_max:
+        said.append(
+            f"the limit of open files leaves {fitting} connections for each service instead of"
+            f" {config.connections_max}: raise it (ulimit -n), or lower --connections-max."
+        )
+        config = msgspec.structs.replace(config, connections_max=fitting)
+    for warning in said:
         print("partita: warning:", warning, file=sys.stderr)
-    raise_open_files()
     return run(lambda: _serve(config, as_json=as_json))
 
 
-def raise_open_files() -> None:
-    """Raise the limit of open files as far as the system allows; its default is too low."""
+def raise_open_files() -> int:
+    """Raise the limit of open files, whose default is too low; return how many may be open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_MAX)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return
+    if soft == resource.RLIM_INFINITY:
+        return OPEN_FILES_MAX
+    if soft >= wanted:
+        return soft
     with contextlib.suppress(OSError, ValueError):  # the present limit remains
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return soft
+
+
+def connections_that_fit(open_files: int, services: int) -> int:
+    """Return how many connections each service can have with this limit of open files.
+
+    Without a free descriptor no connection could be accepted, the health check's neither.
+    """
+    return max(1, int(open_files * CONNECTIONS_SHARE) // services - _RESERVED)
 
 
 async def _serve(config: Config, *, as_json: bool) -> int:
@@ -134,15 +157,18 @@ async def build(config: Config) -> AsyncIterator[Built]:
                 opened.push_async_callback(scrubber.close)
                 scrubber.start()
         known = Accounts(accounts, clock, allows_old_sas=config.allow_old_sas)
+        budget = ByteBudget(HttpLimits().unauthenticated_bytes_max)
         servers = {
-            kind.name: _server_of(kind, config, known, clock)
+            kind.name: _server_of(kind, config, known, clock, budget)
             for kind in KINDS
             if kind.name in config.ports
         }
         yield Built(servers, stopping, failed)
 
 
-def _server_of(kind: ServiceKind, config: Config, accounts: Accounts, clock: Clock) -> Server:
+def _server_of(
+    kind: ServiceKind, config: Config, accounts: Accounts, clock: Clock, budget: ByteBudget
+) -> Server:
     front = Front(
         kind.build(accounts, clock), accounts, clock, allowed_hosts=frozenset(config.allowed_host)
     )
@@ -150,12 +176,17 @@ def _server_of(kind: ServiceKind, config: Config, accounts: Accounts, clock: Clo
         front.respond,
         hosts=config.host,
         port=config.ports[kind.name],
-        limits=kind.limits,
+        limits=msgspec.structs.replace(
+            kind.limits,
+            connections_max=config.connections_max,
+            connections_per_peer_max=config.connections_per_peer_max,
+        ),
         tls=_tls_of(config),
         clock=clock,
         log=_log_request if config.request_log else None,
         is_ready=lambda: all(account.database.is_writable for account in accounts.values()),
         dialect=kind.dialect,
+        budget=budget,
     )
 
 

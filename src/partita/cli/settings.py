@@ -54,6 +54,11 @@ SETTINGS = (
     ),
     option("--tls-cert FILE", "Certificate chain in PEM."),
     option("--tls-key FILE", "Its private key in PEM."),
+    option("--connections-max N", "Connections of each service (4096)."),
+    option(
+        "--connections-per-peer-max N",
+        "Of them, from one IPv4 address or one IPv6 /64 network (2048).",
+    ),
     _switch("request-log", "Print one line per request on standard error (off)."),
     _switch(
         "enforce-targets",

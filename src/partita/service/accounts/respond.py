@@ -36,7 +36,9 @@ from partita.service.auth.sas import (
 )
 from partita.service.formats.address import parse_query
 from partita.service.formats.error_wire import ACCOUNT_SETTING, is_told, message_of
+from partita.service.http.message_bytes import STREAM_ABOVE_BYTES
 from partita.service.http.request import Request, Response
+from partita.service.http.streams import with_whole_body
 from partita.tables import edm
 from partita.ticks import TICKS_PER_DAY, Clock
 
@@ -136,6 +138,8 @@ class Front:
         self._skew_seconds = skew_seconds
         self._bounds_versions = service.letter != "t"
         """The table service accepts any version; the others refuse invalid ones."""
+        self._streams = service.letter == "b"
+        """Whether the service reads long bodies piece by piece."""
         self._request_ids = _RequestIds(clock)
         self._warn_again_at: dict[str, float] = {}
         """By setting: until then, refusals that it resolves are not logged as warnings."""
@@ -178,10 +182,13 @@ class Front:
                     if pairs
                     else None
                 )
-                if sas is None:
-                    grant = self._check_signature(request, account, now)
-                else:
-                    grant = await self._evaluate(sas, request, account, now)
+                grant = (
+                    self._check_signature(request, account, now)
+                    if sas is None
+                    else await self._evaluate(sas, request, account, now)
+                )
+                if grant is not ANONYMOUS and (request.stranger or request.upload):
+                    request = await self._admit(request)
                 response = await service.answer(
                     AuthorizedRequest(
                         request, target, account, pairs, grant, request_id, version, now
@@ -203,6 +210,16 @@ class Front:
         if properties.cors and request.method != "OPTIONS":
             headers.extend(cors.response_headers(properties.cors, request))
         return response
+
+    async def _admit(self, request: Request) -> Request:
+        """Read the body of an authenticated request, except a long one of a blob."""
+        if request.stranger is not None:
+            request.stranger.authenticated()
+        upload = request.upload
+        if upload is None:
+            return request
+        is_long = upload.length is None or upload.length > STREAM_ABOVE_BYTES
+        return request if self._streams and is_long else await with_whole_body(request)
 
     def _check_signature(self, request: Request, account: Account, now: int) -> Grant:
         authorization = request.headers.get("authorization")

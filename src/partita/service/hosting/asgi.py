@@ -139,15 +139,18 @@ async def _body_of(
     if length is not None and length > limits.body_bytes_max:
         raise RefusedError(BODY_TOO_LARGE)
     above = limits.stream_above_bytes
-    if above is None or (length is not None and length <= above):
-        return await _read_body(receive, limits.body_bytes_max), None
-    if length is not None or "transfer-encoding" in headers:
+    is_short = above is None or (length is not None and length <= above)
+    if not is_short and (length is not None or "transfer-encoding" in headers):
         return b"", _ReceivedBody(length, receive, limits.body_bytes_max)
-    # HTTP/2 declares neither: only the first message shows whether there is a body.
+    # The rest of a body is received after the credentials are checked. HTTP/2 declares no length:
+    # only the first message shows whether there is a body.
     first = await _next_message(receive)
+    part: bytes = first.get("body", b"")
+    if len(part) > limits.body_bytes_max:
+        raise RefusedError(BODY_TOO_LARGE)
     if not first.get("more_body", False):
-        return first.get("body", b""), None
-    return b"", _ReceivedBody(None, receive, limits.body_bytes_max, first.get("body", b""))
+        return part, None
+    return b"", _ReceivedBody(length, receive, limits.body_bytes_max, part)
 
 
 def _length_of(headers: dict[str, str]) -> int | None:
@@ -176,17 +179,6 @@ async def _next_message(receive: Receive) -> Message:
     if message["type"] == "http.disconnect":
         raise _ClientGoneError
     return message
-
-
-async def _read_body(receive: Receive, body_bytes_max: int) -> bytes:
-    body = bytearray()
-    while True:
-        message = await _next_message(receive)
-        body += message.get("body", b"")
-        if len(body) > body_bytes_max:
-            raise RefusedError(BODY_TOO_LARGE)
-        if not message.get("more_body", False):
-            return bytes(body)
 
 
 class _ReceivedBody:

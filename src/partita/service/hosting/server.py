@@ -21,7 +21,8 @@ import msgspec
 from partita.clock import SystemClock
 from partita.errors import ConfigurationError
 from partita.loop_thread import new_event_loop
-from partita.service.http.connections import Connections, RequestLog
+from partita.service.http.connections import ByteBudget, Connection, Connections, RequestLog
+from partita.service.http.handshakes import TlsListener
 from partita.service.http.message_bytes import TABLE_DIALECT, Dialect, HttpLimits
 from partita.service.http.protocol import HttpProtocol, Respond, Turn
 from partita.service.http.request import Response
@@ -54,6 +55,7 @@ class Server:
         log: RequestLog | None = None,
         is_ready: Callable[[], bool] = lambda: True,
         dialect: Dialect = TABLE_DIALECT,
+        budget: ByteBudget | None = None,
     ) -> None:
         self._respond = respond
         self._hosts = tuple(hosts)
@@ -63,6 +65,8 @@ class Server:
         self._clock = clock or SystemClock()
         self._log = log
         self._dialect = dialect
+        self._budget = budget
+        self._context: ssl.SSLContext | None = None
         self._is_ready = is_ready
         self._connections: Connections | None = None
         self._turn = Turn(self._limits.write_buffer_bytes_max, self._clock)
@@ -71,7 +75,7 @@ class Server:
             "/readyz": self._readiness,
             "/metrics": lambda: _plain(200, self._turn.watchdog.metrics()),
         }
-        self._listeners: list[asyncio.Server] = []
+        self._listeners: list[asyncio.Server | TlsListener] = []
 
     @property
     def port(self) -> int:
@@ -96,26 +100,31 @@ class Server:
         Raises ConfigurationError if an address or the TLS files cannot be used.
         """
         assert self._connections is None, "a server starts once"
-        context = None if self._tls is None else _tls_context(self._tls)
+        self._context = None if self._tls is None else _tls_context(self._tls)
         sockets = _bind_all(self._hosts, self._port)
         self._port = int(sockets[0].getsockname()[1])
-        self._connections = Connections(self._limits, self._clock, self._log, dialect=self._dialect)
+        self._connections = Connections(
+            self._limits, self._clock, self._log, dialect=self._dialect, budget=self._budget
+        )
         self._connections.start_sweeping()
         for bound in sockets:
-            self._listeners.append(await self._listen(bound, context))
+            self._listeners.append(await self._listen(bound, self._connections))
         return self._port
 
-    async def _listen(self, bound: socket.socket, context: ssl.SSLContext | None) -> asyncio.Server:
-        handshake_seconds = None if context is None else self._limits.header_timeout_seconds
+    async def _listen(
+        self, bound: socket.socket, connections: Connections
+    ) -> asyncio.Server | TlsListener:
+        if self._tls is not None:
+            return TlsListener(bound, connections, self._get_context, self._new_connection)
         return await asyncio.get_running_loop().create_server(
-            self._new_connection,
-            sock=bound,
-            ssl=context,
-            backlog=self._limits.backlog_connections_max,
-            ssl_handshake_timeout=handshake_seconds,
+            self._new_connection, sock=bound, backlog=self._limits.backlog_connections_max
         )
 
-    def _new_connection(self) -> HttpProtocol:
+    def _get_context(self) -> ssl.SSLContext:
+        assert self._context is not None
+        return self._context
+
+    def _new_connection(self, accepted: Connection | None = None) -> HttpProtocol:
         assert self._connections is not None
         return HttpProtocol(
             self._respond,
@@ -124,6 +133,7 @@ class Server:
             turn=self._turn,
             scheme=self.scheme,
             fixed=self._fixed,
+            accepted=accepted,
         )
 
     async def stop(self, grace_seconds: float = 10) -> bool:

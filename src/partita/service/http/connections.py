@@ -1,14 +1,18 @@
-"""The open connections of one server: admission, time-outs, drain.
+"""The open connections of one server: slots, time-outs, drain; and one budget of bytes.
 
-Nothing here depends on HTTP. The one rule: only the sweep asks the clock, once for all
-connections.
+Nothing here depends on HTTP. A connection has a slot from its acceptance, before a TLS handshake.
+It is a stranger until a request on it is authenticated. If all slots are taken, an idle
+connection is closed for the new one, strangers first. If there is none, the new connection gets a
+reserved slot, on which only health is answered and every other request is refused. The one rule:
+only the sweep asks the clock, once for all connections.
 """
 
 import asyncio
 import contextlib
-from collections import Counter
-from collections.abc import Callable
-from typing import Protocol
+import ipaddress
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, Protocol
 
 from partita.service.http.message_bytes import (
     TABLE_DIALECT,
@@ -23,12 +27,48 @@ from partita.ticks import Clock
 RequestLog = Callable[[LoggedRequest], None]
 """Called with each answered request; must not raise."""
 
+STRANGERS_SHARE: Final = 8
+"""Up to one slot in so many, strangers keep their slots while an idle known connection has one.
+
+Without a share of their own, new clients would close each other's connections before their first
+request if all other slots belong to known clients."""
+
+_IPV6_PEER_BITS: Final = 64
+"""One customer of a provider has at least so many bits of addresses."""
+
+
+class ByteBudget:
+    """The bytes of requests that are not authenticated yet, of all servers that share it."""
+
+    __slots__ = ("bytes_max", "held_bytes")
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.held_bytes = 0
+
+    def change(self, count: int) -> bool:
+        """Add bytes, or remove them if negative; return whether the budget is kept."""
+        self.held_bytes += count
+        return self.held_bytes <= self.bytes_max
+
 
 class Connection(Protocol):
     """The methods that the set calls on a connection."""
 
     @property
     def owes_an_answer(self) -> bool: ...
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether it is between requests, and all answers are sent."""
+
+    @property
+    def can_be_closed(self) -> bool:
+        """Return whether closing it loses at most a request that has not arrived."""
+
+    @property
+    def since(self) -> float:
+        """When it became idle, by the coarse clock."""
 
     def sweep(self, now: float) -> None: ...
 
@@ -51,55 +91,114 @@ class Connections:
         log: RequestLog | None = None,
         *,
         dialect: Dialect = TABLE_DIALECT,
+        budget: ByteBudget | None = None,
     ) -> None:
         self.limits = limits
         self.clock = clock
         self.log = log
         self.dialect = dialect
+        self.budget = budget or ByteBudget(limits.unauthenticated_bytes_max)
         self.header_names = HeaderNames()
         self.now = clock.monotonic()
         self.server_lines = server_lines(dialect, clock.ticks())
         self.is_stopping = False
-        self._open: set[Connection] = set()
-        self._refused: set[Connection] = set()
-        self._by_peer: Counter[str] = Counter()
+        self._strangers: dict[Connection, str] = {}
+        """Their peers; the one that has been idle longest is the first."""
+        self._known: dict[Connection, str] = {}
+        """Connections on which a request was authenticated."""
+        self._reserved: dict[Connection, str] = {}
+        """Connections without a slot, the oldest first."""
+        self._by_peer: defaultdict[str, dict[Connection, None]] = defaultdict(dict)
         self._emptied = asyncio.Event()
         self._emptied.set()
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
-        return len(self._open)
+        """Return how many slots are taken, without the reserved ones."""
+        return len(self._strangers) + len(self._known)
 
-    def admits(self, peer: str) -> bool:
-        """Return whether the limits permit one more connection from this address."""
-        if self.is_stopping or len(self._open) >= self.limits.connections_max:
-            return False
-        return is_local_peer(peer) or self._by_peer[peer] < self.limits.connections_per_peer_max
+    def __iter__(self) -> Iterator[Connection]:
+        return iter([*self._strangers, *self._known, *self._reserved])
 
-    def add(self, connection: Connection, peer: str) -> bool:
-        """Add a connection; return False if it must be refused."""
-        if not self.admits(peer):
-            self._refused.add(connection)
+    def add(self, connection: Connection, address: str) -> bool:
+        """Give a new connection a slot; return False if it gets a reserved one."""
+        peer = peer_of(address)
+        if self._make_room(peer):
+            self._take_slot(connection, peer)
+            return True
+        if len(self._reserved) >= self.limits.reserved_connections_max:
+            self._close(next(iter(self._reserved)))
+        self._reserved[connection] = peer
+        return False
+
+    def promote(self, connection: Connection) -> bool:
+        """Give a connection on a reserved slot another one; return whether there is one."""
+        peer = self._reserved.get(connection)
+        if peer is None or not self._make_room(peer):
             return False
-        self._open.add(connection)
-        self._by_peer[peer] += 1
-        self._emptied.clear()
+        del self._reserved[connection]
+        self._take_slot(connection, peer)
         return True
 
-    @property
-    def has_room_to_refuse(self) -> bool:
-        """Return whether a refused client can be answered before it is disconnected."""
-        return len(self._refused) <= self.limits.connections_max
+    def _take_slot(self, connection: Connection, peer: str) -> None:
+        self._strangers[connection] = peer
+        self._by_peer[peer][connection] = None
+        self._emptied.clear()
 
-    def forget(self, connection: Connection, peer: str) -> None:
-        self._refused.discard(connection)
-        if connection not in self._open:
+    def introduce(self, connection: Connection) -> None:
+        """Count a stranger as known: a request on it was authenticated."""
+        peer = self._strangers.pop(connection, None)
+        if peer is not None:
+            self._known[connection] = peer
+
+    def touch(self, stranger: Connection) -> None:
+        """Count a stranger as idle from now on."""
+        peer = self._strangers.pop(stranger, None)
+        if peer is not None:
+            self._strangers[stranger] = peer
+
+    def _make_room(self, peer: str) -> bool:
+        """Close an idle connection if the limits require it; return whether there is a slot."""
+        if self.is_stopping:
+            return False
+        of_peer = self._by_peer.get(peer, {})
+        if len(of_peer) >= self.limits.connections_per_peer_max:
+            idle = self._idle_stranger(c for c in of_peer if c in self._strangers)
+            idle = idle or _longest_idle(c for c in of_peer if c in self._known)
+            if idle is None:
+                return False
+            self._close(idle)
+        if len(self) < self.limits.connections_max:
+            return True
+        idle = None
+        if len(self._strangers) <= self.limits.connections_max // STRANGERS_SHARE:
+            idle = _longest_idle(self._known)
+        idle = idle or self._idle_stranger(self._strangers) or _longest_idle(self._known)
+        if idle is None:
+            return False
+        self._close(idle)
+        return True
+
+    def _idle_stranger(self, strangers: Iterable[Connection]) -> Connection | None:
+        return next((each for each in strangers if each.can_be_closed), None)
+
+    def _close(self, connection: Connection) -> None:
+        connection.abort()
+        self.forget(connection)
+
+    def forget(self, connection: Connection) -> None:
+        if self._reserved.pop(connection, None) is not None:
             return
-        self._open.remove(connection)
-        self._by_peer[peer] -= 1
-        if not self._by_peer[peer]:
+        peer = self._strangers.pop(connection, None)
+        if peer is None:
+            peer = self._known.pop(connection, None)
+        if peer is None:
+            return
+        of_peer = self._by_peer[peer]
+        del of_peer[connection]
+        if not of_peer:
             del self._by_peer[peer]
-        if not self._open:
+        if not len(self):
             self._emptied.set()
 
     def start_sweeping(self) -> None:
@@ -114,7 +213,7 @@ class Connections:
 
     def _sweep(self) -> None:
         self.start_sweeping()
-        for connection in [*self._open, *self._refused]:
+        for connection in self:
             connection.sweep(self.now)
 
     async def drain(self, grace_seconds: float) -> bool:
@@ -123,23 +222,34 @@ class Connections:
         Requests that are still running continue without their connection.
         """
         self.is_stopping = True
-        for connection in [*self._open]:
+        for connection in self:
             connection.close_if_idle()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._emptied.wait(), grace_seconds)
-        was_all_answered = not any(connection.owes_an_answer for connection in self._open)
-        self._cut_off()
+        was_all_answered = not any(connection.owes_an_answer for connection in self)
+        for connection in self:
+            connection.abort()
         return was_all_answered
 
     def hurry(self) -> None:
         """End a running `drain` now."""
         self._emptied.set()
 
-    def _cut_off(self) -> None:
-        for connection in [*self._open, *self._refused]:
-            connection.abort()
+
+def _longest_idle(connections: Iterable[Connection]) -> Connection | None:
+    idle = (connection for connection in connections if connection.is_idle)
+    return min(idle, key=lambda connection: connection.since, default=None)
 
 
-def is_local_peer(peer: str) -> bool:
-    """Return whether an address is of this machine; that of a Unix socket is empty."""
-    return peer in ("", "::1") or peer.startswith(("127.", "::ffff:127."))
+def peer_of(address: str) -> str:
+    """Return what counts as one peer: an IPv4 address, or the /64 network of an IPv6 address.
+
+    >>> peer_of("192.0.2.1"), peer_of("::ffff:192.0.2.1"), peer_of("2001:db8::5:6")
+    ('192.0.2.1', '192.0.2.1', '2001:db8::/64')
+    """
+    if ":" not in address:
+        return address
+    number = ipaddress.IPv6Address(address.partition("%")[0])
+    if number.ipv4_mapped is not None:
+        return str(number.ipv4_mapped)
+    return str(ipaddress.IPv6Network((number, _IPV6_PEER_BITS), strict=False))

@@ -139,18 +139,27 @@ class HttpLimits(msgspec.Struct, frozen=True):
     linger_rate_bytes_min: int = 64 * 1024
     """Bytes per second above which reading continues: such a client still sends its body."""
     linger_bytes_max: int = 16 * 1024 * 1024
-    connections_max: int = 1024
-    connections_per_peer_max: int = 64
-    """Connections from one address; the loopback addresses are exempt."""
+    connections_max: int = 4096
+    connections_per_peer_max: int = 2048
+    """Connections from one IPv4 address or from one IPv6 network of 64 bits."""
+    reserved_connections_max: int = 64
+    """Connections above `connections_max`: health is answered, other requests get 503."""
+    unauthenticated_bytes_max: int = 64 * 1024 * 1024
+    """What all connections together hold of requests that are not authenticated yet."""
+    chunk_overhead_bytes_max: int = 16 * 1024
+    """What a body of chunks has besides its content and 16 bytes per chunk."""
     pipelined_requests_max: int = 16
     backlog_connections_max: int = 1024
     sweep_seconds: float = 1
     """How often the time-outs are checked, which is also their precision."""
 
 
+STREAM_ABOVE_BYTES: Final = 64 * 1024
+"""A longer body of a blob is never in memory as a whole."""
+
 STREAMING_LIMITS: Final = HttpLimits(
     body_bytes_max=5000 * 1024 * 1024,
-    stream_above_bytes=64 * 1024,
+    stream_above_bytes=STREAM_ABOVE_BYTES,
     linger_bytes_max=256 * 1024 * 1024,
 )
 """For blobs: the longest Put Blob, and room to refuse the default upload of clients."""
@@ -237,6 +246,7 @@ def refusal_error(refusal: Refusal) -> PartitaError:
 _ERRORS_BY_STATUS: Final[dict[int, type[PartitaError]]] = {
     TOO_SLOW.status: UnavailableError,
     BODY_TOO_LARGE.status: LimitExceededError,
+    BUSY.status: UnavailableError,
 }
 
 
@@ -271,6 +281,7 @@ def _refuse(refusal: Refusal, request_id: str, kind: str, body: str) -> Response
             ("X-Content-Type-Options", "nosniff"),
             ("x-ms-error-code", refusal.code),
             ("x-ms-request-id", request_id),
+            *([("Retry-After", "1")] if refusal.status == BUSY.status else []),
         ],
         body.encode(),
     )

@@ -4,8 +4,9 @@ httptools (llhttp, strict) parses requests; this module adds stricter checks. Re
 connection are answered one at a time and in order. The one rule: a request that `respond` has
 started is never cancelled; if its client disconnects, only the answer is dropped. The module is
 long because a connection is one state machine. Time is coarse: one sweep per second updates
-`Connections.now`, so that a request needs no clock and no timer. The request of a large body is
-answered while the body arrives, piece by piece.
+`Connections.now`, so that a request needs no clock and no timer. A request whose body is large, or
+does not arrive together with its head, is started when its head is complete: its credentials are
+checked before its body is read.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from typing import Any, Final, cast
 
 import httptools
 
-from partita.service.http.connections import Connections
+from partita.service.http.connections import Connection, Connections
 from partita.service.http.message_bytes import (
     BAD_EXPECTATION,
     BAD_HEADER,
@@ -72,6 +73,10 @@ SERVE_SECONDS_MAX = 0.02
 """How long the requests of one turn of the loop are answered before it reads and writes again."""
 _SMALL_BODY_BYTES = 16 * 1024
 """Up to this size, one copy is cheaper than a second write."""
+_WAITING_REQUEST_BYTES = 1024
+"""What a request that waits is taken to need besides its body."""
+_CHUNK_FRAME_BYTES = 16
+"""What a chunk of a body may have besides its content without counting as overhead."""
 _LF = 10
 _NO_NAMES: frozenset[str] = frozenset()
 
@@ -198,8 +203,11 @@ class HttpProtocol(asyncio.Protocol):
     """
 
     __slots__ = (
+        "_accepted",
         "_body",
+        "_budget",
         "_chunk_bytes",
+        "_chunks",
         "_connection",
         "_connections",
         "_drained",
@@ -207,8 +215,11 @@ class HttpProtocol(asyncio.Protocol):
         "_fixed",
         "_has_eof",
         "_headers",
+        "_held_bytes",
         "_is_fresh",
         "_is_reading",
+        "_is_reserved",
+        "_is_stranger",
         "_is_writable",
         "_limits",
         "_loop",
@@ -236,9 +247,10 @@ class HttpProtocol(asyncio.Protocol):
         "_upload",
         "_waiting",
         "_window_start_bytes",
+        "_wire_bytes",
     )
 
-    def __init__(  # noqa: PLR0915 - the whole state of a connection
+    def __init__(  # noqa: PLR0913, PLR0915 - the whole state of a connection
         self,
         respond: Respond,
         limits: HttpLimits,
@@ -247,18 +259,28 @@ class HttpProtocol(asyncio.Protocol):
         turn: Turn | None = None,
         scheme: str = "http",
         fixed: Fixed | None = None,
+        accepted: Connection | None = None,
     ) -> None:
         self._respond = respond
         self._turn = turn or Turn(limits.write_buffer_bytes_max, connections.clock)
         self._limits = limits
         self._connections = connections
         self._names = connections.header_names
+        self._budget = connections.budget
+        self._held_bytes = 0
+        """The part of the budget that this connection has."""
         self._scheme = scheme
         self._fixed = fixed or {}
+        self._accepted = accepted
+        """The connection during its handshake, whose slot this one takes over."""
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
         self._peer = ""
+        self._is_stranger = True
+        """Until a request on this connection is authenticated."""
+        self._is_reserved = False
+        """Without a slot: only health is answered."""
 
         self._phase = _IDLE
         self._since = connections.now
@@ -270,6 +292,12 @@ class HttpProtocol(asyncio.Protocol):
 
         A callback sets it to minus the chunk, the end of the chunk adds the chunk."""
         self._window_start_bytes = 0
+        self._wire_bytes = 0
+        """Bytes of a body and its framing, without the framing that came together with the head.
+
+        -1 until the first bytes of the body are counted."""
+        self._chunks = 0
+        """Chunks of the body of undeclared length."""
 
         self._target = b""
         self._fields: list[tuple[bytes, bytes]] = []
@@ -307,13 +335,10 @@ class HttpProtocol(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self._peer = peer[0] if isinstance(peer, tuple) else ""
         transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes_max)
-        if self._connections.add(self, self._peer):
-            return
-        if not self._connections.has_room_to_refuse:
-            transport.abort()
-            return
-        self._refuse(BUSY)
-        self.serve()
+        if self._accepted is not None:
+            self._connections.forget(self._accepted)
+            self._accepted = None
+        self._is_reserved = not self._connections.add(self, self._peer)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._transport = None
@@ -324,8 +349,10 @@ class HttpProtocol(asyncio.Protocol):
         self._lose_upload()
         self._upload = None
         self._wake_download()
+        if self._held_bytes:
+            self._settle()
         if self._running is None:
-            self._connections.forget(self, self._peer)
+            self._connections.forget(self)
 
     def eof_received(self) -> bool:
         self._has_eof = True
@@ -350,6 +377,26 @@ class HttpProtocol(asyncio.Protocol):
     def owes_an_answer(self) -> bool:
         """Return whether a received request of this connection is not answered yet."""
         return self._running is not None or bool(self._waiting)
+
+    @property
+    def is_idle(self) -> bool:
+        return self._phase == _IDLE and self.can_be_closed
+
+    @property
+    def can_be_closed(self) -> bool:
+        if self.owes_an_answer:
+            return False
+        return self._transport is None or not self._transport.get_write_buffer_size()
+
+    @property
+    def since(self) -> float:
+        return self._since
+
+    def authenticated(self) -> None:
+        """Handle that a request of this connection is authenticated."""
+        if self._is_stranger:
+            self._is_stranger = False
+            self._connections.introduce(self)
 
     def close_if_idle(self) -> None:
         """Close the connection if it is idle."""
@@ -417,8 +464,10 @@ class HttpProtocol(asyncio.Protocol):
         if upload is None or not upload.is_awaited:
             self._since = now
             self._window_start_bytes = 0 if upload is None else upload.received_bytes
-        elif now - self._since > self._limits.body_window_seconds:
-            self._judge_body_rate(now - self._since)
+        elif now - self._since > self._limits.body_window_seconds and self._is_too_slow(
+            upload.received_bytes, now - self._since, self._limits.body_rate_bytes_min
+        ):
+            self._refuse_now(TOO_SLOW)
 
     def _sweep_reading(self, now: float) -> None:
         limits = self._limits
@@ -430,16 +479,8 @@ class HttpProtocol(asyncio.Protocol):
         elif self._phase == _HEAD:
             if age > limits.header_timeout_seconds:
                 self._refuse_now(TOO_SLOW)
-        elif self._phase == _BODY and self._upload is None:
-            if age > limits.body_window_seconds:
-                self._judge_body_rate(age)
         elif age > limits.linger_seconds:
             self._judge_lingering(age)
-
-    def _judge_body_rate(self, age: float) -> None:
-        received = len(self._body) if self._upload is None else self._upload.received_bytes
-        if self._is_too_slow(received, age, self._limits.body_rate_bytes_min):
-            self._refuse_now(TOO_SLOW)
 
     def _judge_lingering(self, age: float) -> None:
         """Abort unless the client is still sending: it would not read its answer."""
@@ -480,11 +521,68 @@ class HttpProtocol(asyncio.Protocol):
         if failure is not None:
             self._recover(failure, data)
         if self._phase != _IDLE:
-            self._bound_unfinished()
+            self._after_part_of_request()
+        if len(data) > _SMALL_BODY_BYTES or self._held_bytes:
+            self._settle()
         if self._waiting:
             self._turn.serve_soon(self)
-        elif self._owes_continue:
-            self._send_continue()
+
+    def _after_part_of_request(self) -> None:
+        """Start a request whose head is complete; limit the bytes that belong to no body."""
+        self._bound_unfinished()
+        if self._phase != _BODY:
+            if self._unfinished_bytes > _SMALL_BODY_BYTES:
+                self._settle()
+            return
+        upload = self._upload
+        if upload is None:
+            coding = self._headers.get("transfer-encoding")
+            upload = self._start(None if coding else int(self._headers["content-length"]))
+        elif not upload.was_read:
+            self._settle()
+            self._balance_reading()
+        if upload.length is None:
+            self._bound_framing(upload)
+
+    def _start(self, length: int | None) -> ArrivingBody:
+        """Pass the request to `respond` before its body is complete."""
+        body, self._body = self._body, b""
+        self._upload = upload = ArrivingBody(length, self)
+        if body:
+            self._owes_continue = False
+            self._unread_bytes += upload.feed(bytes(body))
+        self._take_request()
+        return upload
+
+    def _bound_framing(self, upload: ArrivingBody) -> None:
+        """Limit what a body of chunks has besides its content, such as chunk extensions."""
+        if self._wire_bytes < 0:
+            self._wire_bytes, self._chunks = upload.received_bytes, 0
+            return
+        self._wire_bytes += self._chunk_bytes
+        overhead = self._wire_bytes - upload.received_bytes - self._chunks * _CHUNK_FRAME_BYTES
+        if overhead > self._limits.chunk_overhead_bytes_max and self._phase != _ENDED:
+            self._refuse(BODY_TOO_LARGE)
+
+    def _settle(self) -> None:
+        """Charge the budget with what this connection holds of requests not yet authenticated.
+
+        A request is authenticated before its body is read. Above the budget, the first request
+        that waits is refused and the connection closed.
+        """
+        held = sum(_WAITING_REQUEST_BYTES + len(each.body) for each, _, _ in self._waiting if each)
+        if self._phase == _HEAD:
+            held += max(self._unfinished_bytes, 0)
+        elif self._upload is not None and not self._upload.was_read:
+            held += self._unread_bytes
+        change, self._held_bytes = held - self._held_bytes, held
+        if self._budget.change(change) or change <= 0:
+            return
+        if self._upload is not None and self._takes_back(self._upload):
+            self._upload = None
+        self._waiting.clear()
+        self._refuse(BUSY)
+        self._settle()
 
     def _recover(self, error: Exception, data: bytes | memoryview) -> None:
         """Continue after an offer to upgrade, which is ignored; refuse any other error."""
@@ -520,20 +618,12 @@ class HttpProtocol(asyncio.Protocol):
         if self._unfinished_bytes <= limits.header_bytes_max + limits.request_line_bytes_max:
             return
         if self._phase != _ENDED:
-            self._refuse(HEADERS_TOO_LARGE)
+            self._refuse(HEADERS_TOO_LARGE if self._phase == _HEAD else BODY_TOO_LARGE)
 
     def _throw_away(self, count: int) -> None:
         self._unfinished_bytes += count
         if self._unfinished_bytes > self._limits.linger_bytes_max:
             self.abort()
-
-    def _send_continue(self) -> None:
-        # In order: it must not look like the answer to an earlier request.
-        if self._phase != _BODY or self.owes_an_answer or self._transport is None:
-            return
-        self._owes_continue = False
-        if not self._body:
-            self._turn.write(self._transport, CONTINUE)
 
     # Called by a streamed body
 
@@ -545,6 +635,8 @@ class HttpProtocol(asyncio.Protocol):
 
     def body_taken(self, count: int) -> None:
         self._unread_bytes -= count
+        if self._held_bytes:
+            self._settle()
         if not self._is_reading:
             self._balance_reading()
 
@@ -584,6 +676,10 @@ class HttpProtocol(asyncio.Protocol):
         authority, self._path, self._query = split_target(self._target)
         if authority:
             headers["host"] = authority
+        if self._is_reserved and self._path not in self._fixed:
+            self._is_reserved = not self._connections.promote(self)
+            if self._is_reserved:
+                raise RefusedError(BUSY)
         self._body = b""
         self._phase = _BODY
         self._unfinished_bytes = -self._chunk_bytes
@@ -613,8 +709,7 @@ class HttpProtocol(asyncio.Protocol):
             length = int(self._headers.get("content-length", "0"))
             if length <= above:
                 return
-        self._upload = ArrivingBody(length, self)
-        self._take_request()
+        self._start(length)
 
     def _on_streamed_body(self, upload: ArrivingBody, part: bytes) -> None:
         if upload.received_bytes + len(part) > self._limits.body_bytes_max:
@@ -624,6 +719,9 @@ class HttpProtocol(asyncio.Protocol):
         self._unread_bytes += upload.feed(part)
         if self._is_reading and self._unread_bytes > self._limits.upload_buffer_bytes_max:
             self._balance_reading()
+
+    def on_chunk_header(self) -> None:
+        self._chunks += 1
 
     def on_message_complete(self) -> None:
         if self._upload is None:
@@ -637,6 +735,8 @@ class HttpProtocol(asyncio.Protocol):
         self._since = self._connections.now
         self._unfinished_bytes = -self._chunk_bytes
         self._phase = _ENDED if self._connection is CLOSE else _IDLE
+        if self._is_stranger:
+            self._connections.touch(self)
 
     def _take_request(self) -> None:
         request = Request(
@@ -650,6 +750,7 @@ class HttpProtocol(asyncio.Protocol):
             self._repeated,
             self._upload,
             self._spelled,
+            self if self._is_stranger else None,
         )
         self._waiting.append((request, None, self._connection))
 
@@ -700,6 +801,7 @@ class HttpProtocol(asyncio.Protocol):
             raise RefusedError(NOT_IMPLEMENTED if is_stacked else MALFORMED)
         if length > self._limits.body_bytes_max:
             raise RefusedError(BODY_TOO_LARGE)
+        self._wire_bytes = -1
         has_body = coding is not None or length > 0
         if has_body and self._parser.should_upgrade():
             raise RefusedError(NOT_IMPLEMENTED)
@@ -762,10 +864,10 @@ class HttpProtocol(asyncio.Protocol):
             elif refusal is not None:
                 self._send(None, refusal, connection)
                 self._linger()
+        if self._held_bytes:
+            self._settle()
         if waiting or not self._is_reading:
             self._balance_reading()
-        if self._owes_continue:
-            self._send_continue()
 
     def _answer(self, request: Request, connection: bytes) -> None:
         """Drive `respond` by hand: most answers are ready without suspending and need no task."""
@@ -902,7 +1004,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def _forget_if_lost(self) -> None:
         if self._transport is None:
-            self._connections.forget(self, self._peer)
+            self._connections.forget(self)
 
     def _failure(self, request: Request, error: BaseException) -> Response:
         logger.error("%s %s failed", request.method, request.path, exc_info=error)
@@ -981,11 +1083,13 @@ class HttpProtocol(asyncio.Protocol):
         """Pause or resume reading, by the size of the buffers."""
         if self._transport is None or self._transport.is_closing():
             return
+        upload = self._upload
+        is_read = upload is None or upload.was_read
         has_room = (
             self._is_writable
             and len(self._waiting) < self._limits.pipelined_requests_max
             and self._waiting_body_bytes() < self._limits.body_bytes_max
-            and self._unread_bytes <= self._limits.upload_buffer_bytes_max
+            and self._unread_bytes <= (self._limits.upload_buffer_bytes_max if is_read else 0)
         )
         wants_reading = has_room or (self._phase == _ENDED and not self._waiting)
         if wants_reading == self._is_reading:

@@ -54,6 +54,13 @@ class Download(Protocol):
         """
 
 
+class Stranger(Protocol):
+    """A connection on which no request has been authenticated yet."""
+
+    def authenticated(self) -> None:
+        """Handle that a request of this connection is authenticated."""
+
+
 class Request(msgspec.Struct, frozen=True, gc=False):
     """One HTTP request as it was received, not decoded."""
 
@@ -74,6 +81,9 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     """The body if it is streamed; `body` is then empty."""
     spelled: Mapping[str, str] = NOTHING_SPELLED
     """Lower-case name → name as sent, of each x-ms-meta-* header: metadata keep their case."""
+
+    stranger: Stranger | None = None
+    """Told when the request is authenticated; None if it needs not to be."""
 
     def given(self, name: str) -> str | None:
         """Find the value of a header; an empty header counts as absent."""

@@ -9,8 +9,10 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Protocol
 
+import msgspec
+
 from partita.errors import InvalidRequestError, PartitaError, UnavailableError
-from partita.service.http.request import PIECE_BYTES_MAX, Download
+from partita.service.http.request import PIECE_BYTES_MAX, Download, Request
 
 _SMALL_PIECE_BYTES = 16 * 1024
 """Smaller pieces are joined: a body of single bytes must not take fifty times its size."""
@@ -57,11 +59,14 @@ class ArrivingBody:
         "_waiting_bytes",
         "length",
         "received_bytes",
+        "was_read",
     )
 
     def __init__(self, length: int | None, feeding: Feeding) -> None:
         self.length = length
         self.received_bytes = 0
+        self.was_read = False
+        """Whether a reader has asked for it: its request is authenticated."""
         self._feeding = feeding
         self._pieces: deque[bytes] = deque()
         self._small = bytearray()
@@ -118,6 +123,7 @@ class ArrivingBody:
         return self
 
     async def __anext__(self) -> bytes:
+        self.was_read = True
         while True:
             if self._error is not None:
                 raise self._error
@@ -155,6 +161,15 @@ class ArrivingBody:
     def _wake(self) -> None:
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
+
+
+async def with_whole_body(request: Request) -> Request:
+    """Return the request with its body as bytes; the sender of the body enforces its limit."""
+    upload = request.upload
+    if upload is None:
+        return request
+    body = b"".join([piece async for piece in upload])
+    return msgspec.structs.replace(request, body=body, upload=None)
 
 
 def slices(part: bytes) -> list[bytes]:
