@@ -1,23 +1,32 @@
 """`partita serve` as a process: what it announces is there, and a signal ends it cleanly."""
 
+import base64
+import hashlib
+import hmac
+import http.client
+import io
 import json
 import signal
 import socket
+import ssl
+import stat
 import subprocess
 import sys
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from email.utils import formatdate
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from azure.data.tables import TableServiceClient
 from azure.storage.blob import BlobServiceClient
 from azure.storage.queue import QueueServiceClient
 
+from partita.cli.main import main
 from partita.cli.serve import connections_that_fit
 from support.live import ANY_PORTS
 
@@ -193,6 +202,116 @@ def test_unsigned_connections_do_not_take_the_slots_of_the_others(tmp_path: Path
             assert [table.name for table in service.list_tables()] == []
             with urllib.request.urlopen(f"http://{host}:{port}/healthz", timeout=60) as answer:
                 assert answer.read() == b"ok\n"
+
+
+def new_certificate(folder: Path) -> bytes:
+    """Write another certificate for 127.0.0.1; return it in DER."""
+    kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    command = ["openssl", "req", "-x509", *kind]
+    files = ["-keyout", "key.pem", "-out", "cert.pem", "-subj", "/CN=127.0.0.1"]
+    subprocess.run([*command, *files], check=True, capture_output=True, cwd=folder)
+    return ssl.PEM_cert_to_DER_cert((folder / "cert.pem").read_text())
+
+
+class Ran(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+def partita_run(*words: str) -> Ran:
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        status = main(words)
+    return Ran(status, out.getvalue(), err.getvalue())
+
+
+def test_keys_and_certificates_are_renewed_without_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    key_file = tmp_path / "orders.key"
+    key_file.write_text(base64.b64encode(b"1" * 64).decode() + "\n")
+    key_file.chmod(0o600)
+    first_certificate = new_certificate(tmp_path)
+    flags = ["--account", "orders", "--account-key-file", "orders.key"]
+    files = ["--tls-cert", "cert.pem", "--tls-key", "key.pem"]
+    with a_server(tmp_path, *flags, *files) as (process, start):
+        host, port = urllib.parse.urlsplit(start["table_endpoint"]).netloc.split(":")
+        context = ssl._create_unverified_context()
+        (old,) = key_file.read_text().split()
+        kept = http.client.HTTPSConnection(host, int(port), timeout=60, context=context)
+
+        def status(key: str, connection: http.client.HTTPSConnection | None = None) -> int:
+            used = connection or http.client.HTTPSConnection(
+                host, int(port), timeout=60, context=context
+            )
+            date = formatdate(usegmt=True)
+            text = f"{date}\n/orders/orders/Tables".encode()
+            digest = hmac.new(base64.b64decode(key), text, hashlib.sha256).digest()
+            signature = f"SharedKeyLite orders:{base64.b64encode(digest).decode()}"
+            headers = {"x-ms-date": date, "Authorization": signature, "x-ms-version": "2019-02-02"}
+            used.request("GET", "/orders/Tables", headers=headers)
+            answer = used.getresponse()
+            answer.read()
+            if used is not kept:
+                used.close()
+            return answer.status
+
+        def certificate() -> bytes:
+            with (
+                socket.create_connection((host, int(port)), 60) as connection,
+                context.wrap_socket(connection) as secured,
+            ):
+                return secured.getpeercert(binary_form=True) or b""
+
+        assert status(old, kept) == 200
+        rotated = partita_run(
+            "account", "keys", "rotate", "--account-key-file", "orders.key", "--key", "2"
+        )
+        assert (rotated.status, rotated.err) == (0, "")
+        same, new = key_file.read_text().split()
+        assert same == old
+        assert new not in rotated.out
+        assert stat.S_IMODE(key_file.stat().st_mode) == 0o600
+        assert [status(old), status(new)] == [200, 403]
+
+        second_certificate = new_certificate(tmp_path)
+        assert certificate() == first_certificate
+        done = partita_run("reload", "--connect", "partita-data")
+        assert (done.status, done.err) == (0, "")
+        assert [status(old), status(new), status(new, kept)] == [200, 200, 200]
+        assert certificate() == second_certificate != first_certificate
+
+        key_file.write_text(f"{new}\n")
+        (tmp_path / "key.pem").write_text("no key")
+        refused = partita_run("reload", "--connect", "partita-data")
+        assert refused.status == 2
+        assert "Nothing was reloaded. The TLS certificate or its key cannot be used." in (
+            refused.err
+        )
+        assert [status(old), certificate()] == [200, second_certificate]
+
+        new_certificate(tmp_path)
+        assert partita_run("reload", "--connect", "partita-data").status == 0
+        assert [status(old, kept), status(new, kept)] == [403, 200]
+        kept.close()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    ended = partita_run("reload", "--connect", "partita-data")
+    assert (ended.status, ended.out) == (2, "")
+    assert "No server serves the folder partita-data." in ended.err
+
+
+def test_hangup_reloads_a_server_in_memory_and_names_what_needs_a_restart(tmp_path: Path) -> None:
+    (tmp_path / "partita.toml").write_text("connections_max = 100\n")
+    with a_server(tmp_path, "--in-memory") as (process, _):
+        (tmp_path / "partita.toml").write_text("connections_max = 200\n")
+        process.send_signal(signal.SIGHUP)
+        assert process.stderr is not None
+        assert process.stderr.readline() == (
+            "partita: WARNING: Restart the server to apply: connections_max\n"
+        )
+        assert process.poll() is None
 
 
 def test_connections_are_limited_to_the_open_files() -> None:

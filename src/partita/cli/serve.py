@@ -9,14 +9,17 @@ import contextlib
 import ipaddress
 import logging
 import resource
+import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 
 import msgspec
 
 import partita
 from partita.cli.config import Config, check, warnings
+from partita.cli.reload import ServeFile, reload, serve_file
 from partita.clock import SystemClock
+from partita.errors import PartitaError
 from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, Account, Accounts
 from partita.service.accounts.rate_targets import Targets
 from partita.service.accounts.respond import Front
@@ -45,6 +48,9 @@ _DURABILITY = {
 }
 
 
+logger = logging.getLogger("partita.serve")
+
+
 class Start(msgspec.Struct, frozen=True):
     """The facts of a start; no key except the well-known one."""
 
@@ -64,13 +70,14 @@ class Built(msgspec.Struct, frozen=True):
 
     servers: dict[str, Server]
     """By the name of the service."""
+    accounts: Accounts
     stopping: asyncio.Event
     failed: asyncio.Event
     """Set by a store that failed to sync: the process must end and recover by a restart."""
 
 
-def serve(config: Config, *, as_json: bool) -> int:
-    """Serve until a signal stops it; return the exit status."""
+def serve(config: Config, *, as_json: bool, read: Callable[[], Config]) -> int:
+    """Serve until a signal stops it; return the exit status. `read` reads the settings again."""
     check(config)
     logging.basicConfig(stream=sys.stderr, format="partita: %(levelname)s: %(message)s")
     if config.request_log:
@@ -82,10 +89,10 @@ def serve(config: Config, *, as_json: bool) -> int:
             f"the limit of open files leaves {fitting} connections for each service instead of"
             f" {config.connections_max}: raise it (ulimit -n), or lower --connections-max."
         )
-        config = msgspec.structs.replace(config, connections_max=fitting)
     for warning in said:
         print("partita: warning:", warning, file=sys.stderr)
-    return run(lambda: _serve(config, as_json=as_json))
+    connections_max = min(fitting, config.connections_max)
+    return run(lambda: _serve(config, connections_max, read, as_json=as_json))
 
 
 def raise_open_files() -> int:
@@ -110,20 +117,44 @@ def connections_that_fit(open_files: int, services: int) -> int:
     return max(1, int(open_files * CONNECTIONS_SHARE) // services - _RESERVED)
 
 
-async def _serve(config: Config, *, as_json: bool) -> int:
-    async with build(config) as built:
+async def _serve(
+    config: Config, connections_max: int, read: Callable[[], Config], *, as_json: bool
+) -> int:
+    async with build(config, connections_max) as built:
         servers = Servers(list(built.servers.values()))
         await servers.start()
-        running = asyncio.create_task(serve_until_stopped(servers, built.stopping))
-        await asyncio.sleep(0)  # signals are handled before the start is printed
-        start = start_of(config, {name: server.port for name, server in built.servers.items()})
-        print(as_line(start) if as_json else as_text(start), flush=True)
-        status = await running
+        with serve_file(None if config.in_memory else config.path) as found:
+            asyncio.get_running_loop().add_signal_handler(
+                signal.SIGHUP, _reload, config, read, built, found
+            )
+            running = asyncio.create_task(serve_until_stopped(servers, built.stopping))
+            await asyncio.sleep(0)  # signals are handled before the start is printed
+            start = start_of(config, {name: server.port for name, server in built.servers.items()})
+            print(as_line(start) if as_json else as_text(start), flush=True)
+            status = await running
     return 1 if built.failed.is_set() else status
 
 
+def _reload(
+    config: Config, read: Callable[[], Config], built: Built, found: ServeFile | None
+) -> None:
+    error, restart = "", []
+    try:
+        restart = reload(config, read, built.accounts, built.servers)
+    except PartitaError as refused:
+        error = f"{refused.message} {refused.hint}".strip()
+    if error:
+        logger.warning("Nothing was reloaded. %s", error)
+    else:
+        logger.info("The keys and certificates were reloaded.")
+    if restart:
+        logger.warning("Restart the server to apply: %s", ", ".join(restart))
+    if found is not None:
+        found.note(error, restart)
+
+
 @contextlib.asynccontextmanager
-async def build(config: Config) -> AsyncIterator[Built]:
+async def build(config: Config, connections_max: int | None = None) -> AsyncIterator[Built]:
     """Build the whole server; close it at the end.
 
     An account has one store for all services, a service one front and one server for all accounts.
@@ -159,15 +190,20 @@ async def build(config: Config) -> AsyncIterator[Built]:
         known = Accounts(accounts, clock, allows_old_sas=config.allow_old_sas)
         budget = ByteBudget(HttpLimits().unauthenticated_bytes_max)
         servers = {
-            kind.name: _server_of(kind, config, known, clock, budget)
+            kind.name: _server_of(kind, config, known, clock, budget, connections_max)
             for kind in KINDS
             if kind.name in config.ports
         }
-        yield Built(servers, stopping, failed)
+        yield Built(servers, known, stopping, failed)
 
 
 def _server_of(
-    kind: ServiceKind, config: Config, accounts: Accounts, clock: Clock, budget: ByteBudget
+    kind: ServiceKind,
+    config: Config,
+    accounts: Accounts,
+    clock: Clock,
+    budget: ByteBudget,
+    connections_max: int | None,
 ) -> Server:
     front = Front(
         kind.build(accounts, clock), accounts, clock, allowed_hosts=frozenset(config.allowed_host)
@@ -178,7 +214,7 @@ def _server_of(
         port=config.ports[kind.name],
         limits=msgspec.structs.replace(
             kind.limits,
-            connections_max=config.connections_max,
+            connections_max=connections_max or config.connections_max,
             connections_per_peer_max=config.connections_per_peer_max,
         ),
         tls=_tls_of(config),
@@ -198,10 +234,11 @@ def _tls_of(config: Config) -> TlsFiles | None:
 
 def _log_request(done: LoggedRequest) -> None:
     target = f"{done.path}?{done.query}" if done.query else done.path
-    sys.stderr.write(
-        f"{done.peer} {done.method} {target} {done.status} {done.duration_seconds * 1000:.1f}ms"
-        f" {done.body_bytes}B {done.request_id}\n"
-    )
+    with contextlib.suppress(OSError):  # the terminal was closed, which sends SIGHUP
+        sys.stderr.write(
+            f"{done.peer} {done.method} {target} {done.status} {done.duration_seconds * 1000:.1f}ms"
+            f" {done.body_bytes}B {done.request_id}\n"
+        )
 
 
 def start_of(config: Config, ports: Mapping[str, int]) -> Start:

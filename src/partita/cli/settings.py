@@ -72,7 +72,7 @@ SETTINGS = (
 def _serve(given: Given) -> int:
     from partita.cli.serve import serve as run  # noqa: PLC0415 - other verbs need no server
 
-    return run(_config(), as_json=given.json)
+    return run(_config(), as_json=given.json, read=_config)
 
 
 def _show(given: Given) -> int:

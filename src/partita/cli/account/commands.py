@@ -1,7 +1,9 @@
-"""`partita account`: back up a whole account, make one from a backup, verify a backup.
+"""`partita account`: back up a whole account, make one from a backup, verify it, rotate keys.
 
 `partita verify` reads everything of an account itself.
 """
+
+import click
 
 from partita.cli.kit.commands import (
     JSON,
@@ -27,9 +29,32 @@ def _run(given: Given, verb: str) -> int:
     return int(facts.exit_status)
 
 
+def _rotate(given: Given) -> int:
+    show(load("partita.cli.account.keys:rotate_key")(given), is_json=given.json)
+    return 0
+
+
 account = Family(
     "account",
-    "Back up, restore and verify a whole account.",
+    "Back up, restore and verify a whole account; rotate its keys.",
+    Family(
+        "keys",
+        "The keys of an account.",
+        Verb(
+            "rotate",
+            "Replace one of the two keys in a key file; the other one stays valid.",
+            option("--account-key-file FILE", "File with the keys of the account.", required=True),
+            option(
+                "--key 1|2",
+                "Which key, by its line in the file.",
+                required=True,
+                type=click.Choice(["1", "2"]),
+            ),
+            JSON,
+            runs=_rotate,
+            example="partita account keys rotate --account-key-file orders.key --key 2",
+        ),
+    ),
     Verb(
         "backup",
         "Back up a whole account, also while it is served.",

@@ -47,9 +47,13 @@ class Account:
 
     def __init__(self, name: str, keys: Sequence[str]) -> None:
         self.name = name
-        self.keys = [SigningKey.from_base64(key) for key in keys]
+        self.set_keys(keys)
         self.properties = dict.fromkeys(_PROPERTIES, ServiceProperties())
         """By letter of the service; stored, and changed only by `set_properties`."""
+
+    def set_keys(self, keys: Sequence[str]) -> None:
+        """Replace the keys; requests that are already authenticated continue."""
+        self.keys = [SigningKey.from_base64(key) for key in keys]
         self.is_guarded = DEVELOPMENT_KEY in keys
         """A web page can sign with the well-known key, so browsers get stricter rules."""
 

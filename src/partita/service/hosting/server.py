@@ -100,7 +100,7 @@ class Server:
         Raises ConfigurationError if an address or the TLS files cannot be used.
         """
         assert self._connections is None, "a server starts once"
-        self._context = None if self._tls is None else _tls_context(self._tls)
+        self._context = None if self._tls is None else tls_context(self._tls)
         sockets = _bind_all(self._hosts, self._port)
         self._port = int(sockets[0].getsockname()[1])
         self._connections = Connections(
@@ -119,6 +119,11 @@ class Server:
         return await asyncio.get_running_loop().create_server(
             self._new_connection, sock=bound, backlog=self._limits.backlog_connections_max
         )
+
+    def set_context(self, context: ssl.SSLContext) -> None:
+        """Use another certificate for new connections of a server with TLS."""
+        assert self._tls is not None
+        self._context = context
 
     def _get_context(self) -> ssl.SSLContext:
         assert self._context is not None
@@ -200,7 +205,8 @@ def _plain(status: int, body: bytes) -> Response:
     return Response(status, headers, body)
 
 
-def _tls_context(files: TlsFiles) -> ssl.SSLContext:
+def tls_context(files: TlsFiles) -> ssl.SSLContext:
+    """Load a certificate; raises ConfigurationError if it cannot be used."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
