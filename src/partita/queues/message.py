@@ -2,7 +2,11 @@
 
 An identifier is a GUID of the message's place in the store and a nonce, so that it needs no
 index. A receipt is the time of the last claim of a message and a secret; a claim, an update or a
-delete invalidates all earlier receipts.
+delete invalidates all earlier receipts. A text is stored with a checksum:
+
+    text in UTF-8 | CRC-32C, 4 bytes big-endian, begun with the low 32 bits of the nonce
+
+Texts of format 1 are text in the database, not bytes, and have no checksum.
 """
 
 import base64
@@ -11,8 +15,9 @@ import re
 import uuid
 
 import msgspec
+from crc32c import crc32c
 
-from partita.errors import LimitExceededError
+from partita.errors import ChecksumError, LimitExceededError
 from partita.queues import limits
 from partita.refusals import body_too_large
 from partita.ticks import TICKS_PER_SECOND
@@ -23,6 +28,7 @@ RECEIPT_BYTES_MIN = 16
 """The minimal bytes of a receipt: those of Partita have 24, those of Azure 20 to 30."""
 
 _GUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+_LOW_32_BITS = 0xFFFFFFFF
 _VERSION = 0x4000
 _VERSION_BITS = 0xF000
 _VARIANT = 1 << 63
@@ -52,6 +58,31 @@ class MessagePlace(msgspec.Struct, frozen=True, gc=False):
 def nonce_of(chance: bytes) -> int:
     """Return a nonce from random bytes: the first half of a GUID of version 4."""
     return (int.from_bytes(chance, "big") & ~_VERSION_BITS | _VERSION) - _VARIANT
+
+
+def pack_text(nonce: int, text: str) -> bytes:
+    """Return the stored form of a text."""
+    raw = text.encode()
+    return raw + crc32c(raw, nonce & _LOW_32_BITS).to_bytes(4)
+
+
+def unpack_text(nonce: int, stored: str | bytes) -> str | None:
+    """Return the text of a stored form; None if it is damaged."""
+    if isinstance(stored, str):
+        return stored
+    raw = stored[:-4]
+    if crc32c(raw, nonce & _LOW_32_BITS).to_bytes(4) != stored[-4:]:
+        return None
+    return raw.decode()
+
+
+def message_damaged(place: MessagePlace) -> ChecksumError:
+    return ChecksumError(
+        "MessageDamaged",
+        "The stored message is damaged: its text does not match its checksum.",
+        facts={"message": print_id(place)},
+        hint="Update the message with its text, or delete it.",
+    )
 
 
 def print_id(place: MessagePlace) -> str:

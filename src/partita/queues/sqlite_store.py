@@ -13,6 +13,7 @@ steady time of the account, which no leap of the wall clock changes.
 import asyncio
 import contextlib
 import hmac
+import logging
 from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -35,18 +36,23 @@ from partita.queues.message import (
     Message,
     MessagePlace,
     expiry_of,
+    message_damaged,
     new_receipt,
     nonce_of,
+    pack_text,
     print_id,
     print_receipt,
+    unpack_text,
 )
 from partita.queues.store import Queue
 from partita.refusals import invalid_parameter
-from partita.storage.database import Database
+from partita.storage.database import Database, Upgrades
 from partita.storage.store_clock import StoreClock
 from partita.ticks import TICKS_PER_SECOND
 
-FORMAT_VERSION = 1
+logger = logging.getLogger("partita.queues")
+
+FORMAT_VERSION = 2
 SCHEMA = """
 CREATE TABLE queue (
   id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, metadata BLOB NOT NULL,
@@ -62,6 +68,13 @@ CREATE TABLE message (
 CREATE INDEX message_visibility ON message (queue_id, visible_at);
 CREATE INDEX message_expiry ON message (expires_at);
 """
+
+
+def _keep_texts(_connection: apsw.Connection) -> None:
+    """Keep texts without a checksum: messages that are put or updated get one."""
+
+
+UPGRADES: Upgrades = {1: _keep_texts}
 
 SWEEP_SECONDS = 10.0
 """How often the sweep removes expired messages."""
@@ -84,6 +97,7 @@ _ALIVE = (
 )
 _ONE = _COLUMNS + "sequence = ? AND queue_id = ? AND nonce = ? AND expires_at > ?"
 _CLAIM = "UPDATE message SET visible_at = ?, dequeue_count = ?, receipt = ? WHERE sequence = ?"
+_HIDE = "UPDATE message SET visible_at = expires_at WHERE sequence = ?"
 _UPDATE = "UPDATE message SET visible_at = ?, receipt = ?, text = ? WHERE sequence = ?"
 _DELETE = (
     "DELETE FROM message WHERE sequence = ? AND queue_id = ? AND nonce = ? AND receipt = ?"
@@ -123,7 +137,8 @@ class Row(NamedTuple):
 
     sequence: int
     nonce: int
-    text: str
+    text: str | None
+    """None if it is damaged."""
     inserted_at: int
     expires_at: int
     visible_at: int
@@ -131,8 +146,11 @@ class Row(NamedTuple):
     receipt: bytes
 
     def message(self) -> Message:
+        place = MessagePlace(self.sequence, self.nonce)
+        if self.text is None:
+            raise message_damaged(place)
         return Message(
-            print_id(MessagePlace(self.sequence, self.nonce)),
+            print_id(place),
             self.text,
             self.inserted_at,
             self.expires_at,
@@ -150,7 +168,7 @@ class SqliteQueueStore:
     def __init__(self, database: Database, clock: StoreClock) -> None:
         self.database = database
         self._clock = clock
-        database.prepare("queues", FORMAT_VERSION, SCHEMA)
+        database.prepare("queues", FORMAT_VERSION, SCHEMA, UPGRADES)
         self._ids: dict[str, int] = dict(database.reader.execute("SELECT name, id FROM queue"))
         """Committed queues by name; changed only after a commit."""
         self._has_dropped = asyncio.Event()
@@ -257,7 +275,8 @@ class SqliteQueueStore:
             visible_at = self._clock.next_steady() + hidden_seconds * TICKS_PER_SECOND
             receipt = self._new_receipt(now)
             connection.execute(
-                _INSERT, (identity, nonce, now, expires_at, visible_at, receipt, text)
+                _INSERT,
+                (identity, nonce, now, expires_at, visible_at, receipt, pack_text(nonce, text)),
             )
             sequence = connection.last_insert_rowid()
             connection.execute(_COUNT, (1, identity))
@@ -274,7 +293,7 @@ class SqliteQueueStore:
     def _claim(
         self, connection: apsw.Connection, identity: int, limit: int, hidden_seconds: int
     ) -> list[Message] | None:
-        """Claim visible messages; None if there are more expired ones than one change removes."""
+        """Claim visible messages; None: again, after expired or damaged ones were taken away."""
         now, steady = self._clock.next(), self._clock.next_steady()
         rows = _rows(connection, _VISIBLE, (identity, steady, limit))
         if any(row.expires_at <= now for row in rows):
@@ -285,6 +304,12 @@ class SqliteQueueStore:
             rows = _rows(connection, _VISIBLE, (identity, steady, limit))
             if any(row.expires_at <= now for row in rows):
                 return None
+        damaged = [(row.sequence,) for row in rows if row.text is None]
+        if damaged:
+            # Not an error: it would keep all messages after them from being received.
+            logger.error("%d damaged messages of queue %d are hidden", len(damaged), identity)
+            connection.executemany(_HIDE, damaged)
+            return None
         until = steady + hidden_seconds * TICKS_PER_SECOND
         claimed = [
             row._replace(
@@ -308,7 +333,7 @@ class SqliteQueueStore:
             rows = await self.database.in_reader(
                 lambda reader: _rows(reader, _ALIVE, (identity, steady, now, limit))
             )
-        return [row.message() for row in rows]
+        return [row.message() for row in rows if row.text is not None]
 
     async def update(
         self,
@@ -326,13 +351,17 @@ class SqliteQueueStore:
             if now + hidden > row.expires_at:
                 raise _beyond_expiry(hidden_seconds)
             visible_at = self._clock.next_steady() + hidden
+            kept = row.text if text is None else text
+            if kept is None:
+                raise message_damaged(place)
             changed = row._replace(
-                text=row.text if text is None else text,
+                text=kept,
                 visible_at=visible_at,
                 receipt=self._new_receipt(now),
             )
             connection.execute(
-                _UPDATE, (visible_at, changed.receipt, changed.text, changed.sequence)
+                _UPDATE,
+                (visible_at, changed.receipt, pack_text(row.nonce, kept), changed.sequence),
             )
         return changed.message()
 
@@ -468,7 +497,10 @@ def _queue(row: Any) -> Queue:
 
 def _rows(connection: apsw.Connection, sql: str, parameters: tuple[Any, ...]) -> list[Row]:
     found: list[Any] = connection.execute(sql, parameters).fetchall()
-    return [Row(*row) for row in found]
+    return [
+        Row(sequence, nonce, unpack_text(nonce, text), *rest)
+        for sequence, nonce, text, *rest in found
+    ]
 
 
 def _folded(metadata: Mapping[str, str]) -> dict[str, str]:

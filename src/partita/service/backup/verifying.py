@@ -20,6 +20,7 @@ from partita.blobs.rules import stored_format
 from partita.blobs.store.download import verified
 from partita.blobs.store.rows import InlineRow
 from partita.errors import DamageError
+from partita.queues.message import unpack_text
 from partita.service.backup.files import COPY_BYTES, opened_beneath, translating
 from partita.service.backup.manifest import Content
 from partita.service.backup.taking import open_source
@@ -175,6 +176,8 @@ class _Verification:
             self._collect(self._read_blob_rows)
         if _has(self._source, "entity"):
             self._collect(self._read_entities)
+        if _has(self._source, "message"):
+            self._collect(self._read_messages)
         self._collect(self._check_database)
         size = (self._folder / DATABASE_FILE).stat().st_size
         self._pace.spend(size)
@@ -184,7 +187,7 @@ class _Verification:
         """Do a part of the work; a damaged page ends that part only."""
         try:
             work()
-        except apsw.CorruptError as error:
+        except (apsw.CorruptError, UnicodeDecodeError) as error:
             self._note(DATABASE_FILE, str(error))
 
     # Content files
@@ -261,6 +264,13 @@ class _Verification:
             reason = _problem_of_entity(partition, row, ticks, document)
             if reason is not None:
                 self._note(f"entity {partition!r}, {row!r} of table {table}", reason)
+
+    def _read_messages(self) -> None:
+        for sequence, nonce, text in self._pages(
+            "SELECT sequence, nonce, text FROM message WHERE (sequence) > ({})", 1
+        ):
+            if unpack_text(nonce, text) is None:
+                self._note(f"message {sequence}", "its text does not match its checksum")
 
     def _pages(self, statement: str, width: int) -> Iterator[Any]:
         """Yield the rows of a statement, in the order of its first columns, page by page."""

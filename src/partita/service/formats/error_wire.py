@@ -91,6 +91,7 @@ STATUS: dict[str, int] = {
     "MaxBlobSizeConditionNotMet": 412,
     "Md5Mismatch": 400,
     "MediaTypeNotSupported": 415,
+    "MessageDamaged": 500,
     "MessageNotFound": 404,
     "MetadataTooLarge": 400,
     "MethodNotAllowed": 405,
