@@ -25,7 +25,7 @@ COMPLETE_VARIABLE = "_PARTITA_COMPLETE"
 FAMILIES = {
     "serve": "partita.cli.settings:serve",
     "config": "partita.cli.settings:config",
-    "reload": "partita.cli.reload:verb",
+    "reload": "partita.cli.settings:reload",
     "verify": "partita.cli.account.commands:verify",
     "account": "partita.cli.account.commands:account",
     "state": "partita.cli.state.commands:state",

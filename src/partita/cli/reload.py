@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from partita.cli.config import Config, check
-from partita.cli.kit.commands import JSON, Given, Verb, option
+from partita.cli.kit.commands import Given
 from partita.cli.kit.facts import Facts, show
 from partita.cli.kit.target import get_folder
 from partita.clock import SystemClock
@@ -153,7 +153,8 @@ def _restart_for(old: Config, new: Config) -> list[str]:
 # The verb
 
 
-def _run(given: Given) -> int:
+def run(given: Given) -> int:
+    """Run `partita reload`."""
     folder = get_folder(given.connect, "The folder of the data")
     served = request_reload(folder)
     if served.error:
@@ -207,13 +208,3 @@ def _not_served(folder: Path) -> ConfigurationError:
         hint="Give --connect the folder that serve --path names; send SIGHUP to a server that"
         " runs with --in-memory.",
     )
-
-
-verb = Verb(
-    "reload",
-    "Let a server read its account keys and TLS certificate again.",
-    option("--connect WHERE", "Folder of the data, as serve --path names it ($PARTITA_CONNECT)."),
-    JSON,
-    runs=_run,
-    example="partita reload --connect ./partita-data",
-)

@@ -11,7 +11,7 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from partita.cli.kit.commands import JSON, Family, Given, Verb, flag, option
+from partita.cli.kit.commands import JSON, Family, Given, Verb, flag, lazily, option
 from partita.cli.kit.facts import Table, print_lines
 from partita.errors import ConfigurationError
 
@@ -129,6 +129,14 @@ serve = Verb(
     flag("--json", "Print the start as one JSON line."),
     runs=_serve,
     example="partita serve --path ./partita-data",
+)
+reload = Verb(
+    "reload",
+    "Let a server read its account keys and TLS certificate again.",
+    option("--connect WHERE", "Folder of the data, as serve --path names it ($PARTITA_CONNECT)."),
+    JSON,
+    runs=lazily("partita.cli.reload:run"),
+    example="partita reload --connect ./partita-data",
 )
 config = Family(
     "config",

@@ -19,7 +19,7 @@ KEYS_MAX = 2
 KEY_BYTES = 64
 
 
-class Rotated(Facts, frozen=True):
+class KeyRotated(Facts, frozen=True):
     """A key file with a new key; the key itself is not printed."""
 
     path: str
@@ -31,7 +31,7 @@ class Rotated(Facts, frozen=True):
         yield "  Run `partita reload`, then give the new key to the clients."
 
 
-def rotate_key(given: Given) -> Rotated:
+def rotate_key(given: Given) -> KeyRotated:
     path = Path(given.account_key_file).expanduser().resolve()
     number = int(given.key)
     try:
@@ -42,7 +42,7 @@ def rotate_key(given: Given) -> Rotated:
     new = base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()
     rotated = with_key(keys, number, new)
     _replace(path, "".join(f"{key}\n" for key in rotated))
-    return Rotated(str(path), number, len(rotated))
+    return KeyRotated(str(path), number, len(rotated))
 
 
 def with_key(keys: list[str], number: int, new: str) -> list[str]:
