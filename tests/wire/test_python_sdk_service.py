@@ -425,6 +425,7 @@ async def test_an_account_has_two_keys_that_both_work(
 ) -> None:
     keys = ["b25lIG1vcmUga2V5", "YW5vdGhlciBrZXk="]
     (tmp_path / "keys").write_text("\n".join(keys))
+    (tmp_path / "keys").chmod(0o600)
     live = start_server(
         "--in-memory", "--account", "harbour", "--account-key-file", str(tmp_path / "keys")
     )

@@ -24,6 +24,7 @@ class Observed:
 
     def __init__(self, folder: Path) -> None:
         folder.joinpath("keys").write_text("\n".join(KEYS))
+        folder.joinpath("keys").chmod(0o600)
         self._command = [sys.executable, "-m", "partita.cli.main"]
         self._flags = ["--account", ACCOUNT, "--account-key-file", "keys", *ANY_PORTS]
         self._folder = folder

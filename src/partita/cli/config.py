@@ -31,6 +31,9 @@ SCRUB_DAYS, SCRUB_DAYS_MAX = 7, 365
 CONFIG_FILE = Path("partita.toml")
 CONNECTIONS_MAX_MAX = 1_000_000
 """The largest limit of connections: above it, the limit of open files is always lower."""
+KEY_BYTES_MIN = 32
+"""The shortest key that is served beyond loopback: as long as the signatures that it makes."""
+MAKE_KEY = "`openssl rand -base64 64 | tr -d '\\n'`"
 
 
 class AccountKeys(msgspec.Struct, frozen=True):
@@ -42,6 +45,10 @@ class AccountKeys(msgspec.Struct, frozen=True):
     @property
     def has_development_key(self) -> bool:
         return DEVELOPMENT_KEY in self.keys
+
+    @property
+    def has_short_key(self) -> bool:
+        return any(len(base64.b64decode(key)) < KEY_BYTES_MIN for key in self.keys)
 
     def __repr__(self) -> str:
         return f"AccountKeys({self.shown!r})"
@@ -138,9 +145,16 @@ def check(config: Config) -> None:
             "Two services have the same port.",
             hint="Give --blob-port, --queue-port and --table-port different numbers.",
         )
-    if not config.is_on_network or config.allow_development_key_on_network:
+    if config.tls_key is not None and config.tls_key.exists():
+        _refuse_if_shared(config.tls_key, config.tls_key.stat())
+    if not config.is_on_network:
         return
-    if config.has_development_key:
+    short = [account.name for account in config.accounts if account.has_short_key]
+    if short:
+        message = f"A key of account {short[0]} is too short for {', '.join(config.host)}."
+        hint = f"Give a key of at least {KEY_BYTES_MIN} bytes: {MAKE_KEY}."
+        raise _invalid(message, hint=hint)
+    if config.has_development_key and not config.allow_development_key_on_network:
         raise ConfigurationError(
             "Configuration",
             f"The well-known development key must not be served on {', '.join(config.host)}:"
@@ -193,6 +207,8 @@ def _read_file(named: object) -> tuple[Path, dict[str, object]]:
     except ValueError as error:
         message = f"The configuration file {path} is not TOML: {error}."
         raise _invalid(message) from error
+    if _contains_keys(values.get("accounts")):
+        _refuse_if_shared(path, path.stat())
     unknown = sorted(values.keys() - SETTINGS.keys())
     if unknown:
         message = f"The configuration file {path} has unknown settings: {', '.join(unknown)}."
@@ -276,6 +292,14 @@ def _accounts(raw: object, folder: Path) -> tuple[AccountKeys, ...]:
     return tuple(accounts)
 
 
+def _contains_keys(accounts: object) -> bool:
+    """Return whether the accounts of a configuration file have keys that are not in key files."""
+    tables = accounts if isinstance(accounts, list) else []
+    return isinstance(accounts, str) or any(
+        isinstance(table, dict) and ("key" in table or "keys" in table) for table in tables
+    )
+
+
 def _account_of_table(table: object, folder: Path) -> AccountKeys:
     if not isinstance(table, dict) or not table.keys() <= {"name", "key", "keys", "key_file"}:
         raise _invalid("An account has a name and a key, keys or a key_file.")
@@ -288,17 +312,31 @@ def _account_of_table(table: object, folder: Path) -> AccountKeys:
 def _read_keys(path: Path) -> list[str]:
     """Read a key file: one key per line."""
     try:
-        return path.read_text("utf-8").split()
+        with path.open(encoding="utf-8") as file:
+            _refuse_if_shared(path, os.fstat(file.fileno()))
+            return file.read().split()
     except (OSError, ValueError) as error:
         message = f"The key file {path} cannot be read."
         raise _invalid(message) from error
+
+
+def _refuse_if_shared(path: Path, facts: os.stat_result) -> None:
+    """Raise if other users can read a file with keys; the rule of PostgreSQL for its key file."""
+    user = os.geteuid()
+    # A group may read a file of root, which gives it to the user of the server in this way.
+    allowed = 0o700 if facts.st_uid == user and user != 0 else 0o740
+    is_foreign = facts.st_uid not in (0, user) and user != 0
+    if is_foreign or facts.st_mode & 0o777 & ~allowed:
+        message = f"Other users can read or change the file {path}, which contains a key."
+        hint = f"Run `chmod 600 {path}`; the owner must be the user of the server, or root."
+        raise _invalid(message, hint=hint)
 
 
 def _account(name: object, keys: list[str]) -> AccountKeys:
     checked = check_account_name(name if isinstance(name, str) else "")
     if not keys or not all(_is_key(key) for key in keys):
         message = f"A key of account {checked} is missing or is not base64."
-        raise _invalid(message, hint="`openssl rand -base64 64 | tr -d '\\n'` makes one.")
+        raise _invalid(message, hint=f"Make one: {MAKE_KEY}.")
     return AccountKeys(checked, tuple(keys))
 
 

@@ -37,8 +37,8 @@ from partita.errors import (
 )
 from partita.refusals import store_stopped
 from partita.sqlite_versions import has_wal_reset_bug, version_of
-from partita.storage.disk_reserve import RESERVE_BYTES, DiskReserve
-from partita.storage.folder import FolderLock, full_sync, make_folder
+from partita.storage.disk_reserve import RESERVE_BYTES, RESERVE_FILE, DiskReserve
+from partita.storage.folder import FolderLock, full_sync, keep_private, make_folder, make_private
 from partita.storage.format_numbers import APPLICATION_ID, guarded_numbers, refuse_foreign
 from partita.storage.readers import Readers
 from partita.storage.schema import check_tables, distrust, schema_of
@@ -585,6 +585,11 @@ class Database:
             self._connect_all()
 
     def _connect_all(self) -> None:
+        if self.folder:
+            # SQLite creates a file for all users, and its log with the permissions of the file.
+            make_private(self.folder / DATABASE_FILE)
+            for name in (*(f"{DATABASE_FILE}{end}" for end in ("", "-wal", "-shm")), RESERVE_FILE):
+                keep_private(self.folder / name)
         self._writer = self._connect(WRITER_CACHE_KIB, 0)
         _prepare(self._writer, is_file=bool(self.folder), durability=self.durability)
         self._readers = Readers(self.folder, self._writer, self._connect)

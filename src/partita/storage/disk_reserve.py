@@ -5,6 +5,8 @@ import errno
 import os
 from pathlib import Path
 
+from partita.storage.folder import make_private
+
 RESERVE_FILE = "reserve"
 RESERVE_BYTES = 4 * 1024 * 1024
 """Freed on a full disk: the space for deletes and a checkpoint."""
@@ -27,6 +29,7 @@ class DiskReserve:
         if kept >= size:
             return True
         try:
+            make_private(path)
             with path.open("ab") as file:
                 os.posix_fallocate(file.fileno(), 0, size)
         except OSError as error:

@@ -54,6 +54,19 @@ def sync_names(folder: Path) -> None:
         os.close(descriptor)
 
 
+def make_private(path: Path) -> None:
+    """Create a file for its owner alone."""
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
+def keep_private(path: Path) -> None:
+    """Take a file from other users: an earlier version created it for all of them."""
+    with contextlib.suppress(FileNotFoundError, PermissionError):  # the owner is another user
+        if path.stat().st_mode & 0o077:
+            path.chmod(0o600)
+
+
 class FolderLock:
     """The lock of the folder of an account or a state, until `release`.
 

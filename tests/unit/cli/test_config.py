@@ -9,7 +9,7 @@ from partita.errors import ConfigurationError
 from partita.service.accounts.account import DEVELOPMENT_KEY
 from partita.storage.database import Durability
 
-KEY = base64.b64encode(b"a key of our own").decode()
+KEY = base64.b64encode(b"a key of our own, 32 bytes or more").decode()
 OTHER_KEY = base64.b64encode(b"another one").decode()
 
 
@@ -49,6 +49,7 @@ def test_a_named_file_counts_its_paths_from_its_own_folder(tmp_path: Path) -> No
     file = tmp_path / "etc" / "server.toml"
     file.write_text('path = "data"\n[[accounts]]\nname = "mine"\nkey_file = "mine.key"\n')
     (tmp_path / "etc" / "mine.key").write_text(f"{KEY}\n{OTHER_KEY}\n")
+    (tmp_path / "etc" / "mine.key").chmod(0o600)
 
     config = load({"config": str(file)}, {})
 
@@ -228,3 +229,50 @@ def test_a_certificate_needs_its_key() -> None:
 )
 def test_only_addresses_of_this_machine_are_loopback(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o604, 0o620, 0o660])
+def test_a_file_with_keys_that_other_users_can_use_is_refused(tmp_path: Path, mode: int) -> None:
+    key_file, inline, tls = tmp_path / "mine.key", tmp_path / "inline.toml", tmp_path / "tls.pem"
+    key_file.write_text(KEY)
+    inline.write_text(f"[[accounts]]\nname = 'mine'\nkey = '{KEY}'\n")
+    tls.write_text("a private key")
+    account = {"name": "mine", "key_file": str(key_file)}
+    served = {"tls_cert": "cert.pem", "tls_key": str(tls)}
+    for file, use in (
+        (key_file, lambda: load({"accounts": [account]}, {})),
+        (inline, lambda: load({"config": str(inline)}, {})),
+        (tls, lambda: check(load(served, {}))),
+    ):
+        file.chmod(0o600)
+        use()
+        file.chmod(mode)
+
+        with pytest.raises(ConfigurationError) as refused:
+            use()
+
+        assert f"Other users can read or change the file {file}" in refused.value.message
+        assert refused.value.hint == (
+            f"Run `chmod 600 {file}`; the owner must be the user of the server, or root."
+        )
+
+
+def test_a_short_key_is_served_on_this_machine_only() -> None:
+    short, enough = (base64.b64encode(b"x" * count).decode() for count in (31, 32))
+
+    check(load({"accounts": f"mine:{short}"}, {}))
+    check(load({"accounts": f"mine:{enough}", "host": "0.0.0.0"}, {}))
+    with pytest.raises(ConfigurationError) as refused:
+        check(
+            load(
+                {
+                    "accounts": f"mine:{enough}:{short}",
+                    "host": "0.0.0.0",
+                    "allow_development_key_on_network": "true",
+                },
+                {},
+            )
+        )
+
+    assert refused.value.message == "A key of account mine is too short for 0.0.0.0."
+    assert "at least 32 bytes" in refused.value.hint

@@ -28,6 +28,7 @@ def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_config_show_names_each_value_and_its_source(capsys: pytest.CaptureFixture[str]) -> None:
     Path("mine.key").write_text(KEY)
+    Path("mine.key").chmod(0o600)
 
     own_account = ["--account", "mine", "--account-key-file", "mine.key"]
     status = main(["config", "show", "--table-port", "0", "--request-log", *own_account])

@@ -138,3 +138,29 @@ async def test_a_process_without_writes_finds_that_its_lock_is_lost(
 
     assert isinstance(await failed, StoreStoppedError)
     await database.close()
+
+
+def modes_of(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir() if path.is_file()}
+
+
+def open_to_all(folder: Path) -> None:
+    folder.chmod(0o777)
+    for path in folder.iterdir():
+        path.chmod(0o644)
+
+
+async def test_the_files_of_an_account_are_for_their_owner_alone(tmp_path: Path) -> None:
+    open_to_all(tmp_path)
+    names = ["account.sqlite", "account.sqlite-shm", "account.sqlite-wal", "lock", "reserve"]
+    database = await Database.open(tmp_path)
+    await write(database)
+    assert modes_of(tmp_path) == dict.fromkeys(names, 0o600)
+    await database.close()
+    open_to_all(tmp_path)
+
+    database = await Database.open(tmp_path)
+    await write(database)
+
+    assert {modes_of(tmp_path)[name] for name in names if name != "lock"} == {0o600}
+    await database.close()
