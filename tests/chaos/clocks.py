@@ -11,7 +11,7 @@ from pathlib import Path
 from chaos import leaping_server
 from chaos.report import Outcome
 from chaos.scenario import Run, Scenario
-from chaos.services import PATIENCE_SECONDS, World, run_faults
+from chaos.services import PATIENCE_SECONDS, Fault, World, run_faults
 
 DAY_SECONDS = 24 * 3600
 OFFSET = "offset"
@@ -50,7 +50,9 @@ def clocks(run: Run) -> Outcome:
     set_offset(run.folder, 0)
     mode = "follow" if run.is_broken else "check"
     program = (os.fspath(leaping_server.__file__), str(run.folder / OFFSET), mode)
-    faults = {"leap ahead": leap_ahead} | ({} if run.is_broken else {"leap back": leap_back})
+    faults: dict[str, Fault] = {"leap ahead": leap_ahead}
+    if not run.is_broken:
+        faults["leap back"] = leap_back
     return run_faults(run, program, faults, folder=run.folder / "account")
 
 

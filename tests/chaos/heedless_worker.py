@@ -10,8 +10,8 @@ from partita.patterns.writing.context import Context
 
 
 def _nothing_is_unknown(context: Context, names: Iterable[str]) -> Steps[frozenset[str]]:
+    yield from ()
     return frozenset()
-    yield
 
 
 if __name__ == "__main__":

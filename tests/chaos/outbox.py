@@ -15,7 +15,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -77,45 +78,48 @@ class GuestLedger:
         return wrong
 
 
+@dataclass
 class Rows:
     """All stored rows, read past our own code."""
 
-    def __init__(self, connection: str) -> None:
-        self.guests: dict[int, list[State]] = {}
-        self.copies: set[tuple[str, str]] = set()
-        """Keys of index rows in the partitions of the guests, ..."""
-        self.mails: set[tuple[str, str]] = set()
-        """... and in a table of their own."""
-        self.greetings: set[int] = set()
-        with TableServiceClient.from_connection_string(connection) as service:
-            for row in service.get_table_client("guests").list_entities():
-                self._take(row)
-            rows = service.get_table_client("mails").list_entities()
-            self.mails = {(row["PartitionKey"], row["RowKey"]) for row in rows}
-            rows = service.get_table_client("greetings").list_entities()
-            self.greetings = {int(row["RowKey"]) for row in rows if row["RowKey"][0] != "~"}
-        self.mails = {key for key in self.mails if not key[1].startswith("~")}
+    guests: dict[int, list[State]] = field(default_factory=dict)
+    indexes: set[tuple[str, str]] = field(default_factory=set)
+    """Keys of index rows, in the partitions of the guests and in a table of their own."""
+    greetings: set[int] = field(default_factory=set)
 
-    def _take(self, row: Any) -> None:
+    @classmethod
+    def read(cls, connection: str) -> "Rows":
+        rows = cls()
+        with TableServiceClient.from_connection_string(connection) as service:
+            for table in ("guests", "mails", "greetings"):
+                for row in service.get_table_client(table).list_entities():
+                    rows.take(table, row)
+        return rows
+
+    def take(self, table: str, row: Mapping[str, Any]) -> None:
         partition, key = row["PartitionKey"], row["RowKey"]
-        if key.startswith("g_"):
+        if key.startswith("~"):
+            return  # states of indexes, and work that waits
+        if table == "greetings":
+            self.greetings.add(int(key))
+        elif table == "guests" and key.startswith("g_"):
             state = (partition, row["Mail"], row["Code"])
             self.guests.setdefault(int(key[2:]), []).append(state)
-        elif not key.startswith("~"):
-            self.copies.add((partition, key))
+        else:
+            self.indexes.add((partition, key))
 
     def differences(self) -> list[str]:
         """Compare the rows of the indexes with those that the guests demand."""
-        copies, mails = set(), set()
+        wanted = set()
         for number, states in self.guests.items():
-            for state in states:
-                assert state is not None
-                hotel, mail, code = state
-                copies |= {(hotel, f"code_{code}_{number:08d}"), (hotel, f"mail_{mail}")}
-                mails.add((mail, f"{hotel}_{number:08d}"))
-        wanted, found = copies | mails, self.copies | self.mails
-        missing = [f"index row {key} is missing" for key in sorted(wanted - found)]
-        return missing + [f"index row {key} is an orphan" for key in sorted(found - wanted)]
+            for hotel, mail, code in filter(None, states):
+                wanted |= {
+                    (hotel, f"code_{code}_{number:08d}"),
+                    (hotel, f"mail_{mail}"),
+                    (mail, f"{hotel}_{number:08d}"),
+                }
+        missing = [f"index row {key} is missing" for key in sorted(wanted - self.indexes)]
+        return missing + [f"index row {key} is an orphan" for key in sorted(self.indexes - wanted)]
 
 
 class Hotel:
@@ -186,7 +190,8 @@ class Hotel:
         self.start_writer()
 
     def close(self) -> None:
-        for process in (*self.writers, *self.workers.values()):
+        processes: list[subprocess.Popen[Any]] = [*self.writers, *self.workers.values()]
+        for process in processes:
             process.kill()
             process.wait()
         for thread in self._threads:
@@ -246,7 +251,7 @@ def settle(hotel: Hotel, seconds: float) -> list[str]:
     hotel.close()
     hotel.start_worker(NEWER)
     deadline = time.monotonic() + seconds
-    while wrong := hotel.ledger.check(Rows(hotel.connection)):
+    while wrong := hotel.ledger.check(Rows.read(hotel.connection)):
         if time.monotonic() > deadline:
             break
         time.sleep(1.0)

@@ -50,7 +50,7 @@ def tables(run: Run) -> Outcome:
     outcome = Outcome()
     database.WAL_CHECKPOINT_BYTES = LOG_BYTES
     database.WAL_HOLD_BYTES = 4 * LOG_BYTES
-    database.RESERVE_BYTES = 4096
+    database.RESERVE_BYTES = 4096  # type: ignore[attr-defined]
     end = time.monotonic() + run.seconds
     while True:
         asyncio.run(cut_power(run, outcome, run.chance.randrange(2**32), end))

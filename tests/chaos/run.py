@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from chaos.report import Row, decoded, encoded, failed_row, merged, row_of, table
+from chaos.report import Outcome, Row, decoded, encoded, failed_row, merged, row_of, table
 from chaos.scenario import Run, Scenario
 
 SECONDS = 30.0
@@ -40,6 +40,7 @@ def run_one(scenario: Scenario, seed: int, seconds: float) -> Row:
         chance = random.Random(f"{scenario.name}/{seed}")
         place = Path(folder)
         run = scenario.run(Run(place / "run", chance, seconds * scenario.share))
+        broken = Outcome()
         for attempt in range(SIBLING_ATTEMPTS):
             sibling = Run(place / f"broken{attempt}", chance, seconds * scenario.share, True)
             broken = scenario.run(sibling)
