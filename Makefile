@@ -7,6 +7,7 @@ DEV := .venv/.installed-dev
 WORKERS ?= 3
 ARGS ?=
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+CHAOS := PYTHONPATH=tests $(BIN)/python -m chaos.run
 
 # Python keeps what it compiled: otherwise each process that a test starts compiles the package again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -16,7 +17,7 @@ LOCK := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --generate
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --strip-extras \
 	--build-deps-for editable
 
-.PHONY: help serve test proof soak azurite check format bench lock clean
+.PHONY: help serve test proof soak chaos azurite check format bench lock clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,8 +31,13 @@ test: $(DEV) ## Run the tests that every change runs (ARGS="-k merge" passes on)
 proof: $(DEV) ## Run the slower proofs: crash loops, process chaos, long models (ARGS="-k kill" passes on)
 	PARTITA_PROOF=1 $(PYTEST) -m "(proof or repeated) and not soak" $(ARGS)
 
-soak: $(DEV) ## Run every test with its full counts
+soak: $(DEV) ## Run every test with its full counts, then chaos for two hours (not with ARGS)
 	PARTITA_SOAK=1 $(PYTEST) $(ARGS)
+	$(if $(ARGS),,$(CHAOS) --for 7200)
+
+chaos: $(DEV) ## Inject faults into running systems (SECONDS=7200 repeats it; ARGS="--only states")
+	$(CHAOS) $(if $(SECONDS),--for $(SECONDS)) $(ARGS)
+	PYTHONPATH=tests $(BIN)/python -m chaos.bad_inputs
 
 azurite: $(DEV) ## Run the tests of the typed layer against Azurite (ARGS="-k large" passes on)
 	PYTHONPATH=tests $(PYTEST) -p azurite.plugin tests/azurite tests/patterns \

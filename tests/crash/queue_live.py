@@ -187,9 +187,13 @@ class QueueLedger:
     def work(self, client: QueueWireClient) -> None:
         """Put, get, keep and delete until the server is gone."""
         while True:
-            self._put(client)
-            if self._chance.random() < 0.8:
-                self._get(client)
+            self.step(client)
+
+    def step(self, client: QueueWireClient) -> None:
+        """Put a message, and often get some."""
+        self._put(client)
+        if self._chance.random() < 0.8:
+            self._get(client)
 
     def _put(self, client: QueueWireClient) -> None:
         number = len(self.put_asked)
@@ -211,6 +215,7 @@ class QueueLedger:
     def _keep(self, client: QueueWireClient, number: int, delivery: Delivery) -> None:
         self.keep_asked[number] = delivery
         status, kept = client.hide(delivery, KEPT_SECONDS)
+        assert status < 500, status
         if status != 204:
             self.wrong.append(f"{number} could not be kept: {status}")
         self.keep_told[number] = kept
@@ -220,6 +225,7 @@ class QueueLedger:
     def _delete(self, client: QueueWireClient, number: int, delivery: Delivery) -> None:
         self.delete_asked.add(number)
         status = client.delete(delivery)
+        assert status < 500, status
         if status != 204:
             self.wrong.append(f"{number} could not be deleted: {status}")
         self.delete_told.add(number)

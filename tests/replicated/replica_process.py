@@ -1,4 +1,7 @@
-"""A process that is one replica of a ledger: `replica_process.py URL PARTITION FOLDER ADDRESS`.
+"""A process that is one replica of a ledger.
+
+`replica_process.py URL PARTITION FOLDER ADDRESS [MONITOR ...]`; MONITOR is the monitoring address
+of a node, if it is not at the port that follows from the client's.
 
 It reads requests from its input, one JSON object a line, and answers each under its id in any
 order. It says what it is once it is open, and ends with its input.
@@ -121,7 +124,7 @@ async def lines() -> AsyncIterator[bytes]:
         yield line
 
 
-async def main(url: str, partition: str, folder: str, address: str) -> None:
+async def main(url: str, partition: str, folder: str, address: str, *monitor: str) -> None:
     def say(told: Told) -> None:
         sys.stdout.buffer.write(msgspec.json.encode(told) + b"\n")
         sys.stdout.buffer.flush()
@@ -130,7 +133,7 @@ async def main(url: str, partition: str, folder: str, address: str) -> None:
         say(await answer(ledger, asked))
 
     async with partita.open_state(
-        url, partition=partition, folder=folder, address=address
+        url, partition=partition, folder=folder, address=address, monitor=monitor or None
     ) as state:
         ledger = await Ledger.open(state)
         say(await answer(ledger, Asked(0, "tell")))

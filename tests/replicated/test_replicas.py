@@ -804,6 +804,9 @@ async def test_a_stale_log_that_pipelines_acknowledges_what_it_must_not(cluster:
 # --- replicas as processes ------------------------------------------------------------------
 
 
+REPLICA = Path(__file__).with_name("replica_process.py")
+
+
 class ReplicaProcess:
     """A replica in a process of its own, which can be killed and frozen."""
 
@@ -820,13 +823,10 @@ class ReplicaProcess:
         self._listening = asyncio.create_task(self._listen())
 
     @classmethod
-    async def start(
-        cls, cluster: Cluster, partition: str, folder: Path, address: str
-    ) -> "ReplicaProcess":
-        script = Path(__file__).with_name("replica_process.py")
+    async def start(cls, folder: Path, address: str, command: list[str]) -> "ReplicaProcess":
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *(script, cluster.url, partition, folder, address),
+            *command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=16 * 1024 * 1024,
@@ -892,10 +892,14 @@ class ReplicaProcess:
 class Processes:
     """A partition whose replicas are three processes."""
 
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
+    def __init__(
+        self, cluster: Cluster, folder: Path, program: Path = REPLICA, monitor: tuple[str, ...] = ()
+    ) -> None:
         self.cluster = cluster
         self.folder = folder
         self.partition = a_name()
+        self._program = program
+        self._monitor = monitor
         self.replicas: list[ReplicaProcess] = []
         self.operations = Operations(self._note, 3)
 
@@ -912,7 +916,10 @@ class Processes:
         await asyncio.gather(*(replica.kill() for replica in self.replicas))
 
     async def start(self, folder: Path, address: str) -> ReplicaProcess:
-        return await ReplicaProcess.start(self.cluster, self.partition, folder, address)
+        place = (self.cluster.url, self.partition, str(folder), address)
+        return await ReplicaProcess.start(
+            folder, address, [str(self._program), *place, *self._monitor]
+        )
 
     async def primary(self) -> int:
         async with asyncio.timeout(LIVENESS_SECONDS):

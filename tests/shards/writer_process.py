@@ -1,13 +1,16 @@
-"""A process that writes notes through routing: `writer_process.py CATALOG WRITER VALIDATE TENANTS`.
+"""A process that writes notes through routing.
 
-It prints `done TENANT ID` for each committed note and `doubt TENANT ID` for each whose commit
-was not answered, and ends with its input.
+`writer_process.py CATALOG WRITER VALIDATE TENANTS [pooled]` prints `done TENANT ID` for each
+committed note and `doubt TENANT ID` for each whose commit was not answered, and ends with its
+input. `pooled` prepares no statements: behind a pooler they would belong to other clients.
 """
 
 import random
 import sys
 import threading
 import time
+
+from sqlalchemy.exc import DBAPIError
 
 from partita.errors import InDoubtError, PartitaError
 from partita.shards.maps.manager import ShardMapManager
@@ -17,9 +20,10 @@ from support.routed import Note, count_notes
 
 IDS_PER_WRITER = 1_000_000
 PATIENT = Retry(longest=0.2, budget=120)
+POOLED = {"connect_args": {"prepare_threshold": None}}
 
 
-def main(catalog: str, writer: int, validate: str, tenants: list[int]) -> None:
+def main(catalog: str, writer: int, validate: str, tenants: list[int], *modes: str) -> None:
     chance = random.Random(writer)
     ended = threading.Event()
 
@@ -28,7 +32,8 @@ def main(catalog: str, writer: int, validate: str, tenants: list[int]) -> None:
         ended.set()
 
     threading.Thread(target=wait, daemon=True).start()
-    with ShardMapManager.open(catalog) as manager:
+    options = POOLED if "pooled" in modes else {}
+    with ShardMapManager.open(catalog, engine_options=options) as manager:
         shard_map = manager.get_map("tenants")
         number = writer * IDS_PER_WRITER
         print("ready", flush=True)
@@ -50,11 +55,12 @@ def main(catalog: str, writer: int, validate: str, tenants: list[int]) -> None:
             try:
                 shard_map.run(tenant, write, retry=PATIENT, validate=validate)
                 print("done", tenant, number, flush=True)
-            except InDoubtError:
+            except (InDoubtError, DBAPIError):
                 print("doubt", tenant, number, flush=True)
             except PartitaError as error:
                 print("failed", tenant, number, error.code, flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], [int(part) for part in sys.argv[4].split(",")])
+    catalog, writer, validate, tenants, *modes = sys.argv[1:]
+    main(catalog, int(writer), validate, [int(part) for part in tenants.split(",")], *modes)
