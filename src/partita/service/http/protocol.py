@@ -157,8 +157,10 @@ class Turn:
     def measure(self, request: Request, started: float) -> None:
         """Tell the watchdog how long a step of a request took."""
         seconds = self.now() - started
-        if seconds > self.watchdog.longest_seconds or seconds > TURN_SECONDS_MAX:
+        if seconds > TURN_SECONDS_MAX:
             self.watchdog.note(request, seconds)
+        elif seconds > self.watchdog.longest_seconds:
+            self.watchdog.longest_seconds = seconds
 
     def _serve_ready(self) -> None:
         ready, self._ready = self._ready, []

@@ -97,6 +97,16 @@ async def test_a_step_of_a_request_that_holds_the_loop_is_measured_and_logged(
     ]
 
 
+async def test_a_short_step_is_measured_only() -> None:
+    served = Served()
+    protocol, _ = served.connect()
+    protocol.data_received(a_request("/0.01"))
+    await turns()
+
+    assert served.turn.watchdog.longest_seconds == pytest.approx(0.01)
+    assert served.turn.watchdog.long_turns == 0
+
+
 async def test_a_wait_is_not_a_turn(caplog: pytest.LogCaptureFixture) -> None:
     served = Served()
     protocol, _ = served.connect()
@@ -152,7 +162,6 @@ def test_the_log_names_the_request_without_its_signature(caplog: pytest.LogCaptu
 
 def test_the_metrics_are_those_of_prometheus() -> None:
     watchdog = LoopWatchdog(ManualClock())
-    watchdog.note(REQUEST, 0.01)
     watchdog.note(REQUEST, 0.25)
 
     lines = watchdog.metrics().decode().splitlines()
