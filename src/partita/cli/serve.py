@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import os
 import resource
 import signal
 import sys
@@ -124,15 +125,30 @@ async def _serve(
         servers = Servers(list(built.servers.values()))
         await servers.start()
         with serve_file(None if config.in_memory else config.path) as found:
-            asyncio.get_running_loop().add_signal_handler(
-                signal.SIGHUP, _reload, config, read, built, found
-            )
+            has_terminal = _has_terminal()
+
+            def hung_up() -> None:
+                if has_terminal and not _has_terminal():
+                    built.stopping.set()  # the terminal was closed
+                else:
+                    _reload(config, read, built, found)
+
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hung_up)
             running = asyncio.create_task(serve_until_stopped(servers, built.stopping))
             await asyncio.sleep(0)  # signals are handled before the start is printed
             start = start_of(config, {name: server.port for name, server in built.servers.items()})
             print(as_line(start) if as_json else as_text(start), flush=True)
             status = await running
     return 1 if built.failed.is_set() else status
+
+
+def _has_terminal() -> bool:
+    """Return whether the process has a controlling terminal."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 def _reload(
