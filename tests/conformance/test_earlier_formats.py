@@ -45,7 +45,9 @@ def version(request: pytest.FixtureRequest) -> str:
 
 def unpack(version: str, name: str, target: Path) -> Path:
     with tarfile.open(FIXTURES / version / f"{name}.tar.xz") as archive:
-        archive.extractall(target, filter="data")
+        # Python before 3.11.4 has no filters.
+        archive.extraction_filter = getattr(tarfile, "data_filter", lambda member, _path: member)
+        archive.extractall(target)
     return target
 
 

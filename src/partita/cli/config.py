@@ -130,7 +130,10 @@ def load(flags: Mapping[str, object], environ: Mapping[str, str]) -> Config:
         except ConfigurationError as error:
             error.message = f"{name} ({source}): {error.message}"
             raise
-    return Config(**values, sources=sources)
+    config = Config(**values, sources=sources)
+    if config.is_on_network and _contains_keys(from_file.get("accounts")):
+        _refuse_if_shared(file, file.stat())
+    return config
 
 
 def check(config: Config) -> None:
@@ -207,8 +210,6 @@ def _read_file(named: object) -> tuple[Path, dict[str, object]]:
     except ValueError as error:
         message = f"The configuration file {path} is not TOML: {error}."
         raise _invalid(message) from error
-    if _contains_keys(values.get("accounts")):
-        _refuse_if_shared(path, path.stat())
     unknown = sorted(values.keys() - SETTINGS.keys())
     if unknown:
         message = f"The configuration file {path} has unknown settings: {', '.join(unknown)}."

@@ -241,7 +241,7 @@ def test_a_file_with_keys_that_other_users_can_use_is_refused(tmp_path: Path, mo
     served = {"tls_cert": "cert.pem", "tls_key": str(tls)}
     for file, use in (
         (key_file, lambda: load({"accounts": [account]}, {})),
-        (inline, lambda: load({"config": str(inline)}, {})),
+        (inline, lambda: load({"config": str(inline), "host": "0.0.0.0"}, {})),
         (tls, lambda: check(load(served, {}))),
     ):
         file.chmod(0o600)
@@ -255,6 +255,7 @@ def test_a_file_with_keys_that_other_users_can_use_is_refused(tmp_path: Path, mo
         assert refused.value.hint == (
             f"Run `chmod 600 {file}`; the owner must be the user of the server, or root."
         )
+    load({"config": str(inline)}, {})  # for this machine only
 
 
 def test_a_short_key_is_served_on_this_machine_only() -> None:

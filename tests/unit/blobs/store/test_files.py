@@ -66,7 +66,8 @@ async def test_with_fast_durability_a_file_goes_only_when_its_drop_survives_a_po
 
     class NotedFileSystem(FileSystem):
         def remove(self, path: Path) -> None:
-            seen.append("remove")
+            if path.exists():  # a file in quarantine is removed too, and there is none
+                seen.append("remove")
             super().remove(path)
 
     async with opened(tmp_path, NotedFileSystem(), Durability.FAST) as engine:
