@@ -172,6 +172,16 @@ def test_a_job_that_began_directly_is_not_resumed_through_the_pooler(rotated: Po
         assert (report.job_id, report.state) == (job, "done")
 
 
+def test_a_fan_out_through_the_pooler_reads_every_shard(rotated: Pooled) -> None:
+    rotated.tenants.create_mapping(Range(100, 200), rotated.two)
+    for tenant in (5, 55, 105):
+        rotated.write(tenant, tenant)
+
+    found = rotated.tenants.fan_out(select(Note.id), order_by=Note.id)
+
+    assert [row.id for row in found] == [5, 55, 105]
+
+
 def test_pooled_transactions_are_admitted_and_refused_one_by_one(rotated: Pooled) -> None:
     tenants = rotated.tenants
     rotated.write(5, 1)

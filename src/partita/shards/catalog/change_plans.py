@@ -12,6 +12,7 @@ import msgspec
 
 from partita.errors import (
     CatalogMismatchError,
+    DamageError,
     FormatVersionError,
     MappingExistsError,
     MappingLockedError,
@@ -117,7 +118,10 @@ def decode_known(text: str, kind: type[T]) -> T:
     """Parse a stored text, all of whose fields this program must know."""
     try:
         return msgspec.json.decode(text.encode(), type=kind)
-    except msgspec.ValidationError as error:
+    except msgspec.DecodeError as error:
+        if "unknown field" not in str(error):
+            message = f"A stored {kind.__name__} is damaged: {error}."
+            raise DamageError("StoreDamaged", message) from error
         raise FormatVersionError(
             "CatalogVersion",
             f"A stored {kind.__name__} was written by a newer program: {error}.",

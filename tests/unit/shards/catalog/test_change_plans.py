@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from partita.errors import FormatVersionError
+from partita.errors import DamageError, FormatVersionError
 from partita.shards.catalog.change_plans import (
     ChangePlan,
     MapRow,
@@ -37,3 +37,9 @@ def test_plan_of_a_newer_program_is_refused_because_half_of_it_would_be_done(
 def test_progress_of_a_newer_program_is_refused_because_a_save_would_lose_its_fields() -> None:
     with pytest.raises(FormatVersionError, match="A stored Progress was written by a newer"):
         decode_known('{"rows": 1, "indexes": 2}', Progress)
+
+
+@pytest.mark.parametrize("text", ['{"rows": 1', '{"rows": "one"}', "["])
+def test_damaged_progress_is_not_reported_as_that_of_a_newer_program(text: str) -> None:
+    with pytest.raises(DamageError, match="A stored Progress is damaged"):
+        decode_known(text, Progress)
