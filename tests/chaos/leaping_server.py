@@ -7,10 +7,10 @@ is not followed is removed: every leap expires what it passes.
 import sys
 from pathlib import Path
 
+from partita import clock as partita_clock
 from partita.cli.main import main
 from partita.clock import SystemClock
 from partita.queues import sqlite_store
-from partita.storage import store_clock
 from partita.ticks import TICKS_PER_SECOND
 
 SWEEP_SECONDS = 0.5
@@ -27,5 +27,5 @@ if __name__ == "__main__":
     SystemClock.ticks = leaping_ticks  # type: ignore[method-assign]
     sqlite_store.SWEEP_SECONDS = SWEEP_SECONDS
     if sys.argv.pop(1) == "follow":
-        store_clock.LEAP_SECONDS_MAX = NEVER_SECONDS
+        partita_clock.LEAP_SECONDS_MAX = NEVER_SECONDS
     sys.exit(main())

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import pytest
 
-from partita.clock import ManualClock
+from partita.clock import LEAP_CONFIRM_SECONDS, ManualClock
 from partita.errors import (
     InvalidRequestError,
     MessageNotFoundError,
@@ -24,7 +24,6 @@ from partita.policies import Policy
 from partita.queues import limits
 from partita.queues.message import Message, MessagePlace, find_place, find_receipt
 from partita.queues.store import QueueStore
-from partita.storage.store_clock import LEAP_CONFIRM_SECONDS
 from partita.ticks import TICKS_PER_SECOND
 
 

@@ -10,10 +10,9 @@ process was restarted. Periods that begin and end in one run (leases, hidden mes
 with `steady`, which no leap changes.
 """
 
-import logging
-
 import apsw
 
+from partita.clock import LeapCheckedClock
 from partita.storage.database import Database
 from partita.ticks import TICKS_PER_SECOND, Clock
 
@@ -25,17 +24,10 @@ STEADY_SCHEMA = (
     "CREATE TABLE steady_clock (id INTEGER PRIMARY KEY CHECK (id = 1), mark INTEGER NOT NULL)"
 )
 
-logger = logging.getLogger("partita.storage.clock")
-
 TICKS_RESERVED = TICKS_PER_SECOND
 """How far ahead the mark is written."""
 TICKS_PER_SECOND_AHEAD = TICKS_PER_SECOND // 2
 """The speed while the wall clock is behind."""
-
-LEAP_SECONDS_MAX = 300
-"""A forward leap of the wall clock beyond this is not followed until it is confirmed."""
-LEAP_CONFIRM_SECONDS = 3600
-"""A leap that has lasted this long is confirmed."""
 
 _SET = "INSERT INTO clock VALUES (1, ?) ON CONFLICT DO UPDATE SET mark = max(mark, excluded.mark)"
 _SET_STEADY = _SET.replace("clock", "steady_clock")
@@ -47,6 +39,7 @@ class StoreClock:
     def __init__(self, database: Database, clock: Clock) -> None:
         self.clock = clock
         """The source of time and randomness."""
+        self._checked = LeapCheckedClock(clock)
         database.prepare("clock", FORMAT_VERSION, SCHEMA)
         self._last: int = database.reader.execute("SELECT mark FROM clock").get or 0
         """The last stamp; at start, the stored mark."""
@@ -56,8 +49,6 @@ class StoreClock:
         """The latest time of the wall clock, ..."""
         self._lead_since = clock.monotonic()
         """... and when that was."""
-        self._leap: tuple[int, float] | None = None
-        """The ticks of a leap that is not confirmed, and when it was noticed."""
         database.prepare("steady clock", STEADY_FORMAT_VERSION, STEADY_SCHEMA)
         steady: int = database.reader.execute("SELECT mark FROM steady_clock").get or 0
         self._steady = max(self._lead, steady)
@@ -83,14 +74,9 @@ class StoreClock:
         monotonic = self.clock.monotonic()
         elapsed = monotonic - self._lead_since
         ahead = self._lead + int(elapsed * TICKS_PER_SECOND_AHEAD)
-        wall = self.clock.ticks()
+        wall = self._checked.ticks()
         if wall < ahead:
-            self._leap = None
             return max(ahead, self._last)
-        expected = self._lead + int(elapsed * TICKS_PER_SECOND)
-        if not self._is_credible(wall - expected, monotonic):
-            return max(expected, self._last)
-        self._leap = None
         self._lead, self._lead_since = wall, monotonic
         return max(wall, self._last)
 
@@ -106,24 +92,6 @@ class StoreClock:
         """Return the steady time of a change, later than that of all earlier changes."""
         self._last_steady = max(self.steady(), self._last_steady + 1)
         return self._last_steady
-
-    def _is_credible(self, leap: int, monotonic: float) -> bool:
-        """Return whether the wall clock may be followed, which is that much too far ahead."""
-        bound = LEAP_SECONDS_MAX * TICKS_PER_SECOND
-        if leap <= bound:
-            return True
-        if self._leap is None or abs(leap - self._leap[0]) > bound:
-            self._leap = leap, monotonic
-            logger.warning(
-                "the wall clock leapt %d s ahead: nothing expires by it until it has kept this time"
-                " for %d s; correct the clock, or restart to accept the time now",
-                leap // TICKS_PER_SECOND,
-                LEAP_CONFIRM_SECONDS,
-            )
-        if monotonic - self._leap[1] < LEAP_CONFIRM_SECONDS:
-            return False
-        logger.warning("the leap of the wall clock is confirmed: expiry follows it")
-        return True
 
     def next(self) -> int:
         """Return the stamp of a change, in its transaction: later than all earlier ones."""

@@ -4,15 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from partita.clock import ManualClock
+from partita.clock import LEAP_CONFIRM_SECONDS, LEAP_SECONDS_MAX, ManualClock
 from partita.errors import StoreStoppedError
 from partita.storage.database import Database
-from partita.storage.store_clock import (
-    LEAP_CONFIRM_SECONDS,
-    LEAP_SECONDS_MAX,
-    TICKS_RESERVED,
-    StoreClock,
-)
+from partita.storage.store_clock import TICKS_RESERVED, StoreClock
 from partita.ticks import TICKS_PER_SECOND
 
 

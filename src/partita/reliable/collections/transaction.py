@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from partita.clock import LeapCheckedClock
 from partita.errors import (
     DeadlockError,
     InDoubtError,
@@ -210,7 +211,7 @@ class Core:
 
     def __init__(self, state: State, clock: Clock, name: str) -> None:
         self.state = state
-        self.clock = clock
+        self.clock = LeapCheckedClock(clock)
         self.locks = LockTable()
         self.committer: Committer | None = None
         self.role_error: PartitaError | None = None

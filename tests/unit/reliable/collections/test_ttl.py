@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from partita.clock import ManualClock
+from partita.clock import LEAP_CONFIRM_SECONDS, ManualClock
 from partita.errors import KeyNotFoundError, UsageError
 from partita.reliable import MISSING, Index, ReliableDictionary
 from partita.reliable.collections.indexes import IndexView
@@ -39,6 +39,34 @@ async def open_sessions(state: StateManager, ttl: float | None = 60) -> Sessions
     async with state.transaction() as tx:
         await sessions.try_add(tx, "ada", ADA)
     return sessions
+
+
+class TestLeapOfTheWallClock:
+    async def test_a_leap_that_is_corrected_expires_nothing(
+        self, state: StateManager, sessions: Sessions, clock: ManualClock
+    ) -> None:
+        clock.jump(30 * 86_400)
+        async with state.transaction() as tx:
+            assert await sessions.get(tx, "ada") == ADA
+            await sessions.set(tx, "eve", EVE)
+        clock.jump(-30 * 86_400)
+        clock.advance(59)
+
+        async with state.transaction() as tx:
+            assert await sessions.get_many(tx, ["ada", "eve"]) == {"ada": ADA, "eve": EVE}
+
+    async def test_a_leap_that_lasts_is_followed(
+        self, state: StateManager, sessions: Sessions, clock: ManualClock
+    ) -> None:
+        async with state.transaction() as tx:
+            await sessions.set(tx, "eve", EVE, ttl=2 * LEAP_CONFIRM_SECONDS)
+        clock.jump(30 * 86_400)
+        async with state.transaction() as tx:
+            assert await sessions.get(tx, "eve") == EVE
+        clock.advance(LEAP_CONFIRM_SECONDS)
+
+        async with state.transaction() as tx:
+            assert await sessions.get(tx, "eve", None) is None
 
 
 class TestVisibility:
