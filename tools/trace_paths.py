@@ -9,6 +9,7 @@ smallest is printed: work in the background, such as a checkpoint, can add files
 """
 
 import asyncio
+import math
 import sys
 import tempfile
 import threading
@@ -37,12 +38,13 @@ from partita.service.accounts.account import (
 from partita.service.accounts.respond import Front
 from partita.service.hosting.server import Server
 from partita.service.hosting.services import TABLES
+from partita.service.http import protocol
 from partita.shards import Fleet, Range, ShardedSchema, ShardMapManager
 from partita.storage.database import Durability
 
 PACKAGE = Path(partita.__file__).parent
 WARM_UPS = 3
-TRACES = 5
+TRACES = 20
 FILES_MAX = {
     "point read": 12,
     "group of three": 16,
@@ -138,6 +140,7 @@ def _write_three(table: TableClient, number: int) -> None:
 
 async def trace_service(tracer: Tracer) -> dict[str, Trace]:
     """Trace requests from the socket to the disk and back."""
+    protocol.TURN_SECONDS_MAX = math.inf  # traced turns are long, and the watchdog would log them
     clock = SystemClock()
     with tempfile.TemporaryDirectory() as folder:
         account = await Account.open(
