@@ -12,7 +12,7 @@ from support.repeats import repeat
 settings.register_profile(
     "shared",
     deadline=None,
-    max_examples=repeat(25, 100, 100),
+    max_examples=repeat(15, 100, 100),
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("shared")

@@ -93,6 +93,7 @@ class TestBlobsInMemory(SqliteBlobs):
         return BlobEngine(await SqliteBlobStore.open(database, clock))
 
 
+@pytest.mark.proof
 class TestBlobsInSmallSteps(TestBlobsInAFolder):
     """The same contract when every content has many chunks, slabs, reads and purges.
 

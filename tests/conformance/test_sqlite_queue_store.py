@@ -74,6 +74,7 @@ class TestSqliteInMemory(SqliteQueueStoreConformance):
     is_durable = False
 
 
+@pytest.mark.proof
 class TestSqliteInSmallSteps(SqliteQueueStoreConformance):
     """The same contract when a sweep takes many changes, and runs all the time."""
 

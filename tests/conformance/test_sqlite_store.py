@@ -51,6 +51,7 @@ class TestSqliteInMemory(TableStoreConformance):
         return await SqliteTableStore.open(await Database.open(None), self.clock)
 
 
+@pytest.mark.proof
 class TestSqliteInSmallSteps(TableStoreConformance):
     """The same contract when every scan takes many steps and every purge many changes."""
 

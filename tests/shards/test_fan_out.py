@@ -233,7 +233,7 @@ def test_a_second_fan_out_starts_no_thread(fresh_shop: Shop) -> None:
     workers = fresh_shop.manager.engines.workers
     fresh_shop.fan_out(select(Blog.tenant_id)).all()
     started = workers.started
-    assert 1 <= started <= 3
+    assert 1 <= started <= 6  # a thread that ends its task late is not waited for
 
     for _ in range(3):
         assert _until(lambda: workers.idle == started)
