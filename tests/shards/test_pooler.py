@@ -177,7 +177,7 @@ def test_a_fan_out_through_the_pooler_reads_every_shard(rotated: Pooled) -> None
     for tenant in (5, 55, 105):
         rotated.write(tenant, tenant)
 
-    found = rotated.tenants.fan_out(select(Note.id), order_by=Note.id)
+    found = rotated.tenants.fan_out(select(Note.id), order_by="id")
 
     assert [row.id for row in found] == [5, 55, 105]
 
