@@ -173,7 +173,7 @@ def test_the_log_names_the_setting_that_cures_a_refusal(tmp_path: Path) -> None:
 
 UNSIGNED = {
     "table_endpoint": "POST /devstoreaccount1/Staff",
-    "queue_endpoint": "POST /devstoreaccount1/work/messages",
+    "queue_endpoint": "POST /devstoreaccount1/orders/messages",
     "blob_endpoint": "PUT /devstoreaccount1/photos/a",
 }
 

@@ -20,6 +20,10 @@ from partita.cli.kit.commands import (
 )
 from partita.cli.kit.facts import show
 
+CONNECT = option(
+    "--connect WHERE", "Folder of the data, as serve --path names it ($PARTITA_CONNECT)."
+)
+ACCOUNT = option("--account NAME", "The account; needed if there are several.")
 BACKUP = Argument("BACKUP", "Folder that `partita account backup` made.")
 
 
@@ -58,13 +62,11 @@ account = Family(
     Verb(
         "backup",
         "Back up a whole account, also while it is served.",
-        option(
-            "--connect WHERE", "Folder of the data, as serve --path names it ($PARTITA_CONNECT)."
-        ),
+        CONNECT,
         OldArgument("connect", "`--connect FOLDER`"),
         option("--to DIR", "Folder of the backups; a full backup creates it.", required=True),
         flag("--incremental", "Only what is new since the newest backup there."),
-        option("--account NAME", "The account; needed if there are several."),
+        ACCOUNT,
         JSON,
         QUIET,
         runs=lambda given: _run(given, "back_up_account"),
@@ -97,8 +99,8 @@ account = Family(
 verify = Verb(
     "verify",
     "Read everything of an account, also while it is served; the status is 1 for damage.",
-    option("--connect WHERE", "Folder of the data, as serve --path names it ($PARTITA_CONNECT)."),
-    option("--account NAME", "The account; needed if there are several."),
+    CONNECT,
+    ACCOUNT,
     option("--rate MIB", "MiB to read per second at most (64)."),
     JSON,
     QUIET,

@@ -43,7 +43,7 @@ from partita.ticks import Clock
 def check_backup(backup: Path, *, progress: Progress = silent) -> Manifest:
     """Verify every byte of a backup and its increments; return the newest manifest.
 
-    Raises BackupOrderError if there is no backup or an increment is missing, ChecksumError if a
+    Raises BackupOrderError if the backup or an increment is missing, ChecksumError if a
     file is damaged.
     """
     with translating(backup):
