@@ -22,7 +22,7 @@ from partita.service.accounts.account import (
     check_account_name,
 )
 from partita.service.http.message_bytes import HttpLimits
-from partita.storage.database import Durability
+from partita.storage.durability import Durability
 
 BLOB_PORT, QUEUE_PORT, TABLE_PORT = 10000, 10001, 10002
 """The ports that clients use by default."""

@@ -15,7 +15,8 @@ from partita.service.accounts.rate_targets import Targets
 from partita.service.accounts.service_properties_xml import ServiceProperties
 from partita.service.accounts.throttled_tables import ThrottledTables
 from partita.service.auth.shared_key import SigningKey
-from partita.storage.database import DATABASE_FILE, Database, Durability
+from partita.storage.database import DATABASE_FILE, Database
+from partita.storage.durability import Durability
 from partita.storage.store_clock import StoreClock
 from partita.tables.engine import TableEngine
 from partita.tables.sqlite_store import SqliteTableStore

@@ -19,7 +19,7 @@ from partita.service.accounts.rate_targets import Targets
 from partita.service.accounts.respond import Front
 from partita.service.hosting.services import BLOBS, KINDS, QUEUES, TABLES, ServiceKind
 from partita.service.http.request import Request, Response
-from partita.storage.database import Durability
+from partita.storage.durability import Durability
 from partita.ticks import Clock
 
 if TYPE_CHECKING:
