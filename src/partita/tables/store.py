@@ -23,7 +23,8 @@ a store may call it again, on other entities, with other ticks, in another threa
 refuse the change."""
 Expected = Callable[[], Sequence[int | None]]
 """Return what each row key must hold for `decide` to be tried on stand-ins; None: it must be read.
-See `partita.tables.expectations`. A store that always reads does not call it."""
+See `partita.tables.expectations`. If an expectation is not met, or `decide` refuses a stand-in, the
+store reads the entities and decides on them. A store that always reads does not call it."""
 
 
 class Table(msgspec.Struct, frozen=True, gc=False):
