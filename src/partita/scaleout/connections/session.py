@@ -8,6 +8,7 @@ from partita.errors import (
     InDoubtError,
     PartitaError,
     StoreBusyError,
+    UnavailableError,
 )
 from partita.refusals import store_full
 
@@ -21,6 +22,7 @@ SETTINGS = {
     "lock_timeout": "1s",
     "idle_in_transaction_session_timeout": "5s",
     "default_transaction_isolation": "read committed",
+    "client_connection_check_interval": "5s",
     "search_path": "pg_catalog, pg_temp",
     "bytea_output": "hex",
 }
@@ -33,8 +35,12 @@ RETRY_SECONDS = 1
 
 _MISSING = ("3F000", "42P01", "42703", "42883")
 """The schema, a table, a column or a function does not exist."""
+_NOT_PERMITTED = ("28000", "28P01", "3D000", "42501")
 _DAMAGED = ("XX001", "XX002")
 _FULL = ("53100",)
+_REFUSED = ("0A", "21", "22", "23", "42", "P0", "XX")
+"""Classes of errors that the same statement gets again: a retry does not help."""
+_READ_ONLY = "25006"
 _AGAIN = ("23505", "40001", "40P01")
 """A unique violation between two inserts, a serialization failure, a deadlock: nothing changed."""
 
@@ -45,19 +51,8 @@ DriverError = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutEr
 def translated(error: BaseException) -> PartitaError:
     """Return the error for a statement that did not change anything."""
     state = sqlstate_of(error)
-    if state in _MISSING:
-        return ConfigurationError(
-            "StoreNotInstalled",
-            "The database does not have the schema of this version of Partita.",
-            hint="Run `partita fleet init postgresql://…` with a role that may create it.",
-        )
-    if state in ("42501", "28000", "28P01", "3D000"):
-        return ConfigurationError(
-            "StoreNotPermitted",
-            f"PostgreSQL refuses the connection or the statement: {_first_line(error)}",
-            hint="Check the role, its password and the database; `partita fleet init` grants the "
-            "permissions of front ends.",
-        )
+    if (refusal := _configuration(error, state)) is not None:
+        return refusal
     if state in _FULL:
         return store_full()
     if state in _DAMAGED:
@@ -66,12 +61,43 @@ def translated(error: BaseException) -> PartitaError:
             f"PostgreSQL reports damaged data: {_first_line(error)}",
             hint="Check the server's log, and restore a backup.",
         )
+    if state is not None and state[:2] in _REFUSED:
+        return UnavailableError(
+            "StoreFailed",
+            f"PostgreSQL refuses a statement with SQLSTATE {state}.",
+            facts={"sqlstate": state},
+            hint="See the log of PostgreSQL.",
+        )
     return StoreBusyError(
         "ServerBusy",
         "The server is busy.",
         facts={"retry_after": RETRY_SECONDS, "reason": state or type(error).__name__},
         hint="The database is not reachable, overloaded, or changing over. Try again.",
     )
+
+
+def _configuration(error: BaseException, state: str | None) -> ConfigurationError | None:
+    """Return the error that only an operator can resolve, if it is one."""
+    if state in _MISSING:
+        return ConfigurationError(
+            "StoreNotInstalled",
+            "The database does not have the schema of this version of Partita.",
+            hint="Run `partita fleet init postgresql://…` with a role that may create it.",
+        )
+    if state in _NOT_PERMITTED:
+        return ConfigurationError(
+            "StoreNotPermitted",
+            f"PostgreSQL refuses the connection or the statement: {_first_line(error)}",
+            hint="Check the role, its password and the database; `partita fleet init` grants the "
+            "permissions of front ends.",
+        )
+    if isinstance(error, ValueError) and not isinstance(error, OSError):
+        return ConfigurationError(
+            "InvalidLocation",
+            f"The location of the store cannot be used: {_first_line(error)}",
+            hint="Check the options of the URL.",
+        )
+    return None
 
 
 def outcome_unknown(reason: str) -> InDoubtError:
@@ -94,6 +120,11 @@ def is_outcome_known(error: BaseException) -> bool:
         isinstance(error, asyncpg.PostgresConnectionError)
         or (sqlstate_of(error) or "").startswith(("08", "57P"))
     )
+
+
+def ends_session(error: BaseException) -> bool:
+    """Return whether later statements of the session would fail too: the server is a standby."""
+    return sqlstate_of(error) == _READ_ONLY
 
 
 def may_repeat(error: BaseException) -> bool:
