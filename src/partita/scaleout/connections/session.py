@@ -44,7 +44,13 @@ _READ_ONLY = "25006"
 _AGAIN = ("23505", "40001", "40P01")
 """A unique violation between two inserts, a serialization failure, a deadlock: nothing changed."""
 
-DriverError = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+DriverError = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+)
 """Everything that a call of the driver raises."""
 
 
@@ -61,11 +67,12 @@ def translated(error: BaseException) -> PartitaError:
             f"PostgreSQL reports damaged data: {_first_line(error)}",
             hint="Check the server's log, and restore a backup.",
         )
-    if state is not None and state[:2] in _REFUSED:
+    if _is_unencodable(error) or (state or "")[:2] in _REFUSED:
+        # Without the driver's own text: it may show values.
         return UnavailableError(
             "StoreFailed",
-            f"PostgreSQL refuses a statement with SQLSTATE {state}.",
-            facts={"sqlstate": state},
+            "PostgreSQL or its driver refuses a statement.",
+            facts={"reason": state or type(error).__name__},
             hint="See the log of PostgreSQL.",
         )
     return StoreBusyError(
@@ -91,7 +98,7 @@ def _configuration(error: BaseException, state: str | None) -> ConfigurationErro
             hint="Check the role, its password and the database; `partita fleet init` grants the "
             "permissions of front ends.",
         )
-    if isinstance(error, ValueError) and not isinstance(error, OSError):
+    if isinstance(error, asyncpg.ClientConfigurationError) or type(error) is ValueError:
         return ConfigurationError(
             "InvalidLocation",
             f"The location of the store cannot be used: {_first_line(error)}",
@@ -116,9 +123,13 @@ def is_outcome_known(error: BaseException) -> bool:
     The server reported an error of the statement, and the session goes on. The class 57P is the
     end of the session, which may come after the commit.
     """
-    return isinstance(error, asyncpg.PostgresError) and not (
-        isinstance(error, asyncpg.PostgresConnectionError)
-        or (sqlstate_of(error) or "").startswith(("08", "57P"))
+    return (
+        _is_unencodable(error)
+        or isinstance(error, asyncpg.PostgresError)
+        and not (
+            isinstance(error, asyncpg.PostgresConnectionError)
+            or (sqlstate_of(error) or "").startswith(("08", "57P"))
+        )
     )
 
 
@@ -135,6 +146,11 @@ def may_repeat(error: BaseException) -> bool:
 def sqlstate_of(error: BaseException) -> str | None:
     state = getattr(error, "sqlstate", None)
     return state if isinstance(state, str) else None
+
+
+def _is_unencodable(error: BaseException) -> bool:
+    """Return whether the driver refused a value, so that nothing was sent."""
+    return isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError)
 
 
 def _first_line(error: BaseException) -> str:
