@@ -33,8 +33,8 @@ class Figures:
     """Everything one run found."""
 
     rows: list[tables.Row] = field(default_factory=list)
-    store: store.Slices = field(default_factory=dict)
-    front_ends: front_ends.Slices = field(default_factory=dict)
+    through_store: store.Slices = field(default_factory=dict)
+    by_front_ends: front_ends.Slices = field(default_factory=dict)
     troubles: list[str] = field(default_factory=list)
 
 
@@ -83,11 +83,11 @@ def measure(options: argparse.Namespace, folder: Path, figures: Figures) -> None
     if "store" in options.only:
         print(f"store: {store.CLIENTS} clients in one process, no HTTP")
         with database.started(folder / "store") as postgres:
-            figures.store = store.measure(postgres, folder, **slices)
+            figures.through_store = store.measure(postgres, folder, **slices)
     if "front-ends" in options.only:
         print(f"front ends: {front_ends.CLIENTS} clients each")
         with database.started(folder / "front-ends") as postgres:
-            figures.front_ends = front_ends.measure(postgres, folder, **slices)
+            figures.by_front_ends = front_ends.measure(postgres, folder, **slices)
     if any(workload in options.only for workload in tables.ORDER):
         measure_workloads(options, folder, figures)
 
@@ -120,17 +120,17 @@ def judge(figures: Figures) -> list[tuple[str, str]]:
     """Say of each ratio of processor times whether it met its target."""
     verdicts: list[tuple[str, str]] = []
     for (kind, side), most in store.TARGETS.items():
-        if not figures.store:
+        if not figures.through_store:
             continue
         name = f"{kind}: CPU of the store / {side}"
-        if (kind, side) not in figures.store:
+        if (kind, side) not in figures.through_store:
             verdicts.append((f"{name} was not measured (max {most:g})", "-"))
             continue
-        found = ratio(figures.store[kind, store.OURS], figures.store[kind, side])
+        found = ratio(figures.through_store[kind, store.OURS], figures.through_store[kind, side])
         verdicts.append((f"{name} {found:.2f} (max {most:g})", report.verdict(met=found <= most)))
     most = front_ends.RATIO_MAX
-    for workload in front_ends.WORKLOADS if figures.front_ends else ():
-        one, two = (figures.front_ends[workload, count] for count in front_ends.COUNTS)
+    for workload in front_ends.WORKLOADS if figures.by_front_ends else ():
+        one, two = (figures.by_front_ends[workload, count] for count in front_ends.COUNTS)
         found = ratio(two, one)
         sentence = f"{workload}: CPU of a request, two front ends / one {found:.2f} (max {most:g})"
         verdicts.append((sentence, report.verdict(met=found <= most)))
@@ -140,8 +140,8 @@ def judge(figures: Figures) -> list[tuple[str, str]]:
 def print_report(figures: Figures, verdicts: list[tuple[str, str]]) -> bool:
     """Print everything; return whether a target was missed, or not shown to be met."""
     has_missed = any(word != "yes" for _, word in verdicts)
-    named = {f"{kind}, {side}": found for (kind, side), found in figures.store.items()}
-    named |= {f"{w}, {n} front end(s)": found for (w, n), found in figures.front_ends.items()}
+    named = {f"{kind}, {side}": found for (kind, side), found in figures.through_store.items()}
+    named |= {f"{w}, {n} front end(s)": found for (w, n), found in figures.by_front_ends.items()}
     if named:
         print()
         head = ["CPU us per request", "front end", "PostgreSQL", "all", "quartiles", "requests/s"]
@@ -171,8 +171,10 @@ def save_report(
         "options": vars(options),
         "postgres_settings": database.SETTINGS,
         "rows": [tables.document_of(row) for row in figures.rows],
-        "store": {" ".join(names): found for names, found in figures.store.items()},
-        "front_ends": {f"{w} {count}": found for (w, count), found in figures.front_ends.items()},
+        "store": {" ".join(names): found for names, found in figures.through_store.items()},
+        "front_ends": {
+            f"{w} {count}": found for (w, count), found in figures.by_front_ends.items()
+        },
         "verdicts": dict(verdicts),
         "troubles": figures.troubles,
     }
@@ -187,8 +189,8 @@ def draw(options: argparse.Namespace, figures: Figures, beside: Path) -> None:
     drawn, axes = made
     if any(row.ratio is not None for row in figures.rows):
         tables.draw(figures.rows, options.entities, axes[0], axes[1])
-    bars = {f"{kind}\n{side}": found for (kind, side), found in figures.store.items()}
-    front = {f"{w}\n{n} FE": found for (w, n), found in figures.front_ends.items()}
+    bars = {f"{kind}\n{side}": found for (kind, side), found in figures.through_store.items()}
+    front = {f"{w}\n{n} FE": found for (w, n), found in figures.by_front_ends.items()}
     titles = ("CPU us per request through the store", "CPU us per request, front ends (FE)")
     for axis, named, title in zip(axes[2:], (bars, front), titles, strict=True):
         medians = [median_us(found) for found in named.values()]

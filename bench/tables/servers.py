@@ -284,9 +284,15 @@ def family_cpu_seconds(pid: int) -> float:
     """Return the CPU time used so far by a process and all its descendants, ended ones too.
 
     The time of a child that has ended moves to the `cutime` and `cstime` of the parent that waited
-    for it, so the sum of all four fields over the living ones misses nothing.
+    for it, so the sum of all four fields over the others misses nothing; unless a child ends while
+    they are read, so they are read again then.
     """
-    return sum(_cpu_seconds(member) for member in _family(pid))
+    members = _family(pid)
+    while True:
+        found = sum(_cpu_seconds(member) for member in members)
+        before, members = members, _family(pid)
+        if members == before:
+            return found
 
 
 def _cpu_seconds(pid: int) -> float:
