@@ -139,7 +139,7 @@ class PostgresTableStore:
             done = await self._change_unread(draft, [each for each in expectations if each is not None])
             if done is not None:
                 return done
-        async with self._turns.take([(table.id, partition_key, each) for each in row_keys]):
+        async with self._turns.take(draft.keys):
             return await self._change_read(draft)
 
     async def _change_unread(
@@ -149,7 +149,7 @@ class PostgresTableStore:
         before = draft.assumed(expectations)
         patience = Patience()
         while True:
-            stamp = self._fleet_clock.stamp(draft.keys)
+            stamp = self._fleet_clock.stamp(*draft.keys)
             try:
                 entities, rows = await draft.decide(before, expectations, stamp)
             except Exception:  # noqa: BLE001 - whatever it refuses, it must refuse what is stored
@@ -157,7 +157,7 @@ class PostgresTableStore:
             refused = await self._write(draft, stamp, rows)
             if refused is None:
                 return entities
-            self._observe(refused)
+            self._observe(draft, refused)
             if not draft.is_met(expectations, refused):
                 return None
             await patience.wait("contention")
@@ -169,14 +169,15 @@ class PostgresTableStore:
             found = await self._read(draft.table, draft.partition_key, draft.row_keys)
             before = draft.read(found)
             expectations = [NOTHING if each is None else each[0] for each in found]
-            if (last := max(expectations)) > 0:
-                self._fleet_clock.observe(last)
-            stamp = self._fleet_clock.stamp(draft.keys)
+            stamp = self._fleet_clock.stamp(*draft.keys)
+            if stamp <= max(expectations):
+                self._observe(draft, dict(zip(draft.row_keys, expectations, strict=True)))
+                stamp = self._fleet_clock.stamp(*draft.keys)
             entities, rows = await draft.decide(before, expectations, stamp)
             refused = await self._write(draft, stamp, rows)
             if refused is None:
                 return entities
-            self._observe(refused)
+            self._observe(draft, refused)
             await patience.wait("contention")
 
     async def _read(self, table: Table, partition_key: str, row_keys: Sequence[str]) -> Found:
@@ -207,10 +208,11 @@ class PostgresTableStore:
             written = await self._trips.write(change)
         return written
 
-    def _observe(self, refused: Refused) -> None:
-        ticks = [each for each in refused.values() if each is not None]
-        if ticks:
-            self._fleet_clock.observe(max(ticks))
+    def _observe(self, draft: "_Draft", found: Refused) -> None:
+        """Make the next stamp later than what was found."""
+        for key in draft.keys:
+            if (ticks := found.get(key[2])) is not None:
+                self._fleet_clock.observe(ticks, key)
 
     # Ranges of keys
 
@@ -309,12 +311,9 @@ class _Draft:
         self.table = table
         self.partition_key = partition_key
         self.row_keys = row_keys
+        self.keys = [(table.id, partition_key, row_key) for row_key in row_keys]
         self._decide = decide
         self._is_long = is_long
-
-    @property
-    def keys(self) -> list[tuple[int, str, str]]:
-        return [(self.table.id, self.partition_key, each) for each in self.row_keys]
 
     def assumed(self, expectations: Sequence[int]) -> dict[str, Entity]:
         """Return stand-ins for what is expected."""
