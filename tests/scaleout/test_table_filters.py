@@ -45,7 +45,10 @@ class Described:
         for number, entity in enumerate(self.entities):
             short = pushdown.describe(entity.properties())
             marks = pushdown.marks_of(entity.properties())
-            self.cursor.execute(INSERT.format(self.table).encode(), (number, *entity.key, entity.ticks, marks, short))
+            self.cursor.execute(
+                INSERT.format(self.table).encode(),
+                (number, *entity.key, entity.ticks, marks, short),
+            )
 
     def candidates(self, tree: Filter, dialect: pushdown.Dialect) -> set[int]:
         sql = pushdown.translate(tree, dialect)
@@ -150,9 +153,9 @@ def test_ordinary_values_are_selected_exactly(cursor: Cursor, comparison: str) -
 
 
 KEY_TEXTS = ("", "a", "a!", "aa", "b", "é", "\uffff", "\U00010000")
-BOUND_TEXTS = st.lists(
-    st.sampled_from(["a", "b", "\x00", "!", "é", "\U00010000"]), max_size=3
-).map("".join)
+BOUND_TEXTS = st.lists(st.sampled_from(["a", "b", "\x00", "!", "é", "\U00010000"]), max_size=3).map(
+    "".join
+)
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,7 @@ from partita.tables.operations import (
 )
 from partita.tables.paging import KeyRange
 from partita.tables.store import Table
-from support.front_ends import OwningStore, forget_slots, open_fleet
+from support.front_ends import OwningStore, cut_ranges, forget_slots
 from support.repeats import repeat
 
 STORES = 2
@@ -303,9 +303,7 @@ async def deadlocks(fronts: Fronts) -> int:
     return int(rows[0]["deadlocks"])
 
 
-async def test_torn_groups_would_be_seen(
-    fronts: Fronts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_torn_groups_would_be_seen(fronts: Fronts, monkeypatch: pytest.MonkeyPatch) -> None:
     """Broken: changes of a group are written each by itself."""
     whole = trips.Trips.write
 
@@ -369,7 +367,9 @@ async def test_a_row_that_somebody_locks_holds_up_only_its_own_changes(
     store, table = fronts.stores[0], fronts.table
     await put(store, table, ["a", "b", "c"])
     async with fronts.stores[1].fleet.pool.link() as link, link.transaction():
-        await link.read("SELECT FROM partita.entity WHERE tid = $1 AND rk = 'b' FOR UPDATE", table.id)
+        await link.read(
+            "SELECT FROM partita.entity WHERE tid = $1 AND rk = 'b' FOR UPDATE", table.id
+        )
         outcomes = await asyncio.gather(
             *(put(store, table, [row_key]) for row_key in "abc"), return_exceptions=True
         )
@@ -529,9 +529,7 @@ async def write_while_it_moves(fronts: Fronts) -> int:
                     entities.RANGE_LOCKS,
                     table.id,
                 )
-                await link.read(
-                    "UPDATE partita.range_own SET state = 'f' WHERE tid = $1", table.id
-                )
+                await link.read("UPDATE partita.range_own SET state = 'f' WHERE tid = $1", table.id)
             behind_fence = await last_ticks(link)
             await asyncio.sleep(0.002)
             late += await last_ticks(link) != behind_fence
@@ -555,9 +553,7 @@ async def test_nothing_is_written_behind_a_fence(fronts: Fronts) -> None:
 @pytest.mark.parametrize(
     ("what", "instead"),
     [
-        pytest.param(
-            "IF owned < cardinality(range_ids) THEN", "IF false THEN", id="no fence"
-        ),
+        pytest.param("IF owned < cardinality(range_ids) THEN", "IF false THEN", id="no fence"),
         pytest.param(
             "IF NOT pg_try_advisory_xact_lock_shared",
             "IF 0 * pg_sleep(0)::text::int <> 0 AND NOT pg_try_advisory_xact_lock_shared",
@@ -569,13 +565,21 @@ async def test_a_missing_fence_or_lock_would_be_seen(
     fronts: Fronts, monkeypatch: pytest.MonkeyPatch, what: str, instead: str
 ) -> None:
     """Broken: the function does not look, or looks without a lock and then pauses."""
-    function = entities.FUNCTIONS[entities.FUNCTIONS.index("CREATE OR REPLACE FUNCTION partita.write_1"):]
+    function = entities.FUNCTIONS[
+        entities.FUNCTIONS.index("CREATE OR REPLACE FUNCTION partita.write_1") :
+    ]
     assert what in function
     broken = function.replace("partita.write_1", "partita.write_broken").replace(what, instead)
     if "lock" in what:
-        broken = function.replace("partita.write_1", "partita.write_broken").replace(
-            f"{what}({entities.RANGE_LOCKS}, range_ids[place])", "IF false"
-        ).replace("  IF groups IS NULL THEN", "  PERFORM pg_sleep(0.003);\n  IF groups IS NULL THEN", 1)
+        broken = (
+            function.replace("partita.write_1", "partita.write_broken")
+            .replace(f"{what}({entities.RANGE_LOCKS}, range_ids[place])", "IF false")
+            .replace(
+                "  IF groups IS NULL THEN",
+                "  PERFORM pg_sleep(0.003);\n  IF groups IS NULL THEN",
+                1,
+            )
+        )
     async with fronts.stores[0].fleet.pool.link() as link:
         await link.connection.execute(broken)
     monkeypatch.setattr(trips, "_WRITE", trips._WRITE.replace("write_1", "write_broken"))
@@ -609,7 +613,7 @@ async def test_a_scan_goes_over_all_ranges_in_key_order(fronts: Fronts) -> None:
             ["1", "2"],
             lambda _, now, of=letter: [build((of, rk), now, {"Age": 1}) for rk in "12"],
         )
-    await split(fronts, ["c", "e"])
+    await cut_ranges(fronts.stores[0].fleet, fronts.table.id, ["c", "e"])
 
     for residual in (None, parse("Age eq 1"), parse("Age eq 2")):
         for limit in (1, 3, 100):
@@ -626,23 +630,9 @@ async def test_a_scan_goes_over_all_ranges_in_key_order(fronts: Fronts) -> None:
     assert (await store.statistics(table, KeyRange())).entities == 12
 
 
-async def split(fronts: Fronts, bounds: Sequence[str]) -> None:
-    """Replace the range of the table by several, in the shard and in the catalog."""
-    for name in ("range", "range_own"):
-        await fronts.execute(f"DELETE FROM partita.{name} WHERE tid = $1", fronts.table.id)
-    for lo, hi in itertools.pairwise(["", *bounds, None]):
-        await fronts.execute(
-            "WITH r AS (INSERT INTO partita.range (tid, lo, hi, epoch)"
-            " VALUES ($1, $2, $3, nextval('partita.epoch')) RETURNING *)"
-            " INSERT INTO partita.range_own (id, tid, lo, hi, epoch)"
-            " SELECT id, tid, lo, hi, epoch FROM r",
-            *(fronts.table.id, lo, hi),
-        )
-
-
 async def test_trips_with_several_ranges_find_the_stale_one(fronts: Fronts) -> None:
     store, table = fronts.stores[1], fronts.table
-    await split(fronts, ["m"])
+    await cut_ranges(fronts.stores[0].fleet, fronts.table.id, ["m"])
     assert await store.get(table, EntityKey("a", "1")) is None
     await fronts.execute(
         "WITH e AS (SELECT nextval('partita.epoch') AS epoch),"

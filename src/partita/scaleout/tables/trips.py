@@ -185,9 +185,7 @@ async def send_reads(link: Link, items: Sequence[Read]) -> "list[Found | Stale |
     return answers
 
 
-async def _read_apart(
-    link: Link, items: Sequence[Read]
-) -> "list[Found | Stale | PartitaError]":
+async def _read_apart(link: Link, items: Sequence[Read]) -> "list[Found | Stale | PartitaError]":
     """Find out which ranges are stale: read each by itself."""
     by_range: dict[tuple[int, int], list[int]] = {}
     for place, item in enumerate(items):
