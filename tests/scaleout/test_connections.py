@@ -63,14 +63,16 @@ async def refusal(url: str, durability: Durability = Durability.FULL) -> Partita
 
 
 async def until_true(server_url: str, condition: str) -> None:
-    while run_sql(server_url, f"SELECT {condition}") != [(True,)]:
+    while run_sql(server_url, f"SELECT {condition}") != [(True,)]:  # noqa: ASYNC110
         await asyncio.sleep(0.02)
 
 
 # What is refused
 
 
-@pytest.mark.parametrize("setting", ["fsync", "full_page_writes"])
+@pytest.mark.parametrize(
+    "setting", ["fsync", pytest.param("full_page_writes", marks=pytest.mark.proof)]
+)
 async def test_a_server_that_does_not_sync_needs_fast_durability(
     weak: LocalPostgres, setting: str
 ) -> None:
@@ -87,7 +89,10 @@ async def test_a_server_that_does_not_sync_needs_fast_durability(
         await until_true(url, f"current_setting('{setting}') = 'on'")
 
 
-@pytest.mark.parametrize("value", ["off", "local", "remote_write"])
+@pytest.mark.parametrize(
+    "value",
+    ["off", *(pytest.param(each, marks=pytest.mark.proof) for each in ("local", "remote_write"))],
+)
 async def test_commits_that_do_not_wait_need_fast_durability(
     weak: LocalPostgres, value: str
 ) -> None:
@@ -210,11 +215,15 @@ async def test_a_transaction_that_lost_its_connection_before_commit_is_undone(
     url: str, link: Link
 ) -> None:
     run_sql(url, "CREATE TABLE undone (n int)")
-    with pytest.raises(UnavailableError) as caught:
+
+    async def insert() -> None:
         async with link.transaction():
             await link.read("INSERT INTO public.undone VALUES (1)")
             run_sql(url, f"SELECT pg_terminate_backend({link.facts.pid})")
             await link.read("SELECT 1")
+
+    with pytest.raises(UnavailableError) as caught:
+        await insert()
 
     assert not isinstance(caught.value, InDoubtError)
     assert run_sql(url, "SELECT count(*) FROM undone") == [(0,)]

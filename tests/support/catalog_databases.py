@@ -3,21 +3,29 @@
 import getpass
 
 from partita.local_postgres import HOST
+from partita.scaleout.schema import versions
 from partita.scaleout.schema.install import install
 from support import postgres
+from support.weak_server import run_sql
+
+KEPT_TABLES = {"schema_version", "catalog_version"}
+_shared: list[str] = []
 
 
 def empty_url(name: str = "catalog") -> str:
     """Create an empty database and return its URL."""
-    server = postgres.server()
-    return url_of(server.create_database(name))
+    return url_of(postgres.server().create_database(name))
 
 
-async def installed_url(name: str = "catalog") -> str:
-    """Create a database with the schema and return its URL."""
-    url = empty_url(name)
-    await install(url)
-    return url
+async def shared_url() -> str:
+    """Return the URL of a database with the schema and without rows, one for each process."""
+    if not _shared:
+        _shared.append(empty_url())
+        await install(_shared[0])
+    else:
+        tables = sorted(set(versions.PRIVILEGES) - KEPT_TABLES - {"account"})
+        run_sql(_shared[0], *(f"DELETE FROM partita.{name}" for name in [*tables, "account"]))
+    return _shared[0]
 
 
 def url_of(database: str, user: str | None = None) -> str:
