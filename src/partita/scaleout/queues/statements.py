@@ -46,7 +46,7 @@ INSERT INTO partita.dropped_queue SELECT id, {_NOW} FROM old RETURNING id
 COUNT = """
 SELECT count(*) AS number, max(sequence) AS last FROM (
   SELECT sequence FROM partita.message WHERE queue_id = $1 AND sequence > $2
-   ORDER BY sequence LIMIT $3) some
+   ORDER BY sequence LIMIT $3) m
 """
 
 # Messages
