@@ -354,6 +354,9 @@ class BlobTransaction(BlobRows):
 
     # Content
 
+    async def new_content(self) -> int:
+        return self.stamp()
+
     async def add_content(self, received: Received) -> int:
         """Make a content of one piece."""
         if received.size == 0:
