@@ -16,6 +16,7 @@ from partita.blobs.rules.checksums import CHECK_BYTES, check_chunks, damaged
 from partita.blobs.store.content_claims import Claims
 from partita.blobs.store.contract import PieceRow
 from partita.blobs.store.files import ContentFile, ContentFiles
+from partita.blobs.store.pieces import needed, within
 from partita.blobs.store.rows import BlobRows, InlineRow
 from partita.blobs.store.threads import ContentThreads
 from partita.storage.database import Database
@@ -76,7 +77,7 @@ class StoredDownload:
         self._place = first
         self._end = end
         self._source = source
-        self._pieces = None if pieces is None else deque(_within(pieces, first, end))
+        self._pieces = None if pieces is None else deque(within(pieces, first, end))
         self._segments: deque[Segment] = deque()
         self._file: ContentFile | None = None
         self._ahead: asyncio.Task[bytes] | None = None
@@ -242,18 +243,6 @@ def needed_checks(start: int, end: int) -> tuple[int, int]:
     first_chunk = start // limits.CHUNK_BYTES
     chunks = -(-end // limits.CHUNK_BYTES) - first_chunk
     return first_chunk * CHECK_BYTES + 1, chunks * CHECK_BYTES
-
-
-def _within(pieces: Sequence[PieceRow], first: int, end: int) -> Iterator[PieceRow]:
-    """Return the pieces that contain bytes of a range."""
-    return (each for each in pieces if each.place < end and each.place + each.size > first)
-
-
-def needed(piece: PieceRow, first: int, end: int) -> tuple[int, int, int]:
-    """Return the bytes of a piece in a range: place in the blob, start and end in the extent."""
-    place = max(piece.place, first)
-    start = piece.start + place - piece.place
-    return place, start, piece.start + min(piece.size, end - piece.place)
 
 
 def _up_to_chunk(size: int) -> int:

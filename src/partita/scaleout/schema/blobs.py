@@ -1,4 +1,4 @@
-'''Containers, blobs, their blocks and content; the rows are those of the embedded store.
+"""Containers, blobs, their blocks and content; the rows are those of the embedded store.
 
     container          id | account, name | facts
     blob               container, name, snapshot (names.LIVE: the blob itself) | content | facts
@@ -16,7 +16,7 @@ is never used again. Contents and extents have numbers of one sequence, taken by
 
 Blobs and containers are locked by advisory locks with one number (`scaleout.blobs.locks`), before
 the statement that looks at them: a function that is VOLATILE gives each statement a new snapshot.
-'''
+"""
 
 NUMBERS_TAKEN = 256
 """How many numbers of contents and extents a front end takes at a time."""
