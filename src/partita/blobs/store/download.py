@@ -16,7 +16,7 @@ from partita.blobs.rules.checksums import CHECK_BYTES, check_chunks, damaged
 from partita.blobs.store.content_claims import Claims
 from partita.blobs.store.contract import PieceRow
 from partita.blobs.store.files import ContentFile, ContentFiles
-from partita.blobs.store.pieces import needed, within
+from partita.blobs.store.pieces import needed
 from partita.blobs.store.rows import BlobRows, InlineRow
 from partita.blobs.store.threads import ContentThreads
 from partita.storage.database import Database
@@ -70,14 +70,15 @@ class StoredDownload:
         end: int,
         *,
         source: "Source",
-        pieces: Sequence[PieceRow] | None = None,
+        pieces: deque[PieceRow] | None = None,
     ) -> None:
         self.length = end - first
         self._content = content
         self._place = first
         self._end = end
         self._source = source
-        self._pieces = None if pieces is None else deque(within(pieces, first, end))
+        self._pieces = pieces
+        """Those of the range, for page blobs: they change in place and have gaps."""
         self._segments: deque[Segment] = deque()
         self._file: ContentFile | None = None
         self._ahead: asyncio.Task[bytes] | None = None

@@ -1,13 +1,14 @@
 """Arithmetic of pieces: the bytes of a content, by their places. Pure."""
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 
 from partita.blobs.store.contract import PieceRow
 
 
-def within(pieces: Sequence[PieceRow], first: int, end: int) -> Iterator[PieceRow]:
-    """Return the pieces that contain bytes of a range."""
-    return (each for each in pieces if each.place < end and each.place + each.size > first)
+def pieces_within(pieces: Sequence[PieceRow], first: int, end: int) -> deque[PieceRow]:
+    """Return the pieces that contain bytes of a range: maybe many, so call it in a thread."""
+    return deque(each for each in pieces if each.place < end and each.place + each.size > first)
 
 
 def needed(piece: PieceRow, first: int, end: int) -> tuple[int, int, int]:

@@ -168,7 +168,7 @@ class BlobTransaction:
         if identity is None:
             return None
         row = ContainerRow(identity, name, stored.decode_container(facts))
-        self._shared.clock.observe(row.facts.changed_at)
+        self._shared.clock.observe(row.facts.changed_at, self._key)
         return row
 
     async def put_container(self, name: str, facts: StoredContainer) -> None:
@@ -196,7 +196,7 @@ class BlobTransaction:
         self._key = container, name
         row = blob_row(identity, name, snapshot, content, facts)
         if row is not None:
-            self._shared.clock.observe(row.facts.changed_at)
+            self._shared.clock.observe(row.facts.changed_at, self._key)
         return identity, row
 
     async def put_blob(self, row: BlobRow, before: BlobRow | None = None) -> None:

@@ -34,10 +34,11 @@ from partita.blobs.store.upload import StoredContent
 from partita.errors import StoreBusyError
 from partita.scaleout.blobs.locks import object_lock
 from partita.scaleout.connections.pool import Pool
-from partita.scaleout.connections.session import RETRY_SECONDS, DriverError, translated
+from partita.scaleout.connections.session import RETRY_SECONDS
 
+HASH_BYTES = 32
 SALT_BYTES = 8
-"""The random bytes in the name of an object."""
+"""The name of an object: a SHA-256 and random bytes."""
 
 _CLAIM = "SELECT claim, object FROM partita.claim_object_1($1, $2, $3, $4)"
 _ABANDON = "UPDATE partita.upload_claim SET claimed_at = 0 WHERE id = $1"
@@ -65,22 +66,13 @@ class ClaimedContent:
 
 async def claim_object(pool: Pool, digest: bytes, salt: bytes, now: int) -> tuple[int, bytes]:
     """Claim an object for a content; return the claim and the name of the object."""
-    async with pool.link() as link:
-        try:
-            rows = await link.write(_CLAIM, digest, salt, object_lock(digest), now)
-        except DriverError as error:
-            raise translated(error) from error
-    ((claim, name),) = rows
+    ((claim, name),) = await pool.write(_CLAIM, digest, salt, object_lock(digest), now)
     return claim, name
 
 
 async def abandon(pool: Pool, claim: int) -> None:
     """Give up a claim; the collector removes the object if nothing else needs it."""
-    async with pool.link() as link:
-        try:
-            await link.write(_ABANDON, claim)
-        except DriverError as error:
-            raise translated(error) from error
+    await pool.write(_ABANDON, claim)
 
 
 def claim_lost() -> StoreBusyError:

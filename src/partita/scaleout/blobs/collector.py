@@ -8,22 +8,21 @@ them; the readers of this front end also pin them. `claims` says when an object 
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from functools import partial
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from partita.blobs.rules import limits
 from partita.blobs.rules.names import LIVE
 from partita.blobs.store.content_claims import Claims
-from partita.blobs.store.garbage_collector import Pause
+from partita.blobs.store.garbage_collector import Pause, no_pause
 from partita.blobs.store.threads import ContentThreads
 from partita.errors import PartitaError, UnavailableError
 from partita.scaleout.blobs.changes import BlobTransaction
+from partita.scaleout.blobs.claims import HASH_BYTES
 from partita.scaleout.blobs.locks import object_lock
 from partita.scaleout.blobs.objects import Objects, SharedFolder
 from partita.scaleout.blobs.shared import Shared
 from partita.scaleout.connections.link import Link
 from partita.scaleout.connections.pool import Pool
-from partita.scaleout.connections.session import DriverError, translated
 from partita.scaleout.schema.locks import JOB_LOCKS, PURGE_BLOBS_JOB
 from partita.ticks import SECONDS_PER_DAY, TICKS_PER_SECOND
 
@@ -142,17 +141,14 @@ class Collector:
         objects: Objects | None,
         threads: ContentThreads,
         pins: Claims,
-        *,
-        seconds_kept: float,
-        pause: Pause,
     ) -> None:
         self._pool = pool
         self._shared = shared
         self._objects = objects
         self._threads = threads
         self._pins = pins
-        self._ticks_kept = int(seconds_kept * TICKS_PER_SECOND)
-        self._pause = pause
+        self.seconds_kept = float(DROPPED_SECONDS_KEPT)
+        self.pause: Pause = no_pause
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -178,14 +174,12 @@ class Collector:
         names = iter(objects.listed())
         while (found := await self._threads.run(next, names, None)) is not None:
             if strays := [name for name, stored_at in found if stored_at < oldest]:
-                await self._write(_SUSPECT_STRAYS, strays)
+                await self._pool.write(_SUSPECT_STRAYS, strays)
 
     async def forget_stale(self) -> None:
         """Remove blocks that were staged too long ago, and blobs that have only such blocks."""
         oldest = self._since(limits.STAGED_SECONDS_MAX)
-        async with self._pool.link() as link:
-            stale = await link.read(_STALE, oldest)
-        for account, container, name in stale:
+        for account, container, name in await self._pool.read(_STALE, oldest):
             async with self._pool.link() as link, link.transaction():
                 tx = BlobTransaction(link, self._shared, account)
                 identity, row = await tx.find_blob(container, name, LIVE)
@@ -207,7 +201,7 @@ class Collector:
 
     async def _sweep_if_due(self) -> None:
         now, before = self._shared.clock.now(), self._since(SWEEP_EVERY_SECONDS)
-        if self._objects is not None and await self._write(_BEGIN_SWEEP, now, before):
+        if self._objects is not None and await self._pool.write(_BEGIN_SWEEP, now, before):
             await self.sweep()
 
     async def _try(self, work: Callable[[], Awaitable[None]]) -> bool:
@@ -258,7 +252,7 @@ class Collector:
 
     async def _purge_contents(self, link: Link) -> bool:
         """Remove some pieces of dropped contents that no blob has, and extents without pieces."""
-        oldest = self._shared.clock.now() - self._ticks_kept
+        oldest = self._since(self.seconds_kept)
         dropped = await link.read(_DROPPED, oldest, self._pins.pinned(), PURGE_ROWS)
         if not dropped:
             return False
@@ -279,33 +273,22 @@ class Collector:
         names = [name for (name,) in await link.read(_SUSPECTS, PURGE_ROWS)]
         if not names:
             return False
-        await self._lock_objects(link, names)
+        await link.read(_LOCK, sorted({object_lock(name[:HASH_BYTES]) for name in names}))
         await link.read(_MARK, names)
         await link.read(_ACQUIT, names)
         return True
-
-    async def _lock_objects(self, link: Link, names: Sequence[bytes]) -> None:
-        await link.read(_LOCK, sorted({object_lock(name[:32]) for name in names}))
 
     async def _remove_objects(self) -> bool:
         """Remove objects after the decision is durable."""
         if self._objects is None:
             return False
-        async with self._pool.link() as link:
-            names = [name for (name,) in await link.read(_LEAVING, PURGE_ROWS)]
-        await self._pause("checked")
+        names = [name for (name,) in await self._pool.read(_LEAVING, PURGE_ROWS)]
+        await self.pause("checked")
         for name in names:
-            await self._threads.run(partial(self._objects.remove, name))
+            await self._threads.run(self._objects.remove, name)
         if names:
-            await self._write(_GONE, names)
+            await self._pool.write(_GONE, names)
         return bool(names)
-
-    async def _write(self, statement: str, *values: object) -> bool:
-        async with self._pool.link() as link:
-            try:
-                return bool(await link.write(statement, *values))
-            except DriverError as error:
-                raise translated(error) from error
 
     def _since(self, seconds: float) -> int:
         return self._shared.clock.now() - int(seconds * TICKS_PER_SECOND)

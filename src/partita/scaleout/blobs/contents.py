@@ -8,10 +8,9 @@ from partita.blobs.store.threads import ContentThreads
 from partita.scaleout.blobs.collector import DROPPED_SECONDS_KEPT, Collector
 from partita.scaleout.blobs.downloads import fetch_from
 from partita.scaleout.blobs.objects import NoObjects, Objects, open_objects, unfit
-from partita.scaleout.blobs.shared import BlobClock, Numbers, Rooms, Shared
+from partita.scaleout.blobs.shared import Numbers, Rooms, Shared
+from partita.scaleout.catalog.fleet_clock import FleetClock
 from partita.scaleout.connections.pool import Pool
-from partita.scaleout.connections.session import DriverError, translated
-from partita.ticks import Clock
 
 WRITING_THREADS = 8
 READING_THREADS = 8
@@ -30,20 +29,14 @@ class Contents:
     def __init__(
         self,
         pool: Pool,
-        clock: BlobClock,
-        source: Clock,
+        clock: FleetClock,
         objects: Objects | None,
-        *,
-        seconds_kept: float = DROPPED_SECONDS_KEPT,
-        pause: Pause = no_pause,
     ) -> None:
         self.pool = pool
         self.clock = clock
-        self.source = source
-        """The source of randomness and identifiers."""
         self.objects = objects
         """None if the server was started without an object store."""
-        self.pause = pause
+        self.pause: Pause = no_pause
         self.files: ContentFiles = NoObjects() if objects is None else objects
         self.shared = Shared(clock, Numbers(), Rooms())
         self.pins = Claims()
@@ -51,22 +44,13 @@ class Contents:
         self.threads = ContentThreads(WRITING_THREADS, "partita-content")
         self._reading = ContentThreads(READING_THREADS, "partita-download")
         self.downloads = Source(fetch_from(pool), self.files, self._reading, self.pins)
-        self.collector = Collector(
-            pool,
-            self.shared,
-            objects,
-            self.threads,
-            self.pins,
-            seconds_kept=seconds_kept,
-            pause=pause,
-        )
+        self.collector = Collector(pool, self.shared, objects, self.threads, self.pins)
 
     @classmethod
     async def open(
         cls,
         pool: Pool,
-        clock: BlobClock,
-        source: Clock,
+        clock: FleetClock,
         blob_store: str | None = None,
         *,
         seconds_kept: float = DROPPED_SECONDS_KEPT,
@@ -78,7 +62,9 @@ class Contents:
         the other one.
         """
         objects = open_objects(blob_store)
-        contents = cls(pool, clock, source, objects, seconds_kept=seconds_kept, pause=pause)
+        contents = cls(pool, clock, objects)
+        contents.pause = contents.collector.pause = pause
+        contents.collector.seconds_kept = seconds_kept
         try:
             if objects is not None:
                 await contents._check_owner(objects)
@@ -95,17 +81,13 @@ class Contents:
         await self._reading.close()
 
     async def _check_owner(self, objects: Objects) -> None:
-        async with self.pool.link() as link:
-            try:
-                await link.write(_FIRST_OWNER, self.source.new_id(), self.clock.now())
-            except DriverError as error:
-                raise translated(error) from error
-            ((owner,),) = await link.read(_OWNER)
-            found = await self.threads.run(objects.find_owner)
-            if found == owner:
-                return
-            if found is not None:
-                raise unfit("It belongs to another database.")
-            if await link.read(_HAS_OBJECTS):
-                raise unfit("It does not have the blobs of this database.")
+        await self.pool.write(_FIRST_OWNER, self.clock.clock.new_id(), self.clock.now())
+        ((owner,),) = await self.pool.read(_OWNER)
+        found = await self.threads.run(objects.find_owner)
+        if found == owner:
+            return
+        if found is not None:
+            raise unfit("It belongs to another database.")
+        if await self.pool.read(_HAS_OBJECTS):
+            raise unfit("It does not have the blobs of this database.")
         await self.threads.run(objects.set_owner, owner)

@@ -6,6 +6,7 @@ up to 64 KiB is in the database; longer content is in an object store, see `clai
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -63,7 +64,7 @@ class PostgresBlobStore:
         return self.contents.clock.now()
 
     def new_id(self) -> str:
-        return self.contents.source.new_id()
+        return self.contents.clock.clock.new_id()
 
     # Rows
 
@@ -180,7 +181,11 @@ class PostgresBlobStore:
             self.contents.pins.pin(content)
             try:
                 row, pieces = await self.read_pages(
-                    container, row.name, row.snapshot, chosen, lambda row, pieces: (row, pieces)
+                    container,
+                    row.name,
+                    row.snapshot,
+                    chosen,
+                    lambda row, pieces: (row, deque(pieces)),
                 )
                 if row.content == content:
                     return row, await self._open_content(row, first, end, pieces)
@@ -188,7 +193,7 @@ class PostgresBlobStore:
                 self.contents.pins.unpin(content)
 
     async def _open_content(
-        self, row: BlobRow, first: int, end: int, pieces: list[PieceRow] | None = None
+        self, row: BlobRow, first: int, end: int, pieces: deque[PieceRow] | None = None
     ) -> Download:
         if first == end:
             return BytesDownload(b"")
@@ -223,7 +228,7 @@ class UploadReceipt:
         stored = received.stored
         if stored.incoming is None or stored.digest is None:
             return
-        salt = contents.source.random_bytes(SALT_BYTES)
+        salt = contents.clock.clock.random_bytes(SALT_BYTES)
         received.claim, name = await claim_object(
             contents.pool, stored.digest, salt, contents.clock.now()
         )

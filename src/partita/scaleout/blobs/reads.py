@@ -216,8 +216,7 @@ class CommittedBlobs:
         raise busy("changing")
 
     async def _read(self, statement: str, *values: object) -> Rows:
-        async with self._pool.link() as link:
-            return await link.read(statement, *values)
+        return await self._pool.read(statement, *values)
 
 
 def blob_row(

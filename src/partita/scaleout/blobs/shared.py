@@ -1,9 +1,9 @@
 """What all transactions of a front end share: the clock, numbers of contents, room for blocks."""
 
-from collections.abc import Hashable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from partita.blobs.rules import limits
+from partita.scaleout.catalog.fleet_clock import FleetClock
 from partita.scaleout.connections.link import Link
 from partita.scaleout.schema.blobs import NUMBERS_TAKEN
 
@@ -14,22 +14,6 @@ ROOMS_MAX = 1024
 """Blobs whose room is remembered; more are counted again."""
 
 _TAKE = "SELECT nextval('partita.content_id')"
-
-
-class BlobClock(Protocol):
-    """The clock of a fleet: `catalog.fleet_clock`."""
-
-    def now(self) -> int:
-        """Return the time by which leases are judged."""
-        ...
-
-    def stamp(self, key: Hashable) -> int:
-        """Return a stamp that no other front end gives, later than all of this key."""
-        ...
-
-    def observe(self, ticks: int) -> None:
-        """Make later stamps come after this one."""
-        ...
 
 
 class Numbers:
@@ -69,6 +53,6 @@ class Rooms:
 class Shared(NamedTuple):
     """One for each front end."""
 
-    clock: BlobClock
+    clock: FleetClock
     numbers: Numbers
     rooms: Rooms

@@ -36,10 +36,10 @@ def check_storable(name: str) -> None:
 
 
 def first_from(bound: str) -> str:
-    """Return a bound with the same names from it on, without U+0000.
+    r"""Return a bound with the same names from it on, without U+0000.
 
-    >>> first_from("a\\0b")
-    'a\\x01'
+    >>> first_from("a\0b")
+    'a\x01'
     """
     stem, nul, _ = bound.partition(_NUL)
     return stem + "\x01" if nul else stem
