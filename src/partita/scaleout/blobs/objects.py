@@ -143,7 +143,7 @@ class CloudObjects:
 
     def begin(self, identity: str) -> "SpooledUpload":  # noqa: ARG002 - the contract's
         with translating():
-            return SpooledUpload(tempfile.TemporaryFile())  # noqa: SIM115 - `discard` closes it
+            return SpooledUpload(tempfile.TemporaryFile())
 
     def place(self, incoming: IncomingFile, digest: bytes) -> None:
         assert isinstance(incoming, SpooledUpload)
