@@ -20,6 +20,8 @@ from partita.blobs.store.contract import BlobStore
 from partita.clock import SystemClock
 from partita.errors import PartitaError
 from partita.queues.store import QueueStore
+from partita.scaleout.blobs.contents import Contents
+from partita.scaleout.blobs.postgres_store import PostgresBlobStore
 from partita.scaleout.catalog.catalog import Catalog
 from partita.scaleout.catalog.fleet_clock import CLOSE_SECONDS_MAX, FleetClock
 from partita.scaleout.catalog.purge import purge_tables
@@ -27,6 +29,7 @@ from partita.scaleout.catalog.slots import Slots
 from partita.scaleout.connections.link import Connector
 from partita.scaleout.connections.location import Location
 from partita.scaleout.connections.pool import Pool
+from partita.scaleout.queues.postgres_store import QueueDatabase
 from partita.scaleout.tables.postgres_store import PostgresTableStore
 from partita.scaleout.tables.trips import Trips
 from partita.storage.durability import Durability
@@ -74,6 +77,8 @@ class Fleet:
         self.connector = connector
         self.blob_store = blob_store
         """The URL of the object store of long blobs; None: there is none."""
+        self.contents: Contents | None = None
+        """What the blob stores share, once it is open."""
         self.pool = Pool(connector)
         """For scans, long groups and transactions of the stores."""
         self.trips = Trips(connector, self.pool)
@@ -82,6 +87,10 @@ class Fleet:
         self.clock = FleetClock(
             clock or SystemClock(), lease_clock=SystemClock(), checks_clock=checks_clock
         )
+        self.queues = QueueDatabase(
+            connector, self.pool, self.clock.clock, may_expire=lambda: self.clock.is_close
+        )
+        """What the queue stores share."""
         self._compares = checks_clock or clock is None
         """A clock that was handed in, and is not checked, is used as it is."""
         self.id = uuid.UUID(SystemClock().new_id())
@@ -113,6 +122,8 @@ class Fleet:
         try:
             await fleet.catalog.start()
             await fleet._beat()
+            fleet.contents = await Contents.open(fleet.pool, fleet.clock, blob_store)
+            fleet.queues.start()
         except BaseException:
             await fleet.close()
             raise
@@ -126,14 +137,13 @@ class Fleet:
         """Return the stores of an account; an account is known to the fleet once it is used."""
         if (found := self._stores.get(account_name)) is None:
             account_id = await self.catalog.account_id(account_name)
-            found = self._stores.setdefault(
-                account_name,
-                Stores(
-                    tables=build_table_store(self, account_id),
-                    queues=build_queue_store(self, account_id),
-                    blobs=build_blob_store(self, account_id),
-                ),
+            assert self.contents is not None
+            built = Stores(
+                PostgresTableStore(account_id, self.catalog, self.clock, self.trips, self.pool),
+                self.queues.store(account_id),
+                PostgresBlobStore(self.contents, account_id),
             )
+            found = self._stores.setdefault(account_name, built)
         return found
 
     @property
@@ -164,6 +174,9 @@ class Fleet:
         if self._tasks:
             await asyncio.wait(self._tasks)
         await self.trips.close()
+        await self.queues.close()
+        if self.contents is not None:
+            await self.contents.close()
         await self.catalog.close()
         try:
             await self._leave()
@@ -219,19 +232,3 @@ class Fleet:
             if self.on_failure is not None:
                 self.on_failure(error)
 
-
-def build_table_store(fleet: Fleet, account_id: int) -> TableStore:
-    """Build the store of an account's tables."""
-    return PostgresTableStore(
-        account_id, fleet.catalog, fleet.clock, fleet.trips, fleet.pool
-    )
-
-
-def build_queue_store(fleet: Fleet, account_id: int) -> QueueStore:
-    """Build the store of an account's queues."""
-    raise NotImplementedError
-
-
-def build_blob_store(fleet: Fleet, account_id: int) -> BlobStore:
-    """Build the store of an account's blobs."""
-    raise NotImplementedError
