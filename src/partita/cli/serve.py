@@ -303,7 +303,7 @@ def as_text(start: Start) -> str:
         f"Partita {start.version} serves {_listed(list(served))}",
         *(f"  {name:<18} {endpoint}" for name, endpoint in served.items()),
         f"  listening on       {listening}",
-        f"  data               {_data_of(start)} ({_DURABILITY[start.durability]})",
+        f"  data               {_place_of(start)} ({_DURABILITY[start.durability]})",
         f"  connection string  {start.connection_string}",
         *([f"  further accounts   {others}"] if others else []),
         "",
@@ -314,7 +314,7 @@ def as_text(start: Start) -> str:
     return "\n".join(lines)
 
 
-def _data_of(start: Start) -> str:
+def _place_of(start: Start) -> str:
     """Return where the data is."""
     match start.store:
         case "sqlite":

@@ -72,8 +72,8 @@ class Restored(BackupFacts, frozen=True):
 
 def back_up_account(given: Given) -> BackupFacts:
     refuse_database(given.to, "The folder of the backups", "Give --to a folder.")
-    data = get_folder(given.connect, "The folder of the data", on_database=_BACK_UP_DATABASE)
-    folder = account_folder(data, given.account)
+    root = get_folder(given.connect, "The folder of the data", on_database=_BACK_UP_DATABASE)
+    folder = account_folder(root, given.account)
     target = Path(given.to)
     with _bar(given) as bar:
         take = back_up_changes if given.incremental else back_up
@@ -141,8 +141,8 @@ class AccountVerified(Facts, frozen=True):
 
 
 def verify_account_files(given: Given) -> AccountVerified:
-    data = get_folder(given.connect, "The folder of the data", on_database=_VERIFY_DATABASE)
-    folder = account_folder(data, given.account)
+    root = get_folder(given.connect, "The folder of the data", on_database=_VERIFY_DATABASE)
+    folder = account_folder(root, given.account)
     refuse_unless_account(folder)
     pace = Pace(_rate(given.rate), SystemClock().monotonic, threading.Event().wait)
     with _locked(folder) as is_locked, _bar(given) as bar:

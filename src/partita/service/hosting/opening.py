@@ -103,7 +103,7 @@ def import_scaleout(name: str) -> Any:
         return importlib.import_module(f"partita.scaleout.{name}")
     except ImportError as error:
         raise ConfigurationError(
-            "ExtraMissing",
+            "Configuration",
             "PostgreSQL as the store needs packages that are not installed.",
             facts={"package": error.name or ""},
             hint="Run: pip install 'partita[scaleout]', or 'partita[fleet]' for --local.",

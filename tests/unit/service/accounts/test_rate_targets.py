@@ -194,6 +194,17 @@ def test_an_entity_counts_once_for_each_kibibyte_that_it_begins(size: int, count
     assert counted(size) == count
 
 
+def test_front_ends_divide_the_targets_by_their_present_number(clock: ManualClock) -> None:
+    running = [4]
+    targets = Targets(clock, front_ends=lambda: running[0])
+
+    assert targets.charge("acc", "Staff", "Sales", 500) is None
+    assert targets.charge("acc", "Staff", "Sales", 1) == Excess(RateTarget.PARTITION, 0.002)
+    clock.advance(1)
+    running[0] = 1
+    assert targets.charge("acc", "Staff", "Sales", 2_000) is None
+
+
 # The tables that keep to them
 
 
