@@ -29,7 +29,8 @@ from bench.tables.servers import Server
 from partita.clock import SystemClock
 from partita.queues.engine import QueueEngine
 from partita.queues.sqlite_store import SqliteQueueStore
-from partita.storage.database import Database, Durability
+from partita.storage.database import Database
+from partita.storage.durability import Durability
 from partita.storage.store_clock import StoreClock
 
 CLIENTS = 16

@@ -403,7 +403,7 @@ class TransactionAbortedError(UnavailableError):
 
 
 class NotDurableError(UnavailableError):
-    """The log acknowledges writes before it syncs them, so that they are not durable."""
+    """The log or the database acknowledges writes before they are durable."""
 
 
 class MappingOfflineError(UnavailableError):

@@ -15,7 +15,7 @@ from crash.recording_vfs import Trace
 from crash.shim_vfs import registered
 from crash.workload import examine, run_clients, write_image
 from partita.storage import database
-from partita.storage.database import Durability
+from partita.storage.durability import Durability
 
 STEPS = 100
 STATES_PER_TRACE = 200

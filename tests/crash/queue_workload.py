@@ -18,7 +18,8 @@ from partita.errors import QueueNotFoundError
 from partita.queues.engine import QueueEngine
 from partita.queues.message import Message
 from partita.queues.sqlite_store import SqliteQueueStore
-from partita.storage.database import Database, Durability
+from partita.storage.database import Database
+from partita.storage.durability import Durability
 from partita.storage.store_clock import StoreClock
 
 CLIENTS = 8

@@ -12,7 +12,7 @@ from crash.recording_vfs import Sync, Trace
 from crash.shim_vfs import registered, scratch_folder
 from crash.workload import Finding, examine, run_clients, write_image
 from partita.storage import database
-from partita.storage.database import Durability
+from partita.storage.durability import Durability
 from support.repeats import repeat
 
 STATES = repeat(80, 2_000, 20_000)

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from partita.clock import ManualClock
 from partita.errors import ETagMismatchError, TableNotFoundError
-from partita.storage.database import DATABASE_FILE, Database, Durability
+from partita.storage.database import DATABASE_FILE, Database
+from partita.storage.durability import Durability
 from partita.tables.engine import TableEngine
 from partita.tables.entity import Entity, EntityKey
 from partita.tables.operations import (

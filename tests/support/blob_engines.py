@@ -9,7 +9,8 @@ from partita.blobs.rules.model import BlobName
 from partita.blobs.store.files import FileSystem, FolderFiles
 from partita.blobs.store.sqlite_store import SqliteBlobStore
 from partita.clock import ManualClock
-from partita.storage.database import Database, Durability
+from partita.storage.database import Database
+from partita.storage.durability import Durability
 from partita.storage.store_clock import StoreClock
 
 LONG = b"0123456789abcdef" * 8192

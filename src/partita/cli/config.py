@@ -16,13 +16,14 @@ import msgspec
 
 from partita.addresses import is_loopback, is_postgresql, without_secrets
 from partita.errors import ConfigurationError
+from partita.scaleout.connections.location import Location
 from partita.service.accounts.account import (
     DEVELOPMENT_ACCOUNT,
     DEVELOPMENT_KEY,
     check_account_name,
 )
 from partita.service.http.message_bytes import HttpLimits
-from partita.storage.database import Durability
+from partita.storage.durability import Durability
 
 BLOB_PORT, QUEUE_PORT, TABLE_PORT = 10000, 10001, 10002
 """The ports that clients use by default."""
@@ -36,20 +37,20 @@ KEY_BYTES_MIN = 32
 MAKE_KEY = "`openssl rand -base64 64 | tr -d '\\n'`"
 
 
-class Location(msgspec.Struct, frozen=True):
+class Address(msgspec.Struct, frozen=True):
     """A URL, or a word, whose login and parameters are not printed."""
 
     text: str
 
     def __repr__(self) -> str:
-        return f"Location({self.shown!r})"
+        return f"Address({self.shown!r})"
 
     @property
     def shown(self) -> str:
         return without_secrets(self.text)
 
 
-SQLITE, POSTGRES = Location("sqlite"), Location("postgres")
+SQLITE, POSTGRES = Address("sqlite"), Address("postgres")
 BLOB_STORE_SCHEMES = ("file:///", "s3://", "az://", "gs://")
 
 
@@ -83,10 +84,10 @@ class Config(msgspec.Struct, frozen=True):
 
     path: Path
     in_memory: bool
-    store: Location
+    store: Address
     """SQLITE, POSTGRES (which needs `local`), or the URL of a PostgreSQL database."""
     local: bool
-    blob_store: Location | None
+    blob_store: Address | None
     clock_check: bool
     host: tuple[str, ...]
     blobs: bool
@@ -296,7 +297,7 @@ def _text(raw: object) -> str:
     return raw.strip()
 
 
-def _store(raw: object, _folder: Path) -> Location:
+def _store(raw: object, _folder: Path) -> Address:
     """Read where the accounts are; the text is not repeated in an error, it may have a password."""
     text = _text(raw)
     if text not in (SQLITE.text, POSTGRES.text) and not is_postgresql(text):
@@ -304,16 +305,18 @@ def _store(raw: object, _folder: Path) -> Location:
             "A store is sqlite, postgres, or a URL that begins with postgresql://.",
             hint="Give --store postgresql://USER@HOST/DATABASE.",
         )
-    return Location(text)
+    if is_postgresql(text):
+        Location.parse(text)
+    return Address(text)
 
 
-def _blob_store(raw: object, _folder: Path) -> Location:
+def _blob_store(raw: object, _folder: Path) -> Address:
     text = _text(raw)
     if not text.startswith(BLOB_STORE_SCHEMES):
         schemes = ", ".join(BLOB_STORE_SCHEMES)
         message = f"An object store is a URL that begins with one of: {schemes}."
         raise _invalid(message, hint="Give --blob-store file:///var/lib/partita/blobs.")
-    return Location(text)
+    return Address(text)
 
 
 def _texts(raw: object, _folder: Path) -> tuple[str, ...]:
@@ -448,7 +451,7 @@ def _shown(value: object) -> object:
             return value.value
         case Path():
             return os.fspath(value)
-        case AccountKeys() | Location():
+        case AccountKeys() | Address():
             return value.shown
         case tuple():
             return [_shown(part) for part in value]

@@ -12,7 +12,6 @@ so the database acknowledges nothing more; a restart recovers from the files on 
 
 import asyncio
 import contextlib
-import enum
 import logging
 import os
 import queue
@@ -38,6 +37,7 @@ from partita.errors import (
 from partita.refusals import store_stopped
 from partita.sqlite_versions import has_wal_reset_bug, version_of
 from partita.storage.disk_reserve import RESERVE_BYTES, RESERVE_FILE, DiskReserve
+from partita.storage.durability import Durability
 from partita.storage.folder import FolderLock, full_sync, keep_private, make_folder, make_private
 from partita.storage.format_numbers import APPLICATION_ID, guarded_numbers, refuse_foreign
 from partita.storage.readers import Readers
@@ -70,15 +70,6 @@ T = TypeVar("T")
 Upgrades = Mapping[int, Callable[[apsw.Connection], object]]
 """By format number: the function that changes the tables from it to the next one."""
 NO_UPGRADES: Upgrades = MappingProxyType({})
-
-
-class Durability(enum.Enum):
-    """The durability of an acknowledged write."""
-
-    FULL = "full"
-    """It is on disk: it survives power loss if the disk honours sync."""
-    FAST = "fast"
-    """It survives a kill of the process; power loss may lose the last writes, each as a whole."""
 
 
 class Database:

@@ -7,7 +7,7 @@ from partita.addresses import is_loopback
 from partita.cli.config import AccountKeys, check, load, warnings
 from partita.errors import ConfigurationError
 from partita.service.accounts.account import DEVELOPMENT_KEY
-from partita.storage.database import Durability
+from partita.storage.durability import Durability
 
 KEY = base64.b64encode(b"a key of our own, 32 bytes or more").decode()
 OTHER_KEY = base64.b64encode(b"another one").decode()

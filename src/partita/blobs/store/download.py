@@ -53,15 +53,15 @@ class StoredDownload:
         end: int,
         *,
         source: "Source",
-        pieces: Sequence[PieceRow] | None = None,
+        pieces: deque[PieceRow] | None = None,
     ) -> None:
         self.length = end - first
         self._content = content
         self._place = first
         self._end = end
         self._source = source
-        self._pieces = None if pieces is None else deque(_within(pieces, first, end))
-        """Given for page blobs, whose pieces change in place and have gaps; otherwise looked up."""
+        self._pieces = pieces
+        """Those of the range, for page blobs: they change in place and have gaps."""
         self._segments: deque[Segment] = deque()
         self._file: ContentFile | None = None
         self._ahead: asyncio.Task[bytes] | None = None
@@ -207,9 +207,9 @@ def segment_of(connection: apsw.Connection, piece: PieceRow, first: int, end: in
     raise damaged("a part of it is missing")
 
 
-def _within(pieces: Sequence[PieceRow], first: int, end: int) -> Iterator[PieceRow]:
-    """Return the pieces that contain bytes of a range."""
-    return (each for each in pieces if each.place < end and each.place + each.size > first)
+def pieces_within(pieces: Sequence[PieceRow], first: int, end: int) -> deque[PieceRow]:
+    """Return the pieces that contain bytes of a range: maybe many, so call it in a thread."""
+    return deque(each for each in pieces if each.place < end and each.place + each.size > first)
 
 
 def _needed(piece: PieceRow, first: int, end: int) -> tuple[int, int, int]:

@@ -5,6 +5,7 @@ For a database in memory, the files are in memory, too.
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, TypeVar
@@ -34,7 +35,7 @@ from partita.blobs.store.contract import (
     PieceRow,
     Scan,
 )
-from partita.blobs.store.download import Source, StoredDownload, verified
+from partita.blobs.store.download import Source, StoredDownload, pieces_within, verified
 from partita.blobs.store.files import ContentFiles, FolderFiles, MemoryFiles
 from partita.blobs.store.garbage_collector import Collector, Pause, no_pause
 from partita.blobs.store.list_scan import read_listing
@@ -243,7 +244,11 @@ class SqliteBlobStore:
             self.claims.pin(content)
             try:
                 row, pieces = await self.read_pages(
-                    container, row.name, row.snapshot, chosen, lambda row, pieces: (row, pieces)
+                    container,
+                    row.name,
+                    row.snapshot,
+                    chosen,
+                    lambda row, pieces: (row, pieces_within(pieces, first, end)),
                 )
                 if row.content == content:
                     return row, await self._open_content(row, first, end, pieces)
@@ -251,7 +256,7 @@ class SqliteBlobStore:
                 self.claims.unpin(content)
 
     async def _open_content(
-        self, row: BlobRow, first: int, end: int, pieces: list[PieceRow] | None = None
+        self, row: BlobRow, first: int, end: int, pieces: deque[PieceRow] | None = None
     ) -> Download:
         """Open bytes of a content in the turn of the loop in which its row was read.
 

@@ -8,7 +8,8 @@ from partita.errors import ConfigurationError
 from partita.queues.sqlite_store import SqliteQueueStore
 from partita.service.accounts.account import check_account_name
 from partita.service.accounts.stores import Stores
-from partita.storage.database import DATABASE_FILE, Database, Durability
+from partita.storage.database import DATABASE_FILE, Database
+from partita.storage.durability import Durability
 from partita.storage.store_clock import StoreClock
 from partita.tables.sqlite_store import SqliteTableStore
 from partita.ticks import Clock

@@ -102,7 +102,7 @@ STATUS: dict[str, int] = {
     "NoAuthenticationInformation": 401,
     "NoPendingCopyOperation": 409,
     "NotImplemented": 501,
-    "OperationTimedOut": 408,
+    "OperationTimedOut": 500,
     "OutOfRangeInput": 400,
     "OutOfRangeQueryParameterValue": 400,
     "PropertiesNeedValue": 400,

@@ -21,7 +21,7 @@ from partita.service.accounts.respond import Front
 from partita.service.hosting.opening import Place, open_accounts
 from partita.service.hosting.services import BLOBS, KINDS, QUEUES, TABLES, ServiceKind
 from partita.service.http.request import Request, Response
-from partita.storage.database import Durability
+from partita.storage.durability import Durability
 from partita.ticks import Clock
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from partita.service.accounts.account import Account
 from partita.service.accounts.folder_stores import open_folder_stores
 from partita.service.accounts.rate_targets import Targets
 from partita.service.accounts.stores import Backing, Stores
-from partita.storage.database import Durability
+from partita.storage.durability import Durability
 from partita.ticks import Clock
 
 

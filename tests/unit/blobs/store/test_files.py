@@ -10,7 +10,7 @@ import pytest
 
 from partita.blobs.store.files import FileSystem
 from partita.errors import StoreBusyError, StoreStoppedError
-from partita.storage.database import Durability
+from partita.storage.durability import Durability
 from support.blob_engines import LONG, NAME, FaultyFileSystem, opened
 from support.sqlite_blobs import store_of
 

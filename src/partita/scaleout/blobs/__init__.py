@@ -1,0 +1,1 @@
+"""The blob store on PostgreSQL and an object store."""

@@ -1,0 +1,1 @@
+"""Accounts, tables, key ranges, slots and the clock of a fleet."""

@@ -1,0 +1,1 @@
+"""Connections to PostgreSQL: checks, time limits, gathering."""

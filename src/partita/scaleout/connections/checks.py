@@ -1,0 +1,102 @@
+"""Whether a server keeps what it acknowledges: its facts in one statement, judged purely."""
+
+import msgspec
+
+from partita.errors import ConfigurationError, NotDurableError
+from partita.storage.durability import Durability
+
+SERVER_VERSION_MIN = 170000
+"""PostgreSQL 17: the first with MERGE … RETURNING."""
+
+FACTS = """
+SELECT pg_catalog.current_setting('server_version_num')::int AS version,
+       pg_catalog.pg_backend_pid() AS pid,
+       pg_catalog.pg_is_in_recovery() AS is_in_recovery,
+       pg_catalog.current_setting('fsync') AS fsync,
+       pg_catalog.current_setting('full_page_writes') AS full_page_writes,
+       pg_catalog.current_setting('synchronous_commit') AS synchronous_commit,
+       pg_catalog.current_setting('data_sync_retry') AS data_sync_retry,
+       pg_catalog.current_setting('transaction_isolation') AS isolation,
+       pg_catalog.pg_encoding_to_char(d.encoding) AS encoding,
+       d.datlocprovider::text AS locale_provider,
+       coalesce(d.datlocale, d.datcollate) AS locale,
+       pg_catalog.pg_postmaster_start_time()::text AS started
+  FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()
+"""
+LOCK_KEYS = (0x50617274, 0)
+"""The advisory lock by which two connections show that such locks work."""
+
+_DURABLE = {"fsync": "on", "full_page_writes": "on", "data_sync_retry": "off"}
+_SYNCHRONOUS = {"on", "remote_apply", "remote_write", "local"}
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What the server says of itself on a new connection."""
+
+    version: int
+    pid: int
+    is_in_recovery: bool
+    fsync: str
+    full_page_writes: str
+    synchronous_commit: str
+    data_sync_retry: str
+    isolation: str
+    encoding: str
+    locale_provider: str
+    locale: str
+    started: str
+
+    @property
+    def sorts_by_bytes(self) -> bool:
+        """Whether the database's own collation compares text by code points.
+
+        Only then can comparisons of strings in filters be left to the database.
+        """
+        return self.locale_provider == "b" or self.locale in ("C", "POSIX")
+
+
+def check(facts: Facts, durability: Durability) -> None:
+    """Raise if a server must not be used."""
+    if facts.version < SERVER_VERSION_MIN:
+        raise _unfit("server_version", str(facts.version), "Use PostgreSQL 17 or newer.")
+    if facts.encoding != "UTF8":
+        raise _unfit("encoding", facts.encoding, "Create the database with ENCODING 'UTF8'.")
+    if facts.isolation != "read committed":
+        hint = "Remove default_transaction_isolation from the role, the database and the server."
+        raise _unfit("transaction_isolation", facts.isolation, hint)
+    if facts.is_in_recovery:
+        hint = "Add target_session_attrs=read-write and all hosts to the URL."
+        raise _unfit("pg_is_in_recovery", "true", hint)
+    if durability is Durability.FAST:
+        return
+    for name, required in _DURABLE.items():
+        if (found := getattr(facts, name)) != required:
+            raise _not_durable(name, found)
+    if facts.synchronous_commit not in _SYNCHRONOUS:
+        raise _not_durable("synchronous_commit", facts.synchronous_commit)
+
+
+def locks_do_not_work() -> ConfigurationError:
+    return _unfit(
+        "pg_try_advisory_xact_lock_shared",
+        "granted beside an exclusive lock",
+        "Use PostgreSQL: this server accepts advisory locks and ignores them.",
+    )
+
+
+def _unfit(name: str, found: str, hint: str) -> ConfigurationError:
+    return ConfigurationError(
+        "StoreUnfit",
+        f"The database cannot be the store: {name} is {found}.",
+        facts={"setting": name, "found": found},
+        hint=hint,
+    )
+
+
+def _not_durable(name: str, found: str) -> NotDurableError:
+    return NotDurableError(
+        "StoreNotDurable",
+        f"The database would acknowledge writes that a crash can lose: {name} is {found}.",
+        facts={"setting": name, "found": found},
+        hint=f"Correct {name} on the server, or accept the loss with --durability fast.",
+    )

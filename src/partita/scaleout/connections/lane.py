@@ -1,0 +1,136 @@
+"""A lane: requests that wait for the database are gathered into one round trip.
+
+One trip is under way per lane; what arrives meanwhile is the next trip. A second trip runs beside
+it only while many requests wait: spreading them thin loses the gathering. A trip has each key
+once, so that its statement touches each row once; `send` sorts it by key, so that trips of
+several front ends lock in the same order and never deadlock.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from copy import copy
+from typing import Generic, NamedTuple, TypeVar
+
+from partita.errors import PartitaError
+from partita.scaleout.connections.link import Connector, Link, busy
+
+TRIP_ITEMS_MAX = 256
+TRIP_BYTES_MAX = 1024 * 1024
+TRIPS_MAX = 2
+"""Trips of one lane that run at the same time, ..."""
+WAITING_FOR_SECOND_TRIP = 64
+"""... the second only if more requests than this wait."""
+LANE_WAITING_MAX = 8192
+"""More waiting requests than this are refused at once."""
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Send = Callable[[Link, Sequence[Item]], Awaitable[Sequence[Result | PartitaError]]]
+"""Runs one trip: returns a result or an error for each item, in order."""
+
+
+class _Waiting(NamedTuple, Generic[Item, Result]):
+    item: Item
+    keys: Sequence[Hashable]
+    size: int
+    answer: "asyncio.Future[Result]"
+
+
+class Lane(Generic[Item, Result]):
+    """Gathers calls of one kind; `send` runs a trip."""
+
+    def __init__(
+        self, connector: Connector, send: "Send[Item, Result]", *, trips_max: int = TRIPS_MAX
+    ) -> None:
+        self._connector = connector
+        self._send = send
+        self._trips_max = trips_max
+        self._waiting: deque[_Waiting[Item, Result]] = deque()
+        self._trips: set[asyncio.Task[None]] = set()
+        self._free: list[Link] = []
+        self._is_closed = False
+
+    async def ask(self, item: Item, *, keys: Sequence[Hashable] = (), size: int = 0) -> Result:
+        """Send an item with the next trip. A caller that is cancelled loses only its answer."""
+        if self._is_closed or len(self._waiting) >= LANE_WAITING_MAX:
+            raise busy("closing" if self._is_closed else "waiting")
+        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(item, keys, size, answer))
+        running = len(self._trips)
+        if running == 0 or (
+            running < self._trips_max and len(self._waiting) > WAITING_FOR_SECOND_TRIP
+        ):
+            self._start()
+        return await answer
+
+    async def close(self) -> None:
+        """Finish the trips of accepted items, then close the connections."""
+        self._is_closed = True
+        while self._trips:
+            await asyncio.wait(self._trips)
+        free, self._free = self._free, []
+        for link in free:
+            await link.close()
+
+    def _start(self) -> None:
+        trip = asyncio.get_running_loop().create_task(self._travel())
+        self._trips.add(trip)
+        trip.add_done_callback(self._trips.discard)
+
+    async def _travel(self) -> None:
+        while trip := self._next_trip():
+            try:
+                outcomes = await self._run(trip)
+            except PartitaError as error:
+                outcomes = [error] * len(trip)
+            except BaseException as error:
+                for waiting in trip:
+                    if not waiting.answer.done():
+                        waiting.answer.set_exception(error)
+                raise
+            for waiting, outcome in zip(trip, outcomes, strict=True):
+                _answer(waiting.answer, outcome)
+
+    async def _run(self, trip: Sequence[_Waiting[Item, Result]]) -> Sequence[Result | PartitaError]:
+        link = self._free.pop() if self._free else None
+        if link is None or link.is_closed:
+            link = await self._connector.connect()
+        try:
+            return await self._send(link, [waiting.item for waiting in trip])
+        finally:
+            if not link.is_closed:
+                self._free.append(link)
+
+    def _next_trip(self) -> list[_Waiting[Item, Result]]:
+        """Take items in order, as many as fit; an item whose key is in the trip waits."""
+        trip: list[_Waiting[Item, Result]] = []
+        left: list[_Waiting[Item, Result]] = []
+        seen: set[Hashable] = set()
+        size = 0
+        while self._waiting and len(trip) < TRIP_ITEMS_MAX:
+            waiting = self._waiting.popleft()
+            if waiting.answer.done():
+                continue  # its caller was cancelled
+            if trip and size + waiting.size > TRIP_BYTES_MAX:
+                left.append(waiting)
+                break
+            if seen.isdisjoint(waiting.keys):
+                trip.append(waiting)
+                size += waiting.size
+            else:
+                left.append(waiting)
+            seen.update(waiting.keys)
+        self._waiting.extendleft(reversed(left))
+        return trip
+
+
+def _answer(answer: "asyncio.Future[Result]", outcome: Result | PartitaError) -> None:
+    if answer.done():
+        return
+    if isinstance(outcome, PartitaError):
+        error = copy(outcome)  # each caller adds its own facts
+        error.facts = dict(outcome.facts)
+        answer.set_exception(error)
+    else:
+        answer.set_result(outcome)

@@ -1,0 +1,235 @@
+"""One connection to the database: time limits, and writes whose outcome is never guessed.
+
+A statement is not cancelled: for a write that waits for a standby, a cancelled wait looks like
+success. At its time limit, or when its caller is cancelled, the connection is terminated. A write
+then has an unknown outcome (InDoubtError), and so has one during which the server warns (01000)
+that it stopped to wait for standbys.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+import asyncpg
+
+from partita.errors import PartitaError, StoreBusyError
+from partita.scaleout.connections import checks
+from partita.scaleout.connections.checks import Facts
+from partita.scaleout.connections.location import Location
+from partita.scaleout.connections.session import (
+    SETTINGS,
+    DriverError,
+    is_outcome_known,
+    outcome_unknown,
+    translated,
+)
+from partita.storage.durability import Durability
+
+CONNECT_SECONDS_MAX = 2.0
+READ_SECONDS_MAX = 10.0
+WRITE_SECONDS_MAX = 20.0
+STATEMENTS_KEPT = 256
+"""Prepared statements of each connection: those of filters have many shapes."""
+
+_WARNING_CLASS = "01"
+_SET = "SELECT " + ", ".join(
+    f"pg_catalog.set_config('{name}', '{value}', false)" for name, value in SETTINGS.items()
+)
+
+T = TypeVar("T")
+Rows = Sequence[Any]
+
+
+class Link:
+    """A connection that passed the checks; build it with `Connector.connect`."""
+
+    def __init__(self, connection: Any, facts: Facts, *, is_pooled: bool) -> None:
+        self.connection = connection
+        self.facts = facts
+        self.is_pooled = is_pooled
+        """Whether a pooler may give each transaction another session of the server."""
+        self._warning: str | None = None
+        connection.add_log_listener(self._heard)
+
+    @property
+    def is_closed(self) -> bool:
+        closed: bool = self.connection.is_closed()
+        return closed
+
+    def terminate(self) -> None:
+        """Close the connection at once, without a request to cancel."""
+        self.connection.terminate()
+
+    async def close(self) -> None:
+        with contextlib.suppress(*DriverError):
+            await self.connection.close(timeout=CONNECT_SECONDS_MAX)
+
+    async def read(self, statement: str, *values: object) -> Rows:
+        """Run a statement that changes nothing."""
+        rows: Rows = await self._finish(self.connection.fetch(statement, *values), READ_SECONDS_MAX)
+        return rows
+
+    async def write(self, statement: str, *values: object) -> Rows:
+        """Run one statement in a transaction of its own; return when it is durable.
+
+        Driver errors of a statement that changed nothing are raised as they are, so that the
+        caller can repeat it (`session.may_repeat`); wrap them with `session.translated`.
+        """
+        rows: Rows = await self._commit(self.connection.fetch(statement, *values))
+        return rows
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator["Link"]:
+        """Run several statements (with `read`) as one; leaving the block commits durably.
+
+        An exception rolls back.
+        """
+        await self._finish(self.connection.execute("BEGIN"), READ_SECONDS_MAX)
+        try:
+            yield self
+        except BaseException:
+            await self._roll_back()
+            raise
+        try:
+            await self._commit(self.connection.execute("COMMIT"))
+        except asyncpg.PostgresError as error:
+            raise translated(error) from error
+
+    async def _roll_back(self) -> None:
+        if self.is_closed:
+            return
+        try:
+            await self._finish(self.connection.execute("ROLLBACK"), READ_SECONDS_MAX)
+        except PartitaError:
+            self.terminate()
+
+    async def _commit(self, call: Coroutine[Any, Any, T]) -> T:
+        self._warning = None
+        if self.is_closed:
+            call.close()
+            raise translated(ConnectionResetError())
+        try:
+            result = await self._until(call, WRITE_SECONDS_MAX)
+        except DriverError as error:
+            if is_outcome_known(error):
+                raise
+            self.terminate()
+            raise outcome_unknown(type(error).__name__) from error
+        if self._warning is not None:
+            raise outcome_unknown(self._warning)
+        return result
+
+    async def _finish(self, call: Coroutine[Any, Any, T], seconds: float) -> T:
+        try:
+            return await self._until(call, seconds)
+        except DriverError as error:
+            raise translated(error) from error
+
+    async def _until(self, call: Coroutine[Any, Any, T], seconds: float) -> T:
+        """Await a call of the driver; beyond its time, or if cancelled, end the connection."""
+        task = asyncio.ensure_future(call)
+        try:
+            await asyncio.wait((task,), timeout=seconds)
+        except asyncio.CancelledError:
+            self.terminate()
+            task.add_done_callback(_retrieve)
+            raise
+        if not task.done():
+            self.terminate()
+            task.add_done_callback(_retrieve)
+            raise TimeoutError
+        return task.result()
+
+    def _heard(self, _connection: object, message: Any) -> None:
+        if (getattr(message, "sqlstate", None) or "").startswith(_WARNING_CLASS):
+            self._warning = str(message.sqlstate)
+
+
+class Connector:
+    """Opens checked connections to one database."""
+
+    def __init__(self, location: Location, durability: Durability = Durability.FULL) -> None:
+        self.location = location
+        self.durability = durability
+        self.on_warning: Callable[[str], None] | None = None
+        self._is_pooled: bool | None = None
+        """Found out by the first connection."""
+        self._locks_seen: str | None = None
+        """The start time of the server on which advisory locks were seen to work."""
+
+    async def connect(self) -> Link:
+        """Open a connection and check the server; raise if it must not be used."""
+        link = await self._connect()
+        try:
+            checks.check(link.facts, self.durability)
+            if self._locks_seen != link.facts.started:
+                await self._check_locks(link)
+                self._locks_seen = link.facts.started
+        except BaseException:
+            link.terminate()
+            raise
+        return link
+
+    async def _connect(self) -> Link:
+        if self._is_pooled is None:
+            probe = await self._open(statements=0)
+            self._is_pooled = probe.is_pooled
+            if probe.is_pooled:
+                return probe
+            await probe.close()
+        return await self._open(statements=0 if self._is_pooled else STATEMENTS_KEPT)
+
+    async def _open(self, *, statements: int) -> Link:
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS_MAX):
+                connection: Any = await asyncpg.connect(
+                    self.location.url,
+                    timeout=CONNECT_SECONDS_MAX,
+                    statement_cache_size=statements,
+                    max_cached_statement_lifetime=0,
+                )
+        except (*DriverError, ValueError) as error:
+            raise translated(error) from error
+        try:
+            (row,) = await connection.fetch(checks.FACTS)
+            facts = Facts(**dict(row))
+            # A pooler makes up the identifier that it sends when a client connects.
+            is_pooled = connection.get_server_pid() != facts.pid
+            if not is_pooled:
+                await connection.fetch(_SET)
+        except DriverError as error:
+            connection.terminate()
+            raise translated(error) from error
+        return Link(connection, facts, is_pooled=is_pooled)
+
+    async def _check_locks(self, link: Link) -> None:
+        """Check that a shared lock is refused while another session has the exclusive one."""
+        other = await self._connect()
+        keys = checks.LOCK_KEYS
+        try:
+            async with link.transaction():
+                (row,) = await link.read("SELECT pg_try_advisory_xact_lock($1, $2) AS ok", *keys)
+                if not row["ok"]:
+                    return  # another front end is checking: that it has the lock is the proof
+                (row,) = await other.read(
+                    "SELECT pg_try_advisory_xact_lock_shared($1, $2) AS ok", *keys
+                )
+                if row["ok"]:
+                    raise checks.locks_do_not_work()
+        finally:
+            await other.close()
+
+
+def _retrieve(task: "asyncio.Future[Any]") -> None:
+    """Take the outcome of a call that nothing waits for any more."""
+    if not task.cancelled():
+        task.exception()
+
+
+def busy(reason: str) -> StoreBusyError:
+    """Return the refusal of a request for which there is no connection."""
+    error = translated(ConnectionError())
+    assert isinstance(error, StoreBusyError)
+    error.facts["reason"] = reason
+    return error

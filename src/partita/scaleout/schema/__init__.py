@@ -1,0 +1,1 @@
+"""The SQL of tables and functions, and its installation."""
