@@ -15,6 +15,7 @@ from typing import Any
 import httptools
 
 CHUNK_BYTES = 64 * 1024
+LINGER_SECONDS = 5
 
 
 class Balancer:
@@ -78,7 +79,8 @@ class _Connection:
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 if self._answering is not None and self._answering.done():
                     self._answering.result()
-                    return  # the front end has closed the connection
+                    await self._linger(reading)
+                    return
                 chunk = reading.result()
                 if self._far is None or (chunk and self._exchange.is_over):
                     await self._choose()
@@ -91,6 +93,17 @@ class _Connection:
         finally:
             reading.cancel()
             await self._leave()
+
+    async def _linger(self, reading: asyncio.Future[bytes]) -> None:
+        """End the connection as the front end did; discard what is still sent.
+
+        Unread bytes would reset the connection, and the client might lose the answer.
+        """
+        with contextlib.suppress(OSError, TimeoutError):
+            self._writer.write_eof()
+            async with asyncio.timeout(LINGER_SECONDS):
+                while await reading:
+                    reading = asyncio.ensure_future(self._reader.read(CHUNK_BYTES))
 
     async def _choose(self) -> None:
         await self._leave()

@@ -1,14 +1,17 @@
 """A live `partita serve`: the process that the wire tests talk to, and only by its endpoint.
 
 PARTITA_TEST_STORE=postgresql lets every server keep its accounts in a PostgreSQL database of its
-own, and PARTITA_TEST_FRONT_ENDS=2 starts two processes on it, which answer in turn.
+own, and PARTITA_TEST_FRONT_ENDS=2 starts two processes on it, which answer in turn. `python -m
+support.live` runs such servers until Ctrl-C, for test suites of other projects.
 """
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -164,3 +167,16 @@ def _port_of(endpoint: str) -> int:
 def _cpu_seconds(pid: int) -> float:
     numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(numbers[11]) + int(numbers[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        live = LiveServer(Path(folder))
+        print(json.dumps(live.announced), flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.pause()
+        live.kill()
+
+
+if __name__ == "__main__":
+    main()
