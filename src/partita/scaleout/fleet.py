@@ -231,4 +231,3 @@ class Fleet:
             self._trouble = f"the background work ended: {type(error).__name__}"
             if self.on_failure is not None:
                 self.on_failure(error)
-

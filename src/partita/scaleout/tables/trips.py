@@ -94,7 +94,7 @@ class Trips:
     def __init__(self, connector: Connector, pool: Pool) -> None:
         self._pool = pool
         self._reads: Lane[Read, Found | Stale] = Lane(connector, send_reads)
-        self._writes: Lane[Change, Refused | None | Stale] = Lane(connector, send_changes)
+        self._writes: Lane[Change, Refused | Stale | None] = Lane(connector, send_changes)
 
     async def read(self, item: Read) -> Found | Stale:
         if len(item.row_keys) <= GATHERED_KEYS_MAX:
