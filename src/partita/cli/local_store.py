@@ -28,7 +28,10 @@ async def opened_place(config: Config) -> AsyncIterator[Place]:
             schema = import_scaleout("schema.install")
             where = started.enter_context(_started(config.path / POSTGRES_FOLDER))
             await schema.install(where)
-            blob_store = blob_store or (config.path / BLOBS_FOLDER).absolute().as_uri()
+            if blob_store is None:
+                blobs = (config.path / BLOBS_FOLDER).absolute()
+                make_folder(blobs)
+                blob_store = blobs.as_uri()
         elif config.is_on_postgresql:
             where = config.store.text
         yield Place(where, config.durability, blob_store, config.clock_check)
