@@ -74,9 +74,13 @@ class FrontEnd:
         pause: Pause = no_pause,
     ) -> "FrontEnd":
         pool = Pool(connector(url))
-        contents = await Contents.open(
-            pool, fleet_clock(clock, slot), blob_store, seconds_kept=0, pause=pause
-        )
+        try:
+            contents = await Contents.open(
+                pool, fleet_clock(clock, slot), blob_store, seconds_kept=0, pause=pause
+            )
+        except BaseException:
+            await pool.close()
+            raise
         return cls(pool, contents)
 
     async def close(self) -> None:

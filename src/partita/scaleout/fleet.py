@@ -124,6 +124,7 @@ class Fleet:
             await fleet._beat()
             fleet.contents = await Contents.open(fleet.pool, fleet.clock, blob_store)
             fleet.queues.start()
+            fleet.contents.start()
         except BaseException:
             await fleet.close()
             raise
