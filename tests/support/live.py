@@ -157,7 +157,9 @@ def _on_postgresql(folder: Path, flags: tuple[str, ...]) -> tuple[str, ...]:
         if each in kept:
             pytest.skip(f"{each} does not apply to PostgreSQL")
     store = ("--store", create_fleet_database(folder.name))
-    return (*store, "--blob-store", (folder.absolute() / "blobs").as_uri(), *kept)
+    blobs = folder.absolute() / "blobs"
+    blobs.mkdir(exist_ok=True)
+    return (*store, "--blob-store", blobs.as_uri(), *kept)
 
 
 def _port_of(endpoint: str) -> int:
