@@ -27,6 +27,7 @@ from partita.scaleout.catalog.slots import Slots
 from partita.scaleout.connections.link import Connector
 from partita.scaleout.connections.location import Location
 from partita.scaleout.connections.pool import Pool
+from partita.scaleout.queues.postgres_store import QueueDatabase
 from partita.storage.durability import Durability
 from partita.tables.store import TableStore
 from partita.ticks import TICKS_PER_SECOND, Clock
@@ -86,6 +87,9 @@ class Fleet:
         """How many front ends are alive."""
         self.on_failure: Callable[[BaseException], None] | None = None
         """Called if the background work ended by an error that is a fault of the program."""
+        self.queues = QueueDatabase(
+            connector, self.pool, clock or SystemClock(), may_expire=lambda: self.clock.is_close
+        )
         self.catalog = Catalog(connector, self._catalog_pool)
         self._slots = Slots(self._catalog_pool, self.clock, self.id)
         self._trouble: str | None = None
@@ -116,6 +120,7 @@ class Fleet:
             task = asyncio.get_running_loop().create_task(work())
             task.add_done_callback(fleet._ended)
             fleet._tasks.append(task)
+        fleet.queues.start()
         return fleet
 
     async def stores(self, account_name: str) -> Stores:
@@ -159,6 +164,7 @@ class Fleet:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        await self.queues.close()
         await self.catalog.close()
         try:
             await self._leave()
@@ -222,7 +228,7 @@ def build_table_store(fleet: Fleet, account_id: int) -> TableStore:
 
 def build_queue_store(fleet: Fleet, account_id: int) -> QueueStore:
     """Build the store of an account's queues."""
-    raise NotImplementedError
+    return fleet.queues.store(account_id)
 
 
 def build_blob_store(fleet: Fleet, account_id: int) -> BlobStore:
