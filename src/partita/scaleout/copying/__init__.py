@@ -1,0 +1,1 @@
+"""Copies of whole accounts between a folder and PostgreSQL: resumable, verified, kept closed until complete."""
