@@ -1,1 +1,1 @@
-"""Copies of whole accounts between a folder and PostgreSQL: resumable, verified, kept closed until complete."""
+"""Copies of whole accounts between folders and PostgreSQL: resumable, verified."""

@@ -46,8 +46,7 @@ _KEYS: Mapping[Kind, str] = {
 }
 _ROWS: Mapping[Kind, str] = {
     "settings": f"SELECT name, value FROM setting WHERE name <> '{OLD_MARK}'",
-    "extents": "SELECT id, size, hash, checks, bytes FROM extent e"
-    f" WHERE {_EXTENT_IN_USE}",
+    "extents": f"SELECT id, size, hash, checks, bytes FROM extent e WHERE {_EXTENT_IN_USE}",
     "contents": f"SELECT content, place, size, start, extent, block FROM piece p WHERE {IN_USE}",
     "container": "SELECT name, snapshot, is_committed, content, facts FROM blob"
     " WHERE container = ?",
@@ -55,6 +54,10 @@ _ROWS: Mapping[Kind, str] = {
     "table": "SELECT pk, rk, ticks, document FROM entity WHERE tid = ?",
     "queue": "SELECT sequence, nonce, inserted_at, expires_at, visible_at, dequeue_count, receipt,"
     " text FROM message WHERE queue_id = ? AND expires_at > ?",
+}
+_ALL: Mapping[Kind, str] = {
+    "extents": "SELECT id, size, hash, checks, bytes FROM extent WHERE true",
+    "contents": "SELECT content, place, size, start, extent, block FROM piece WHERE true",
 }
 _COUNTS: Mapping[Kind, str] = {
     "settings": "SELECT count(*), coalesce(sum(length(value)), 0) FROM setting"
@@ -78,8 +81,10 @@ _LARGE = (
 class FolderRows:
     """What one connection sees."""
 
-    def __init__(self, connection: apsw.Connection) -> None:
+    def __init__(self, connection: apsw.Connection, *, is_target: bool = False) -> None:
         self.connection = connection
+        self._is_target = is_target
+        """Whether everything is read: until the end, nothing in a target has its name."""
         self._ids: dict[Part, int] = {}
 
     def check_versions(self) -> set[str]:
@@ -147,7 +152,8 @@ class FolderRows:
         if part.kind == "queue":
             parameters.append(alive_at)
         keys = _KEYS[part.kind]
-        statement = _ROWS[part.kind]
+        statement = _ALL.get(part.kind) if self._is_target else None
+        statement = statement or _ROWS[part.kind]
         if after is not None:
             statement += f" AND ({keys}) > ({', '.join('?' * len(after))})"
             parameters += after
@@ -175,7 +181,7 @@ class FolderRows:
     def _mark(self, table: str) -> int:
         if not self._rows("SELECT 1 FROM sqlite_schema WHERE name = ?", table):
             return 0
-        rows = self._rows(f"SELECT mark FROM {table}")  # noqa: S608 - one of two names
+        rows = self._rows(f"SELECT mark FROM {table}")
         return int(rows[0][0]) if rows else 0
 
     def _rows(self, statement: str, *parameters: object) -> list[Any]:
@@ -183,8 +189,7 @@ class FolderRows:
 
 
 def _entity(row: Row) -> Row:
-    partition_key, row_key, ticks, stored = row
-    return partition_key, row_key, ticks, stored_entity(*row).document
+    return (*row[:3], stored_entity(*row).document)
 
 
 def _message(row: Row) -> Row:
