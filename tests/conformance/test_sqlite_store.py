@@ -1,4 +1,5 @@
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -7,7 +8,10 @@ from conformance.table_store import EVERYTHING, TableStoreConformance, condition
 from partita.errors import StoreLockedError
 from partita.storage.database import Database
 from partita.tables import sqlite_scan, sqlite_store
+from partita.tables.entity import Entity, EntityKey
+from partita.tables.expectations import ANYTHING, NOTHING, SOMETHING, assumed
 from partita.tables.sqlite_store import SqliteTableStore
+from partita.tables.store import Decide, Expected, Table
 
 
 class TestSqliteInAFolder(TableStoreConformance):
@@ -49,6 +53,54 @@ class TestSqliteInMemory(TableStoreConformance):
 
     async def open_store(self) -> SqliteTableStore:
         return await SqliteTableStore.open(await Database.open(None), self.clock)
+
+
+class GuessingStore(SqliteTableStore):
+    """Decides on the stand-ins of expectations where they are met, as a networked store does."""
+
+    async def change(
+        self,
+        table: Table,
+        partition_key: str,
+        row_keys: Sequence[str],
+        decide: Decide,
+        *,
+        expected: Expected | None = None,
+        frees_space: bool = False,
+        is_long: bool = False,
+    ) -> Sequence[Entity | None]:
+        guesses = [None] * len(row_keys) if expected is None else expected()
+        stand_ins: dict[str, Entity] = {}
+        for row_key, guess in zip(row_keys, guesses, strict=True):
+            entity = None if guess is None else assumed(EntityKey(partition_key, row_key), guess)
+            if entity is not None:
+                stand_ins[row_key] = entity
+
+        def decide_again(before: Mapping[str, Entity], now: int) -> Sequence[Entity | None]:
+            with suppress(Exception):  # a decision that came too late, on other entities
+                decide({}, now - 1)
+            pairs = [(before.get(each), n) for each, n in zip(row_keys, guesses, strict=True)]
+            are_met = all(n is not None and is_met(found, n) for found, n in pairs)
+            return decide(stand_ins if are_met else before, now)
+
+        return await super().change(
+            table, partition_key, row_keys, decide_again, frees_space=frees_space, is_long=is_long
+        )
+
+
+def is_met(found: Entity | None, expectation: int) -> bool:
+    if expectation in (NOTHING, SOMETHING):
+        return (found is not None) == (expectation == SOMETHING)
+    return expectation == ANYTHING or (found is not None and found.ticks == expectation)
+
+
+class TestSqliteThatDecidesOnExpectations(TableStoreConformance):
+    """The suite holds for a store that decides more than once, and on stand-ins."""
+
+    is_durable = False
+
+    async def open_store(self) -> SqliteTableStore:
+        return await GuessingStore.open(await Database.open(None), self.clock)
 
 
 @pytest.mark.proof

@@ -1,8 +1,6 @@
 """TableEngine: applies the rules of the table service on a store. No HTTP here."""
 
 from collections.abc import Sequence
-from contextlib import suppress
-from functools import partial
 
 import msgspec
 
@@ -11,11 +9,12 @@ from partita.policies import Policy
 from partita.refusals import invalid_input, not_found
 from partita.tables import limits
 from partita.tables.entity import Entity, EntityKey, check_table_name
+from partita.tables.expectations import expectation_of
 from partita.tables.filters import Filter, compile_table_filter
 from partita.tables.operations import EntityGroup, Outcome
 from partita.tables.paging import KeyRange, Page, after
 from partita.tables.plan import Plan, PlanKind, plan
-from partita.tables.store import LongGroupError, Partition, Table, TableStore
+from partita.tables.store import Table, TableStore
 
 
 class TablePage(msgspec.Struct, frozen=True):
@@ -54,16 +53,16 @@ class TableEngine:
             raise invalid_input(GroupRuleError)
         group.check()
         table = await self.require_table(table_name)
-        frees_space = group.only_deletes
-        if not group.is_long:
-            with suppress(LongGroupError):
-                async with self.store.partition(
-                    table, group.partition_key, frees_space=frees_space
-                ) as partition:
-                    return await _apply(group, partition)
-        return await self.store.run_long(
-            table, group.partition_key, partial(_apply, group), frees_space=frees_space
+        entities = await self.store.change(
+            table,
+            group.partition_key,
+            [operation.key.row_key for operation in group.operations],
+            group.apply,
+            expected=lambda: [expectation_of(operation) for operation in group.operations],
+            frees_space=group.only_deletes,
+            is_long=group.is_long,
         )
+        return Outcome(entities)
 
     async def get(self, table_name: str, key: EntityKey) -> Entity:
         """Read one entity, or raise EntityNotFoundError."""
@@ -139,19 +138,6 @@ class TableEngine:
         if table is None:
             raise table_not_found(name)
         return table
-
-
-async def _apply(group: EntityGroup, partition: Partition) -> Outcome:
-    before = await partition.read([operation.key.row_key for operation in group.operations])
-    outcome = group.apply(before, partition.now)
-    put = [entity for entity in outcome.entities if entity is not None]
-    removed = [
-        operation.key
-        for operation, entity in zip(group.operations, outcome.entities, strict=True)
-        if entity is None
-    ]
-    await partition.write(put, removed)
-    return outcome
 
 
 def table_not_found(name: str) -> TableNotFoundError:

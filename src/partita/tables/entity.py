@@ -105,6 +105,17 @@ def etag_of(ticks: int) -> str:
     return _ETAG % edm.text_of(ticks).replace(":", "%3A")
 
 
+def ticks_of_etag(etag: str) -> int | None:
+    """Return the ticks that `etag_of` prints exactly so; None for any other text."""
+    start, end = _ETAG.split("%s")
+    if not (etag.startswith(start) and etag.endswith(end)):
+        return None
+    ticks = edm.ticks_of(etag[len(start) : -len(end)].replace("%3A", ":"))
+    if ticks is None or not edm.TICKS_MIN <= ticks <= edm.TICKS_MAX:
+        return None
+    return ticks if etag_of(ticks) == etag else None
+
+
 def pack_document(ticks: int, document: bytes) -> bytes:
     """Return the stored form of a document."""
     return document + crc32c(document, ticks & _LOW_32_BITS).to_bytes(4) + _CHECKED

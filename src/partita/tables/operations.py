@@ -126,7 +126,7 @@ def merged(existing: Members, changes: Members) -> Members:
 class Outcome(msgspec.Struct, frozen=True):
     """The entity after each operation, in order; None for a delete."""
 
-    entities: list[Entity | None]
+    entities: Sequence[Entity | None]
 
 
 class EntityGroup(msgspec.Struct, frozen=True):
@@ -178,8 +178,8 @@ class EntityGroup(msgspec.Struct, frozen=True):
                     facts={"index": index},
                 )
 
-    def apply(self, before: Mapping[str, Entity], now: int) -> Outcome:
-        """Return the entities to write; the error of a failing operation names its index."""
+    def apply(self, before: Mapping[str, Entity], now: int) -> list[Entity | None]:
+        """Return the entity after each operation; the error of a failing one names its index."""
         entities: list[Entity | None] = []
         for index, operation in enumerate(self.operations):
             try:
@@ -187,4 +187,4 @@ class EntityGroup(msgspec.Struct, frozen=True):
             except PartitaError as error:
                 error.facts["index"] = index
                 raise
-        return Outcome(entities)
+        return entities

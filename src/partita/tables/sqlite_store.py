@@ -7,9 +7,8 @@ never too little: the exact filter then decides.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any, TypeVar
 
 import apsw
@@ -19,7 +18,7 @@ from partita.clock import SystemClock
 from partita.errors import TableExistsError, TableNotFoundError, UnavailableError
 from partita.policies import Policy
 from partita.refusals import not_found
-from partita.storage.database import Change, Database, Upgrades
+from partita.storage.database import Database, Upgrades
 from partita.storage.store_clock import StoreClock
 from partita.tables import limits, pushdown
 from partita.tables.entity import (
@@ -32,7 +31,7 @@ from partita.tables.entity import (
 from partita.tables.filters import Filter
 from partita.tables.paging import KeyRange, Page
 from partita.tables.sqlite_scan import Scan, where_of
-from partita.tables.store import LongGroupError, Partition, Statistics, Table
+from partita.tables.store import Decide, Expected, Statistics, Table
 from partita.ticks import Clock
 
 FORMAT_VERSION = 2
@@ -89,6 +88,10 @@ _decode_policies = msgspec.json.Decoder(list[Policy]).decode
 _encode = msgspec.json.Encoder().encode
 
 T = TypeVar("T")
+
+
+class LongGroupError(Exception):
+    """A group reads more than one turn of the loop allows."""
 
 
 class SqliteTableStore:
@@ -208,33 +211,46 @@ class SqliteTableStore:
             return await self.database.in_reader(partial(scan.read, seconds=MEMORY_SECONDS_MAX))
         return await self.database.in_reader(scan.read)
 
-    async def run_long(
+    async def change(  # noqa: PLR0913 - see TableStore
         self,
         table: Table,
         partition_key: str,
-        work: Callable[[Partition], Coroutine[Any, Any, T]],
+        row_keys: Sequence[str],
+        decide: Decide,
         *,
+        expected: Expected | None = None,  # noqa: ARG002 - it reads in its savepoint
         frees_space: bool = False,
-    ) -> T:
-        async def run_here(connection: apsw.Connection) -> T:
-            change = self.database.change(frees_space=frees_space)
-            partition = SqlitePartition(change, self._clock.next, table, partition_key)
-            partition.enter(connection)
-            return await work(partition)
+        is_long: bool = False,
+    ) -> Sequence[Entity | None]:
+        def change_here(
+            connection: apsw.Connection, bytes_max: int | None = None
+        ) -> Sequence[Entity | None]:
+            before = _read(connection, table, partition_key, row_keys, bytes_max=bytes_max)
+            entities = decide(before, self._clock.next())
+            put = [entity for entity in entities if entity is not None]
+            if put:
+                _put(connection, table, put)
+            if len(put) < len(row_keys):
+                connection.executemany(
+                    _REMOVE,
+                    [
+                        (table.id, partition_key, row_key)
+                        for row_key, entity in zip(row_keys, entities, strict=True)
+                        if entity is None
+                    ],
+                )
+            return entities
 
-        return await self.database.run_alone(run_here, frees_space=frees_space)
+        if not is_long:
+            bytes_max = None if self.database.folder is None else limits.TURN_BYTES_MAX
+            with contextlib.suppress(LongGroupError):
+                async with self.database.change(frees_space=frees_space) as connection:
+                    return change_here(connection, bytes_max)
 
-    def partition(
-        self, table: Table, partition_key: str, *, frees_space: bool = False
-    ) -> "SqlitePartition":
-        change = self.database.change(frees_space=frees_space)
-        return SqlitePartition(
-            change,
-            self._clock.next,
-            table,
-            partition_key,
-            bytes_max=None if self.database.folder is None else limits.TURN_BYTES_MAX,
-        )
+        async def change_alone(connection: apsw.Connection) -> Sequence[Entity | None]:
+            return change_here(connection)
+
+        return await self.database.run_alone(change_alone, frees_space=frees_space)
 
     async def statistics(self, table: Table, span: KeyRange) -> Statistics:
         where, parameters = where_of(table, span)
@@ -295,82 +311,47 @@ class SqliteTableStore:
                 connection.execute("DELETE FROM dropped WHERE id = ?", (identity,))
 
 
-class SqlitePartition:
-    """The reads and writes of a group in its savepoint: `async with store.partition(…)`."""
+def _read(
+    connection: apsw.Connection,
+    table: Table,
+    partition_key: str,
+    row_keys: Sequence[str],
+    *,
+    bytes_max: int | None,
+) -> dict[str, Entity]:
+    """Read the entities that exist; raise LongGroupError above the limit, if there is one."""
+    if len(row_keys) == 1:
+        rk = row_keys[0]
+        rows = _rows(connection, _GET, (table.id, partition_key, rk))
+        return {rk: replaceable_entity(partition_key, rk, *rows[0])} if rows else {}
+    parameters = (table.id, partition_key, _encode(row_keys).decode())
+    found: dict[str, Entity] = {}
+    size = 0
+    for row in connection.execute(_GET_MANY, parameters):
+        found[row[1]] = entity = replaceable_entity(*row)
+        size += len(entity.document)
+        if bytes_max is not None and size > bytes_max:
+            raise LongGroupError
+    return found
 
-    now = 0
-    _connection: apsw.Connection
 
-    def __init__(
-        self,
-        change: Change,
-        next_ticks: Callable[[], int],
-        table: Table,
-        partition_key: str,
-        *,
-        bytes_max: int | None = None,
-    ) -> None:
-        self._change = change
-        self._next_ticks = next_ticks
-        self._table = table
-        self._partition_key = partition_key
-        self._bytes_max = bytes_max
-        """How much a group may read; None: everything."""
-
-    async def __aenter__(self) -> "SqlitePartition":
-        self.enter(await self._change.__aenter__())
-        return self
-
-    def enter(self, connection: apsw.Connection) -> None:
-        """Use the connection of an open transaction."""
-        self._connection = connection
-        self.now = self._next_ticks()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._change.__aexit__(kind, error, traceback)
-
-    async def read(self, row_keys: Sequence[str]) -> dict[str, Entity]:
-        identity, pk = self._table.id, self._partition_key
-        if len(row_keys) == 1:
-            rk = row_keys[0]
-            rows = _rows(self._connection, _GET, (identity, pk, rk))
-            return {rk: replaceable_entity(pk, rk, *rows[0])} if rows else {}
-        parameters = (identity, pk, _encode(row_keys).decode())
-        found: dict[str, Entity] = {}
-        size = 0
-        for row in self._connection.execute(_GET_MANY, parameters):
-            found[row[1]] = entity = replaceable_entity(*row)
-            size += len(entity.document)
-            if self._bytes_max is not None and size > self._bytes_max:
-                raise LongGroupError
-        return found
-
-    async def write(self, put: Sequence[Entity], remove: Sequence[EntityKey]) -> None:
-        identity = self._table.id
-        if put:
-            describe, marks_of = pushdown.describe, pushdown.marks_of
-            self._connection.executemany(
-                _PUT,
-                [
-                    (
-                        identity,
-                        entity.partition_key,
-                        entity.row_key,
-                        entity.ticks,
-                        marks_of(entity.properties()),
-                        describe(entity.properties()),
-                        pack_document(entity.ticks, entity.document),
-                    )
-                    for entity in put
-                ],
+def _put(connection: apsw.Connection, table: Table, entities: Sequence[Entity]) -> None:
+    describe, marks_of = pushdown.describe, pushdown.marks_of
+    connection.executemany(
+        _PUT,
+        [
+            (
+                table.id,
+                entity.partition_key,
+                entity.row_key,
+                entity.ticks,
+                marks_of(entity.properties()),
+                describe(entity.properties()),
+                pack_document(entity.ticks, entity.document),
             )
-        if remove:
-            self._connection.executemany(_REMOVE, [(identity, *key) for key in remove])
+            for entity in entities
+        ],
+    )
 
 
 def _rows(connection: apsw.Connection, sql: str, parameters: tuple[Any, ...]) -> list[Any]:

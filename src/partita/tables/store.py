@@ -2,13 +2,12 @@
 
 Every store runs the same suite, tests/conformance/table_store.py. All calls are coroutines: a
 networked store suspends, the embedded one does not on point reads. A store keeps the clock of
-its writes: ticks rise with every change and never repeat, also after a restart or a wall clock
-that went back.
+its writes: for a key, ticks rise with every change and never repeat, also after a removal, a
+restart or a wall clock that went back.
 """
 
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -17,11 +16,15 @@ from partita.tables.entity import Entity, EntityKey
 from partita.tables.filters import Filter
 from partita.tables.paging import KeyRange, Page
 
-T = TypeVar("T")
-
-
-class LongGroupError(Exception):
-    """A group reads more than one turn of the loop allows: see `TableStore.run_long`."""
+Decide = Callable[[Mapping[str, Entity], int], Sequence[Entity | None]]
+"""Decide a change: the existing entities by row key and the ticks of the change, to the entity to
+store for each row key, in order; None: the entity is removed, or still does not exist. It is pure:
+a store may call it again, on other entities, with other ticks, in another thread. It raises to
+refuse the change."""
+Expected = Callable[[], Sequence[int | None]]
+"""Return what each row key must hold for `decide` to be tried on stand-ins; None: it must be read.
+See `partita.tables.expectations`. If an expectation is not met, or `decide` refuses a stand-in, the
+store reads the entities and decides on them. A store that always reads does not call it."""
 
 
 class Table(msgspec.Struct, frozen=True, gc=False):
@@ -37,19 +40,6 @@ class Statistics(msgspec.Struct, frozen=True, gc=False):
 
     entities: int
     document_bytes: int
-
-
-class Partition(Protocol):
-    """One partition in a transaction: the reads and writes of a group."""
-
-    now: int
-    """The ticks of this change: later than those of all earlier changes."""
-
-    async def read(self, row_keys: Sequence[str]) -> dict[str, Entity]:
-        """Read the entities that exist, by row key."""
-        ...
-
-    async def write(self, put: Sequence[Entity], remove: Sequence[EntityKey]) -> None: ...
 
 
 class TableStore(Protocol):
@@ -79,30 +69,23 @@ class TableStore(Protocol):
         """
         ...
 
-    async def run_long(
+    async def change(  # noqa: PLR0913 - what is known of a change helps a store to plan it
         self,
         table: Table,
         partition_key: str,
-        work: Callable[[Partition], Coroutine[Any, Any, T]],
+        row_keys: Sequence[str],
+        decide: Decide,
         *,
+        expected: Expected | None = None,
         frees_space: bool = False,
-    ) -> T:
-        """Run the block of a long change of a partition, without holding the event loop.
+        is_long: bool = False,
+    ) -> Sequence[Entity | None]:
+        """Change entities of one partition atomically; return what `decide` returned, when durable.
 
-        `work` may have run in a block of `partition` before, which raised LongGroupError.
-        """
-        ...
-
-    def partition(
-        self, table: Table, partition_key: str, *, frees_space: bool = False
-    ) -> AbstractAsyncContextManager[Partition]:
-        """Open a transaction on one partition.
-
-        Leaving the block commits and returns when the change is durable. An exception rolls the
-        block back, and leaves it when everything that the block has read is durable.
-        The block awaits nothing but the partition's own calls: an embedded store shares one
-        transaction among all blocks. `frees_space` marks a block that only deletes: it may use
-        the reserve of a full disk.
+        Each row key occurs once. An error of `decide` is raised when the entities that it was
+        decided on are durable; nothing has changed then. `expected` lets a store try `decide`
+        before it reads. `frees_space` marks a change that only removes: it may use the reserve of
+        a full disk. `is_long` marks a change that must not hold the event loop.
         """
         ...
 
@@ -116,7 +99,9 @@ class TableStore(Protocol):
 
     async def set_setting(self, name: str, value: bytes) -> None: ...
 
-    async def statistics(self, table: Table, span: KeyRange) -> Statistics: ...
+    async def statistics(self, table: Table, span: KeyRange) -> Statistics:
+        """Return the size of a range; a store may estimate it."""
+        ...
 
     async def close(self) -> None:
         """Finish accepted changes and release the files."""

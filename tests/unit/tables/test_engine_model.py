@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -244,6 +244,8 @@ class EngineMachine(RuleBasedStateMachine):
         """Name as created and entities, by lower-cased name."""
         self.last_ticks = 0
         """Ticks of the last change that succeeded, over all tables and restarts."""
+        self.ticks: dict[tuple[str, EntityKey], int] = {}
+        """Ticks of the last version of each key of a table, also if it was removed."""
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self.runner.run(work)
@@ -320,6 +322,7 @@ class EngineMachine(RuleBasedStateMachine):
             return
         self.run(self.engine.delete_table(name))
         del self.tables[name.lower()]
+        self.ticks = {key: ticks for key, ticks in self.ticks.items() if key[0] != name.lower()}
 
     @rule(limit=LIMITS)
     def list_tables(self, limit: int) -> None:
@@ -398,22 +401,21 @@ class EngineMachine(RuleBasedStateMachine):
         else:
             outcome = self.run(self.engine.run(name, group))
             assert entities is not None
-            self.take_over(entities, wishes, changes, outcome.entities)
+            self.take_over(name, wishes, changes, outcome.entities)
         if entities is not None:
             self.agree_on(name, {wish.key for wish in wishes})
 
     def take_over(
         self,
-        entities: dict[EntityKey, Stored],
+        name: str,
         wishes: list[Wish],
         changes: dict[EntityKey, Typed | None],
-        written: list[Entity | None],
+        written: Sequence[Entity | None],
     ) -> None:
+        _, entities = self.tables[name.lower()]
         ticks = {entity.ticks for entity in written if entity is not None}
         assert len(ticks) <= 1
-        for now in ticks:
-            assert now > self.last_ticks
-            self.last_ticks = now
+        self.last_ticks = max(ticks, default=self.last_ticks)
         for wish, entity in zip(wishes, written, strict=True):
             properties = changes[wish.key]
             if properties is None:
@@ -422,6 +424,8 @@ class EngineMachine(RuleBasedStateMachine):
                 continue
             assert entity is not None
             assert entity.key == wish.key
+            assert entity.ticks > self.ticks.get((name.lower(), wish.key), 0)
+            self.ticks[name.lower(), wish.key] = entity.ticks
             entities[wish.key] = Stored(entity.ticks, properties)
             self.check(entity, entities[wish.key])
 
@@ -461,7 +465,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert {loser.code for loser in losers} <= allowed
         for number in winners:
             changes = judge_group([wishes[number]], entities)
-            self.take_over(entities, [wishes[number]], changes, outcomes[number].entities)
+            self.take_over(name, [wishes[number]], changes, outcomes[number].entities)
         self.agree_on(name, {key})
 
     # Queries

@@ -72,7 +72,7 @@ def test_applying_gives_an_outcome_for_each_operation_in_order() -> None:
         ]
     )
 
-    inserted, deleted, changed = group.apply(before, NOW).entities
+    inserted, deleted, changed = group.apply(before, NOW)
 
     assert inserted is not None
     assert inserted.key == ("p", "3")

@@ -9,8 +9,8 @@ the database (`range_own`), so knowledge that is too old is refused there: `refr
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -31,6 +31,8 @@ from partita.tables.store import Table
 logger = logging.getLogger("partita.scaleout.catalog")
 
 POLL_SECONDS = 2.0
+RELOAD_SECONDS = 12 * 3600.0
+"""A catalog that was not read for longer is read anew: drops of that time may be forgotten."""
 CHANNEL = "partita_catalog"
 
 _VERSION = "SELECT version FROM partita.catalog_version"
@@ -49,9 +51,11 @@ _ACCOUNT = "SELECT id FROM partita.account WHERE name = $1"
 _decode_policies = msgspec.json.Decoder(list[Policy]).decode
 _encode = msgspec.json.Encoder().encode
 
+T = TypeVar("T")
+
 
 class Catalog:
-    """What one front end knows of the catalog; build it with `open`."""
+    """What one front end knows of the catalog; `start` it, or build it with `open`."""
 
     def __init__(self, connector: Connector, pool: Pool) -> None:
         self._connector = connector
@@ -68,18 +72,27 @@ class Catalog:
         self._ranges: dict[int, RangeMap] = {}
         """By the id of the table."""
         self._settings: dict[tuple[int, str], bytes] = {}
+        self._read_at = asyncio.get_running_loop().time()
         self._refreshing: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
+        self.is_away = False
+        """Whether the connection on which changes are announced is lost."""
 
     @classmethod
     async def open(cls, connector: Connector, pool: Pool) -> "Catalog":
         """Read the catalog, and begin to follow its changes."""
         catalog = cls(connector, pool)
-        await catalog._check_version()
-        await catalog.refresh()
-        catalog._following = asyncio.get_running_loop().create_task(catalog._follow())
+        await catalog.start()
         return catalog
+
+    async def start(self) -> None:
+        """Check the version of the schema, read the catalog, and begin to follow its changes."""
+        ((major, minor),) = await self._pool.read("SELECT major, minor FROM partita.schema_version")
+        if not versions.is_usable((major, minor)):
+            raise versions.unknown_version((major, minor))
+        await self.refresh()
+        self._following = asyncio.get_running_loop().create_task(self._follow())
 
     async def close(self) -> None:
         tasks = [task for task in (self._following, self._refreshing) if task is not None]
@@ -93,16 +106,16 @@ class Catalog:
     async def account_id(self, name: str) -> int:
         """Return the number of an account; an account gets one when it is first used."""
         if (found := self._accounts.get(name)) is None:
-            rows = await self._read(_ACCOUNT, name)
+            rows = await self._pool.read(_ACCOUNT, name)
             if not rows:
-                await self._write(_ADD_ACCOUNT, name)
-                rows = await self._read(_ACCOUNT, name)
+                await self._pool.write(_ADD_ACCOUNT, name)
+                rows = await self._pool.read(_ACCOUNT, name)
             found = self._accounts[name] = int(rows[0]["id"])
         return found
 
     async def get_setting(self, account_id: int, name: str) -> bytes | None:
         """Read an account-wide setting from the database."""
-        rows = await self._read(
+        rows = await self._pool.read(
             "SELECT value FROM partita.setting WHERE account_id = $1 AND name = $2",
             account_id,
             name,
@@ -114,7 +127,10 @@ class Catalog:
         return self._settings.get((account_id, name))
 
     async def set_setting(self, account_id: int, name: str, value: bytes) -> None:
-        ((version,),) = await self._write(
+        await _unbroken(self._set_setting(account_id, name, value))
+
+    async def _set_setting(self, account_id: int, name: str, value: bytes) -> None:
+        ((version,),) = await self._pool.write(
             "SELECT partita.set_setting_1($1, $2, $3)", account_id, name, value
         )
         self._settings[account_id, name] = value
@@ -139,8 +155,11 @@ class Catalog:
 
     async def create_table(self, account_id: int, name: str) -> Table:
         """Raise TableExistsError if a table has this name in any case."""
+        return await _unbroken(self._create_table(account_id, name))
+
+    async def _create_table(self, account_id: int, name: str) -> Table:
         folded = folded_name(name)
-        rows = await self._write(
+        rows = await self._pool.write(
             "SELECT * FROM partita.create_table_1($1, $2, $3)", account_id, folded, name
         )
         if not rows:
@@ -155,7 +174,10 @@ class Catalog:
 
     async def delete_table(self, account_id: int, name: str) -> None:
         """Drop a table; its space is reclaimed later. Raise TableNotFoundError if missing."""
-        rows = await self._write(
+        await _unbroken(self._delete_table(account_id, name))
+
+    async def _delete_table(self, account_id: int, name: str) -> None:
+        rows = await self._pool.write(
             "SELECT * FROM partita.drop_table_1($1, $2)", account_id, folded_name(name)
         )
         if not rows:
@@ -165,14 +187,14 @@ class Catalog:
 
     async def list_tables(self, account_id: int, start: str, limit: int) -> list[Table]:
         """List tables by folded name from `start` on (inclusive)."""
-        return [Table(*row) for row in await self._read(_LIST, account_id, start, limit)]
+        return [Table(*row) for row in await self._pool.read(_LIST, account_id, start, limit)]
 
     async def get_policies(self, table: Table) -> list[Policy]:
-        rows = await self._read("SELECT policies FROM partita.tables WHERE id = $1", table.id)
+        rows = await self._pool.read("SELECT policies FROM partita.tables WHERE id = $1", table.id)
         return _decode_policies(rows[0]["policies"]) if rows else []
 
     async def set_policies(self, table: Table, policies: Sequence[Policy]) -> None:
-        await self._write(
+        await self._pool.write(
             "UPDATE partita.tables SET policies = $2 WHERE id = $1", table.id, _encode(policies)
         )
 
@@ -199,17 +221,22 @@ class Catalog:
 
     async def _refresh(self) -> None:
         async with self._pool.link() as link:
-            await self._refresh_by(link)
+            # The version is read first: what changes during the other reads is read again later.
+            ((version,),) = await link.read(_VERSION)
+            since, read_at = self._version, asyncio.get_running_loop().time()
+            if version < since or read_at - self._read_at > RELOAD_SECONDS:
+                # Also if an earlier state of the database was restored.
+                self._forget()
+                since = 0
+            self._read_at = read_at
+            if version != since:
+                await self._read_changes(link, since)
+                self._version = version
+        if version != since:
+            for callback in self.on_change:
+                callback()
 
-    async def _refresh_by(self, link: Link) -> None:
-        # The version is read first: what changes during the other reads is read again later.
-        ((version,),) = await link.read(_VERSION)
-        if version == self._version:
-            return
-        since = self._version
-        if version < since:  # an earlier state of the database was restored
-            self._forget()
-            since = 0
+    async def _read_changes(self, link: Link, since: int) -> None:
         tables = await link.read(_TABLES, since)
         ranges = await self._read_ranges(link, [row["id"] for row in tables])
         for row in tables:
@@ -220,9 +247,6 @@ class Catalog:
         # Dropped tables last: an id is never used again.
         for row in await link.read(_DROPPED, since):
             self._remove(row["tid"])
-        self._version = version
-        for callback in self.on_change:
-            callback()
 
     async def _look_up(self, account_id: int, folded: str) -> Table | None:
         async with self._pool.link() as link:
@@ -276,16 +300,15 @@ class Catalog:
         while True:
             try:
                 link = await self._connector.connect()
-            except (PartitaError, OSError) as error:
-                logger.warning("the catalog cannot be followed: %s", error)
-                await asyncio.sleep(POLL_SECONDS)
-                continue
-            try:
-                await self._follow_by(link)
+                try:
+                    await self._follow_by(link)
+                finally:
+                    link.terminate()
             except PartitaError as error:
-                logger.warning("the connection to the catalog was lost: %s", error)
-            finally:
-                link.terminate()
+                if not self.is_away:
+                    logger.warning("the catalog is away: %s", error)
+                self.is_away = True
+                await asyncio.sleep(POLL_SECONDS)
 
     async def _follow_by(self, link: Link) -> None:
         """Read changes when they are announced, at the latest after POLL_SECONDS."""
@@ -296,31 +319,22 @@ class Catalog:
                 raise translated(error) from error
         while True:
             self._wake.clear()
-            await self._refresh_by(link)
+            ((version,),) = await link.read(_VERSION)
+            if version != self._version:
+                await self.refresh()
+            if self.is_away:
+                logger.warning("the catalog is back")
+                self.is_away = False
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_SECONDS):
                     await self._wake.wait()
-
-    # Statements
-
-    async def _check_version(self) -> None:
-        rows = await self._read("SELECT major, minor FROM partita.schema_version")
-        found = tuple(rows[0])
-        if not versions.is_usable(found):
-            raise versions.unknown_version(found)
-
-    async def _read(self, statement: str, *values: object) -> Sequence[Any]:
-        async with self._pool.link() as link:
-            return await link.read(statement, *values)
-
-    async def _write(self, statement: str, *values: object) -> Sequence[Any]:
-        async with self._pool.link() as link:
-            try:
-                return await link.write(statement, *values)
-            except DriverError as error:
-                raise translated(error) from error
 
 
 def folded_name(name: str) -> str:
     """Fold the case of a name: of ASCII only, because the Kelvin sign is not a k."""
     return name.lower() if name.isascii() else name
+
+
+async def _unbroken(work: Coroutine[Any, Any, T]) -> T:
+    """Finish the work even if the caller is cancelled: what is known follows every commit."""
+    return await asyncio.shield(asyncio.ensure_future(work))

@@ -123,9 +123,8 @@ def is_outcome_known(error: BaseException) -> bool:
     The server reported an error of the statement, and the session goes on. The class 57P is the
     end of the session, which may come after the commit.
     """
-    return (
-        _is_unencodable(error)
-        or isinstance(error, asyncpg.PostgresError)
+    return _is_unencodable(error) or (
+        isinstance(error, asyncpg.PostgresError)
         and not (
             isinstance(error, asyncpg.PostgresConnectionError)
             or (sqlstate_of(error) or "").startswith(("08", "57P"))

@@ -9,7 +9,7 @@ Every change of what front ends keep in memory gets the next number of `catalog_
 own transaction. The row lock is taken last, so changes never wait for each other in a circle.
 """
 
-from partita.scaleout.schema.locks import JOB_LOCKS, RANGE_LOCKS, SLOT_JOB
+from partita.scaleout.schema.locks import JOB_LOCKS, PURGE_TABLES_JOB, RANGE_LOCKS, SLOT_JOB
 
 TABLES = """
 CREATE SEQUENCE partita.object_id;
@@ -144,9 +144,11 @@ BEGIN
 END
 $$;
 
--- Lease the first slot that may be given away; return no row if all are taken.
+-- Lease the first slot that may be given away; return no row if all are taken. A slot whose floor
+-- is in the future waits, because its next holder would have to make stamps in the future.
 CREATE OR REPLACE FUNCTION partita.take_slot_1(
-  by_holder uuid, slots_max int, lease_ticks bigint, quarantine_ticks bigint)
+  by_holder uuid, slots_max int, lease_ticks bigint, quarantine_ticks bigint, new_floor bigint,
+  close_ticks bigint)
 RETURNS TABLE (slot int, floor bigint)
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -154,16 +156,44 @@ DECLARE
 BEGIN
   PERFORM pg_catalog.pg_advisory_xact_lock({JOB_LOCKS}, {SLOT_JOB});
   now_ticks := partita.ticks_1();
-  SELECT s.id INTO slot FROM partita.slot s WHERE s.free_at <= now_ticks ORDER BY s.id LIMIT 1;
+  SELECT s.id, s.floor INTO slot, floor FROM partita.slot s
+   WHERE s.free_at <= now_ticks AND s.floor <= now_ticks + close_ticks ORDER BY s.id LIMIT 1;
   IF slot IS NULL THEN
-    SELECT pg_catalog.count(*) INTO slot FROM partita.slot;
+    SELECT pg_catalog.count(*), 0 INTO slot, floor FROM partita.slot;
     IF slot >= slots_max THEN RETURN; END IF;
-    INSERT INTO partita.slot VALUES (slot, NULL, 0, 0, 0);
+    INSERT INTO partita.slot (id, expires_at, free_at, floor) VALUES (slot, 0, 0, 0);
   END IF;
   UPDATE partita.slot s
      SET holder = by_holder, expires_at = now_ticks + lease_ticks,
-         free_at = now_ticks + lease_ticks + quarantine_ticks
-   WHERE s.id = slot RETURNING s.floor INTO floor;
+         free_at = now_ticks + lease_ticks + quarantine_ticks,
+         floor = greatest(s.floor, new_floor)
+   WHERE s.id = slot;
+  RETURN NEXT;
+END
+$$;
+
+-- Delete the next entities of a dropped table from a key on; return the last of them. Return no row
+-- if another front end purges, or nothing is left: the table is then noted as purged.
+CREATE OR REPLACE FUNCTION partita.purge_table_1(
+  of_tid bigint, from_pk text, from_rk text, entities_max int)
+RETURNS TABLE (last_pk text, last_rk text)
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF NOT pg_catalog.pg_try_advisory_xact_lock({JOB_LOCKS}, {PURGE_TABLES_JOB}) THEN
+    RETURN;
+  END IF;
+  SELECT k.pk, k.rk INTO last_pk, last_rk
+    FROM (SELECT e.pk, e.rk FROM partita.entity e
+           WHERE e.tid = of_tid AND (e.pk, e.rk) >= (from_pk, from_rk)
+           ORDER BY e.pk, e.rk LIMIT entities_max) k
+   ORDER BY k.pk DESC, k.rk DESC LIMIT 1;
+  IF last_pk IS NULL THEN
+    UPDATE partita.dropped_table d SET purged_at = partita.ticks_1() WHERE d.tid = of_tid;
+    RETURN;
+  END IF;
+  DELETE FROM partita.entity e
+   WHERE e.tid = of_tid AND (e.pk, e.rk) >= (from_pk, from_rk)
+     AND (e.pk, e.rk) <= (last_pk, last_rk);
   RETURN NEXT;
 END
 $$;
