@@ -1,9 +1,6 @@
 from pathlib import Path
 
-import pytest
-
 from partita.clock import SystemClock
-from partita.errors import ConfigurationError
 from partita.scaleout.copying.copier import Copier, Report
 from partita.scaleout.copying.folder_source import FolderSource
 from partita.scaleout.copying.folder_target import FolderTarget

@@ -148,8 +148,12 @@ async def _fill_blocks_and_pages(blobs: BlobEngine) -> None:
     blocks = BlobName("photos", "blocks")
     ids = [base64.b64encode(b"block-%d" % number).decode() for number in range(4)]
     for number, block in enumerate(ids[:3]):
-        await blobs.block_blobs.put_block(blocks, block, LARGE if number == 1 else b"block %d" % number)
-    await blobs.block_blobs.put_block_list(blocks, [BlockChoice("Latest", each) for each in ids[:2]])
+        await blobs.block_blobs.put_block(
+            blocks, block, LARGE if number == 1 else b"block %d" % number
+        )
+    await blobs.block_blobs.put_block_list(
+        blocks, [BlockChoice("Latest", each) for each in ids[:2]]
+    )
     await blobs.block_blobs.put_block(blocks, ids[3], b"staged")
     await blobs.block_blobs.put_block(BlobName("photos", "uncommitted"), ids[0], b"staged only")
     log = BlobName("photos", "log")
