@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from itertools import chain
 from typing import Any
 
-
 from partita.queues.message import MessagePlace, message_damaged, unpack_text
 from partita.scaleout.connections.session import DriverError, translated
 from partita.scaleout.copying.parts import (
@@ -99,10 +98,14 @@ _LARGE = (
 )
 _SETTINGS = "SELECT name, value FROM partita.setting WHERE account_id = :account ORDER BY name"
 _TABLES = (
-    "SELECT id, folded, name, policies FROM partita.tables WHERE account_id = :account ORDER BY folded"
+    "SELECT id, folded, name, policies FROM partita.tables WHERE account_id = :account ORDER BY 2"
 )
-_QUEUES = "SELECT id, name, metadata, policies FROM partita.queue WHERE account_id = :account ORDER BY 2"
-_CONTAINERS = "SELECT id, name, facts FROM partita.container WHERE account_id = :account ORDER BY name"
+_QUEUES = (
+    "SELECT id, name, metadata, policies FROM partita.queue WHERE account_id = :account ORDER BY 2"
+)
+_CONTAINERS = (
+    "SELECT id, name, facts FROM partita.container WHERE account_id = :account ORDER BY name"
+)
 
 
 class PostgresRows:

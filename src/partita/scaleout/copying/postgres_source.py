@@ -9,6 +9,7 @@ from typing import Any
 from partita.blobs.store.files import ContentFiles
 from partita.errors import ChecksumError, ConfigurationError
 from partita.scaleout.blobs.objects import NoObjects, open_objects
+from partita.scaleout.catalog.catalog import copy_incomplete
 from partita.scaleout.connections.link import Connector, Link
 from partita.scaleout.connections.location import Location
 from partita.scaleout.connections.session import DriverError, translated
@@ -182,12 +183,4 @@ def unknown_account(identity: str) -> ConfigurationError:
         "AccountUnknown",
         f"The database has no such account: {identity}.",
         hint="Name one of its accounts with --account.",
-    )
-
-
-def copy_incomplete(account: str) -> ConfigurationError:
-    return ConfigurationError(
-        "CopyIncomplete",
-        f"The account {account} is being copied to this database, and the copy is not complete.",
-        hint="Run the same `partita account copy` again: it continues, or says what differs.",
     )

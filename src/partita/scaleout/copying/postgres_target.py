@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 
 from partita.blobs.store.contract import EMPTY
-from partita.blobs.store.files import ContentFiles
 from partita.errors import ChecksumError
 from partita.queues.message import pack_text
 from partita.scaleout.blobs.claims import SALT_BYTES, claim_lost, claim_object
@@ -116,7 +115,7 @@ SELECT partita.open_range_1(target) FROM partita.copy_part
  WHERE account_id = $1 AND kind = 'table' ORDER BY name
 """
 _LAST_MESSAGE = """
-SELECT coalesce(max(last), 0) FROM partita.copy_part p, LATERAL (
+SELECT coalesce(max(m.last), 0) FROM partita.copy_part p, LATERAL (
   SELECT max(m.sequence) AS last FROM partita.message m WHERE m.queue_id = p.target) m
  WHERE p.account_id = $1 AND p.kind = 'queue'
 """
@@ -152,7 +151,7 @@ class PostgresTarget:
         self._connector = Connector(location, durability)
         self._pool = Pool(self._connector)
         self._blob_store = open_objects(blob_store)
-        self._objects: ContentFiles = self._blob_store or NoObjects()
+        self._objects = self._blob_store or NoObjects()
         self._run = uuid.UUID(clock.new_id())
         self._claims: dict[bytes, tuple[int, bytes]] = {}
         """By hash: the claim of an object whose extent is not written yet, and its name."""
@@ -305,9 +304,7 @@ class PostgresTarget:
             return [(target, *row[:-1], pack_text(row[1], row[-1])) for row in rows]
         if part.kind == "extents":
             ids = await self._ids("e", (row[0] for row in rows))
-            return [
-                (ids[row[0]], row[1], self._object(row[EXTENT_HASH]), *row[3:]) for row in rows
-            ]
+            return [(ids[row[0]], row[1], self._object(row[EXTENT_HASH]), *row[3:]) for row in rows]
         if part.kind == "contents":
             contents = await self._ids("c", (row[0] for row in rows))
             extents = await self._ids("e", (row[4] for row in rows))
@@ -328,7 +325,7 @@ class PostgresTarget:
             kind,
             sorted(wanted),
         )
-        found = {source: target for source, target in rows}
+        found: dict[int, int] = dict(rows)
         missing = sorted(wanted - found.keys())
         ranges = await self._fetch(
             "SELECT nextval('partita.content_id') FROM generate_series(1, $1::int)",

@@ -144,9 +144,7 @@ class MessageLanes:
             None if held.text is None else pack_text(held.place.nonce, held.text) for held in sent
         ]
         hidden = [held.hidden_seconds * TICKS_PER_SECOND for held in sent]
-        rows = await write(
-            link, statements.UPDATE, self._now(), *_receipts(sent), hidden, texts
-        )
+        rows = await write(link, statements.UPDATE, self._now(), *_receipts(sent), hidden, texts)
         for position, *columns in rows:
             index, message = order[position - 1], stored_message(columns)
             outcomes[index] = message
@@ -187,9 +185,7 @@ def _stored(put: Put, row: Sequence[Any] | None) -> StoredMessage | PartitaError
     if row is None:
         return queue_not_found(put.queue[1])
     sequence, nonce, inserted_at, expires_at, visible_at, receipt = row
-    return StoredMessage(
-        sequence, nonce, put.text, inserted_at, expires_at, visible_at, 0, receipt
-    )
+    return StoredMessage(sequence, nonce, put.text, inserted_at, expires_at, visible_at, 0, receipt)
 
 
 def _refusal(
