@@ -8,17 +8,13 @@ from functools import cache
 
 from psycopg import sql
 
-from partita.clock import SystemClock
 from partita.local_postgres import HOST
-from partita.scaleout.catalog.catalog import Catalog
-from partita.scaleout.catalog.fleet_clock import FleetClock
-from partita.scaleout.catalog.slots import Slots
+from partita.scaleout.catalog.purge import purge_tables
 from partita.scaleout.connections.link import Connector
 from partita.scaleout.connections.location import Location
-from partita.scaleout.connections.pool import Pool
+from partita.scaleout.fleet import Fleet
 from partita.scaleout.schema.install import install
 from partita.scaleout.tables.postgres_store import PostgresTableStore
-from partita.scaleout.tables.trips import Trips
 from partita.storage.durability import Durability
 from partita.ticks import Clock
 from support import postgres
@@ -39,58 +35,38 @@ def installed_url(locale: str = "C") -> str:
     return url
 
 
-class FrontEnd:
-    """What one front end owns, and its table stores."""
-
-    def __init__(self, url: str, clock: Clock) -> None:
-        self.clock = clock
-        self.connector = Connector(Location.parse(url), Durability.FAST)
-        self.pool = Pool(self.connector)
-        self.trips = Trips(self.connector, self.pool)
-        self.fleet_clock = FleetClock(clock, lease_clock=SystemClock())
-        self.slots = Slots(self.pool, self.fleet_clock, uuid.uuid4())
-        self.catalog: Catalog
-
-    @classmethod
-    async def open(cls, clock: Clock, url: str | None = None) -> "FrontEnd":
-        front_end = cls(url or await asyncio.to_thread(installed_url), clock)
-        front_end.catalog = await Catalog.open(front_end.connector, front_end.pool)
-        await front_end.slots.take()
-        return front_end
-
-    async def tables(self, account: str) -> "OwningStore":
-        identity = await self.catalog.account_id(account)
-        return OwningStore(self, identity)
-
-    async def close(self) -> None:
-        if self.fleet_clock.lease is None:
-            return
-        await self.trips.close()
-        await self.slots.give_back()
-        await self.catalog.close()
-        await self.pool.close()
+async def open_fleet(clock: Clock | None = None) -> Fleet:
+    """Open a front end; a clock that is handed in is not compared with the database's."""
+    return await Fleet.open(
+        installed_url(), durability=Durability.FAST, clock=clock, checks_clock=False
+    )
 
 
 class OwningStore(PostgresTableStore):
     """A store that closes its front end."""
 
-    def __init__(self, front_end: FrontEnd, account_id: int) -> None:
-        super().__init__(
-            account_id,
-            front_end.catalog,
-            front_end.fleet_clock,
-            front_end.trips,
-            front_end.pool,
-            front_end.clock,
-        )
-        self.front_end = front_end
+    def __init__(self, fleet: Fleet, account_id: int) -> None:
+        super().__init__(account_id, fleet.catalog, fleet.clock, fleet.trips, fleet.pool)
+        self.fleet = fleet
+        self._is_closed = False
+
+    @classmethod
+    async def open(cls, account_name: str, clock: Clock | None = None) -> "OwningStore":
+        fleet = await open_fleet(clock)
+        return cls(fleet, await fleet.catalog.account_id(account_name))
 
     async def close(self) -> None:
-        await self.front_end.close()
+        if not self._is_closed:
+            self._is_closed = True
+            await self.fleet.close()
+
+    async def purge(self) -> None:
+        """Reclaim the space of dropped tables now."""
+        await purge_tables(self.fleet.pool)
 
 
-async def forget_slots(url: str) -> None:
+async def forget_slots() -> None:
     """Let the next front end begin without the stamps of earlier ones."""
-    link = await Connector(Location.parse(url), Durability.FAST).connect()
+    link = await Connector(Location.parse(installed_url()), Durability.FAST).connect()
     await link.write("DELETE FROM partita.slot")
     await link.close()

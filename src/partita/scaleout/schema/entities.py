@@ -26,7 +26,7 @@ FUNCTIONS = f"""
 CREATE OR REPLACE FUNCTION partita.store_1(
   how int, skipped int[], groups int[], tids bigint[], pks text[], rks text[], expected bigint[],
   stamps bigint[], marks bigint[], shorts jsonb[], documents bytea[],
-  OUT refused int[], OUT found bigint[])
+  OUT refused int[], OUT stored bigint[])
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
@@ -75,7 +75,7 @@ BEGIN
     RETURN;
   END IF;
   -- An entity of the two plain kinds was written if it has our stamp: no other has the same.
-  SELECT array_agg(q.number::int), array_agg(e.ticks) INTO refused, found
+  SELECT array_agg(q.number::int), array_agg(e.ticks) INTO refused, stored
     FROM unnest(tids, pks, rks, expected, stamps, documents, groups) WITH ORDINALITY
       AS q (tid, pk, rk, expected, ticks, document, group_number, number)
     LEFT JOIN partita.entity e ON e.tid = q.tid AND e.pk = q.pk AND e.rk = q.rk
@@ -99,11 +99,11 @@ DECLARE
   owned int;
   is_captured boolean;
   refused int[];
-  found bigint[];
+  stored bigint[];
   failed int[];
   skipped int[];
   refused_groups int[];
-  found_groups bigint[];
+  ticks_of_groups bigint[];
 BEGIN
   -- Try, not wait: whoever changes the range must not hold up the other changes of the trip.
   FOR place IN 1 .. cardinality(range_ids) LOOP
@@ -124,12 +124,12 @@ BEGIN
     RETURN;
   END IF;
   IF groups IS NULL THEN
-    SELECT s.refused, s.found INTO refused, found FROM partita.store_1(
+    SELECT s.refused, s.stored INTO refused, stored FROM partita.store_1(
       how, NULL, NULL, tids, pks, rks, expected, stamps, marks, shorts, documents) s;
   ELSE
     LOOP
       BEGIN
-        SELECT s.refused, s.found INTO refused, found FROM partita.store_1(
+        SELECT s.refused, s.stored INTO refused, stored FROM partita.store_1(
           how, skipped, groups, tids, pks, rks, expected, stamps, marks, shorts, documents) s;
         SELECT array_agg(DISTINCT groups[n]) INTO failed
           FROM unnest(refused) n WHERE groups[n] <> 0;
@@ -137,14 +137,14 @@ BEGIN
         RAISE SQLSTATE 'PT001';
       EXCEPTION WHEN SQLSTATE 'PT001' THEN
         -- All is undone, but variables are kept: write the others again.
-        SELECT refused_groups || array_agg(q.n), found_groups || array_agg(q.t)
-          INTO refused_groups, found_groups
-          FROM unnest(refused, found) AS q (n, t) WHERE groups[q.n] <> 0;
+        SELECT refused_groups || array_agg(q.n), ticks_of_groups || array_agg(q.t)
+          INTO refused_groups, ticks_of_groups
+          FROM unnest(refused, stored) AS q (n, t) WHERE groups[q.n] <> 0;
         skipped := skipped || failed;
       END;
     END LOOP;
     refused := refused || refused_groups;
-    found := found || found_groups;
+    stored := stored || ticks_of_groups;
   END IF;
   IF is_captured THEN
     INSERT INTO partita.change (range_id, pk, rk)
@@ -153,7 +153,7 @@ BEGIN
           ON r.tid = q.tid AND q.pk >= r.lo AND (r.hi IS NULL OR q.pk < r.hi);
   END IF;
   IF refused IS NOT NULL THEN
-    RETURN QUERY SELECT q.n, q.t FROM unnest(refused, found) AS q (n, t);
+    RETURN QUERY SELECT q.n, q.t FROM unnest(refused, stored) AS q (n, t);
   END IF;
 END
 $$;
