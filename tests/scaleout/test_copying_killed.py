@@ -52,11 +52,11 @@ async def check_kills(source: Place, targets: list[Place], moments: list[int]) -
 
 def chosen(moments: int) -> list[int]:
     """Choose moments: each copy has another choice."""
-    count = repeat(quick=2, proof=12, soak=40)
+    count = repeat(quick=2, proof=8, soak=40)
     return sorted(random.sample(range(2, moments - 1), min(count, moments - 3)))
 
 
-@pytest.mark.repeated
+@pytest.mark.proof
 async def test_a_killed_copy_to_postgresql_continues(tmp_path: Path, objects: Path) -> None:
     source = Place(folder=str(tmp_path / "one"))
     async with opened(source) as engines:
@@ -67,7 +67,7 @@ async def test_a_killed_copy_to_postgresql_continues(tmp_path: Path, objects: Pa
     await check_kills(source, targets, moments)
 
 
-@pytest.mark.repeated
+@pytest.mark.proof
 async def test_a_killed_copy_to_a_folder_continues(tmp_path: Path, objects: Path) -> None:
     source = Place.in_database(installed_url(), objects)
     async with opened(source) as engines:

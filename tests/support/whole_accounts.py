@@ -162,6 +162,8 @@ async def _fill_blobs(blobs: BlobEngine) -> None:
     )
     await blobs.put_blob(BlobName("photos", "small"), b"small content", properties=properties)
     await blobs.put_blob(BlobName("photos", "large \N{SNOWMAN}"), LARGE)
+    for number in range(8):
+        await blobs.put_blob(BlobName("photos", f"large {number}"), LARGE + b"%d" % number)
     await blobs.put_blob(BlobName("photos", "nothing"), b"")
     await blobs.snapshot(BlobName("photos", "small"))
     await blobs.put_blob(BlobName("photos", "small"), b"newer content", properties=properties)
