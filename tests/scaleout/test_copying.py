@@ -272,8 +272,8 @@ OF_COPIED_IDS = (
             ),
             (
                 (
-                    f"UPDATE partita.extent SET bytes = 'Small content' WHERE bytes = 'small content'"
-                    f" AND id {OF_COPIED_IDS}"
+                    "UPDATE partita.extent SET bytes = 'Small content'"
+                    f" WHERE bytes = 'small content' AND id {OF_COPIED_IDS}"
                 ),
                 "contents of blobs: differs at blob 'photos/small'",
             ),
