@@ -14,21 +14,15 @@ import pytest
 from partita.cli.main import main
 from partita.scaleout.copying.copier import Copier
 from support.copying import Place
-from support.front_ends import installed_url
 from support.live import LiveServer
 from support.whole_accounts import described, fill, folder_account, opened
 
 Capture = pytest.CaptureFixture[str]
 
 
-@pytest.fixture(scope="module")
-def objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("objects")
-
-
 @pytest.fixture
-def place(objects: Path) -> Place:
-    return Place.in_database(installed_url(), objects)
+def place() -> Place:
+    return Place.in_database()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import apsw
 import psycopg
@@ -21,7 +22,6 @@ from partita.tables.entity import EntityKey
 from partita.tables.operations import EntityGroup, Insert, Replace
 from partita.ticks import TICKS_PER_SECOND
 from support.copying import Place, copy
-from support.front_ends import installed_url
 from support.repeats import sample_pairs
 from support.whole_accounts import (
     LARGE,
@@ -34,20 +34,14 @@ from support.whole_accounts import (
 )
 
 
-@pytest.fixture(scope="module")
-def objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The one folder of large contents of the database."""
-    return tmp_path_factory.mktemp("objects")
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Place:
     return Place(folder=str(tmp_path / "one"))
 
 
 @pytest.fixture
-def database(objects: Path) -> Place:
-    return Place.in_database(installed_url(), objects)
+def database() -> Place:
+    return Place.in_database()
 
 
 @pytest.fixture
@@ -312,8 +306,9 @@ async def test_a_changed_byte_in_postgresql_is_found_and_copied_again(
 @pytest.mark.proof
 @pytest.mark.usefixtures("filled")
 async def test_a_changed_byte_of_a_large_content_is_found(
-    folder: Place, database: Place, back: Place, objects: Path
+    folder: Place, database: Place, back: Place
 ) -> None:
+    objects = Path(urlsplit(database.objects).path)
     for place, contents in ((database, objects), (back, Path(back.folder))):
 
         def change(contents: Path = contents) -> None:
