@@ -99,9 +99,6 @@ class Fleet:
         """How many front ends are alive."""
         self.on_failure: Callable[[BaseException], None] | None = None
         """Called if the background work ended by an error that is a fault of the program."""
-        self.queues = QueueDatabase(
-            connector, self.pool, clock or SystemClock(), may_expire=lambda: self.clock.is_close
-        )
         self.catalog = Catalog(connector, self._catalog_pool)
         self._slots = Slots(self._catalog_pool, self.clock, self.id)
         self._trouble: str | None = None
@@ -135,7 +132,6 @@ class Fleet:
             task = asyncio.get_running_loop().create_task(work())
             task.add_done_callback(fleet._ended)
             fleet._tasks.append(task)
-        fleet.queues.start()
         return fleet
 
     async def stores(self, account_name: str) -> Stores:
