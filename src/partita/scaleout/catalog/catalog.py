@@ -9,7 +9,7 @@ the database (`range_own`), so knowledge that is too old is refused there: `refr
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -64,7 +64,7 @@ class Catalog:
     def __init__(self, connector: Connector, pool: Pool) -> None:
         self._connector = connector
         self._pool = pool
-        self.on_change: list[Callable[[], None]] = []
+        self.on_change: list[Callable[[], Awaitable[None]]] = []
         """Called after tables, ranges or settings were changed by another front end."""
         self._version = 0
         """Everything up to this version is known."""
@@ -196,7 +196,9 @@ class Catalog:
 
     async def list_tables(self, account_id: int, start: str, limit: int) -> list[Table]:
         """List tables by folded name from `start` on (inclusive)."""
-        return [Table(*row) for row in await self._pool.read(_LIST, account_id, start, limit)]
+        # No name has U+0000, which PostgreSQL refuses, or half a surrogate pair.
+        bound = start.replace("\0", "\1").encode(errors="replace").decode()
+        return [Table(*row) for row in await self._pool.read(_LIST, account_id, bound, limit)]
 
     async def get_policies(self, table: Table) -> list[Policy]:
         rows = await self._pool.read("SELECT policies FROM partita.tables WHERE id = $1", table.id)
@@ -242,8 +244,11 @@ class Catalog:
                 await self._read_changes(link, since)
                 self._version = version
         if version != since:
-            for callback in self.on_change:
-                callback()
+            for follow in self.on_change:
+                try:
+                    await follow()
+                except PartitaError as error:
+                    logger.warning("a change of the catalog was not followed: %s", error)
 
     async def _read_changes(self, link: Link, since: int) -> None:
         tables = await link.read(_TABLES, since)
