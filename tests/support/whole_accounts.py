@@ -26,8 +26,7 @@ from partita.policies import Policy
 from partita.queues.engine import QueueEngine
 from partita.queues.message import Message
 from partita.queues.sqlite_store import SqliteQueueStore
-from partita.scaleout.fleet import Fleet, build_blob_store, build_table_store
-from partita.scaleout.queues.postgres_store import QueueDatabase
+from partita.scaleout.fleet import Fleet
 from partita.service.accounts.service_properties_xml import ServiceProperties, encode
 from partita.storage.database import Database
 from partita.storage.durability import Durability
@@ -78,18 +77,10 @@ async def folder_account(folder: Path, clock: Clock | None = None) -> AsyncItera
 async def postgres_account(url: str, name: str, blob_store: str) -> AsyncIterator[Engines]:
     fleet = await Fleet.open(url, durability=Durability.FAST, blob_store=blob_store)
     try:
-        account_id = await fleet.catalog.account_id(name)
-        queues = QueueDatabase(
-            fleet.connector, fleet.pool, SystemClock(), may_expire=lambda: True, now=lambda: None
+        stores = await fleet.stores(name)
+        yield Engines(
+            TableEngine(stores.tables), QueueEngine(stores.queues), BlobEngine(stores.blobs)
         )
-        try:
-            yield Engines(
-                TableEngine(build_table_store(fleet, account_id)),
-                QueueEngine(queues.store(account_id)),
-                BlobEngine(build_blob_store(fleet, account_id)),
-            )
-        finally:
-            await queues.close()
     finally:
         await fleet.close()
 

@@ -10,9 +10,10 @@ matter to stamps, not even when an entity is deleted here and inserted again els
     +-------------------------+-------------+
 
 So two front ends never make the same stamp. Within a front end a key gets each quantum once, and
-quanta do not go back: while the time is behind, they go on at half speed until it has caught up. The database refuses a stamp that is not later than the stored one; `observe` then moves
-the key ahead, and the whole front end too if the difference is within `CLOSE_SECONDS_MAX`. More is
-the fault of one clock, or of copied entities: other keys do not follow it.
+quanta do not go back: while the time is behind, they go on at half speed until it has caught up.
+The database refuses a stamp that is not later than the stored one; `observe` then moves the key
+ahead, and the whole front end too if the difference is within `CLOSE_SECONDS_MAX`. More is the
+fault of one clock, or of copied entities: other keys do not follow it.
 """
 
 from collections.abc import Hashable

@@ -28,7 +28,7 @@ from partita.scaleout.tables.scan import (
     read_part,
     read_selected,
 )
-from partita.scaleout.tables.trips import Change, Found, Read, Refused, Row, Stale, Trips
+from partita.scaleout.tables.trips import STALE, Change, Found, Read, Refused, Row, Stale, Trips
 from partita.scaleout.tables.turns import Turns
 from partita.tables import limits
 from partita.tables.engine import table_not_found
@@ -41,7 +41,7 @@ from partita.tables.entity import (
 )
 from partita.tables.expectations import ANYTHING, NOTHING, SOMETHING, assumed
 from partita.tables.filters import Filter
-from partita.tables.paging import KeyRange, Page
+from partita.tables.paging import FIRST, KeyRange, Page
 from partita.tables.pushdown import describe, marks_of
 from partita.tables.store import Decide, Expected, Statistics, Table
 
