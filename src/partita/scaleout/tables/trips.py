@@ -39,7 +39,7 @@ _WRITE = "SELECT * FROM partita.write_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
 _ONES_FAULT = ("22", "23", "54")
 """Classes of errors that a value of one change causes; a ValueError is the driver's."""
 _LOCKED = "55P03"
-"""Somebody has locked a row for long."""
+"""Another session has had the lock of a row for long."""
 
 
 class Stale(enum.Enum):
