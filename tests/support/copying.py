@@ -125,7 +125,7 @@ def use_small_batches(change: Callable[[Any, str, object], None] = setattr) -> N
     """Let a small account need many batches."""
     for module in (folder_reading, postgres_rows):
         change(module, "BATCH_ROWS_MAX", 20)
-    change(postgres_rows, "FIRST_BATCH_ROWS", 20)
+    change(postgres_rows, "FETCHED_ROWS", 20)
     change(parts, "BATCH_CONTENT_BYTES_MAX", 1)
 
 
