@@ -49,10 +49,10 @@ class Place(msgspec.Struct, frozen=True):
     objects: str = ""
 
     @classmethod
-    def in_database(cls) -> "Place":
-        """Return a new account in the database of this process."""
-        url, objects = _database()
-        return cls(url=url, account=uuid.uuid4().hex[:12], objects=objects)
+    def in_database(cls, objects: str = "") -> "Place":
+        """Return a new account: in the database of this process, or in one for other objects."""
+        url, folder = (installed_url.__wrapped__(), objects) if objects else _database()
+        return cls(url=url, account=uuid.uuid4().hex[:12], objects=folder)
 
     def source(self) -> Source:
         if self.folder:
