@@ -63,6 +63,7 @@ bench: $(DEV) ## Measure Partita beside its peers (needs wrk; ARGS="--quick")
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/tables/run.py $(ARGS)
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/tables/growth.py --quick
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/tables/soak.py --seconds 60
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/scaleout/run.py $(filter --quick --demand,$(ARGS))
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/queues/run.py $(filter --quick --demand,$(ARGS))
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/blobs/run.py $(filter --quick --demand,$(ARGS))
 	$(BIN)/python bench/reliable/run.py $(filter --quick --demand,$(ARGS))
