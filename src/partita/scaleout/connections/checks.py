@@ -2,7 +2,7 @@
 
 import msgspec
 
-from partita.errors import ConfigurationError, NotDurableError
+from partita.errors import ConfigurationError, NotDurableError, UnavailableError
 from partita.storage.durability import Durability
 
 SERVER_VERSION_MIN = 170000
@@ -12,6 +12,7 @@ FACTS = """
 SELECT pg_catalog.current_setting('server_version_num')::int AS version,
        pg_catalog.pg_backend_pid() AS pid,
        pg_catalog.pg_is_in_recovery() AS is_in_recovery,
+       pg_catalog.current_setting('transaction_read_only') AS read_only,
        pg_catalog.current_setting('fsync') AS fsync,
        pg_catalog.current_setting('full_page_writes') AS full_page_writes,
        pg_catalog.current_setting('synchronous_commit') AS synchronous_commit,
@@ -27,7 +28,7 @@ LOCK_KEYS = (0x50617274, 0)
 """The advisory lock by which two connections show that such locks work."""
 
 _DURABLE = {"fsync": "on", "full_page_writes": "on", "data_sync_retry": "off"}
-_SYNCHRONOUS = {"on", "remote_apply", "remote_write", "local"}
+_SYNCHRONOUS = {"on", "remote_apply"}
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -36,6 +37,7 @@ class Facts(msgspec.Struct, frozen=True):
     version: int
     pid: int
     is_in_recovery: bool
+    read_only: str
     fsync: str
     full_page_writes: str
     synchronous_commit: str
@@ -55,18 +57,23 @@ class Facts(msgspec.Struct, frozen=True):
         return self.locale_provider == "b" or self.locale in ("C", "POSIX")
 
 
+def check_version(version: int) -> None:
+    """Raise if a server is too old: `FACTS` needs columns that it does not have."""
+    if version < SERVER_VERSION_MIN:
+        raise _unfit("server_version", str(version), "Use PostgreSQL 17 or newer.")
+
+
 def check(facts: Facts, durability: Durability) -> None:
     """Raise if a server must not be used."""
-    if facts.version < SERVER_VERSION_MIN:
-        raise _unfit("server_version", str(facts.version), "Use PostgreSQL 17 or newer.")
+    check_version(facts.version)
     if facts.encoding != "UTF8":
         raise _unfit("encoding", facts.encoding, "Create the database with ENCODING 'UTF8'.")
     if facts.isolation != "read committed":
         hint = "Remove default_transaction_isolation from the role, the database and the server."
         raise _unfit("transaction_isolation", facts.isolation, hint)
-    if facts.is_in_recovery:
-        hint = "Add target_session_attrs=read-write and all hosts to the URL."
-        raise _unfit("pg_is_in_recovery", "true", hint)
+    if facts.is_in_recovery or facts.read_only == "on":
+        name = "pg_is_in_recovery" if facts.is_in_recovery else "transaction_read_only"
+        raise _read_only(name)
     if durability is Durability.FAST:
         return
     for name, required in _DURABLE.items():
@@ -90,6 +97,16 @@ def _unfit(name: str, found: str, hint: str) -> ConfigurationError:
         f"The database cannot be the store: {name} is {found}.",
         facts={"setting": name, "found": found},
         hint=hint,
+    )
+
+
+def _read_only(name: str) -> UnavailableError:
+    # It may be the moment of a failover: a retry can help.
+    return UnavailableError(
+        "StoreUnfit",
+        f"The database accepts no writes: {name} is on.",
+        facts={"setting": name, "found": "on"},
+        hint="Add target_session_attrs=read-write and all hosts to the URL.",
     )
 
 
