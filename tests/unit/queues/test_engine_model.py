@@ -344,6 +344,7 @@ class QueueMachine(RuleBasedStateMachine):
         for queue in listed:
             living = len(self.queues[queue.name])
             unmet = self.unswept.get(queue.name, 0)
+            assert queue.message_count is not None
             assert living <= queue.message_count <= living + unmet
 
 

@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from copy import copy
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar, cast
 
 from partita.errors import PartitaError
 from partita.scaleout.connections.link import Connector, Link, busy
@@ -80,9 +80,7 @@ class Lane(Generic[Item, Result]):
             await link.close()
 
     def _start(self) -> None:
-        trip = asyncio.get_running_loop().create_task(self._travel())
-        self._trips.add(trip)
-        trip.add_done_callback(self._trips.discard)
+        self._trips.add(asyncio.get_running_loop().create_task(self._travel()))
 
     async def _travel(self) -> None:
         while trip := self._next_trip():
@@ -93,6 +91,8 @@ class Lane(Generic[Item, Result]):
                 outcomes = [error] * len(trip)
             for waiting, outcome in zip(trip, outcomes, strict=True):
                 _answer(waiting.answer, outcome)
+        # Here, not in a callback of the task: a caller that was just answered may ask before it.
+        self._trips.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
     async def _run(self, trip: Sequence[_Waiting[Item, Result]]) -> Sequence[Result | PartitaError]:
         link = self._free.pop() if self._free else None
