@@ -160,6 +160,13 @@ class Database:
         return self._failure is None and not self._is_closing
 
     @property
+    def why_not_ready(self) -> str:
+        """Why no change is accepted any more; empty if changes are accepted."""
+        if self._failure is not None:
+            return "A write to the disk failed: restart the server."
+        return "The database is closing." if self._is_closing else ""
+
+    @property
     def wal_bytes(self) -> int:
         """Size of the write-ahead log after the last commit."""
         return self._wal_pages * PAGE_BYTES
