@@ -20,6 +20,8 @@ from partita.blobs.store.contract import BlobStore
 from partita.clock import SystemClock
 from partita.errors import PartitaError
 from partita.queues.store import QueueStore
+from partita.scaleout.blobs.contents import Contents
+from partita.scaleout.blobs.postgres_store import PostgresBlobStore
 from partita.scaleout.catalog.catalog import Catalog
 from partita.scaleout.catalog.fleet_clock import CLOSE_SECONDS_MAX, FleetClock
 from partita.scaleout.catalog.purge import purge_tables
@@ -72,6 +74,8 @@ class Fleet:
         self.connector = connector
         self.blob_store = blob_store
         """The URL of the object store of long blobs; None: there is none."""
+        self.contents: Contents | None = None
+        """What the blob stores share, once it is open."""
         self.pool = Pool(connector)
         """For scans, long groups and transactions of the stores."""
         self._catalog_pool = Pool(connector, links_max=CATALOG_LINKS_MAX)
@@ -109,6 +113,7 @@ class Fleet:
         try:
             await fleet.catalog.start()
             await fleet._beat()
+            fleet.contents = await Contents.open(fleet.pool, fleet.clock, blob_store)
         except BaseException:
             await fleet.close()
             raise
@@ -159,6 +164,8 @@ class Fleet:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        if self.contents is not None:
+            await self.contents.close()
         await self.catalog.close()
         try:
             await self._leave()
@@ -227,4 +234,5 @@ def build_queue_store(fleet: Fleet, account_id: int) -> QueueStore:
 
 def build_blob_store(fleet: Fleet, account_id: int) -> BlobStore:
     """Build the store of an account's blobs."""
-    raise NotImplementedError
+    assert fleet.contents is not None
+    return PostgresBlobStore(fleet.contents, account_id)

@@ -73,7 +73,7 @@ class AppendBlobs:
                         "MaxBlobSizeConditionNotMet",
                         "The max blob size condition specified was not met.",
                     )
-                content_id = tx.stamp() if row.content == EMPTY else row.content
+                content_id = await tx.new_content() if row.content == EMPTY else row.content
                 await tx.write_content(content_id, offset, received)
                 written = await touch(
                     tx,

@@ -95,7 +95,7 @@ class Copies:
                 facts, copy = self._as_copy(source_address, facts)
                 content = await tx.add_content(receipt.received)
                 if content == EMPTY and kind == "PageBlob":
-                    content = tx.stamp()
+                    content = await tx.new_content()
                 await put_new(tx, found, target, content, facts)
                 return Copied(Written(facts.changed_at, sums.md5, sums.crc64), copy)
 

@@ -55,7 +55,7 @@ class PageBlobs:
             found = await preconditions.check_new(tx, name, terms, self._store.now())
             facts = new_facts("PageBlob", tx.stamp(), properties, found[1])
             facts = replace(facts, length=length, sequence_number=sequence_number)
-            await put_new(tx, found, name, tx.stamp(), facts)
+            await put_new(tx, found, name, await tx.new_content(), facts)
             return Written(facts.changed_at, sequence_number=sequence_number)
 
         return await self._store.run(create)
