@@ -29,6 +29,8 @@ from partita.scaleout.catalog.slots import Slots
 from partita.scaleout.connections.link import Connector
 from partita.scaleout.connections.location import Location
 from partita.scaleout.connections.pool import Pool
+from partita.scaleout.tables.postgres_store import PostgresTableStore
+from partita.scaleout.tables.trips import Trips
 from partita.storage.durability import Durability
 from partita.tables.store import TableStore
 from partita.ticks import TICKS_PER_SECOND, Clock
@@ -78,6 +80,8 @@ class Fleet:
         """What the blob stores share, once it is open."""
         self.pool = Pool(connector)
         """For scans, long groups and transactions of the stores."""
+        self.trips = Trips(connector, self.pool)
+        """For reads and changes of entities."""
         self._catalog_pool = Pool(connector, links_max=CATALOG_LINKS_MAX)
         self.clock = FleetClock(
             clock or SystemClock(), lease_clock=SystemClock(), checks_clock=checks_clock
@@ -166,6 +170,7 @@ class Fleet:
             await asyncio.wait(self._tasks)
         if self.contents is not None:
             await self.contents.close()
+        await self.trips.close()
         await self.catalog.close()
         try:
             await self._leave()
@@ -224,7 +229,9 @@ class Fleet:
 
 def build_table_store(fleet: Fleet, account_id: int) -> TableStore:
     """Build the store of an account's tables."""
-    raise NotImplementedError
+    return PostgresTableStore(
+        account_id, fleet.catalog, fleet.clock, fleet.trips, fleet.pool
+    )
 
 
 def build_queue_store(fleet: Fleet, account_id: int) -> QueueStore:

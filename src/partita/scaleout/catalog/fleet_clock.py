@@ -92,8 +92,8 @@ class FleetClock:
             lease is not None and clock.monotonic() < lease.ends and clock.ticks() < lease.ends_at
         )
 
-    def stamp(self, key: Hashable) -> int:
-        """Return the ticks of a change: later than those of all earlier changes of the key here.
+    def stamp(self, *keys: Hashable) -> int:
+        """Return the ticks of a change: later than those of all earlier changes of its keys here.
 
         Raise StoreStoppedError if the slot was lost.
         """
@@ -104,8 +104,11 @@ class FleetClock:
         if now > self._last:
             self._stamped.clear()
             self._last = now
-        quantum = max(now, self._stamped.get(key, -1) + 1)
-        self._remember(key, quantum)
+        quantum = now
+        for key in keys:
+            quantum = max(quantum, self._stamped.get(key, -1) + 1)
+        for key in keys:
+            self._remember(key, quantum)
         return quantum << SLOT_BITS | lease.slot
 
     def observe(self, ticks: int, key: Hashable = None) -> None:

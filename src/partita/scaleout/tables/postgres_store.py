@@ -43,7 +43,6 @@ from partita.tables.filters import Filter
 from partita.tables.paging import FIRST, KeyRange, Page
 from partita.tables.pushdown import describe, marks_of
 from partita.tables.store import Decide, Expected, Statistics, Table
-from partita.ticks import Clock
 
 KEY_BYTES_MAX = 2600
 """Both keys together, in UTF-8: a row of the index holds 2,704 bytes."""
@@ -68,20 +67,13 @@ class PostgresTableStore:
     """A TableStore of one account."""
 
     def __init__(
-        self,
-        account_id: int,
-        catalog: Catalog,
-        fleet_clock: FleetClock,
-        trips: Trips,
-        pool: Pool,
-        clock: Clock,
+        self, account_id: int, catalog: Catalog, clock: FleetClock, trips: Trips, pool: Pool
     ) -> None:
         self._account_id = account_id
         self._catalog = catalog
-        self._fleet_clock = fleet_clock
+        self._clock = clock
         self._trips = trips
         self._pool = pool
-        self._clock = clock
         self._turns = Turns()
 
     async def close(self) -> None:
@@ -99,6 +91,8 @@ class PostgresTableStore:
         await self._catalog.delete_table(self._account_id, name)
 
     async def list_tables(self, start: str, limit: int) -> list[Table]:
+        # No name has a character below U+0001, so that it is as good a bound as U+0000.
+        start = start.replace("\x00", "\x01")
         return await self._catalog.list_tables(self._account_id, start, limit)
 
     async def get_policies(self, table: Table) -> list[Policy]:
@@ -139,7 +133,7 @@ class PostgresTableStore:
             done = await self._change_unread(draft, [each for each in expectations if each is not None])
             if done is not None:
                 return done
-        async with self._turns.take([(table.id, partition_key, each) for each in row_keys]):
+        async with self._turns.take(draft.keys):
             return await self._change_read(draft)
 
     async def _change_unread(
@@ -149,7 +143,7 @@ class PostgresTableStore:
         before = draft.assumed(expectations)
         patience = Patience()
         while True:
-            stamp = self._fleet_clock.stamp(draft.keys)
+            stamp = self._clock.stamp(*draft.keys)
             try:
                 entities, rows = await draft.decide(before, expectations, stamp)
             except Exception:  # noqa: BLE001 - whatever it refuses, it must refuse what is stored
@@ -157,7 +151,7 @@ class PostgresTableStore:
             refused = await self._write(draft, stamp, rows)
             if refused is None:
                 return entities
-            self._observe(refused)
+            self._observe(draft, refused)
             if not draft.is_met(expectations, refused):
                 return None
             await patience.wait("contention")
@@ -169,14 +163,15 @@ class PostgresTableStore:
             found = await self._read(draft.table, draft.partition_key, draft.row_keys)
             before = draft.read(found)
             expectations = [NOTHING if each is None else each[0] for each in found]
-            if (last := max(expectations)) > 0:
-                self._fleet_clock.observe(last)
-            stamp = self._fleet_clock.stamp(draft.keys)
+            stamp = self._clock.stamp(*draft.keys)
+            if stamp <= max(expectations):
+                self._observe(draft, dict(zip(draft.row_keys, expectations, strict=True)))
+                stamp = self._clock.stamp(*draft.keys)
             entities, rows = await draft.decide(before, expectations, stamp)
             refused = await self._write(draft, stamp, rows)
             if refused is None:
                 return entities
-            self._observe(refused)
+            self._observe(draft, refused)
             await patience.wait("contention")
 
     async def _read(self, table: Table, partition_key: str, row_keys: Sequence[str]) -> Found:
@@ -207,10 +202,11 @@ class PostgresTableStore:
             written = await self._trips.write(change)
         return written
 
-    def _observe(self, refused: Refused) -> None:
-        ticks = [each for each in refused.values() if each is not None]
-        if ticks:
-            self._fleet_clock.observe(max(ticks))
+    def _observe(self, draft: "_Draft", found: Refused) -> None:
+        """Make the next stamp later than what was found."""
+        for key in draft.keys:
+            if (ticks := found.get(key[2])) is not None:
+                self._clock.observe(ticks, key)
 
     # Ranges of keys
 
@@ -237,7 +233,7 @@ class PostgresTableStore:
         if span.is_empty or limit <= 0:
             return Page([])
         selection = None if residual is None else Selection(residual)
-        deadline = self._clock.monotonic() + limits.PAGE_SECONDS_MAX
+        deadline = self._clock.clock.monotonic() + limits.PAGE_SECONDS_MAX
         found: list[Entity] = []
         room = limits.PAGE_BYTES_MAX
         rest: KeyRange | None = span
@@ -246,7 +242,7 @@ class PostgresTableStore:
             part, rest = await self._scan_part(table, rest, Budget(wanted, room), selection)
             found += part.entities
             room -= sum([len(entity.document) for entity in part.entities])
-            if len(found) > limit or room <= 0 or self._clock.monotonic() > deadline:
+            if len(found) > limit or room <= 0 or self._clock.clock.monotonic() > deadline:
                 break
             wanted = limit + 1 - len(found)
             if selection is not None:
@@ -309,12 +305,9 @@ class _Draft:
         self.table = table
         self.partition_key = partition_key
         self.row_keys = row_keys
+        self.keys = [(table.id, partition_key, row_key) for row_key in row_keys]
         self._decide = decide
         self._is_long = is_long
-
-    @property
-    def keys(self) -> list[tuple[int, str, str]]:
-        return [(self.table.id, self.partition_key, each) for each in self.row_keys]
 
     def assumed(self, expectations: Sequence[int]) -> dict[str, Entity]:
         """Return stand-ins for what is expected."""

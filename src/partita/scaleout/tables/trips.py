@@ -11,7 +11,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from partita.errors import PartitaError, StoreBusyError
+from partita.errors import PartitaError
 from partita.scaleout.catalog.ranges import Range
 from partita.scaleout.connections.lane import TRIP_BYTES_MAX, Lane
 from partita.scaleout.connections.link import Connector, Link
@@ -37,9 +37,9 @@ SELECT q.number, e.ticks, e.document FROM own
 _WRITE = "SELECT * FROM partita.write_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
 
 _ONES_FAULT = ("22", "23", "54")
-"""Classes of errors that a value of one change causes; ..."""
+"""Classes of errors that a value of one change causes; a ValueError is the driver's."""
 _LOCKED = "55P03"
-"""... and somebody has locked its row for long."""
+"""Somebody has locked a row for long."""
 
 
 class Stale(enum.Enum):
@@ -203,9 +203,7 @@ async def send_changes(link: Link, items: Sequence[Change]) -> list[Answer]:
 
 def _is_ones_fault(error: BaseException) -> bool:
     state = sqlstate_of(error) or ""
-    return state == _LOCKED or (
-        state.startswith(_ONES_FAULT) and isinstance(translated(error), StoreBusyError)
-    )
+    return state == _LOCKED or state[:2] in _ONES_FAULT or isinstance(error, ValueError)
 
 
 async def _write(link: Link, items: Sequence[Change]) -> list[Answer]:

@@ -1,0 +1,72 @@
+"""Front ends of one PostgreSQL database, in this process: one database per test process."""
+
+import asyncio
+import getpass
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+from psycopg import sql
+
+from partita.local_postgres import HOST
+from partita.scaleout.catalog.purge import purge_tables
+from partita.scaleout.connections.link import Connector
+from partita.scaleout.connections.location import Location
+from partita.scaleout.fleet import Fleet
+from partita.scaleout.schema.install import install
+from partita.scaleout.tables.postgres_store import PostgresTableStore
+from partita.storage.durability import Durability
+from partita.ticks import Clock
+from support import postgres
+
+_CREATE = sql.SQL("CREATE DATABASE {} TEMPLATE template0 ENCODING 'UTF8' LOCALE {}")
+
+
+@cache
+def installed_url(locale: str = "C") -> str:
+    """Return the URL of this process's database with the schema; commits do not wait for disks."""
+    server = postgres.server()
+    name = f"fleet_{uuid.uuid4().hex[:8]}"
+    server.execute(_CREATE.format(sql.Identifier(name), sql.Literal(locale)))
+    server.execute(postgres.DO_NOT_WAIT.format(sql.Identifier(name)))
+    url = f"postgresql://{getpass.getuser()}@{HOST}:{server.port}/{name}"
+    with ThreadPoolExecutor(1) as thread:  # a loop may be running in this one
+        thread.submit(lambda: asyncio.run(install(url))).result()
+    return url
+
+
+async def open_fleet(clock: Clock | None = None) -> Fleet:
+    """Open a front end; a clock that is handed in is not compared with the database's."""
+    return await Fleet.open(
+        installed_url(), durability=Durability.FAST, clock=clock, checks_clock=False
+    )
+
+
+class OwningStore(PostgresTableStore):
+    """A store that closes its front end."""
+
+    def __init__(self, fleet: Fleet, account_id: int) -> None:
+        super().__init__(account_id, fleet.catalog, fleet.clock, fleet.trips, fleet.pool)
+        self.fleet = fleet
+        self._is_closed = False
+
+    @classmethod
+    async def open(cls, account_name: str, clock: Clock | None = None) -> "OwningStore":
+        fleet = await open_fleet(clock)
+        return cls(fleet, await fleet.catalog.account_id(account_name))
+
+    async def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            await self.fleet.close()
+
+    async def purge(self) -> None:
+        """Reclaim the space of dropped tables now."""
+        await purge_tables(self.fleet.pool)
+
+
+async def forget_slots() -> None:
+    """Let the next front end begin without the stamps of earlier ones."""
+    link = await Connector(Location.parse(installed_url()), Durability.FAST).connect()
+    await link.write("DELETE FROM partita.slot")
+    await link.close()
