@@ -118,6 +118,7 @@ class Fleet:
             await fleet.catalog.start()
             await fleet._beat()
             fleet.contents = await Contents.open(fleet.pool, fleet.clock, blob_store)
+            fleet.contents.start()
         except BaseException:
             await fleet.close()
             raise

@@ -3,7 +3,8 @@
 Every store runs the same suite, tests/conformance/blob_store.py. All calls that read or write
 are coroutines: a networked store suspends, the embedded one does not on point reads. A store
 keeps the clock of its writes: the stamps of a blob or container rise with every change and never
-repeat, also after a restart. The number of a content is never used again. Names, leases and conditions are checked by the engine.
+repeat, also after a restart. The number of a content is never used again. Names, leases and
+conditions are checked by the engine.
 """
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence

@@ -5,7 +5,7 @@ The content is pinned from `open` to `close`, so that it is not purged.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 

@@ -85,12 +85,12 @@ _ADD_PIECE = f"""
 {_EXTENT}
 INSERT INTO partita.piece (content, place, size, start, extent)
 SELECT $6, $7, size, 0, id FROM added RETURNING extent
-"""
+"""  # noqa: S608 - only our own text
 _ADD_BLOCK = f"""
 {_EXTENT}
 INSERT INTO partita.block (container, name, id, extent, size, staged_at)
 SELECT $6, $7, $8, id, size, $9 FROM added RETURNING extent
-"""
+"""  # noqa: S608 - only our own text
 _ADD_PIECES = """
 INSERT INTO partita.piece (content, place, size, start, extent, block)
 SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[],

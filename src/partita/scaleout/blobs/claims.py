@@ -54,14 +54,8 @@ class ClaimedContent:
 
     def __init__(self, stored: StoredContent) -> None:
         self.stored = stored
-
-    @property
-    def size(self) -> int:
-        return self.stored.size
-
-    @property
-    def sums(self) -> Declared:
-        return self.stored.sums
+        self.size: int = stored.size
+        self.sums: Declared = stored.sums
 
 
 async def claim_object(pool: Pool, digest: bytes, salt: bytes, now: int) -> tuple[int, bytes]:

@@ -35,6 +35,8 @@ CLAIM_SECONDS_MAX = SECONDS_PER_DAY
 """How long an upload may take from its last byte to its record."""
 STRAY_SECONDS_MIN = SECONDS_PER_DAY
 """How old an object must be that no row names before it is removed."""
+INCOMING_SECONDS_MAX = SECONDS_PER_DAY
+"""How long an unfinished upload in a shared folder is kept after the last byte was written."""
 SWEEP_EVERY_SECONDS = SECONDS_PER_DAY
 """How often all objects are listed, by one front end."""
 STALE_EVERY_SECONDS = 3600.0
@@ -170,7 +172,7 @@ class Collector:
             return
         oldest = self._since(STRAY_SECONDS_MIN)
         if isinstance(objects, SharedFolder):
-            await self._threads.run(objects.clear_stale, oldest)
+            await self._threads.run(objects.clear_stale, self._since(INCOMING_SECONDS_MAX))
         names = iter(objects.listed())
         while (found := await self._threads.run(next, names, None)) is not None:
             if strays := [name for name, stored_at in found if stored_at < oldest]:

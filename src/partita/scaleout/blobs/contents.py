@@ -56,7 +56,7 @@ class Contents:
         seconds_kept: float = DROPPED_SECONDS_KEPT,
         pause: Pause = no_pause,
     ) -> "Contents":
-        """Open the object store of a URL and start the collector.
+        """Open the object store of a URL; `start` the rest.
 
         Refuse an object store that belongs to another database: each would remove the objects of
         the other one.
@@ -71,8 +71,11 @@ class Contents:
         except BaseException:
             await contents.close()
             raise
-        contents.collector.start()
         return contents
+
+    def start(self) -> None:
+        """Reclaim space in the background."""
+        self.collector.start()
 
     async def close(self) -> None:
         """Finish the work in the background. The pool belongs to the fleet."""

@@ -29,7 +29,7 @@ added AS (SELECT s.*, sum(s.taken) OVER (ORDER BY s.place) - s.taken AS before F
 SELECT place, size, start, extent, whole, object, bytes,
        substr(checks, (chunk * {CHECK_BYTES} + 1)::int, ((end_chunk - chunk) * {CHECK_BYTES})::int)
   FROM added WHERE before < $4::bigint ORDER BY place
-"""
+"""  # noqa: S608 - only our own text
 _LOOKED_UP = f"""
 WITH next AS (
   SELECT p.place, p.size, p.start, p.extent FROM partita.piece p
@@ -38,13 +38,13 @@ WITH next AS (
       WHERE q.content = $6 AND q.place <= $1::bigint)
    ORDER BY p.place LIMIT $5)
 {_WITH_EXTENTS}
-"""
+"""  # noqa: S608 - only our own text
 _GIVEN = f"""
 WITH next AS (
   SELECT * FROM unnest($6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[])
     AS n (place, size, start, extent) LIMIT $5)
 {_WITH_EXTENTS}
-"""
+"""  # noqa: S608 - only our own text
 _IS_USED = "SELECT 1 FROM partita.blob WHERE content = $1 LIMIT 1"
 _IS_PIECE = "SELECT 1 FROM partita.piece WHERE content = $1 AND place = $2 AND extent = $3"
 

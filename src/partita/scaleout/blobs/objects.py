@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 
 import obstore
@@ -40,13 +40,15 @@ from partita.errors import ConfigurationError, StoreBusyError
 from partita.scaleout.connections.session import RETRY_SECONDS
 from partita.ticks import TICKS_PER_SECOND
 
+if TYPE_CHECKING:
+    from obstore.store import RetryConfig
+
 SCHEMES = ("s3", "s3a", "az", "azure", "abfs", "abfss", "gs")
 PART_BYTES = 8 * limits.MIB
 """A longer upload is sent in parts of this size, or longer ones: ..."""
 PARTS_MAX = 10_000
 """... an object has at most so many (S3)."""
 PARTS_AT_ONCE = 2
-REQUEST_SECONDS_MAX = 60
 RETRY_SECONDS_MAX = 30
 """How long requests to an object store are repeated before an upload or download fails."""
 RETRIES_MAX = 4
@@ -79,13 +81,13 @@ def open_objects(url: str | None) -> Objects | None:
     if scheme not in SCHEMES:
         # The URL is not shown: any part of it may be a secret.
         raise unfit("Its URL is not one of file://, s3://, az:// or gs://.")
-    limits_of_client: Any = {"timeout": timedelta(seconds=REQUEST_SECONDS_MAX)}
-    retries: Any = {
+    # No options of the client: they would replace those of the environment.
+    retries: "RetryConfig" = {
         "max_retries": RETRIES_MAX,
         "retry_timeout": timedelta(seconds=RETRY_SECONDS_MAX),
     }
     try:
-        return CloudObjects(from_url(url, client_options=limits_of_client, retry_config=retries))
+        return CloudObjects(from_url(url, retry_config=retries))
     except (exceptions.BaseError, ValueError) as error:
         raise unfit(_first_line(error)) from error
 
@@ -143,7 +145,7 @@ class CloudObjects:
 
     def begin(self, identity: str) -> "SpooledUpload":  # noqa: ARG002 - the contract's
         with translating():
-            return SpooledUpload(tempfile.TemporaryFile())  # noqa: SIM115 - `discard` closes it
+            return SpooledUpload(tempfile.TemporaryFile())
 
     def place(self, incoming: IncomingFile, digest: bytes) -> None:
         assert isinstance(incoming, SpooledUpload)

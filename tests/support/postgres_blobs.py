@@ -1,0 +1,105 @@
+"""Blob stores on a real PostgreSQL: one database for a test process, emptied before each test."""
+
+import asyncio
+from pathlib import Path
+
+from partita.blobs.engine.engine import BlobEngine
+from partita.blobs.store.garbage_collector import Pause, no_pause
+from partita.clock import ManualClock
+from partita.scaleout.blobs.contents import Contents
+from partita.scaleout.blobs.postgres_store import PostgresBlobStore
+from partita.scaleout.catalog.fleet_clock import FleetClock, Lease
+from partita.scaleout.connections.link import Connector
+from partita.scaleout.connections.location import Location
+from partita.scaleout.connections.pool import Pool
+from partita.scaleout.schema import blobs
+from partita.scaleout.schema.install import install
+from partita.storage.durability import Durability
+from support import postgres
+
+FAR = 2**62
+EMPTY = (
+    "DO $$ BEGIN "
+    + "".join(f"DELETE FROM partita.{each};" for each in blobs.PRIVILEGES)
+    + " END $$"
+)
+ACCOUNT = "INSERT INTO partita.account (name) VALUES ('blobs') ON CONFLICT DO NOTHING"
+
+_urls: dict[str, str] = {}
+_connectors: dict[str, Connector] = {}
+"""Each checks its server once."""
+
+
+async def database_url(name: str) -> str:
+    """Return a database with the schema and without blobs; one for each name."""
+    if name not in _urls:
+        running = postgres.server()
+        _urls[name] = running.url(running.take_database(name)).replace("+psycopg", "")
+        await install(_urls[name])
+    pool = Pool(connector(_urls[name]), links_max=1)
+    await pool.write(EMPTY)
+    await pool.write(ACCOUNT)
+    await pool.close()
+    return _urls[name]
+
+
+def connector(url: str) -> Connector:
+    return _connectors.setdefault(url, Connector(Location.parse(url), Durability.FAST))
+
+
+def fleet_clock(clock: ManualClock, slot: int) -> FleetClock:
+    made = FleetClock(clock)
+    made.use(Lease(slot, 0, float("inf"), FAR))
+    made.compare(made.reading(), made.reading(clock.ticks()))
+    return made
+
+
+class FrontEnd:
+    """What one front end has of blobs; several may share a database."""
+
+    def __init__(self, pool: Pool, contents: Contents) -> None:
+        self.pool = pool
+        self.contents = contents
+        self.store = PostgresBlobStore(contents, 1)
+        self.engine = BlobEngine(self.store)
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        blob_store: str | None,
+        clock: ManualClock,
+        *,
+        slot: int = 1,
+        pause: Pause = no_pause,
+    ) -> "FrontEnd":
+        pool = Pool(connector(url))
+        try:
+            contents = await Contents.open(
+                pool, fleet_clock(clock, slot), blob_store, seconds_kept=0, pause=pause
+            )
+        except BaseException:
+            await pool.close()
+            raise
+        return cls(pool, contents)
+
+    async def close(self) -> None:
+        await self.engine.close()
+        await self.contents.close()
+        await self.pool.close()
+
+    async def objects(self) -> list[bytes]:
+        """List the objects outside of the database."""
+        return await asyncio.to_thread(
+            lambda: [name for part in self.contents.files.digests() for name in part]
+        )
+
+
+def folder_url(folder: Path) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder.as_uri()
+
+
+def front_end_of(engine: BlobEngine) -> PostgresBlobStore:
+    assert isinstance(engine.store, PostgresBlobStore)
+    return engine.store
