@@ -112,20 +112,18 @@ class MessageLanes:
     async def _claim(
         self, link: Link, claims: Sequence[Claim]
     ) -> Sequence[list[StoredMessage] | PartitaError]:
-        dealing, removes = Dealing(claims), self._may_expire()
+        dealing, now, removes = Dealing(claims), self._now(), self._may_expire()
         while (asked := dealing.next_round()) is not None:
             arrays = dealing.arrays(asked)
-            met = dealing.deal(
-                asked, await write(link, statements.CLAIM, self._now(), *arrays, removes)
-            )
+            rows = await write(link, statements.CLAIM, now, *arrays, removes)
+            met = dealing.deal(asked, rows)
             for queue, message in met.damaged:
                 await self._hide(link, queue, message)
             if met.expired:
                 # The next round skips the rest of them, which the sweep removes.
                 removes = False
-                accounts, names = _columns(met.expired)
-                now = self._now()
-                await write(link, statements.REMOVE_MET, now, accounts, names, MET_MESSAGES_MAX)
+                addresses = _columns(met.expired)
+                await write(link, statements.REMOVE_MET, now, *addresses, MET_MESSAGES_MAX)
         return dealing.outcomes()
 
     async def _hide(self, link: Link, queue: Queue, message: StoredMessage) -> None:
@@ -144,9 +142,7 @@ class MessageLanes:
             None if held.text is None else pack_text(held.place.nonce, held.text) for held in sent
         ]
         hidden = [held.hidden_seconds * TICKS_PER_SECOND for held in sent]
-        rows = await write(
-            link, statements.UPDATE, self._now(), *_receipts(sent), hidden, texts
-        )
+        rows = await write(link, statements.UPDATE, self._now(), *_receipts(sent), hidden, texts)
         for position, *columns in rows:
             index, message = order[position - 1], stored_message(columns)
             outcomes[index] = message
@@ -161,7 +157,7 @@ class MessageLanes:
         values = (*held.queue, message.sequence, message.receipt, held.receipt)
         await write(link, statements.TAKE_BACK, *values)
 
-    async def _delete(self, link: Link, asked: Sequence[Held]) -> Sequence[None | PartitaError]:
+    async def _delete(self, link: Link, asked: Sequence[Held]) -> Sequence[PartitaError | None]:
         order = _order(asked)
         sent = [asked[index] for index in order]
         rows = await write(link, statements.DELETE, self._now(), *_receipts(sent))
@@ -187,9 +183,7 @@ def _stored(put: Put, row: Sequence[Any] | None) -> StoredMessage | PartitaError
     if row is None:
         return queue_not_found(put.queue[1])
     sequence, nonce, inserted_at, expires_at, visible_at, receipt = row
-    return StoredMessage(
-        sequence, nonce, put.text, inserted_at, expires_at, visible_at, 0, receipt
-    )
+    return StoredMessage(sequence, nonce, put.text, inserted_at, expires_at, visible_at, 0, receipt)
 
 
 def _refusal(

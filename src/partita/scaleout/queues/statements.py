@@ -5,6 +5,8 @@ NULL means the clock of the database. Arrays have one element per request of a t
 that lock rows get them sorted, so that trips of several front ends lock in the same order.
 """
 
+# ruff: noqa: S608 - only constants of this module are inserted
+
 from partita.queues.limits import NEVER
 from partita.scaleout.schema.locks import JOB_LOCKS, PURGE_QUEUES_JOB
 
@@ -84,7 +86,7 @@ CLAIM = f"""
   RETURNING met.position
 ), claimed AS (
   UPDATE partita.message m
-     SET visible_at = {_NOW} + ($6::bigint[])[met.skipped + met.number] + met.number - 1,
+     SET visible_at = {_NOW} + ($6::bigint[])[met.skipped + met.number],
          dequeue_count = m.dequeue_count + 1, receipt = {_NEW_RECEIPT}
     FROM met
    WHERE m.queue_id = met.queue_id AND m.sequence = met.sequence AND met.is_alive
@@ -97,9 +99,9 @@ UNION ALL
 SELECT position, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        (SELECT count(*) FROM removed r WHERE r.position = found.position) FROM found
 """
-"""Claims of one queue are one element: the sum of their limits, and from `skipped` on how long
-each message is hidden. Messages become visible again one tick apart, in their order. $7: remove
-the expired messages that are met, else skip them. A row with number 0 tells that a queue exists."""
+"""Claims of one queue are one element: the sum of their limits; $6, after the first `skipped`, is
+how long each of its messages is hidden. $7: remove the expired messages that are met, else skip
+them. A row with number 0 says that the queue exists."""
 
 REMOVE_MET = f"""
 {_TIME}
@@ -167,6 +169,7 @@ SELECT a.position, q.id AS queue_id, m.receipt, m.expires_at, {_NOW} AS now
        AND m.nonce = a.nonce AND m.expires_at > {_NOW}
 """
 """What the messages are like that a delete or an update did not find."""
+
 # Space of dropped and expired messages
 
 _TURN = f"turn AS MATERIALIZED (SELECT pg_try_advisory_xact_lock({JOB_LOCKS}, {PURGE_QUEUES_JOB}))"
