@@ -26,7 +26,13 @@ from partita.policies import Policy
 from partita.queues.engine import QueueEngine
 from partita.queues.message import Message
 from partita.queues.sqlite_store import SqliteQueueStore
+from partita.scaleout.blobs.postgres_store import PostgresBlobStore
+from partita.scaleout.fleet import Fleet
+from partita.scaleout.queues.postgres_store import QueueDatabase
+from partita.scaleout.tables.postgres_store import PostgresTableStore
+from partita.scaleout.tables.trips import Trips
 from partita.storage.database import Database
+from partita.storage.durability import Durability
 from partita.storage.store_clock import StoreClock
 from partita.tables.engine import TableEngine
 from partita.tables.entity import EntityKey
@@ -67,6 +73,33 @@ async def folder_account(folder: Path, clock: Clock | None = None) -> AsyncItera
             await engines.tables.close()
     finally:
         await database.close()
+
+
+@contextlib.asynccontextmanager
+async def postgres_account(url: str, name: str, blob_store: str) -> AsyncIterator[Engines]:
+    fleet = await Fleet.open(url, durability=Durability.FAST, blob_store=blob_store)
+    try:
+        account_id = await fleet.catalog.account_id(name)
+        clock = SystemClock()
+        trips = Trips(fleet.connector, fleet.pool)
+        queues = QueueDatabase(
+            fleet.connector, fleet.pool, clock, may_expire=lambda: True, now=lambda: None
+        )
+        assert fleet.contents is not None
+        tables = PostgresTableStore(
+            account_id, fleet.catalog, fleet.clock, trips, fleet.pool, clock
+        )
+        try:
+            yield Engines(
+                TableEngine(tables),
+                QueueEngine(queues.store(account_id)),
+                BlobEngine(PostgresBlobStore(fleet.contents, account_id)),
+            )
+        finally:
+            await trips.close()
+            await queues.close()
+    finally:
+        await fleet.close()
 
 
 async def fill(engines: Engines, *, entities: int = 40) -> list[Message]:
@@ -148,8 +181,12 @@ async def _fill_blocks_and_pages(blobs: BlobEngine) -> None:
     blocks = BlobName("photos", "blocks")
     ids = [base64.b64encode(b"block-%d" % number).decode() for number in range(4)]
     for number, block in enumerate(ids[:3]):
-        await blobs.block_blobs.put_block(blocks, block, LARGE if number == 1 else b"block %d" % number)
-    await blobs.block_blobs.put_block_list(blocks, [BlockChoice("Latest", each) for each in ids[:2]])
+        await blobs.block_blobs.put_block(
+            blocks, block, LARGE if number == 1 else b"block %d" % number
+        )
+    await blobs.block_blobs.put_block_list(
+        blocks, [BlockChoice("Latest", each) for each in ids[:2]]
+    )
     await blobs.block_blobs.put_block(blocks, ids[3], b"staged")
     await blobs.block_blobs.put_block(BlobName("photos", "uncommitted"), ids[0], b"staged only")
     log = BlobName("photos", "log")

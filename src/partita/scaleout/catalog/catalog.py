@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from partita.errors import (
+    ConfigurationError,
     PartitaError,
     TableExistsError,
     TableNotFoundError,
@@ -46,7 +47,10 @@ _LIST = (
 )
 _SETTINGS = "SELECT account_id, name, value FROM partita.setting WHERE version > $1"
 _ADD_ACCOUNT = "INSERT INTO partita.account (name) VALUES ($1) ON CONFLICT DO NOTHING"
-_ACCOUNT = "SELECT id FROM partita.account WHERE name = $1"
+_ACCOUNT = """
+SELECT a.id, EXISTS (SELECT FROM partita.copy c WHERE c.account_id = a.id) AS is_copied
+  FROM partita.account a WHERE a.name = $1
+"""
 
 _decode_policies = msgspec.json.Decoder(list[Policy]).decode
 _encode = msgspec.json.Encoder().encode
@@ -104,12 +108,17 @@ class Catalog:
     # Accounts and settings
 
     async def account_id(self, name: str) -> int:
-        """Return the number of an account; an account gets one when it is first used."""
+        """Return the number of an account; an account gets one when it is first used.
+
+        Raise ConfigurationError while the account is being copied to this database.
+        """
         if (found := self._accounts.get(name)) is None:
             rows = await self._pool.read(_ACCOUNT, name)
             if not rows:
                 await self._pool.write(_ADD_ACCOUNT, name)
                 rows = await self._pool.read(_ACCOUNT, name)
+            if rows[0]["is_copied"]:
+                raise copy_incomplete(name)
             found = self._accounts[name] = int(rows[0]["id"])
         return found
 
@@ -328,6 +337,15 @@ class Catalog:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_SECONDS):
                     await self._wake.wait()
+
+
+def copy_incomplete(account: str) -> ConfigurationError:
+    return ConfigurationError(
+        "CopyIncomplete",
+        f"The account {account} is being copied to this database, and the copy is not complete.",
+        facts={"account": account},
+        hint="Run the same `partita account copy` again: it continues, or says what differs.",
+    )
 
 
 def folded_name(name: str) -> str:

@@ -1,11 +1,14 @@
 """What the two sides of a copy offer, and why a copy is refused."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from partita.errors import ConfigurationError
+from partita.errors import ConfigurationError, ConflictError, LimitExceededError
 from partita.scaleout.copying.parts import Key, Moment, Part, Plan, Row, State
+
+Pieces = Callable[[], Awaitable[AsyncIterator[bytes] | None]]
+"""Opens a content for reading; None if it is not in use any more."""
 
 
 class Source(Protocol):
@@ -88,10 +91,8 @@ class Target(Protocol):
         """Yield the rows of a part as the source has them, in batches."""
         ...
 
-    async def has_content(self, digest: bytes, size: int) -> bool: ...
-
-    async def put_content(self, digest: bytes, size: int, content: AsyncIterator[bytes]) -> None:
-        """Store a large content; return when it is durable."""
+    async def put_content(self, digest: bytes, size: int, pieces: Pieces) -> None:
+        """Store a large content durably, unless it is there; `write` its extents next."""
         ...
 
     async def digest_of(self, digest: bytes) -> bytes | None:
@@ -109,6 +110,34 @@ def not_empty(target: str) -> ConfigurationError:
         f"The account in {target} has data that did not come from this copy.",
         facts={"target": target},
         hint="Copy to another account or folder, or delete its tables, queues and containers.",
+    )
+
+
+def served(target: str) -> ConfigurationError:
+    return ConfigurationError(
+        "CopyTargetServed",
+        f"The account in {target} exists, and front ends are running that may serve it.",
+        facts={"target": target},
+        hint="Stop the front ends, or copy to an account that they do not have; start them when"
+        " the copy is complete.",
+    )
+
+
+def taken_over(target: str) -> ConflictError:
+    return ConflictError(
+        "CopyTakenOver",
+        f"Another process continues the copy to {target}.",
+        facts={"target": target},
+        hint="Let that process complete the copy.",
+    )
+
+
+def unstorable(part: Part, key: Key, reason: str) -> LimitExceededError:
+    return LimitExceededError(
+        "CopyNotPossible",
+        f"PostgreSQL cannot store a key of {part}: it {reason}.",
+        facts={"part": str(part), "key": key},
+        hint="Store it with a shorter key in the source, delete the old one, and copy again.",
     )
 
 

@@ -24,10 +24,13 @@ from partita.scaleout.copying.parts import (
     Row,
     State,
     bytes_of,
+    head_stamp_of,
     key_of,
+    runs_of_contents,
     shift_between,
     shifted_head,
     shifted_row,
+    stamp_of,
 )
 
 CONTENTS_AT_ONCE = 4
@@ -83,6 +86,8 @@ class Copier:
         self._step = ""
         self._done = self._total = 0
         self._shift = 0
+        self._stamp = 0
+        """The latest stamp that was compared."""
 
     async def run(self) -> Report:
         """Copy what is missing, compare everything, open the target if all is equal."""
@@ -96,7 +101,7 @@ class Copier:
             is_changed = await source.version() != version
             contents = await contents_of(source)
             parts, differences = await self._compare_all(contents)
-            stamp = (await source.clocks()).stamp
+            stamp = max((await source.clocks()).stamp, self._stamp)
         if differences:
             await target.repeat([part for part in differences if part in await target.states()])
         else:
@@ -128,24 +133,24 @@ class Copier:
             state = await self._target.start(part, head, found)
         async with ahead(self._source.rows(part, state.last, alive_at)) as batches:
             while batch := await batches.next():
-                if part.kind == "extents":
-                    await self._copy_contents(batch)
-                rows = [shifted_row(part, row, self._shift) for row in batch]
-                await self._target.write(part, state, rows)
-                self._advance(sum(map(bytes_of, batch)))
+                for run in runs_of_contents(batch) if part.kind == "extents" else (batch,):
+                    if part.kind == "extents":
+                        await at_once(self._copy_content, _large(run).items())
+                    rows = [shifted_row(part, row, self._shift) for row in run]
+                    await self._target.write(part, state, rows)
+                    self._advance(sum(map(bytes_of, run)))
         await self._target.complete(part)
-
-    async def _copy_contents(self, extents: Iterable[Row]) -> None:
-        await at_once(self._copy_content, _large(extents).items())
 
     async def _copy_content(self, content: tuple[bytes, int]) -> None:
         digest, size = content
-        if not await self._target.has_content(digest, size):
-            pieces = await self._source.content(digest)
+
+        async def pieces() -> AsyncIterator[bytes] | None:
             # A content that is not in use any more is found missing by the comparison, unless
             # its extent is not there either.
-            if pieces is not None:
-                await self._target.put_content(digest, size, _checked(pieces, digest))
+            found = await self._source.content(digest)
+            return None if found is None else _checked(found, digest)
+
+        await self._target.put_content(digest, size, pieces)
         self._advance(size)
 
     # Comparing
@@ -168,6 +173,7 @@ class Copier:
                 differences[part] = f"{part} has other properties"
             else:
                 digest = Digest(state.head)
+                self._stamp = max(self._stamp, head_stamp_of(part, state.head))
                 if (where := await self._compare(part, state, alive_at, digest)) is not None:
                     differences[part] = f"{part} differs at {where}"
                 else:
@@ -194,6 +200,7 @@ class Copier:
                     row = next(a for a, b in zip(ours, theirs, strict=False) if a != b)
                     return await self._where(part, row)
                 digest.update(theirs[:count])
+                self._stamp = max(self._stamp, *(stamp_of(part, row) for row in theirs[:count]))
                 self._advance(sum(map(bytes_of, theirs[:count])))
                 if part.kind == "extents" and (bad := await self._damaged(theirs[:count])):
                     return await self._where(part, bad)

@@ -5,6 +5,7 @@ messages. All calls block.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import apsw
@@ -36,7 +37,6 @@ _EXTENT_IN_USE = (
 )
 
 _KEYS: Mapping[Kind, str] = {
-    "settings": "name",
     "extents": "id",
     "contents": "content, place",
     "container": "name, snapshot",
@@ -45,7 +45,6 @@ _KEYS: Mapping[Kind, str] = {
     "queue": "sequence",
 }
 _ROWS: Mapping[Kind, str] = {
-    "settings": f"SELECT name, value FROM setting WHERE name <> '{OLD_MARK}'",
     "extents": f"SELECT id, size, hash, checks, bytes FROM extent e WHERE {_EXTENT_IN_USE}",
     "contents": f"SELECT content, place, size, start, extent, block FROM piece p WHERE {IN_USE}",
     "container": "SELECT name, snapshot, is_committed, content, facts FROM blob"
@@ -60,8 +59,6 @@ _ALL: Mapping[Kind, str] = {
     "contents": "SELECT content, place, size, start, extent, block FROM piece WHERE true",
 }
 _COUNTS: Mapping[Kind, str] = {
-    "settings": "SELECT count(*), coalesce(sum(length(value)), 0) FROM setting"
-    f" WHERE name <> '{OLD_MARK}'",
     "extents": "SELECT count(*), coalesce(sum(length(bytes)), 0) FROM extent e"
     f" WHERE {_EXTENT_IN_USE}",
     "contents": f"SELECT count(*), count(*) * 48 FROM piece p WHERE {IN_USE}",
@@ -108,7 +105,10 @@ class FolderRows:
         if "blobs" in systems:
             plans += self._plans_of_blobs()
         if "tables" in systems:
-            plans.append(self._plan(Part("settings"), 0))
+            settings = self._rows(
+                "SELECT name, value FROM setting WHERE name <> ? ORDER BY name", OLD_MARK
+            )
+            plans.append(Plan(Part("settings"), tuple(chain.from_iterable(settings)), 0, 0))
             for identity, folded, *head in self._rows(
                 "SELECT id, folded, name, policies FROM catalog ORDER BY folded"
             ):
@@ -146,6 +146,8 @@ class FolderRows:
         self, part: Part, after: Key | None, alive_at: int, identity: int | None = None
     ) -> Iterator[Row]:
         """Yield the rows of a part after a key."""
+        if part.kind == "settings":
+            return iter(())
         parameters: list[object] = []
         if part.name:
             parameters.append(self._ids[part] if identity is None else identity)

@@ -112,7 +112,11 @@ class FolderSource:
         return await self._do(look)
 
     async def blob_of(self, extent: int) -> str | None:
-        return await self._do(lambda: self._rows.blob_of(extent))
+        def look() -> str | None:
+            with contextlib.closing(open_source(self.folder)) as fresh:
+                return FolderRows(fresh).blob_of(extent)
+
+        return await self._do(look)
 
     async def _do(self, work: Callable[[], T]) -> T:
         return await in_thread(work, self.folder)

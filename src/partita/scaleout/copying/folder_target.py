@@ -7,9 +7,10 @@ it. The tables, queues and containers get their names at the end.
     copy_part   kind, name | head | id in the target | last key | is_done | differs
 """
 
+import asyncio
 import hashlib
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from partita.queues.message import pack_text
 from partita.queues.sqlite_store import FORMAT_VERSION as QUEUES_VERSION
 from partita.queues.sqlite_store import SCHEMA as QUEUES_SCHEMA
 from partita.queues.sqlite_store import UPGRADES as QUEUES_UPGRADES
-from partita.scaleout.copying.contract import not_empty, other_source
+from partita.scaleout.copying.contract import Pieces, not_empty, other_source
 from partita.scaleout.copying.folder_rows import OLD_MARK, FolderRows
 from partita.scaleout.copying.folder_source import content_path, in_thread, next_batch, read_file
 from partita.scaleout.copying.parts import Kind, Moment, Part, Row, State, key_of
@@ -47,7 +48,6 @@ CREATE TABLE copy_part (
 ) WITHOUT ROWID;
 """
 _PUT: Mapping[Kind, str] = {
-    "settings": "INSERT INTO setting VALUES (?, ?)",
     "extents": "INSERT INTO extent (id, size, hash, checks, bytes) VALUES (?, ?, ?, ?, ?)",
     "contents": "INSERT INTO piece VALUES (?, ?, ?, ?, ?, ?)",
     "container": "INSERT INTO blob VALUES (?, ?, ?, ?, ?, ?)",
@@ -57,7 +57,6 @@ _PUT: Mapping[Kind, str] = {
     " dequeue_count, receipt, text) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
 }
 _ERASE: Mapping[Kind, str] = {
-    "settings": f"DELETE FROM setting WHERE name <> '{OLD_MARK}'",
     "extents": "DELETE FROM extent",
     "contents": "DELETE FROM piece",
     "container": "DELETE FROM blob WHERE container = ?",
@@ -206,17 +205,17 @@ class FolderTarget:
         while batch := await in_thread(lambda: next_batch(found), self.folder):
             yield batch
 
-    async def has_content(self, digest: bytes, size: int) -> bool:
+    async def put_content(self, digest: bytes, size: int, pieces: Pieces) -> None:
         path = content_path(self.folder, digest)
-        return path.is_file() and path.stat().st_size == size
-
-    async def put_content(self, digest: bytes, size: int, content: AsyncIterator[bytes]) -> None:
-        del size
-        incoming = await in_thread(lambda: self._files.begin(self._clock.new_id()), self.folder)
+        if path.is_file() and path.stat().st_size == size:
+            return
+        if (content := await pieces()) is None:
+            return
+        incoming = await asyncio.to_thread(self._files.begin, self._clock.new_id())
         try:
             async for piece in content:
-                await in_thread(lambda piece=piece: incoming.write(piece), self.folder)  # type: ignore[misc]
-            await in_thread(lambda: self._files.place(incoming, digest), self.folder)
+                await asyncio.to_thread(incoming.write, piece)
+            await asyncio.to_thread(self._files.place, incoming, digest)
         finally:
             self._files.discard(incoming)
 
@@ -236,6 +235,9 @@ class FolderTarget:
         states = await self.states()
         async with self.database.change() as connection:
             for part, state in states.items():
+                if part.kind == "settings":
+                    pairs = zip(state.head[::2], state.head[1::2], strict=True)
+                    connection.executemany("INSERT INTO setting VALUES (?, ?)", pairs)
                 if part.kind in _NAME:
                     connection.execute(_NAME[part.kind], (state.target, part.name, *state.head))
             connection.execute(_COUNT_MESSAGES)
@@ -269,7 +271,7 @@ def _stored(part: Part, target: int, rows: Sequence[Row]) -> Iterator[Row]:
 
 
 def _erase(connection: apsw.Connection, part: Part, target: int) -> None:
-    statement = _ERASE[part.kind]
+    statement = _ERASE.get(part.kind, "")
     connection.execute(statement, (target,) * statement.count("?"))
 
 

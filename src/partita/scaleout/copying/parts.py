@@ -4,7 +4,7 @@ A part is copied, verified and, if it differs, copied again as a whole. Its head
 besides rows.
 
     kind        head                      a row: its key, then the rest
-    settings    -                         name | value
+    settings    name, value, name, ...    none
     extents     -                         id | size, hash, checks, bytes
     contents    -                         content, place | size, start, extent, block
     container   facts                     name, snapshot | is_committed, content, facts
@@ -19,7 +19,7 @@ shifted from the clock of the source to that of the target.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -27,6 +27,7 @@ import msgspec
 
 from partita.blobs.rules import stored_format
 from partita.blobs.rules.leases import Lease
+from partita.blobs.rules.names import LIVE
 from partita.queues import limits as queue_limits
 from partita.ticks import TICKS_PER_SECOND
 
@@ -36,7 +37,7 @@ Row = tuple[Any, ...]
 
 KEY_COLUMNS: Mapping[Kind, int] = MappingProxyType(
     {
-        "settings": 1,
+        "settings": 0,
         "extents": 1,
         "contents": 2,
         "container": 2,
@@ -53,6 +54,8 @@ EXTENT_SIZE, EXTENT_HASH = 1, 2
 BATCH_ROWS_MAX = 5000
 BATCH_BYTES_MAX = 4 * 1024 * 1024
 """A batch is read, written and recorded together; one row may exceed it."""
+BATCH_CONTENT_BYTES_MAX = 64 * 1024 * 1024
+"""Large contents that are copied before their extents are recorded; one may exceed it."""
 CLOCKS_AGREE_TICKS = 2 * TICKS_PER_SECOND
 """Clocks within this are taken as equal: a folder writes its clock up to a second ahead."""
 
@@ -102,6 +105,39 @@ class Moment(msgspec.Struct, frozen=True):
 
 def key_of(part: Part, row: Row) -> Key:
     return row[: KEY_COLUMNS[part.kind]]
+
+
+def runs_of_contents(extents: Iterable[Row]) -> Iterator[list[Row]]:
+    """Divide extents so that little is copied again after a crash."""
+    run: list[Row] = []
+    size = 0
+    for row in extents:
+        run.append(row)
+        size += 0 if row[EXTENT_HASH] is None else row[EXTENT_SIZE]
+        if size >= BATCH_CONTENT_BYTES_MAX:
+            yield run
+            run, size = [], 0
+    if run:
+        yield run
+
+
+def stamp_of(part: Part, row: Row) -> int:
+    """Return the latest stamp in a row; 0 if it has none."""
+    if part.kind == "table":
+        return int(row[2])
+    if part.kind == "queue":
+        return int(row[2])
+    if part.kind == "container":
+        snapshot = 0 if row[1] == LIVE else row[1]
+        return max(snapshot, stored_format.decode_blob(row[-1]).changed_at)
+    return 0
+
+
+def head_stamp_of(part: Part, head: Row) -> int:
+    """Return the stamp in the head of a part; 0 if it has none."""
+    if part.kind != "container":
+        return 0
+    return stored_format.decode_container(head[0]).changed_at
 
 
 def bytes_of(row: Row) -> int:

@@ -130,7 +130,9 @@ class PostgresTableStore:
         draft = _Draft(table, partition_key, row_keys, decide, is_long=is_long)
         expectations = expected() if expected is not None else [None]
         if None not in expectations:
-            done = await self._change_unread(draft, [each for each in expectations if each is not None])
+            done = await self._change_unread(
+                draft, [each for each in expectations if each is not None]
+            )
             if done is not None:
                 return done
         async with self._turns.take(draft.keys):
@@ -350,17 +352,13 @@ class _Draft:
     ) -> tuple[Sequence[Entity | None], list[Row]]:
         entities = self._decide(before, stamp)
         rows: list[Row] = []
-        for row_key, expectation, entity in zip(
-            self.row_keys, expectations, entities, strict=True
-        ):
+        for row_key, expectation, entity in zip(self.row_keys, expectations, entities, strict=True):
             if entity is None:
                 rows.append(Row(row_key, expectation, 0, None, None))
                 continue
             members = entity.properties()
             document = pack_document(entity.ticks, entity.document)
-            rows.append(
-                Row(row_key, expectation, marks_of(members), describe(members), document)
-            )
+            rows.append(Row(row_key, expectation, marks_of(members), describe(members), document))
         return entities, rows
 
 
