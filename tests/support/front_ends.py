@@ -2,7 +2,9 @@
 
 import asyncio
 import getpass
+import itertools
 import uuid
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
@@ -14,6 +16,7 @@ from partita.scaleout.connections.link import Connector
 from partita.scaleout.connections.location import Location
 from partita.scaleout.fleet import Fleet
 from partita.scaleout.schema.install import install
+from partita.scaleout.schema.locks import RANGE_LOCKS
 from partita.scaleout.tables.postgres_store import PostgresTableStore
 from partita.storage.durability import Durability
 from partita.ticks import Clock
@@ -70,3 +73,22 @@ async def forget_slots() -> None:
     link = await Connector(Location.parse(installed_url()), Durability.FAST).connect()
     await link.write("DELETE FROM partita.slot")
     await link.close()
+
+
+async def cut_ranges(fleet: Fleet, tid: int, bounds: Sequence[str]) -> None:
+    """Replace the ranges of a table by others, as splits and merges do; nobody is told."""
+    async with fleet.pool.link() as link, link.transaction():
+        await link.read(
+            "SELECT pg_advisory_xact_lock($1, id) FROM partita.range_own WHERE tid = $2",
+            *(RANGE_LOCKS, tid),
+        )
+        for name in ("range", "range_own"):
+            await link.read(f"DELETE FROM partita.{name} WHERE tid = $1", tid)
+        for lo, hi in itertools.pairwise(["", *bounds, None]):
+            await link.read(
+                "WITH r AS (INSERT INTO partita.range (tid, lo, hi, epoch)"
+                " VALUES ($1, $2, $3, nextval('partita.epoch')) RETURNING *)"
+                " INSERT INTO partita.range_own (id, tid, lo, hi, epoch)"
+                " SELECT id, tid, lo, hi, epoch FROM r",
+                *(tid, lo, hi),
+            )

@@ -230,9 +230,7 @@ class Fleet:
 
 def build_table_store(fleet: Fleet, account_id: int) -> TableStore:
     """Build the store of an account's tables."""
-    return PostgresTableStore(
-        account_id, fleet.catalog, fleet.clock, fleet.trips, fleet.pool
-    )
+    return PostgresTableStore(account_id, fleet.catalog, fleet.clock, fleet.trips, fleet.pool)
 
 
 def build_queue_store(fleet: Fleet, account_id: int) -> QueueStore:

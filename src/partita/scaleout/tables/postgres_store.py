@@ -9,14 +9,15 @@ entity that is not older makes the clock go on behind it.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
 
 from partita.errors import LimitExceededError
 from partita.policies import Policy
 from partita.scaleout.catalog.catalog import Catalog
 from partita.scaleout.catalog.fleet_clock import FleetClock
 from partita.scaleout.catalog.ranges import Range
-from partita.scaleout.connections.link import busy
+from partita.scaleout.connections.link import Link, busy
 from partita.scaleout.connections.pool import Pool
 from partita.scaleout.tables.bounds import numbered, where_of
 from partita.scaleout.tables.scan import (
@@ -61,6 +62,9 @@ SELECT n.* FROM partita.range_own r CROSS JOIN LATERAL (
 ) n WHERE r.id = ? AND r.epoch = ? AND r.state = 'o'
 """
 """Without the checksums of the documents."""
+
+
+T = TypeVar("T")
 
 
 class PostgresTableStore:
@@ -257,39 +261,50 @@ class PostgresTableStore:
         self, table: Table, span: KeyRange, budget: Budget, selection: Selection | None
     ) -> tuple[Part, KeyRange | None]:
         """Read a part of a page from the range where it starts; return also what is left."""
-        range_ = await self._range_of(table, span.lower.partition_key)
+
+        async def read(link: Link, range_: Range, here: KeyRange) -> Part | Stale:
+            if selection is None:
+                return await read_part(link, table.id, range_, here, budget)
+            return await read_selected(link, table.id, range_, here, budget, selection)
+
+        part, rest = await self._in_first_range(table, span, read)
+        if part.rest is not None:
+            rest = KeyRange(part.rest.lower, span.upper)
+        return part, rest
+
+    async def statistics(self, table: Table, span: KeyRange) -> Statistics:
+        async def count(link: Link, range_: Range, here: KeyRange) -> Statistics | Stale:
+            where, values = where_of(here)
+            statement = numbered(_COUNT.format(where=where))
+            rows = await link.read(statement, table.id, *values, range_.id, range_.epoch)
+            return Statistics(*rows[0]) if rows else STALE
+
+        entities = size = 0
+        rest = None if span.is_empty else span
+        while rest is not None:
+            found, rest = await self._in_first_range(table, rest, count)
+            entities += found.entities
+            size += found.document_bytes
+        return Statistics(entities, size)
+
+    async def _in_first_range(
+        self,
+        table: Table,
+        span: KeyRange,
+        read: Callable[[Link, Range, KeyRange], Awaitable[T | Stale]],
+    ) -> tuple[T, KeyRange | None]:
+        """Read within the range that has the start of a span; return also the span behind it."""
+        partition_key = span.lower.partition_key
+        range_ = await self._range_of(table, partition_key)
         patience = Patience()
         while True:
             end = None if range_.hi is None else EntityKey(range_.hi, "")
-            here = span.clip(KeyRange(EntityKey(range_.lo, ""), end))
             async with self._pool.link() as link:
-                if selection is None:
-                    part = await read_part(link, table.id, range_, here, budget)
-                else:
-                    part = await read_selected(link, table.id, range_, here, budget, selection)
-            if not isinstance(part, Stale):
-                break
-            range_ = await self._renewed(table, span.lower.partition_key, patience)
-        lower = part.rest.lower if part.rest is not None else end
-        rest = None if lower is None else KeyRange(lower, span.upper)
-        return part, None if rest is None or rest.is_empty else rest
-
-    async def statistics(self, table: Table, span: KeyRange) -> Statistics:
-        entities = size = 0
-        ranges = self._catalog.ranges_of(table.id)
-        for range_ in [] if ranges is None else ranges.ranges:
-            end = None if range_.hi is None else EntityKey(range_.hi, "")
-            here = span.clip(KeyRange(EntityKey(range_.lo, ""), end))
-            if here.is_empty:
-                continue
-            where, values = where_of(here)
-            statement = numbered(_COUNT.format(where=where))
-            async with self._pool.link() as link:
-                rows = await link.read(statement, table.id, *values, range_.id, range_.epoch)
-            for row in rows:
-                entities += row["entities"]
-                size += row["bytes"]
-        return Statistics(entities, size)
+                found = await read(link, range_, KeyRange(span.lower, end).clip(span))
+            if not isinstance(found, Stale):
+                rest = KeyRange(end or FIRST, span.upper)
+                return found, None if end is None or rest.is_empty else rest
+            range_ = await self._renewed(table, partition_key, patience)
 
 
 class _Draft:
