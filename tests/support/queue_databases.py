@@ -34,6 +34,12 @@ def queue_url() -> str:
     return url
 
 
+@functools.cache
+def _connector() -> Connector:
+    """One for all tests: it checks the server once."""
+    return Connector(Location.parse(queue_url()), Durability.FAST)
+
+
 class TickingTime:
     """The time of a manual clock, one tick later at each statement, as a real clock would be."""
 
@@ -64,12 +70,11 @@ class OpenQueues:
         now: Callable[[], int | None] = lambda: None,
         account_id: int = 0,
     ) -> None:
-        self.connector = Connector(Location.parse(queue_url()), Durability.FAST)
-        self.pool = Pool(self.connector)
+        self.pool = Pool(_connector())
         self.account_id = account_id
         self.may_expire = True
         self.database = QueueDatabase(
-            self.connector,
+            _connector(),
             self.pool,
             clock or SystemClock(),
             may_expire=lambda: self.may_expire,

@@ -15,6 +15,10 @@ _TIME_LAST = _TIME.replace("$1", "$3")
 _NOW = "(SELECT now FROM clock)"
 _NEW_RECEIPT = f"int8send({_NOW}) || uuid_send(gen_random_uuid())"
 
+# Both conditions are written so that exactly one index serves each statement (schema.messages).
+_OF_QUEUE = "queue_id + 0"
+_LIFE = f"expires_at - {_NOW}"
+
 # Queues
 
 CREATE_QUEUE = """
@@ -78,7 +82,7 @@ CLAIM = f"""
                             ORDER BY m.visible_at, m.sequence)::int AS number
     FROM found f CROSS JOIN LATERAL (
       SELECT queue_id, sequence, visible_at, expires_at FROM partita.message
-       WHERE queue_id = f.id AND visible_at <= {_NOW} AND ($7 OR expires_at > {_NOW})
+       WHERE {_OF_QUEUE} = f.id AND visible_at <= {_NOW} AND ($7 OR {_LIFE} > 0)
        ORDER BY visible_at, sequence LIMIT f.total FOR UPDATE SKIP LOCKED) m
 ), removed AS (
   DELETE FROM partita.message m USING met
@@ -111,7 +115,7 @@ DELETE FROM partita.message m USING (
     JOIN partita.queue q ON q.account_id = a.account_id AND q.name = a.name
     CROSS JOIN LATERAL (
       SELECT queue_id, sequence, expires_at FROM partita.message
-       WHERE queue_id = q.id AND visible_at <= {_NOW}
+       WHERE {_OF_QUEUE} = q.id AND visible_at <= {_NOW}
        ORDER BY visible_at, sequence LIMIT $4 FOR UPDATE SKIP LOCKED) m
    WHERE m.expires_at <= {_NOW}) met
  WHERE m.queue_id = met.queue_id AND m.sequence = met.sequence
@@ -129,7 +133,7 @@ SELECT m.sequence, m.nonce, m.text, m.inserted_at, m.expires_at, m.visible_at, m
        m.receipt
   FROM partita.queue q LEFT JOIN LATERAL (
     SELECT * FROM partita.message
-     WHERE queue_id = q.id AND visible_at <= {_NOW} AND expires_at > {_NOW}
+     WHERE {_OF_QUEUE} = q.id AND visible_at <= {_NOW} AND {_LIFE} > 0
      ORDER BY visible_at, sequence LIMIT $4) m ON true
  WHERE q.account_id = $2 AND q.name = $3
  ORDER BY m.visible_at, m.sequence
@@ -144,7 +148,7 @@ DELETE = f"""
 DELETE FROM partita.message m
  USING {_ASKED} JOIN partita.queue q ON q.account_id = a.account_id AND q.name = a.name
  WHERE m.queue_id = q.id AND m.sequence = a.sequence AND m.nonce = a.nonce
-   AND m.receipt = a.receipt AND m.expires_at > {_NOW}
+   AND m.receipt = a.receipt AND m.{_LIFE} > 0
 RETURNING a.position
 """
 UPDATE = f"""
@@ -156,7 +160,7 @@ UPDATE partita.message m
        WITH ORDINALITY AS a (account_id, name, sequence, nonce, receipt, hidden, text, position)
   JOIN partita.queue q ON q.account_id = a.account_id AND q.name = a.name
  WHERE m.queue_id = q.id AND m.sequence = a.sequence AND m.nonce = a.nonce
-   AND m.receipt = a.receipt AND m.expires_at >= {_NOW} + a.hidden AND m.expires_at > {_NOW}
+   AND m.receipt = a.receipt AND m.{_LIFE} >= greatest(a.hidden, 1)
 RETURNING a.position, m.sequence, m.nonce, m.text, m.inserted_at, m.expires_at, m.visible_at,
           m.dequeue_count, m.receipt
 """
@@ -166,7 +170,7 @@ SELECT a.position, q.id AS queue_id, m.receipt, m.expires_at, {_NOW} AS now
   FROM {_ASKED}
   LEFT JOIN partita.queue q ON q.account_id = a.account_id AND q.name = a.name
   LEFT JOIN partita.message m ON m.queue_id = q.id AND m.sequence = a.sequence
-       AND m.nonce = a.nonce AND m.expires_at > {_NOW}
+       AND m.nonce = a.nonce AND m.{_LIFE} > 0
 """
 """What the messages are like that a delete or an update did not find."""
 
