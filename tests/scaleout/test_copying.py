@@ -1,24 +1,36 @@
+import contextlib
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
+import apsw
+import psycopg
 import pytest
 
-from partita.blobs.rules.model import BlobName
+from partita.blobs.rules.model import BlobName, LeaseRequest
+from partita.blobs.rules.stored_format import decode_blob
 from partita.clock import ManualClock, SystemClock
-from partita.errors import ConfigurationError
+from partita.errors import ConfigurationError, ConflictError, LimitExceededError
 from partita.scaleout.connections.link import Connector
 from partita.scaleout.connections.location import Location
 from partita.scaleout.copying.copier import Report
 from partita.scaleout.copying.parts import Part
+from partita.scaleout.copying.postgres_target import PostgresTarget
 from partita.storage.durability import Durability
 from partita.tables.entity import EntityKey
 from partita.tables.operations import EntityGroup, Insert, Replace
 from partita.ticks import TICKS_PER_SECOND
 from support.copying import Place, copy
 from support.front_ends import installed_url
-from support.whole_accounts import LARGE, Engines, described, fill, folder_account, postgres_account
+from support.whole_accounts import (
+    LARGE,
+    LEASE,
+    Engines,
+    described,
+    fill,
+    folder_account,
+    opened,
+)
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +52,6 @@ def database(objects: Path) -> Place:
 @pytest.fixture
 def back(tmp_path: Path) -> Place:
     return Place(folder=str(tmp_path / "back"))
-
-
-def opened(place: Place) -> AbstractAsyncContextManager[Engines]:
-    if place.folder:
-        return folder_account(Path(place.folder))
-    return postgres_account(place.url, place.account, place.objects)
 
 
 async def run(place: Place, statement: str, *values: object) -> list[Any]:
@@ -226,14 +232,206 @@ async def _change(engines: Engines, name: str) -> None:
     await engines.blobs.containers.create_container(f"new-{name}")
 
 
-async def test_a_changed_byte_in_postgresql_is_found(
-    filled: Engines, folder: Place, database: Place
+OF_COPY = (
+    "IN (SELECT p.target FROM partita.copy_part p JOIN partita.account a ON a.id = p.account_id"
+    " WHERE a.name = %s AND p.kind = '{}')"
+)
+OF_COPIED_IDS = (
+    "IN (SELECT m.target FROM partita.copy_id m JOIN partita.account a ON a.id = m.account_id"
+    " WHERE a.name = %s AND m.kind = 'e')"
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        (
+            (
+                "UPDATE partita.entity SET document = set_byte(document, 40, 63) WHERE pk = 'a'"
+                f" AND rk = '0005' AND tid {OF_COPY.format('table')}"
+            ),
+            "table 'orders': differs at EntityDamaged 'a', '0005'",
+        ),
+        (
+            f"DELETE FROM partita.entity WHERE rk = '0005' AND tid {OF_COPY.format('table')}",
+            "table 'orders': differs at '', '0005'",
+        ),
+        (
+            (
+                "UPDATE partita.message SET dequeue_count = 9 WHERE dequeue_count = 0"
+                f" AND queue_id {OF_COPY.format('queue')}"
+            ),
+            "queue 'jobs': differs at ",
+        ),
+        (
+            (
+                f"UPDATE partita.extent SET bytes = 'Small content' WHERE bytes = 'small content'"
+                f" AND id {OF_COPIED_IDS}"
+            ),
+            "contents of blobs: differs at blob 'photos/small'",
+        ),
+        (
+            (
+                "UPDATE partita.blob SET snapshot = snapshot - 1 WHERE name = 'small'"
+                f" AND container {OF_COPY.format('container')}"
+            ),
+            "container 'photos': differs at 'small', ",
+        ),
+    ],
+)
+async def test_a_changed_byte_in_postgresql_is_found_and_copied_again(
+    filled: Engines, folder: Place, database: Place, change: str, where: str
 ) -> None:
-    rows = "SELECT target FROM partita.copy_part p JOIN partita.account a ON a.id = p.account_id"
-    of_account = f"{rows} WHERE a.name = $1 AND p.kind ="
-    for statement, where in (
-        (f"UPDATE partita.entity SET ticks = ticks + 1 WHERE tid IN ({of_account} 'table')", "''"),
-    ):
-        assert statement
-        assert where
-    del filled
+    def do_change() -> None:
+        with psycopg.connect(database.url) as connection:
+            assert connection.execute(change, (database.account,)).rowcount
+
+    first = await copy(folder.source(), database.target(), do_change)
+    with pytest.raises(ConfigurationError) as refused:
+        async with opened(database):
+            pass
+    second = await copy(folder.source(), database.target())
+
+    assert [each[: len(where)] for each in first.differences] == [where]
+    assert refused.value.code == "CopyIncomplete"
+    assert second.differences == []
+    expected = await described(filled)
+    async with opened(database) as engines:
+        assert await described(engines) == expected
+
+
+@pytest.mark.usefixtures("filled")
+async def test_a_changed_byte_of_a_large_content_is_found(
+    folder: Place, database: Place, back: Place, objects: Path
+) -> None:
+    for place, contents in ((database, objects), (back, Path(back.folder))):
+
+        def change(contents: Path = contents) -> None:
+            for path in contents.rglob("blobs/??/??/*"):
+                path.write_bytes(b"?" + path.read_bytes()[1:])
+
+        first = await copy(folder.source(), place.target(), change)
+        for path in contents.rglob("blobs/??/??/*"):
+            path.unlink()
+        second = await copy(folder.source(), place.target())
+
+        assert len(first.differences) == 1
+        assert first.differences[0].startswith("contents of blobs: differs at blob ")
+        assert second.differences == []
+
+
+@pytest.mark.usefixtures("filled")
+async def test_a_changed_byte_in_a_folder_is_found_and_copied_again(
+    folder: Place, back: Place
+) -> None:
+    def change() -> None:
+        with contextlib.closing(apsw.Connection(f"{back.folder}/account.sqlite")) as connection:
+            connection.execute("UPDATE message SET receipt = zeroblob(24) WHERE sequence = 2")
+
+    first = await copy(folder.source(), back.target(), change)
+    second = await copy(folder.source(), back.target())
+
+    assert first.differences == ["queue 'jobs': differs at 2"]
+    assert second.differences == []
+
+
+async def test_keys_that_postgresql_cannot_index_are_refused(
+    folder: Place, database: Place
+) -> None:
+    async with opened(folder) as engines:
+        await engines.tables.create_table("Orders")
+        key = EntityKey("\N{SNOWMAN}" * 512, "\N{SNOWMAN}" * 512)
+        await engines.tables.run("Orders", EntityGroup([Insert(key, {})]))
+
+    with pytest.raises(LimitExceededError) as refused:
+        await copy(folder.source(), database.target())
+
+    assert refused.value.code == "CopyNotPossible"
+
+
+@pytest.mark.usefixtures("filled")
+async def test_large_contents_need_a_blob_store(folder: Place, database: Place) -> None:
+    target = PostgresTarget(
+        Location.parse(database.url),
+        database.account,
+        blob_store=None,
+        durability=Durability.FAST,
+        clock=SystemClock(),
+    )
+
+    with pytest.raises(ConfigurationError) as refused:
+        await copy(folder.source(), target)
+
+    assert refused.value.code == "BlobStoreMissing"
+
+
+@pytest.mark.usefixtures("filled")
+async def test_another_run_takes_a_copy_over(folder: Place, database: Place) -> None:
+    forgotten = database.target()
+    completed = forgotten.complete
+
+    async def complete(part: Part) -> None:
+        await completed(part)
+        assert not (await copy(folder.source(), database.target())).differences
+
+    forgotten.complete = complete  # type: ignore[method-assign]
+
+    with pytest.raises(ConflictError) as refused:
+        await copy(folder.source(), forgotten)
+
+    assert refused.value.code == "CopyTakenOver"
+
+
+@pytest.mark.usefixtures("filled")
+async def test_a_target_continues_only_the_copy_that_it_began(
+    folder: Place, database: Place, back: Place, tmp_path: Path
+) -> None:
+    other = Place(folder=str(tmp_path / "other"))
+    async with opened(other) as engines:
+        await fill(engines)
+    for place in (database, back):
+        target = place.target()
+        await target.open()
+        await target.begin(other.source().identity, 0)
+        await target.close()
+
+        with pytest.raises(ConfigurationError) as refused:
+            await copy(folder.source(), place.target())
+
+        assert refused.value.code == "CopyTargetNotEmpty"
+
+
+async def test_times_follow_the_clock_of_the_target(folder: Place, database: Place) -> None:
+    """A folder whose clock is an hour ahead hides messages and leases blobs for as long."""
+    hour = 3600 * TICKS_PER_SECOND
+    ahead = ManualClock(SystemClock().ticks() + hour)
+    async with folder_account(Path(folder.folder), ahead) as engines:
+        await engines.queues.create_queue("jobs", {})
+        await engines.queues.put("jobs", "hidden", hidden_seconds=60)
+        await engines.blobs.containers.create_container("photos")
+        name = BlobName("photos", "leased")
+        await engines.blobs.put_blob(name, b"")
+        await engines.blobs.lease_blob(
+            name, LeaseRequest("acquire", proposed_id=LEASE, duration=60)
+        )
+        hidden_until, ends_at = ahead.ticks() + 60 * TICKS_PER_SECOND, ahead.ticks()
+    await copy(folder.source(), database.target())
+
+    ((visible_at,),) = await run(
+        database,
+        "SELECT m.visible_at FROM partita.message m JOIN partita.queue q ON q.id = m.queue_id"
+        " JOIN partita.account a ON a.id = q.account_id WHERE a.name = $1",
+        database.account,
+    )
+    ((facts,),) = await run(
+        database,
+        "SELECT b.facts FROM partita.blob b JOIN partita.container c ON c.id = b.container"
+        " JOIN partita.account a ON a.id = c.account_id WHERE a.name = $1",
+        database.account,
+    )
+    lease = decode_blob(facts).lease
+
+    assert abs(visible_at + hour - hidden_until) < 60 * TICKS_PER_SECOND
+    assert lease is not None
+    assert lease.ends_at is not None
+    assert lease.ends_at < ends_at

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,15 +62,19 @@ class Place(msgspec.Struct, frozen=True):
         )
 
 
-def silent(_step: str, _done: int, _total: int) -> None: ...
-
-
-async def copy(source: Source, target: Target) -> Report:
+async def copy(
+    source: Source, target: Target, before_verifying: Callable[[], object] | None = None
+) -> Report:
     """Copy all, or continue a copy."""
+
+    def progress(step: str, done: int, _total: int) -> None:
+        if (step, done) == ("verify", 0) and before_verifying is not None:
+            before_verifying()
+
     try:
         await source.open()
         await target.open()
-        return await Copier(source, target, silent).run()
+        return await Copier(source, target, progress).run()
     finally:
         await target.close()
         await source.close()
@@ -102,12 +107,12 @@ class Counted:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def use_small_batches() -> None:
+def use_small_batches(change: Callable[[Any, str, object], None] = setattr) -> None:
     """Let a small account need many batches."""
-    for module in (parts, folder_reading, postgres_rows):
-        module.BATCH_ROWS_MAX = 20  # type: ignore[attr-defined]
-    postgres_rows.FIRST_BATCH_ROWS = 20
-    parts.BATCH_CONTENT_BYTES_MAX = 1
+    for module in (folder_reading, postgres_rows):
+        change(module, "BATCH_ROWS_MAX", 20)
+    change(postgres_rows, "FIRST_BATCH_ROWS", 20)
+    change(parts, "BATCH_CONTENT_BYTES_MAX", 1)
 
 
 async def killed_copy(source: Place, target: Place, last: int) -> int:

@@ -26,11 +26,8 @@ from partita.policies import Policy
 from partita.queues.engine import QueueEngine
 from partita.queues.message import Message
 from partita.queues.sqlite_store import SqliteQueueStore
-from partita.scaleout.blobs.postgres_store import PostgresBlobStore
-from partita.scaleout.fleet import Fleet
+from partita.scaleout.fleet import Fleet, build_blob_store, build_table_store
 from partita.scaleout.queues.postgres_store import QueueDatabase
-from partita.scaleout.tables.postgres_store import PostgresTableStore
-from partita.scaleout.tables.trips import Trips
 from partita.storage.database import Database
 from partita.storage.durability import Durability
 from partita.storage.store_clock import StoreClock
@@ -40,6 +37,7 @@ from partita.tables.operations import Delete, EntityGroup, Insert, Replace
 from partita.tables.paging import KeyRange
 from partita.tables.sqlite_store import SqliteTableStore
 from partita.ticks import Clock
+from support.copying import Place
 
 LARGE = bytes(range(256)) * 1200
 """Larger than what is stored in a row."""
@@ -80,26 +78,26 @@ async def postgres_account(url: str, name: str, blob_store: str) -> AsyncIterato
     fleet = await Fleet.open(url, durability=Durability.FAST, blob_store=blob_store)
     try:
         account_id = await fleet.catalog.account_id(name)
-        clock = SystemClock()
-        trips = Trips(fleet.connector, fleet.pool)
         queues = QueueDatabase(
-            fleet.connector, fleet.pool, clock, may_expire=lambda: True, now=lambda: None
-        )
-        assert fleet.contents is not None
-        tables = PostgresTableStore(
-            account_id, fleet.catalog, fleet.clock, trips, fleet.pool, clock
+            fleet.connector, fleet.pool, SystemClock(), may_expire=lambda: True, now=lambda: None
         )
         try:
             yield Engines(
-                TableEngine(tables),
+                TableEngine(build_table_store(fleet, account_id)),
                 QueueEngine(queues.store(account_id)),
-                BlobEngine(PostgresBlobStore(fleet.contents, account_id)),
+                BlobEngine(build_blob_store(fleet, account_id)),
             )
         finally:
-            await trips.close()
             await queues.close()
     finally:
         await fleet.close()
+
+
+def opened(place: Place) -> contextlib.AbstractAsyncContextManager[Engines]:
+    """Open the account of a place as a server does."""
+    if place.folder:
+        return folder_account(Path(place.folder))
+    return postgres_account(place.url, place.account, place.objects)
 
 
 async def fill(engines: Engines, *, entities: int = 40) -> list[Message]:

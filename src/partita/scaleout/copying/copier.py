@@ -14,6 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from partita.blobs.rules.checksums import damaged
+from partita.errors import DamageError
 from partita.scaleout.copying.contract import Source, Target
 from partita.scaleout.copying.parts import (
     EXTENT_HASH,
@@ -162,20 +163,20 @@ class Copier:
         alive_at = await self._alive_at()
         equal: list[PartCopied] = []
         differences = {
-            part: f"{part} is not in the source any more"
+            part: f"{part}: not in the source any more"
             for part in states.keys() - {plan.part for plan in contents.plans}
         }
         for plan in contents.plans:
             part, state = plan.part, states.get(plan.part)
             if state is None:
-                differences[part] = f"{part} is new in the source"
+                differences[part] = f"{part}: new in the source"
             elif state.head != shifted_head(part, plan.head, self._shift):
-                differences[part] = f"{part} has other properties"
+                differences[part] = f"{part}: other properties"
             else:
                 digest = Digest(state.head)
                 self._stamp = max(self._stamp, head_stamp_of(part, state.head))
                 if (where := await self._compare(part, state, alive_at, digest)) is not None:
-                    differences[part] = f"{part} differs at {where}"
+                    differences[part] = f"{part}: differs at {where}"
                 else:
                     copied = PartCopied(part.kind, part.name, digest.rows, digest.hexdigest())
                     equal.append(copied)
@@ -191,7 +192,10 @@ class Copier:
             theirs: list[Row] = []
             while True:
                 ours = ours or [shifted_row(part, row, self._shift) for row in await source.next()]
-                theirs = theirs or await target.next()
+                try:
+                    theirs = theirs or await target.next()
+                except DamageError as error:  # of the target: it is copied again
+                    return f"{error.code} {_printed(error.facts.values())}"
                 count = min(len(ours), len(theirs))
                 if count == 0:
                     left = ours or theirs
@@ -223,7 +227,7 @@ class Copier:
     async def _where(self, part: Part, row: Row) -> str:
         if part.kind == "extents" and (blob := await self._source.blob_of(row[0])) is not None:
             return f"blob {blob!r}"
-        return ", ".join(repr(each) for each in key_of(part, row))
+        return _printed(key_of(part, row))
 
     async def _alive_at(self) -> int:
         """Return the time at which messages are regarded as expired, on both sides."""
@@ -301,6 +305,10 @@ async def at_once(work: Callable[[T], Awaitable[None]], items: Iterable[T]) -> N
 def _large(extents: Iterable[Row]) -> dict[bytes, int]:
     """Return the hashes and sizes of the contents that are not in rows."""
     return {row[EXTENT_HASH]: row[EXTENT_SIZE] for row in extents if row[EXTENT_HASH] is not None}
+
+
+def _printed(values: Iterable[object]) -> str:
+    return ", ".join(repr(each) for each in values)
 
 
 async def _checked(pieces: AsyncIterator[bytes], digest: bytes) -> AsyncIterator[bytes]:

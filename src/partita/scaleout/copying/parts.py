@@ -60,6 +60,11 @@ CLOCKS_AGREE_TICKS = 2 * TICKS_PER_SECOND
 """Clocks within this are taken as equal: a folder writes its clock up to a second ahead."""
 
 _INT_BYTES = 8
+_LABELS = {
+    "settings": "service properties",
+    "extents": "contents of blobs",
+    "contents": "places of contents",
+}
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -70,7 +75,7 @@ class Part(msgspec.Struct, frozen=True, order=True):
     name: str = ""
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.name!r}" if self.name else f"the {self.kind}"
+        return f"{self.kind} {self.name!r}" if self.name else _LABELS[self.kind]
 
 
 class Plan(msgspec.Struct, frozen=True):
