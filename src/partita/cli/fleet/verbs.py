@@ -54,7 +54,7 @@ class Prepared(Facts, frozen=True):
             yield f"It is new and cannot log in: ALTER ROLE {self.role} LOGIN PASSWORD '...'"
 
 
-class Checked(msgspec.Struct, frozen=True):
+class ServerCheck(msgspec.Struct, frozen=True):
     """One fact of the server."""
 
     name: str
@@ -78,7 +78,7 @@ class Status(Facts, frozen=True):
     version: str | None
     needed_version: str
     is_usable: bool
-    checks: list[Checked]
+    checks: list[ServerCheck]
     front_ends: list[FrontEnd]
     counts: dict[str, int]
 
@@ -141,21 +141,21 @@ async def _status(location: Location) -> Status:
         await link.close()
 
 
-def _judged(link: Link) -> Iterator[Checked]:
+def _judged(link: Link) -> Iterator[ServerCheck]:
     fast = {each.name: each for each in judge(link.facts, Durability.FAST)}
     for each in judge(link.facts, Durability.FULL):
         refused = "refused" if fast[each.name].error else "fast only"
-        yield Checked(each.name, each.found, refused if each.error else "accepted")
+        yield ServerCheck(each.name, each.found, refused if each.error else "accepted")
 
 
-async def _locks(connector: Connector, link: Link) -> Checked:
+async def _locks(connector: Connector, link: Link) -> ServerCheck:
     try:
         await connector.check_locks(link)
     except ConfigurationError:
-        return Checked("advisory_locks", "ignored", "refused")
+        return ServerCheck("advisory_locks", "ignored", "refused")
     except PartitaError as error:
-        return Checked("advisory_locks", error.code, "refused")
-    return Checked("advisory_locks", "work", "accepted")
+        return ServerCheck("advisory_locks", error.code, "refused")
+    return ServerCheck("advisory_locks", "work", "accepted")
 
 
 async def _front_ends(link: Link) -> list[FrontEnd]:

@@ -35,7 +35,7 @@ _CLOSE_QUANTA = int(CLOSE_SECONDS_MAX * TICKS_PER_SECOND) >> SLOT_BITS
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """A slot that this front end has: nobody else gets it before the end, nor a day after it."""
+    """A slot that this front end has: no other front end gets it until a day after its end."""
 
     slot: int
     floor: int
@@ -191,7 +191,7 @@ class FleetClock:
 
 def _slot_lost() -> StoreStoppedError:
     return StoreStoppedError(
-        "SlotLost",
+        "StoreSlotLost",
         "This front end has no slot: it makes no stamps until it has one.",
         hint="The database was away for a day, or this process was stopped. It asks for another"
         " slot by itself; else restart it.",
