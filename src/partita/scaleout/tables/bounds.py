@@ -4,6 +4,7 @@ PostgreSQL's text cannot have U+0000, and no stored key has it, but bounds do: `
 U+0000. Then `k >= p + U+0000 + x` is `k > p`, and `k < p + U+0000 + x` is `k <= p`.
 """
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from partita.tables.entity import EntityKey
@@ -60,6 +61,7 @@ def _compared(bound: Bound, sign: str) -> Sql:
     return f"{bound.columns} {sign} ({places})", bound.values
 
 
+@lru_cache(maxsize=256)
 def numbered(statement: str) -> str:
     """Number the parameters of a statement as PostgreSQL writes them.
 

@@ -184,10 +184,10 @@ class PostgresTableStore:
         found = await self._trips.read(
             Read(await self._range_of(table, partition_key), table.id, partition_key, row_keys)
         )
-        if not isinstance(found, Stale):
+        if found is not STALE:
             return found
         patience = Patience()
-        while isinstance(found, Stale):
+        while found is STALE:
             range_ = await self._renewed(table, partition_key, patience)
             found = await self._trips.read(Read(range_, table.id, partition_key, row_keys))
         return found
@@ -199,10 +199,10 @@ class PostgresTableStore:
         written = await self._trips.write(
             Change(range_, table.id, partition_key, stamp, rows, size)
         )
-        if not isinstance(written, Stale):
+        if written is not STALE:
             return written
         patience = Patience()
-        while isinstance(written, Stale):
+        while written is STALE:
             range_ = await self._renewed(table, partition_key, patience)
             change = Change(range_, table.id, partition_key, stamp, rows, size)
             written = await self._trips.write(change)
@@ -301,7 +301,7 @@ class PostgresTableStore:
             end = None if range_.hi is None else EntityKey(range_.hi, "")
             async with self._pool.link() as link:
                 found = await read(link, range_, KeyRange(span.lower, end).clip(span))
-            if not isinstance(found, Stale):
+            if found is not STALE:
                 rest = KeyRange(end or FIRST, span.upper)
                 return found, None if end is None or rest.is_empty else rest
             range_ = await self._renewed(table, partition_key, patience)

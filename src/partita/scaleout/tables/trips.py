@@ -240,7 +240,7 @@ async def _write(link: Link, items: Sequence[Change]) -> list[Answer]:
             lines.append(
                 (tid, partition_key, row_key, expected, stamp, marks, short, document, place)
             )
-    lines.sort()
+    lines = sorted(lines)
     columns = list(zip(*lines, strict=True))
     groups = None
     if has_groups:
