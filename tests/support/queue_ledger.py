@@ -6,9 +6,10 @@ can be put in order whatever front end they went through.
 
 import asyncio
 import base64
+import contextlib
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from conformance.queue_store import place_of, receipt_of
@@ -17,9 +18,12 @@ from partita.queues.message import Message
 from partita.queues.store import QueueStore
 
 QUEUE = "work"
+CLIENTS = 8
+"""Putters, and as many getters."""
 HIDDEN_SECONDS = 1
 LATE_SECONDS = 1.1
 """How long some getters keep a message, until others may claim it."""
+DRAIN_SECONDS = 60.0
 BACKLOG_MAX = 60
 """Messages that putters leave to the getters, so that late messages are claimed again soon."""
 
@@ -70,17 +74,19 @@ class Ledger:
         return [text for text, history in self.histories.items() if history.deleted is None]
 
     def judge(self) -> list[str]:
+        """Return everything that is wrong so far."""
+        wrong = list(self.wrong)
         for text, history in self.histories.items():
             claims = sorted(history.claims, key=claimed_at)
             for one, after in itertools.pairwise(claims):
                 if claimed_at(after) < one.visible_at:
-                    self.wrong.append(f"{text} was claimed while it was hidden")
+                    wrong.append(f"{text} was claimed while it was hidden")
             if [claim.dequeue_count for claim in claims] != list(range(1, len(claims) + 1)):
-                self.wrong.append(f"{text} has wrong dequeue counts")
-            for message in history.refused:
-                if history.deleted is None and message.receipt == claims[-1].receipt:
-                    self.wrong.append(f"{text} was refused with the receipt of its last claim")
-        return self.wrong
+                wrong.append(f"{text} has wrong dequeue counts")
+            refused = {message.receipt for message in history.refused}
+            if history.deleted is None and claims and claims[-1].receipt in refused:
+                wrong.append(f"{text} was refused with the receipt of its last claim")
+        return wrong
 
 
 def claimed_at(message: Message) -> int:
@@ -98,21 +104,19 @@ class Clients:
         self._name = name
         self._outstanding = 0
 
-    async def run(
-        self, putters: int, getters: int, seconds: float, *, drain_seconds: float
-    ) -> None:
-        """Put and get; then get until every message is deleted, or the time is over."""
+    async def run(self, seconds: float, until: Callable[[], bool]) -> None:
+        """Put and get for some seconds; then get on, until something is true or it takes too long.
+
+        What `until` says may also end the work earlier.
+        """
         async with asyncio.TaskGroup() as group:
-            for number in range(putters):
-                group.create_task(self._put(self.stores[number % len(self.stores)], number))
-            for number in range(getters):
-                group.create_task(self._get(self.stores[number % len(self.stores)], number))
-            await asyncio.sleep(seconds)
+            for number in range(CLIENTS):
+                store = self.stores[number % len(self.stores)]
+                group.create_task(self._put(store, number))
+                group.create_task(self._get(store, number))
+            await _wait(seconds, until)
             self.is_putting = False
-            for _ in range(int(drain_seconds * 20)):
-                if not self.ledger.left:
-                    break
-                await asyncio.sleep(0.05)
+            await _wait(DRAIN_SECONDS, until)
             self.is_getting = False
 
     async def _put(self, store: QueueStore, putter: int) -> None:
@@ -156,3 +160,10 @@ class Clients:
             return
         self.ledger.deleted(message, known)
         self._outstanding -= 1
+
+
+async def _wait(seconds: float, until: Callable[[], bool]) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while not until():  # noqa: ASYNC110 - tasks of the same loop change it
+                await asyncio.sleep(0.1)

@@ -31,6 +31,7 @@ from partita.scaleout.connections.location import Location
 from partita.scaleout.connections.pool import Pool
 from partita.scaleout.tables.postgres_store import PostgresTableStore
 from partita.scaleout.tables.trips import Trips
+from partita.scaleout.queues.postgres_store import QueueDatabase
 from partita.storage.durability import Durability
 from partita.tables.store import TableStore
 from partita.ticks import TICKS_PER_SECOND, Clock
@@ -94,6 +95,9 @@ class Fleet:
         """How many front ends are alive."""
         self.on_failure: Callable[[BaseException], None] | None = None
         """Called if the background work ended by an error that is a fault of the program."""
+        self.queues = QueueDatabase(
+            connector, self.pool, clock or SystemClock(), may_expire=lambda: self.clock.is_close
+        )
         self.catalog = Catalog(connector, self._catalog_pool)
         self._slots = Slots(self._catalog_pool, self.clock, self.id)
         self._trouble: str | None = None
@@ -126,6 +130,7 @@ class Fleet:
             task = asyncio.get_running_loop().create_task(work())
             task.add_done_callback(fleet._ended)
             fleet._tasks.append(task)
+        fleet.queues.start()
         return fleet
 
     async def stores(self, account_name: str) -> Stores:
@@ -172,6 +177,7 @@ class Fleet:
         if self.contents is not None:
             await self.contents.close()
         await self.trips.close()
+        await self.queues.close()
         await self.catalog.close()
         try:
             await self._leave()
@@ -235,7 +241,7 @@ def build_table_store(fleet: Fleet, account_id: int) -> TableStore:
 
 def build_queue_store(fleet: Fleet, account_id: int) -> QueueStore:
     """Build the store of an account's queues."""
-    raise NotImplementedError
+    return fleet.queues.store(account_id)
 
 
 def build_blob_store(fleet: Fleet, account_id: int) -> BlobStore:
