@@ -2,6 +2,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import apsw
 import psycopg
@@ -21,7 +22,7 @@ from partita.tables.entity import EntityKey
 from partita.tables.operations import EntityGroup, Insert, Replace
 from partita.ticks import TICKS_PER_SECOND
 from support.copying import Place, copy
-from support.front_ends import installed_url
+from support.repeats import sample_pairs
 from support.whole_accounts import (
     LARGE,
     LEASE,
@@ -33,20 +34,14 @@ from support.whole_accounts import (
 )
 
 
-@pytest.fixture(scope="module")
-def objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The one folder of large contents of the database."""
-    return tmp_path_factory.mktemp("objects")
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Place:
     return Place(folder=str(tmp_path / "one"))
 
 
 @pytest.fixture
-def database(objects: Path) -> Place:
-    return Place.in_database(installed_url(), objects)
+def database() -> Place:
+    return Place.in_database()
 
 
 @pytest.fixture
@@ -98,6 +93,7 @@ async def test_a_round_trip_through_postgresql_changes_nothing(
             await engines.queues.delete("jobs", message.id, message.receipt)
 
 
+@pytest.mark.proof
 async def test_a_copy_of_postgresql_has_everything(database: Place, back: Place) -> None:
     async with opened(database) as engines:
         received = await fill(engines)
@@ -112,6 +108,7 @@ async def test_a_copy_of_postgresql_has_everything(database: Place, back: Place)
             await engines.queues.delete("jobs", message.id, message.receipt)
 
 
+@pytest.mark.proof
 async def test_a_copied_account_can_be_written(folder: Place, database: Place) -> None:
     async with opened(folder) as engines:
         received = await fill(engines)
@@ -131,6 +128,7 @@ async def test_a_copied_account_can_be_written(folder: Place, database: Place) -
     assert message.id not in {each.id for each in received}
 
 
+@pytest.mark.proof
 async def test_stamps_of_a_copy_are_later_than_those_of_a_source_that_is_ahead(
     folder: Place, database: Place, back: Place
 ) -> None:
@@ -166,6 +164,7 @@ async def test_a_target_with_other_data_is_refused(
             assert (await engines.queues.get_queue("other")).name == "other"
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("filled")
 async def test_an_empty_account_can_become_a_copy(
     folder: Place, database: Place, back: Place
@@ -179,6 +178,7 @@ async def test_an_empty_account_can_become_a_copy(
         assert not report.differences
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("filled")
 async def test_a_target_that_front_ends_may_serve_is_refused(
     folder: Place, database: Place
@@ -244,40 +244,43 @@ OF_COPIED_IDS = (
 
 @pytest.mark.parametrize(
     ("change", "where"),
-    [
-        (
+    sample_pairs(
+        [
             (
-                "UPDATE partita.entity SET document = set_byte(document, 40, 63) WHERE pk = 'a'"
-                f" AND rk = '0005' AND tid {OF_COPY.format('table')}"
+                (
+                    "UPDATE partita.entity SET document = set_byte(document, 40, 63) WHERE pk = 'a'"
+                    f" AND rk = '0005' AND tid {OF_COPY.format('table')}"
+                ),
+                "table 'orders': differs at EntityDamaged 'a', '0005'",
             ),
-            "table 'orders': differs at EntityDamaged 'a', '0005'",
-        ),
-        (
-            f"DELETE FROM partita.entity WHERE rk = '0005' AND tid {OF_COPY.format('table')}",
-            "table 'orders': differs at '', '0005'",
-        ),
-        (
             (
-                "UPDATE partita.message SET dequeue_count = 9 WHERE dequeue_count = 0"
-                f" AND queue_id {OF_COPY.format('queue')}"
+                f"DELETE FROM partita.entity WHERE rk = '0005' AND tid {OF_COPY.format('table')}",
+                "table 'orders': differs at '', '0005'",
             ),
-            "queue 'jobs': differs at ",
-        ),
-        (
             (
-                f"UPDATE partita.extent SET bytes = 'Small content' WHERE bytes = 'small content'"
-                f" AND id {OF_COPIED_IDS}"
+                (
+                    "UPDATE partita.message SET dequeue_count = 9 WHERE dequeue_count = 0"
+                    f" AND queue_id {OF_COPY.format('queue')}"
+                ),
+                "queue 'jobs': differs at ",
             ),
-            "contents of blobs: differs at blob 'photos/small'",
-        ),
-        (
             (
-                "UPDATE partita.blob SET snapshot = snapshot - 1 WHERE name = 'small'"
-                f" AND container {OF_COPY.format('container')}"
+                (
+                    "UPDATE partita.extent SET bytes = 'Small content'"
+                    f" WHERE bytes = 'small content' AND id {OF_COPIED_IDS}"
+                ),
+                "contents of blobs: differs at blob 'photos/small'",
             ),
-            "container 'photos': differs at 'small', ",
-        ),
-    ],
+            (
+                (
+                    "UPDATE partita.blob SET snapshot = snapshot - 1 WHERE name = 'small'"
+                    f" AND container {OF_COPY.format('container')}"
+                ),
+                "container 'photos': differs at 'small', ",
+            ),
+        ],
+        step=5,
+    ),
 )
 async def test_a_changed_byte_in_postgresql_is_found_and_copied_again(
     filled: Engines, folder: Place, database: Place, change: str, where: str
@@ -300,10 +303,12 @@ async def test_a_changed_byte_in_postgresql_is_found_and_copied_again(
         assert await described(engines) == expected
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("filled")
 async def test_a_changed_byte_of_a_large_content_is_found(
-    folder: Place, database: Place, back: Place, objects: Path
+    folder: Place, database: Place, back: Place
 ) -> None:
+    objects = Path(urlsplit(database.objects).path)
     for place, contents in ((database, objects), (back, Path(back.folder))):
 
         def change(contents: Path = contents) -> None:
@@ -320,6 +325,7 @@ async def test_a_changed_byte_of_a_large_content_is_found(
         assert second.differences == []
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("filled")
 async def test_a_changed_byte_in_a_folder_is_found_and_copied_again(
     folder: Place, back: Place
@@ -349,6 +355,7 @@ async def test_keys_that_postgresql_cannot_index_are_refused(
     assert refused.value.code == "CopyNotPossible"
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("filled")
 async def test_large_contents_need_a_blob_store(folder: Place, database: Place) -> None:
     target = PostgresTarget(
@@ -365,6 +372,7 @@ async def test_large_contents_need_a_blob_store(folder: Place, database: Place) 
     assert refused.value.code == "BlobStoreMissing"
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("filled")
 async def test_another_run_takes_a_copy_over(folder: Place, database: Place) -> None:
     forgotten = database.target()
@@ -382,6 +390,7 @@ async def test_another_run_takes_a_copy_over(folder: Place, database: Place) -> 
     assert refused.value.code == "CopyTakenOver"
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("filled")
 async def test_a_target_continues_only_the_copy_that_it_began(
     folder: Place, database: Place, back: Place, tmp_path: Path
@@ -401,6 +410,7 @@ async def test_a_target_continues_only_the_copy_that_it_began(
         assert refused.value.code == "CopyTargetNotEmpty"
 
 
+@pytest.mark.proof
 async def test_times_follow_the_clock_of_the_target(folder: Place, database: Place) -> None:
     """A folder whose clock is an hour ahead hides messages and leases blobs for as long."""
     hour = 3600 * TICKS_PER_SECOND

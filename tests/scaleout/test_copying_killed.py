@@ -9,7 +9,6 @@ import pytest
 
 from partita.errors import ConfigurationError
 from support.copying import Counted, Place, copy, killed_copy, use_small_batches
-from support.front_ends import installed_url
 from support.repeats import repeat
 from support.whole_accounts import described, fill, opened
 
@@ -17,11 +16,6 @@ from support.whole_accounts import described, fill, opened
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     use_small_batches(monkeypatch.setattr)
-
-
-@pytest.fixture(scope="module")
-def objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("objects")
 
 
 async def moments_of(source: Place, target: Place) -> int:
@@ -52,24 +46,24 @@ async def check_kills(source: Place, targets: list[Place], moments: list[int]) -
 
 def chosen(moments: int) -> list[int]:
     """Choose moments: each copy has another choice."""
-    count = repeat(quick=2, proof=12, soak=40)
+    count = repeat(quick=2, proof=8, soak=40)
     return sorted(random.sample(range(2, moments - 1), min(count, moments - 3)))
 
 
-@pytest.mark.repeated
-async def test_a_killed_copy_to_postgresql_continues(tmp_path: Path, objects: Path) -> None:
+@pytest.mark.proof
+async def test_a_killed_copy_to_postgresql_continues(tmp_path: Path) -> None:
     source = Place(folder=str(tmp_path / "one"))
     async with opened(source) as engines:
         await fill(engines)
-    moments = chosen(await moments_of(source, Place.in_database(installed_url(), objects)))
-    targets = [Place.in_database(installed_url(), objects) for _ in moments]
+    moments = chosen(await moments_of(source, Place.in_database()))
+    targets = [Place.in_database() for _ in moments]
 
     await check_kills(source, targets, moments)
 
 
-@pytest.mark.repeated
-async def test_a_killed_copy_to_a_folder_continues(tmp_path: Path, objects: Path) -> None:
-    source = Place.in_database(installed_url(), objects)
+@pytest.mark.proof
+async def test_a_killed_copy_to_a_folder_continues(tmp_path: Path) -> None:
+    source = Place.in_database()
     async with opened(source) as engines:
         await fill(engines)
     moments = chosen(await moments_of(source, Place(folder=str(tmp_path / "whole"))))

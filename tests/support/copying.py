@@ -1,9 +1,13 @@
 """Copies of accounts in tests: both sides, small batches, and a process that dies at a step."""
 
 import asyncio
+import atexit
+import functools
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -22,9 +26,18 @@ from partita.scaleout.copying.folder_target import FolderTarget
 from partita.scaleout.copying.postgres_source import PostgresSource
 from partita.scaleout.copying.postgres_target import PostgresTarget
 from partita.storage.durability import Durability
+from support.front_ends import installed_url
 
 CHANGES = ("begin", "start", "drop", "write", "complete", "repeat", "put_content", "finish")
 """The methods of a target that write: a process can die before and after each call."""
+
+
+@functools.cache
+def _database() -> tuple[str, str]:
+    """Create a database of its own, since an object store belongs to one."""
+    folder = tempfile.mkdtemp(prefix="partita-objects-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return installed_url.__wrapped__(), Path(folder).as_uri()
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -36,9 +49,10 @@ class Place(msgspec.Struct, frozen=True):
     objects: str = ""
 
     @classmethod
-    def in_database(cls, url: str, objects: Path) -> "Place":
-        objects.mkdir(exist_ok=True)
-        return cls(url=url, account=uuid.uuid4().hex[:12], objects=objects.as_uri())
+    def in_database(cls) -> "Place":
+        """Return a new account in the database of this process."""
+        url, objects = _database()
+        return cls(url=url, account=uuid.uuid4().hex[:12], objects=objects)
 
     def source(self) -> Source:
         if self.folder:

@@ -28,6 +28,7 @@ from partita.queues.message import Message
 from partita.queues.sqlite_store import SqliteQueueStore
 from partita.scaleout.fleet import Fleet, build_blob_store, build_table_store
 from partita.scaleout.queues.postgres_store import QueueDatabase
+from partita.service.accounts.service_properties_xml import ServiceProperties, encode
 from partita.storage.database import Database
 from partita.storage.durability import Durability
 from partita.storage.store_clock import StoreClock
@@ -112,8 +113,8 @@ async def _fill_tables(tables: TableEngine, entities: int) -> None:
     for name in ("Orders", "empty", "dropped"):
         await tables.create_table(name)
     await tables.set_policies("Orders", [POLICY])
-    for letter, setting in enumerate(SETTINGS):
-        await tables.store.set_setting(setting, b"<setting %d/>" % letter)
+    for setting in SETTINGS[:2]:
+        await tables.store.set_setting(setting, encode(ServiceProperties()))
     for partition in ("", "a", "\N{SNOWMAN}", "\N{GRINNING FACE}"):
         inserts = [
             Insert(
@@ -162,6 +163,8 @@ async def _fill_blobs(blobs: BlobEngine) -> None:
     )
     await blobs.put_blob(BlobName("photos", "small"), b"small content", properties=properties)
     await blobs.put_blob(BlobName("photos", "large \N{SNOWMAN}"), LARGE)
+    for number in range(8):
+        await blobs.put_blob(BlobName("photos", f"large {number}"), LARGE + b"%d" % number)
     await blobs.put_blob(BlobName("photos", "nothing"), b"")
     await blobs.snapshot(BlobName("photos", "small"))
     await blobs.put_blob(BlobName("photos", "small"), b"newer content", properties=properties)

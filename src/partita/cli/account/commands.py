@@ -35,7 +35,11 @@ def _run(given: Given, verb: str) -> int:
 
 
 def _copy(given: Given) -> int:
-    with in_one_line(given, {}, lambda _error: None):
+    hints = {
+        "BlobStoreMissing": "Give --blob-store URL (file://, s3://, az:// or gs://), where the"
+        " database keeps contents above 64 KiB."
+    }
+    with in_one_line(given, hints, lambda _error: None):
         try:
             copy_account = load("partita.cli.account.copying:copy_account")
         except ModuleNotFoundError as error:
@@ -121,6 +125,7 @@ account = Family(
             default="full",
         ),
         flag("--dry-run", "Print what would be copied."),
+        flag("--abandon", "Remove what a copy that is not complete has left in the target."),
         JSON,
         QUIET,
         runs=_copy,

@@ -91,11 +91,23 @@ class AccountCopied(AccountContents, frozen=True):
         yield "  The target is not served until the copy is complete."
 
 
-def copy_account(given: Given) -> AccountContents:
+class CopyAbandoned(Facts, frozen=True):
+    """An incomplete copy whose rows were removed."""
+
+    account: str
+    source: str
+    target: str
+    parts: int
+
+    def lines(self) -> Iterator[Line]:
+        yield f"Abandoned the copy of {self.account} to {self.target}: it is empty again."
+
+
+def copy_account(given: Given) -> Facts:
     return asyncio.run(_copy(given))
 
 
-async def _copy(given: Given) -> AccountContents:
+async def _copy(given: Given) -> Facts:
     account, source = await _source(given)
     clock = SystemClock()
     begun = clock.monotonic()
@@ -108,7 +120,11 @@ async def _copy(given: Given) -> AccountContents:
         with Bar(given.verb, is_hidden=given.json or given.quiet, shows_rate=True) as bar:
             try:
                 await target.open()
-                report = await Copier(source, target, bar.step).run()
+                copier = Copier(source, target, bar.step)
+                if given.abandon:
+                    parts = await copier.abandon()
+                    return CopyAbandoned(account, source.identity, target.identity, parts)
+                report = await copier.run()
             finally:
                 await target.close()
     finally:

@@ -99,6 +99,10 @@ class Target(Protocol):
         """Read a large content; return its SHA-256, None if it is missing."""
         ...
 
+    async def forget(self) -> None:
+        """Remove the record of a copy whose parts were all dropped."""
+        ...
+
     async def finish(self, stamp: int) -> None:
         """Give everything its name and open the account; new stamps come after `stamp`."""
         ...

@@ -110,6 +110,15 @@ class Copier:
         named = list(differences.values())[:DIFFERENCES_MAX]
         return Report(contents, parts, named, is_changed)
 
+    async def abandon(self) -> int:
+        """Remove what an incomplete copy has left in the target; return how many parts it had."""
+        await self._target.begin(self._source.identity, 0)
+        states = await self._target.states()
+        for part, state in states.items():
+            await self._target.drop(part, state)
+        await self._target.forget()
+        return len(states)
+
     # Copying
 
     async def _copy_all(self, contents: Contents) -> None:

@@ -47,6 +47,7 @@ CREATE TABLE copy_part (
   is_done INTEGER NOT NULL, differs INTEGER NOT NULL, PRIMARY KEY (kind, name)
 ) WITHOUT ROWID;
 """
+_FORGET = f"DROP TABLE copy_part; DROP TABLE {COPY_TABLE}"
 _PUT: Mapping[Kind, str] = {
     "extents": "INSERT INTO extent (id, size, hash, checks, bytes) VALUES (?, ?, ?, ?, ?)",
     "contents": "INSERT INTO piece VALUES (?, ?, ?, ?, ?, ?)",
@@ -230,6 +231,10 @@ class FolderTarget:
             found.update(piece)
         return found.digest()
 
+    async def forget(self) -> None:
+        async with self.database.change() as connection:
+            connection.execute(_FORGET)
+
     async def finish(self, stamp: int) -> None:
         """Give the parts their names, and let other processes in: in one transaction."""
         states = await self.states()
@@ -242,7 +247,7 @@ class FolderTarget:
                     connection.execute(_NAME[part.kind], (state.target, part.name, *state.head))
             connection.execute(_COUNT_MESSAGES)
             connection.execute(_SET_MARK, (stamp,))
-            connection.execute(f"DROP TABLE copy_part; DROP TABLE {COPY_TABLE}")
+            connection.execute(_FORGET)
 
     def _update(
         self, connection: apsw.Connection, part: Part, change: str, *values: object

@@ -12,6 +12,7 @@ from partita.scaleout.blobs.objects import NoObjects, open_objects
 from partita.scaleout.catalog.catalog import copy_incomplete
 from partita.scaleout.connections.link import Connector, Link
 from partita.scaleout.connections.location import Location
+from partita.scaleout.connections.pool import Pool
 from partita.scaleout.connections.session import DriverError, translated
 from partita.scaleout.copying.parts import Key, Moment, Part, Plan, Row
 from partita.scaleout.copying.postgres_rows import DIGEST_BYTES, PostgresRows
@@ -50,24 +51,25 @@ class PostgresSource:
         self.account = account
         self._connector = Connector(location, durability)
         self._objects: ContentFiles = open_objects(blob_store) or NoObjects()
-        self._links: list[Link] = []
+        self._pool = Pool(self._connector)
+        """For what is read besides the snapshot, also at the same time."""
+        self._link: Link | None = None
 
     async def open(self) -> None:
-        self._links.append(await self._connector.connect())
-        self._links.append(await self._connector.connect())
-        reading, self._looking = (link.connection for link in self._links)
-        await check_schema(self._looking)
-        rows = await fetch(self._looking, _ACCOUNT, self.account)
+        self._link = await self._connector.connect()
+        await check_schema(self._link.connection)
+        rows = await self._pool.read(_ACCOUNT, self.account)
         if not rows:
             raise unknown_account(self.identity)
         if rows[0]["is_copied"]:
             raise copy_incomplete(self.account)
-        self._rows = PostgresRows(reading, rows[0]["id"])
+        self._rows = PostgresRows(self._link.connection, rows[0]["id"])
 
     async def close(self) -> None:
-        for link in self._links:
-            await link.close()
-        self._links.clear()
+        if self._link is not None:
+            await self._link.close()
+            self._link = None
+        await self._pool.close()
 
     @contextlib.asynccontextmanager
     async def moment(self) -> AsyncIterator[None]:
@@ -82,13 +84,13 @@ class PostgresSource:
                 await fetch(connection, "ROLLBACK")
 
     async def clocks(self) -> Moment:
-        ((now,),) = await fetch(self._looking, "SELECT partita.ticks_1()")
+        ((now,),) = await self._pool.read("SELECT partita.ticks_1()")
         return Moment(now, now)
 
     async def version(self) -> object:
         """Return a value that changes when anything in the server of the database is written."""
-        ((version,),) = await fetch(
-            self._looking, "SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())"
+        ((version,),) = await self._pool.read(
+            "SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())"
         )
         return version
 
@@ -115,11 +117,11 @@ class PostgresSource:
         return _joined(first, reading)
 
     async def blob_of(self, extent: int) -> str | None:
-        rows = await fetch(self._looking, _BLOB, extent)
+        rows = await self._pool.read(_BLOB, extent)
         return rows[0][0] if rows else None
 
     async def _find(self, digest: bytes) -> bytes | None:
-        rows = await fetch(self._looking, _OBJECT, digest, digest + b"\xff" * DIGEST_BYTES)
+        rows = await self._pool.read(_OBJECT, digest, digest + b"\xff" * DIGEST_BYTES)
         return rows[0]["object"] if rows else None
 
 

@@ -415,6 +415,16 @@ class PostgresTarget:
 
     # The end
 
+    async def forget(self) -> None:
+        async with self._writing():
+            await self._remove_record()
+
+    async def _remove_record(self) -> None:
+        for table in ("copy_id", "copy_part", "copy"):
+            await self._fetch(
+                f"DELETE FROM partita.{table} WHERE account_id = $1", self._account_id
+            )
+
     async def finish(self, stamp: int) -> None:
         """Name everything; `stamp` is not needed: writes come after the ticks that they find."""
         del stamp
@@ -431,10 +441,7 @@ class PostgresTarget:
                         await self._fetch(_SETTING, self._account_id, name, value)
             await self._fetch(_OPEN_RANGES, self._account_id)
             await self._number_messages()
-            for table in ("copy_id", "copy_part", "copy"):
-                await self._fetch(
-                    f"DELETE FROM partita.{table} WHERE account_id = $1", self._account_id
-                )
+            await self._remove_record()
             await self._fetch(_VERSIONS, self._account_id)
 
     async def _number_messages(self) -> None:
