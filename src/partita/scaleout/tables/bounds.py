@@ -23,11 +23,11 @@ class Bound(NamedTuple):
 
 
 def bound_of(key: EntityKey) -> Bound:
-    """Return the bound that has the same stored keys before and behind it.
+    r"""Return the bound that has the same stored keys before and behind it.
 
-    >>> bound_of(EntityKey("p", "r\\0"))
+    >>> bound_of(EntityKey("p", "r\0"))
     Bound(columns='(pk, rk)', values=('p', 'r'), is_after=True)
-    >>> bound_of(EntityKey("p\\0", ""))
+    >>> bound_of(EntityKey("p\0", ""))
     Bound(columns='(pk)', values=('p',), is_after=True)
     """
     partition_key, nul, _ = key.partition_key.partition(_NUL)

@@ -17,7 +17,7 @@ from partita.scaleout.connections.link import Link
 from partita.scaleout.tables import dialect
 from partita.scaleout.tables.bounds import numbered, where_of
 from partita.scaleout.tables.trips import STALE, Stale
-from partita.tables import limits, pushdown
+from partita.tables import pushdown
 from partita.tables.edm import TYPE_SUFFIX
 from partita.tables.entity import Entity, EntityKey, stored_entity
 from partita.tables.filters import Filter, Predicate, compile_filter, names_in

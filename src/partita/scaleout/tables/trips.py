@@ -39,7 +39,7 @@ _WRITE = "SELECT * FROM partita.write_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
 _ONES_FAULT = ("22", "23", "54")
 """Classes of errors that a value of one change causes; a ValueError is the driver's."""
 _LOCKED = "55P03"
-"""Somebody has locked a row for long."""
+"""Another session has had the lock of a row for long."""
 
 
 class Stale(enum.Enum):
@@ -88,7 +88,6 @@ Refused = Mapping[str, int | None]
 """The row keys whose entities are not as expected, or not older, and the ticks found there."""
 
 
-T = TypeVar("T")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -99,15 +98,18 @@ class Trips:
     def __init__(self, connector: Connector, pool: Pool) -> None:
         self._pool = pool
         self._reads: Lane[Read, Found | Stale] = Lane(connector, send_reads)
-        self._writes: Lane[Change, Refused | None | Stale] = Lane(connector, send_changes)
+        self._writes: Lane[Change, Refused | Stale | None] = Lane(connector, send_changes)
 
     async def read(self, item: Read) -> Found | Stale:
         if len(item.row_keys) <= GATHERED_KEYS_MAX:
             return await self._reads.ask(item)
         async with self._pool.link() as link:
-            return _raised((await send_reads(link, [item]))[0])
+            (answer,) = await send_reads(link, [item])
+        if isinstance(answer, PartitaError):
+            raise answer
+        return answer
 
-    async def write(self, item: Change) -> Refused | None | Stale:
+    async def write(self, item: Change) -> Refused | Stale | None:
         """Return None when the change is durable, or why it was refused."""
         if item.size > TRIP_BYTES_MAX or len(item.rows) > GATHERED_KEYS_MAX:
             # Not cancelled with the caller: a change that was begun is finished.
@@ -115,20 +117,17 @@ class Trips:
         keys = [(item.tid, item.partition_key, row.row_key) for row in item.rows]
         return await self._writes.ask(item, keys=keys, size=item.size)
 
-    async def _write_alone(self, item: Change) -> Refused | None | Stale:
+    async def _write_alone(self, item: Change) -> Refused | Stale | None:
         async with self._pool.link() as link:
-            return _raised((await send_changes(link, [item]))[0])
+            (answer,) = await send_changes(link, [item])
+        if isinstance(answer, PartitaError):
+            raise answer
+        return answer
 
     async def close(self) -> None:
         """Finish accepted changes, then close the connections."""
         await self._writes.close()
         await self._reads.close()
-
-
-def _raised(answer: T | PartitaError) -> T:
-    if isinstance(answer, PartitaError):
-        raise answer
-    return answer
 
 
 async def _in_halves(
@@ -202,7 +201,7 @@ async def _read_apart(link: Link, items: Sequence[Read]) -> "list[Found | Stale 
 # ---------------------------------------------------------------------------------------------
 # Changes
 
-Answer = Refused | None | Stale | PartitaError
+Answer = Refused | Stale | PartitaError | None
 
 
 async def send_changes(link: Link, items: Sequence[Change]) -> list[Answer]:
@@ -258,7 +257,7 @@ async def _write(link: Link, items: Sequence[Change]) -> list[Answer]:
         return await _write_apart(link, items, {-row["number"] for row in refusals}, ranges)
     for number, ticks in refusals:
         line = lines[number - 1]
-        refused: dict[str, int | None] = answers[line[8]] or {}  # type: ignore[assignment]
+        refused: dict[str, int | None] = answers[line[8]] or {}
         refused[line[2]] = ticks
         answers[line[8]] = refused
     return answers
