@@ -15,7 +15,7 @@ from partita.errors import ConfigurationError, ConflictError, LimitExceededError
 from partita.scaleout.connections.link import Connector
 from partita.scaleout.connections.location import Location
 from partita.scaleout.copying.copier import Report
-from partita.scaleout.copying.parts import Part
+from partita.scaleout.copying.parts import CopyPart
 from partita.scaleout.copying.postgres_target import PostgresTarget
 from partita.storage.durability import Durability
 from partita.tables.entity import EntityKey
@@ -196,9 +196,9 @@ async def test_what_changed_in_the_source_is_found_and_copied_again(
     for place in (database, back):
         target = place.target()
         completed = target.complete
-        changed: list[Part] = []
+        changed: list[CopyPart] = []
 
-        async def complete(part: Part) -> None:
+        async def complete(part: CopyPart) -> None:
             await completed(part)  # noqa: B023 - called in this round only
             if part.kind == "table" and not changed:  # noqa: B023
                 changed.append(part)  # noqa: B023
@@ -378,7 +378,7 @@ async def test_another_run_takes_a_copy_over(folder: Place, database: Place) -> 
     forgotten = database.target()
     completed = forgotten.complete
 
-    async def complete(part: Part) -> None:
+    async def complete(part: CopyPart) -> None:
         await completed(part)
         assert not (await copy(folder.source(), database.target())).differences
 

@@ -17,9 +17,9 @@ from partita.scaleout.copying.folder_rows import FolderRows
 from partita.scaleout.copying.parts import (
     BATCH_BYTES_MAX,
     BATCH_ROWS_MAX,
+    CopyPart,
     Key,
     Moment,
-    Part,
     Plan,
     Row,
     bytes_of,
@@ -87,7 +87,9 @@ class FolderSource:
     async def large_contents(self) -> tuple[int, int]:
         return await self._do(self._rows.large_contents)
 
-    async def rows(self, part: Part, after: Key | None, alive_at: int) -> AsyncGenerator[list[Row]]:
+    async def rows(
+        self, part: CopyPart, after: Key | None, alive_at: int
+    ) -> AsyncGenerator[list[Row]]:
         found = await self._do(lambda: self._rows.rows(part, after, alive_at))
         while batch := await self._do(lambda: next_batch(found)):
             yield batch

@@ -13,9 +13,9 @@ from partita.scaleout.connections.session import DriverError, translated
 from partita.scaleout.copying.parts import (
     BATCH_BYTES_MAX,
     BATCH_ROWS_MAX,
+    CopyPart,
     Key,
     Kind,
-    Part,
     Plan,
     Row,
     bytes_of,
@@ -115,23 +115,23 @@ class PostgresRows:
         self.connection = connection
         self._account_id = account_id
         self._is_target = is_target
-        self._ids: dict[Part, int] = {}
+        self._ids: dict[CopyPart, int] = {}
 
     async def plans(self) -> list[Plan]:
         """Return all parts; the contents of blobs first, as front ends may remove objects."""
-        plans = [await self._plan(Part("extents")), await self._plan(Part("contents"))]
+        plans = [await self._plan(CopyPart("extents")), await self._plan(CopyPart("contents"))]
         for identity, name, facts in await self.fetch(_CONTAINERS):
-            plans.append(await self._plan(Part("container", name), identity, facts))
-            plans.append(await self._plan(Part("blocks", name), identity))
+            plans.append(await self._plan(CopyPart("container", name), identity, facts))
+            plans.append(await self._plan(CopyPart("blocks", name), identity))
         settings = await self.fetch(_SETTINGS)
-        plans.append(Plan(Part("settings"), tuple(chain.from_iterable(settings)), 0, 0))
+        plans.append(Plan(CopyPart("settings"), tuple(chain.from_iterable(settings)), 0, 0))
         for identity, folded, *head in await self.fetch(_TABLES):
-            plans.append(await self._plan(Part("table", folded), identity, *head))
+            plans.append(await self._plan(CopyPart("table", folded), identity, *head))
         for identity, name, *head in await self.fetch(_QUEUES):
-            plans.append(await self._plan(Part("queue", name), identity, *head))
+            plans.append(await self._plan(CopyPart("queue", name), identity, *head))
         return plans
 
-    async def _plan(self, part: Part, identity: int = 0, *head: object) -> Plan:
+    async def _plan(self, part: CopyPart, identity: int = 0, *head: object) -> Plan:
         self._ids[part] = identity
         values = (identity,) if part.name else ()
         ((rows, size),) = await self.fetch(_COUNTS[part.kind], *values)
@@ -143,7 +143,7 @@ class PostgresRows:
         return objects, size
 
     async def rows(
-        self, part: Part, after: Key | None, alive_at: int, identity: int | None = None
+        self, part: CopyPart, after: Key | None, alive_at: int, identity: int | None = None
     ) -> AsyncGenerator[list[Row]]:
         """Yield the rows of a part after a key, in batches."""
         if part.kind == "settings":

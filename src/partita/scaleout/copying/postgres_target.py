@@ -35,9 +35,9 @@ from partita.scaleout.copying.contract import (
 )
 from partita.scaleout.copying.parts import (
     EXTENT_HASH,
+    CopyPart,
     Kind,
     Moment,
-    Part,
     Row,
     State,
     key_of,
@@ -222,20 +222,20 @@ class PostgresTarget:
             "INSERT INTO partita.copy VALUES ($1, $2, $3, $4)", account_id, source, shift, self._run
         )
 
-    async def states(self) -> dict[Part, State]:
+    async def states(self) -> dict[CopyPart, State]:
         rows = await self._fetch(
             "SELECT kind, name, target, head, last, is_done, differs FROM partita.copy_part"
             " WHERE account_id = $1",
             self._account_id,
         )
         return {
-            Part(kind, name): State(
+            CopyPart(kind, name): State(
                 target, _decode(head), None if last is None else _decode(last), is_done, differs
             )
             for kind, name, target, head, last, is_done, differs in rows
         }
 
-    async def start(self, part: Part, head: Row, state: State | None) -> State:
+    async def start(self, part: CopyPart, head: Row, state: State | None) -> State:
         async with self._writing():
             if state is not None:
                 target = state.target
@@ -256,7 +256,7 @@ class PostgresTarget:
             )
         return State(target, head)
 
-    async def drop(self, part: Part, state: State) -> None:
+    async def drop(self, part: CopyPart, state: State) -> None:
         async with self._writing():
             await self._erase(part, state.target)
             await self._fetch(
@@ -266,18 +266,18 @@ class PostgresTarget:
                 part.name,
             )
 
-    async def complete(self, part: Part) -> None:
+    async def complete(self, part: CopyPart) -> None:
         async with self._writing():
             await self._update(part, "is_done = true")
 
-    async def repeat(self, parts: Sequence[Part]) -> None:
+    async def repeat(self, parts: Sequence[CopyPart]) -> None:
         async with self._writing():
             for part in parts:
                 await self._update(part, "is_done = false, differs = true")
 
     # Rows
 
-    async def write(self, part: Part, state: State, rows: Sequence[Row]) -> None:
+    async def write(self, part: CopyPart, state: State, rows: Sequence[Row]) -> None:
         _check_keys(part, rows)
         async with self._writing():
             stored = await self._stored(part, state.target, rows)
@@ -296,7 +296,7 @@ class PostgresTarget:
         if part.kind == "extents":
             self._claims.clear()
 
-    async def _stored(self, part: Part, target: int, rows: Sequence[Row]) -> Iterable[Row]:
+    async def _stored(self, part: CopyPart, target: int, rows: Sequence[Row]) -> Iterable[Row]:
         """Return rows as the tables of the database have them."""
         if part.kind == "table":
             return _entities(target, rows)
@@ -342,7 +342,7 @@ class PostgresTarget:
         )
         return {**found, **new, EMPTY: EMPTY}
 
-    async def rows(self, part: Part, state: State, alive_at: int) -> AsyncGenerator[list[Row]]:
+    async def rows(self, part: CopyPart, state: State, alive_at: int) -> AsyncGenerator[list[Row]]:
         rows = PostgresRows(self._connection, self._account_id, is_target=True)
         async with self._transaction():
             await self._fetch(
@@ -480,11 +480,11 @@ class PostgresTarget:
                 raise taken_over(self.identity)
             yield
 
-    async def _erase(self, part: Part, target: int) -> None:
+    async def _erase(self, part: CopyPart, target: int) -> None:
         if part.kind in _ERASE:
             await self._fetch(_ERASE[part.kind], self._account_id, target)
 
-    async def _update(self, part: Part, change: str, *values: object) -> None:
+    async def _update(self, part: CopyPart, change: str, *values: object) -> None:
         await self._fetch(_UPDATE.format(change), self._account_id, part.kind, part.name, *values)
 
     async def _fetch(self, statement: str, *values: object) -> list[Any]:
@@ -504,7 +504,7 @@ def _entities(target: int, rows: Sequence[Row]) -> Iterator[Row]:
         )
 
 
-def _check_keys(part: Part, rows: Sequence[Row]) -> None:
+def _check_keys(part: CopyPart, rows: Sequence[Row]) -> None:
     """Refuse keys that PostgreSQL cannot store or index."""
     if part.kind == "table":
         longest, texts = KEY_BYTES_MAX, [row[0] + row[1] for row in rows]

@@ -42,6 +42,7 @@ STATUS: dict[str, int] = {
     "ContainerAlreadyExists": 409,
     "ContainerNotFound": 404,
     "CopyIdMismatch": 409,
+    "CopyIncomplete": 500,
     "CorsPreflightFailure": 403,
     "Crc64Mismatch": 400,
     "DuplicatePropertiesSpecified": 400,
