@@ -294,6 +294,7 @@ async def test_groups_on_hot_keys_are_whole(fronts: Fronts) -> None:
     assert await count_torn_views(fronts) == 0
 
 
+@pytest.mark.proof
 async def test_torn_groups_would_be_seen(fronts: Fronts, monkeypatch: pytest.MonkeyPatch) -> None:
     """Broken: changes of a group are written each by itself."""
     whole = trips.Trips.write
@@ -394,6 +395,7 @@ async def test_a_change_that_the_database_refuses_fails_alone(fronts: Fronts) ->
     assert [entity.row_key for entity in page.entities] == ["a", "c", "e"]
 
 
+@pytest.mark.proof
 async def test_a_row_that_somebody_locks_holds_up_only_its_own_changes(
     fronts: Fronts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
