@@ -9,7 +9,7 @@ from partita.blobs.rules.model import Blob, BlobPrefix, Block
 from partita.blobs.rules.names import LIVE
 from partita.blobs.store.contract import BlobRow, Choose, ContainerRow, PieceRow, Scan
 from partita.blobs.store.rows import InlineRow
-from partita.scaleout.blobs.texts import NOBODY, findable, first_from, is_text
+from partita.scaleout.blobs.texts import UNUSED_NAME, findable, first_from, is_text
 from partita.scaleout.connections.link import Rows, busy
 from partita.scaleout.connections.pool import Pool
 
@@ -138,7 +138,7 @@ class CommittedBlobs:
         ]
 
     async def list_blobs(self, scan: Scan) -> tuple[list[Blob | BlobPrefix], Place | None]:
-        if findable(scan.prefix) == NOBODY != scan.prefix or not is_text(scan.start[0]):
+        if findable(scan.prefix) == UNUSED_NAME != scan.prefix or not is_text(scan.start[0]):
             return [], None
         rows = await self._list(scan)
         shown = [

@@ -31,6 +31,8 @@ STATUS: dict[str, int] = {
     "BlobDamaged": 500,
     "BlobIsSealed": 409,
     "BlobNotFound": 404,
+    "BlobStoreMissing": 501,
+    "BlobStoreUnfit": 500,
     "BlockCountExceedsLimit": 409,
     "BlockListTooLong": 400,
     "CannotVerifyCopySource": 404,
