@@ -1,3 +1,4 @@
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from partita.tables.entity import EntityKey
 from partita.tables.operations import EntityGroup, Insert, Replace
 from partita.ticks import TICKS_PER_SECOND
 from support.copying import Place, copy
+from support.object_stores import new_bucket, s3_server
 from support.repeats import sample_pairs
 from support.whole_accounts import (
     LARGE,
@@ -445,3 +447,19 @@ async def test_times_follow_the_clock_of_the_target(folder: Place, database: Pla
     assert lease is not None
     assert lease.ends_at is not None
     assert lease.ends_at < ends_at
+
+
+@pytest.mark.proof
+async def test_large_contents_are_copied_to_s3_and_back(folder: Place, back: Place) -> None:
+    async with opened(folder) as engines:
+        await fill(engines)
+        before = await described(engines)
+    with s3_server():
+        database = Place.in_database(await asyncio.to_thread(new_bucket))
+
+        there = await copy(folder.source(), database.target())
+        again = await copy(database.source(), back.target())
+
+    assert [*there.differences, *again.differences] == []
+    async with opened(back) as engines:
+        assert await described(engines) == before

@@ -24,7 +24,7 @@ from partita.scaleout.copying.parts import (
     Row,
     bytes_of,
 )
-from partita.storage.database import DATABASE_FILE, refuse_unfinished_copy
+from partita.storage.database import DATABASE_FILE
 from partita.storage.reading_beside import open_source
 from partita.storage.sqlite_errors import translated
 from partita.ticks import Clock
@@ -52,7 +52,6 @@ class FolderSource:
                 hint="Give the data folder, or the folder of an account in it.",
             )
         self._connection = await self._do(lambda: open_source(self.folder))
-        refuse_unfinished_copy(self._connection, self.folder)
         self._rows = FolderRows(self._connection)
 
     async def close(self) -> None:

@@ -22,7 +22,8 @@ from partita.scaleout.copying.parts import (
 )
 from partita.tables.entity import stored_entity
 
-FIRST_BATCH_ROWS = 100
+FETCHED_ROWS = 100
+"""Rows that are fetched at a time: each may have more than a MiB."""
 DIGEST_BYTES = 32
 """The name of an object starts with the SHA-256 of its content."""
 
@@ -165,15 +166,20 @@ class PostgresRows:
             yield [canonical(row) for row in batch]
 
     async def _batches(self, statement: str, values: list[object]) -> AsyncGenerator[list[Any]]:
-        count = FIRST_BATCH_ROWS
+        batch: list[Any] = []
+        size = 0
         try:
             cursor = await self.connection.cursor(self._of_account(statement), *values)
-            while batch := await cursor.fetch(count):
-                yield batch
-                mean = max(1, sum(map(bytes_of, batch)) // len(batch))
-                count = max(1, min(BATCH_ROWS_MAX, BATCH_BYTES_MAX // mean))
+            while some := await cursor.fetch(FETCHED_ROWS):
+                batch += some
+                size += sum(map(bytes_of, some))
+                if size >= BATCH_BYTES_MAX or len(batch) >= BATCH_ROWS_MAX:
+                    yield batch
+                    batch, size = [], 0
         except DriverError as error:
             raise translated(error) from error
+        if batch:
+            yield batch
 
     async def fetch(self, statement: str, *values: object) -> list[Any]:
         try:
