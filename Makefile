@@ -75,6 +75,8 @@ lock: $(DEV) ## Renew requirements/*.txt within the ranges of pyproject.toml
 	$(LOCK) --upgrade --extra dev --output-file requirements/dev.txt pyproject.toml
 	$(LOCK) --upgrade --extra azure --constraint requirements/dev.txt \
 		--output-file requirements/serve.txt pyproject.toml
+	$(LOCK) --upgrade --extra azure --extra scaleout --constraint requirements/dev.txt \
+		--output-file requirements/scaleout.txt pyproject.toml
 
 clean: ## Remove everything that these targets made, but no data
 	rm -rf .venv tests/wire/js/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis \
