@@ -1,7 +1,6 @@
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
-import psycopg
 import pytest
 
 from conformance.blob_store import LONG, BlobStoreConformance, blob, block_id, code_of, latest
@@ -11,7 +10,7 @@ from partita.blobs.store import download as downloading
 from partita.errors import ConfigurationError
 from partita.scaleout.blobs import collector
 from support.object_stores import new_bucket, s3_server
-from support.postgres_blobs import FrontEnd, database_url, folder_url
+from support.postgres_blobs import BlobDatabase, FrontEnd, blob_database, folder_url
 
 SMALL = LONG[:65_536]
 """The longest content that lies in a row."""
@@ -22,15 +21,15 @@ Suite = TypeVar("Suite", bound=type[BlobStoreConformance])
 class PostgresBlobs(BlobStoreConformance):
     stores_nul: ClassVar[bool] = False
     front_end: FrontEnd
-    url: str | None = None
+    database: BlobDatabase | None = None
 
     def blob_store(self) -> str | None:
         return folder_url(self.folder)
 
     async def open_engine(self) -> BlobEngine:
-        if self.url is None:
-            self.url = await database_url("blobs")
-        self.front_end = await FrontEnd.open(self.url, self.blob_store(), self.clock)
+        if self.database is None:
+            self.database = await blob_database("blobs")
+        self.front_end = await FrontEnd.open(self.database, self.blob_store(), self.clock)
         return self.front_end.engine
 
     async def close_engine(self) -> None:
@@ -43,11 +42,8 @@ class PostgresBlobs(BlobStoreConformance):
         await self.front_end.contents.collector.forget_stale()
 
     def rows_of(self, table: str) -> int:
-        assert self.url is not None
-        with psycopg.connect(self.url) as connection:
-            found: Any = connection.execute(f"SELECT count(*) FROM partita.{table}").fetchone()
-        count: int = found[0]
-        return count
+        assert self.database is not None
+        return self.database.count(table)
 
     async def contents(self) -> list[bytes]:
         return await self.front_end.objects()
@@ -178,8 +174,8 @@ class TestBlobsInPostgresAlone(PostgresBlobs):
         assert sent == 70_000
 
     async def test_what_another_front_end_has_stored_outside_is_refused(self) -> None:
-        assert self.url is not None
-        other = await FrontEnd.open(self.url, folder_url(self.folder), self.clock, slot=2)
+        assert self.database is not None
+        other = await FrontEnd.open(self.database, folder_url(self.folder), self.clock, slot=2)
         await other.engine.put_blob(blob("a"), LONG)
         await other.close()
 

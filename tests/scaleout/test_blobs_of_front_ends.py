@@ -22,7 +22,7 @@ from partita.errors import (
 from partita.scaleout.blobs import collector as collecting
 from partita.scaleout.blobs import postgres_store
 from partita.ticks import TICKS_PER_SECOND
-from support.postgres_blobs import FrontEnd, database_url, folder_url
+from support.postgres_blobs import BlobDatabase, FrontEnd, blob_database, folder_url
 from support.repeats import repeat
 
 SEEDS = repeat(3, 20, 200)
@@ -68,7 +68,7 @@ class Fleet:
 async def fleet(
     folder: Path, pause_one: Pause = no_pause, pause_two: Pause = no_pause
 ) -> AsyncIterator[Fleet]:
-    url, clock, objects = await database_url("front_ends"), ManualClock(), folder_url(folder)
+    url, clock, objects = await blob_database("front_ends"), ManualClock(), folder_url(folder)
     one = await FrontEnd.open(url, objects, clock, slot=1, pause=pause_one)
     two = await FrontEnd.open(url, objects, clock, slot=2, pause=pause_two)
     try:
@@ -527,7 +527,7 @@ async def test_etags_rise_and_never_repeat_whatever_the_clocks_say(
 
 
 async def test_an_object_store_belongs_to_one_database(tmp_path: Path) -> None:
-    clock, url = ManualClock(), await database_url("front_ends")
+    clock, url = ManualClock(), await blob_database("front_ends")
     one, two = folder_url(tmp_path / "one"), folder_url(tmp_path / "two")
     first = await FrontEnd.open(url, one, clock)
     await first.engine.containers.create_container("here")
@@ -535,7 +535,7 @@ async def test_an_object_store_belongs_to_one_database(tmp_path: Path) -> None:
     await first.close()
 
     assert "does not have the blobs" in await refusal(url, two)
-    other = await database_url("others")
+    other = await blob_database("others")
     assert "another database" in await refusal(other, one)
     again = await FrontEnd.open(url, one, clock)
     assert await read(again.engine, "a") == CONTENT
@@ -547,10 +547,10 @@ async def test_an_object_store_belongs_to_one_database(tmp_path: Path) -> None:
     ["file:///no/such/folder", "file://server/share", "ftp://host/x", "s3://", "nonsense"],
 )
 async def test_an_object_store_that_cannot_be_used_is_refused_at_the_start(url: str) -> None:
-    assert await refusal(await database_url("front_ends"), url)
+    assert await refusal(await blob_database("front_ends"), url)
 
 
-async def refusal(url: str, blob_store: str) -> str:
+async def refusal(url: BlobDatabase, blob_store: str) -> str:
     with pytest.raises(ConfigurationError) as refused:
         await FrontEnd.open(url, blob_store, ManualClock(seed=7))
     assert refused.value.code == "BlobStoreUnfit"

@@ -2,7 +2,9 @@
 
 import asyncio
 import getpass
+import itertools
 import uuid
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
@@ -14,6 +16,7 @@ from partita.scaleout.connections.link import Connector
 from partita.scaleout.connections.location import Location
 from partita.scaleout.fleet import Fleet
 from partita.scaleout.schema.install import install
+from partita.scaleout.schema.locks import RANGE_LOCKS
 from partita.scaleout.tables.postgres_store import PostgresTableStore
 from partita.storage.durability import Durability
 from partita.ticks import Clock
@@ -38,7 +41,11 @@ def installed_url(locale: str = "C") -> str:
 async def open_fleet(clock: Clock | None = None) -> Fleet:
     """Open a front end; a clock that is handed in is not compared with the database's."""
     return await Fleet.open(
-        installed_url(), durability=Durability.FAST, clock=clock, checks_clock=False
+        installed_url(),
+        durability=Durability.FAST,
+        clock=clock,
+        checks_clock=False,
+        follows_catalog=clock is None,
     )
 
 
@@ -70,3 +77,22 @@ async def forget_slots() -> None:
     link = await Connector(Location.parse(installed_url()), Durability.FAST).connect()
     await link.write("DELETE FROM partita.slot")
     await link.close()
+
+
+async def cut_ranges(fleet: Fleet, tid: int, bounds: Sequence[str]) -> None:
+    """Replace the ranges of a table by others, as splits and merges do; nobody is told."""
+    async with fleet.pool.link() as link, link.transaction():
+        await link.read(
+            "SELECT pg_advisory_xact_lock($1, id) FROM partita.range_own WHERE tid = $2",
+            *(RANGE_LOCKS, tid),
+        )
+        for name in ("range", "range_own"):
+            await link.read(f"DELETE FROM partita.{name} WHERE tid = $1", tid)
+        for lo, hi in itertools.pairwise(["", *bounds, None]):
+            await link.read(
+                "WITH r AS (INSERT INTO partita.range (tid, lo, hi, epoch)"
+                " VALUES ($1, $2, $3, nextval('partita.epoch')) RETURNING *)"
+                " INSERT INTO partita.range_own (id, tid, lo, hi, epoch)"
+                " SELECT id, tid, lo, hi, epoch FROM r",
+                *(tid, lo, hi),
+            )

@@ -1,7 +1,10 @@
-"""Blob stores on a real PostgreSQL: one database for a test process, emptied before each test."""
+"""Blob stores on a real PostgreSQL: a few databases for a test process, emptied before each test."""
 
 import asyncio
 from pathlib import Path
+from typing import Any
+
+import psycopg
 
 from partita.blobs.engine.engine import BlobEngine
 from partita.blobs.store.garbage_collector import Pause, no_pause
@@ -18,33 +21,40 @@ from partita.storage.durability import Durability
 from support import postgres
 
 FAR = 2**62
-EMPTY = (
-    "DO $$ BEGIN "
-    + "".join(f"DELETE FROM partita.{each};" for each in blobs.PRIVILEGES)
-    + " END $$"
-)
-ACCOUNT = "INSERT INTO partita.account (name) VALUES ('blobs') ON CONFLICT DO NOTHING"
-
-_urls: dict[str, str] = {}
-_connectors: dict[str, Connector] = {}
-"""Each checks its server once."""
+EMPTY = ";".join(f"DELETE FROM partita.{table}" for table in blobs.PRIVILEGES)
+ACCOUNT = "INSERT INTO partita.account (name) VALUES ('blobs')"
 
 
-async def database_url(name: str) -> str:
-    """Return a database with the schema and without blobs; one for each name."""
-    if name not in _urls:
+class BlobDatabase:
+    """A database with the schema and one account."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.connector = Connector(Location.parse(url), Durability.FAST)
+        self._session = psycopg.connect(url, autocommit=True)
+        self._session.execute(ACCOUNT)
+
+    def empty(self) -> None:
+        self._session.execute(EMPTY.encode())
+
+    def count(self, table: str) -> int:
+        found: Any = self._session.execute(f"SELECT count(*) FROM partita.{table}".encode())
+        count: int = found.fetchone()[0]
+        return count
+
+
+_databases: dict[str, BlobDatabase] = {}
+
+
+async def blob_database(name: str) -> BlobDatabase:
+    """Return a database without blobs; one for each name."""
+    if name not in _databases:
         running = postgres.server()
-        _urls[name] = running.url(running.take_database(name)).replace("+psycopg", "")
-        await install(_urls[name])
-    pool = Pool(connector(_urls[name]), links_max=1)
-    await pool.write(EMPTY)
-    await pool.write(ACCOUNT)
-    await pool.close()
-    return _urls[name]
-
-
-def connector(url: str) -> Connector:
-    return _connectors.setdefault(url, Connector(Location.parse(url), Durability.FAST))
+        url = running.url(running.take_database(name)).replace("+psycopg", "")
+        await install(url)
+        _databases[name] = BlobDatabase(url)
+    _databases[name].empty()
+    return _databases[name]
 
 
 def fleet_clock(clock: ManualClock, slot: int) -> FleetClock:
@@ -66,14 +76,14 @@ class FrontEnd:
     @classmethod
     async def open(
         cls,
-        url: str,
+        database: BlobDatabase,
         blob_store: str | None,
         clock: ManualClock,
         *,
         slot: int = 1,
         pause: Pause = no_pause,
     ) -> "FrontEnd":
-        pool = Pool(connector(url))
+        pool = Pool(database.connector)
         try:
             contents = await Contents.open(
                 pool, fleet_clock(clock, slot), blob_store, seconds_kept=0, pause=pause
@@ -98,8 +108,3 @@ class FrontEnd:
 def folder_url(folder: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     return folder.as_uri()
-
-
-def front_end_of(engine: BlobEngine) -> PostgresBlobStore:
-    assert isinstance(engine.store, PostgresBlobStore)
-    return engine.store

@@ -4,7 +4,9 @@ import asyncio
 import functools
 import getpass
 import itertools
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from partita.clock import SystemClock
 from partita.local_postgres import HOST
@@ -32,6 +34,12 @@ def queue_url() -> str:
     return url
 
 
+@functools.cache
+def _connector() -> Connector:
+    """One for all tests: it checks the server once."""
+    return Connector(Location.parse(queue_url()), Durability.FAST)
+
+
 class TickingTime:
     """The time of a manual clock, one tick later at each statement, as a real clock would be."""
 
@@ -40,24 +48,37 @@ class TickingTime:
         self._last = 0
 
     def __call__(self) -> int:
-        self._last = max(self._clock.ticks(), self._last + 1)
+        self._last = self.upcoming()
         return self._last
+
+    def upcoming(self) -> int:
+        """Return the time of the next statement."""
+        return max(self._clock.ticks(), self._last + 1)
+
+    def follow(self) -> None:
+        """Go back to a clock that was set back."""
+        self._last = 0
 
 
 class OpenQueues:
     """The queues of one front end, and an account."""
 
-    def __init__(self, clock: Clock | None = None, *, account_id: int = 0) -> None:
-        self.connector = Connector(Location.parse(queue_url()), Durability.FAST)
-        self.pool = Pool(self.connector)
+    def __init__(
+        self,
+        clock: Clock | None = None,
+        *,
+        now: Callable[[], int | None] = lambda: None,
+        account_id: int = 0,
+    ) -> None:
+        self.pool = Pool(_connector())
         self.account_id = account_id
         self.may_expire = True
         self.database = QueueDatabase(
-            self.connector,
+            _connector(),
             self.pool,
             clock or SystemClock(),
             may_expire=lambda: self.may_expire,
-            now=(lambda: None) if clock is None else TickingTime(clock),
+            now=now,
         )
 
     async def open(self) -> None:
@@ -71,6 +92,6 @@ class OpenQueues:
         await self.database.close()
         await self.pool.close()
 
-    async def run(self, statement: str, *values: object) -> list[dict[str, object]]:
+    async def run(self, statement: str, *values: object) -> list[dict[str, Any]]:
         async with self.pool.link() as link:
             return [dict(row) for row in await link.write(statement, *values)]

@@ -12,7 +12,7 @@ import logging
 import os
 import socket
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -73,6 +73,7 @@ class Fleet:
         blob_store: str | None,
         clock: Clock | None,
         checks_clock: bool,
+        follows_catalog: bool,
     ) -> None:
         self.connector = connector
         self.blob_store = blob_store
@@ -91,8 +92,7 @@ class Fleet:
             connector, self.pool, self.clock.clock, may_expire=lambda: self.clock.is_close
         )
         """What the queue stores share."""
-        self._compares = checks_clock or clock is None
-        """A clock that was handed in, and is not checked, is used as it is."""
+        self._follows_catalog = follows_catalog
         self.id = uuid.UUID(SystemClock().new_id())
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self.front_ends = 1
@@ -115,10 +115,21 @@ class Fleet:
         blob_store: str | None = None,
         clock: Clock | None = None,
         checks_clock: bool = True,
+        follows_catalog: bool = True,
     ) -> "Fleet":
-        """Connect to the database, check it, read the catalog, lease a slot."""
+        """Connect to the database, check it, read the catalog, lease a slot.
+
+        With `checks_clock`, a wall clock that is far from the catalog's makes it not ready. Without
+        `follows_catalog`, stamps follow `clock` and not the catalog's: for tests.
+        """
         connector = Connector(Location.parse(url), durability)
-        fleet = cls(connector, blob_store=blob_store, clock=clock, checks_clock=checks_clock)
+        fleet = cls(
+            connector,
+            blob_store=blob_store,
+            clock=clock,
+            checks_clock=checks_clock,
+            follows_catalog=follows_catalog,
+        )
         try:
             await fleet.catalog.start()
             await fleet._beat()
@@ -148,7 +159,7 @@ class Fleet:
         return found
 
     @property
-    def on_change(self) -> list[Callable[[], None]]:
+    def on_change(self) -> list[Callable[[], Awaitable[None]]]:
         """Callbacks for changes of the catalog by other front ends."""
         return self.catalog.on_change
 
@@ -215,7 +226,7 @@ class Fleet:
             _BEAT, self.id, self.name, slot, ALIVE_TICKS, FORGET_TICKS
         )
         self.front_ends = max(1, rows[0]["front_ends"])
-        if self._compares:
+        if self._follows_catalog:
             async with self._catalog_pool.link() as link:
                 before = self.clock.reading()
                 rows = await link.read(_TICKS)

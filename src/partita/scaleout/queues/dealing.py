@@ -1,5 +1,6 @@
 """How the messages that one statement claimed are dealt to the claims of a trip. Pure."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -43,6 +44,8 @@ class Dealing:
         self._open = {claim.queue for claim in claims}
         """Queues that may have more messages."""
         self._missing: set[Queue] = set()
+        self._dealt = Counter[Queue]()
+        """Messages that the claims of a queue have got."""
 
     def next_round(self) -> Round | None:
         """Return what is still wanted; None if nothing is."""
@@ -55,16 +58,22 @@ class Dealing:
         return Round(queues, [slots[queue] for queue in queues]) if queues else None
 
     def arrays(self, asked: Round) -> tuple[Sequence[object], ...]:
-        """Return accounts, names, totals, where the hidden times of a queue begin, and those."""
-        totals = [len(slots) for slots in asked.slots]
-        hidden = [self._claims[index].hidden_seconds for slots in asked.slots for index in slots]
-        return (
-            [account_id for account_id, _ in asked.queues],
-            [name for _, name in asked.queues],
-            totals,
-            [sum(totals[:position]) for position in range(len(totals))],
-            [seconds * TICKS_PER_SECOND for seconds in hidden],
-        )
+        """Return accounts, names, totals, where the hidden times of a queue begin, and those.
+
+        The messages of a queue become visible again one tick apart, in their order.
+        """
+        totals: list[int] = []
+        begins: list[int] = []
+        hidden: list[int] = []
+        for queue, slots in zip(asked.queues, asked.slots, strict=True):
+            totals.append(len(slots))
+            begins.append(len(hidden))
+            hidden += [
+                self._claims[index].hidden_seconds * TICKS_PER_SECOND + number
+                for number, index in enumerate(slots, self._dealt[queue])
+            ]
+        accounts, names = zip(*asked.queues, strict=True)
+        return accounts, names, totals, begins, hidden
 
     def deal(self, asked: Round, rows: Iterable[Sequence[Any]]) -> Met:
         """Hand out the rows of the statement (position, number, message, removed)."""
@@ -81,6 +90,7 @@ class Dealing:
                 met.damaged.append((queue, message))
             else:
                 self._got[asked.slots[position - 1][number - 1]].append(message)
+                self._dealt[queue] += 1
         self._missing.update(set(asked.queues) - found)
         self._open = {queue for queue, _ in met.damaged}.union(met.expired)
         return met

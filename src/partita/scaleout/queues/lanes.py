@@ -112,20 +112,18 @@ class MessageLanes:
     async def _claim(
         self, link: Link, claims: Sequence[Claim]
     ) -> Sequence[list[StoredMessage] | PartitaError]:
-        dealing, removes = Dealing(claims), self._may_expire()
+        dealing, now, removes = Dealing(claims), self._now(), self._may_expire()
         while (asked := dealing.next_round()) is not None:
             arrays = dealing.arrays(asked)
-            met = dealing.deal(
-                asked, await write(link, statements.CLAIM, self._now(), *arrays, removes)
-            )
+            rows = await write(link, statements.CLAIM, now, *arrays, removes)
+            met = dealing.deal(asked, rows)
             for queue, message in met.damaged:
                 await self._hide(link, queue, message)
             if met.expired:
                 # The next round skips the rest of them, which the sweep removes.
                 removes = False
-                accounts, names = _columns(met.expired)
-                now = self._now()
-                await write(link, statements.REMOVE_MET, now, accounts, names, MET_MESSAGES_MAX)
+                addresses = _columns(met.expired)
+                await write(link, statements.REMOVE_MET, now, *addresses, MET_MESSAGES_MAX)
         return dealing.outcomes()
 
     async def _hide(self, link: Link, queue: Queue, message: StoredMessage) -> None:
@@ -159,7 +157,7 @@ class MessageLanes:
         values = (*held.queue, message.sequence, message.receipt, held.receipt)
         await write(link, statements.TAKE_BACK, *values)
 
-    async def _delete(self, link: Link, asked: Sequence[Held]) -> Sequence[None | PartitaError]:
+    async def _delete(self, link: Link, asked: Sequence[Held]) -> Sequence[PartitaError | None]:
         order = _order(asked)
         sent = [asked[index] for index in order]
         rows = await write(link, statements.DELETE, self._now(), *_receipts(sent))

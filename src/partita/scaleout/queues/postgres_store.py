@@ -203,20 +203,15 @@ class PostgresQueueStore:
 
 
 async def _count(link: Link, queue_id: int) -> int:
-    total, last = 0, 0
-    while True:
+    total, number, last = 0, COUNT_MESSAGES, 0
+    while number == COUNT_MESSAGES:
         ((number, last),) = await link.read(statements.COUNT, queue_id, last, COUNT_MESSAGES)
         total += number
-        if number < COUNT_MESSAGES:
-            return total
+    return total
 
 
 def _bound(text: str) -> str:
-    """Return a bound of names that PostgreSQL accepts, with the same names on both sides.
-
-    >>> _bound("a\\0b") <= "a-"
-    True
-    """
+    """Return a bound that separates names in the same way and that PostgreSQL accepts."""
     return text.replace("\0", "\1")
 
 

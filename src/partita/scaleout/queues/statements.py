@@ -5,6 +5,8 @@ NULL means the clock of the database. Arrays have one element per request of a t
 that lock rows get them sorted, so that trips of several front ends lock in the same order.
 """
 
+# ruff: noqa: S608 - only constants of this module are inserted
+
 from partita.queues.limits import NEVER
 from partita.scaleout.schema.locks import JOB_LOCKS, PURGE_QUEUES_JOB
 
@@ -12,6 +14,10 @@ _TIME = "WITH clock AS MATERIALIZED (SELECT coalesce($1::bigint, partita.ticks_1
 _TIME_LAST = _TIME.replace("$1", "$3")
 _NOW = "(SELECT now FROM clock)"
 _NEW_RECEIPT = f"int8send({_NOW}) || uuid_send(gen_random_uuid())"
+
+# Both conditions are written so that exactly one index serves each statement (schema.messages).
+_OF_QUEUE = "queue_id + 0"
+_LIFE = f"expires_at - {_NOW}"
 
 # Queues
 
@@ -76,7 +82,7 @@ CLAIM = f"""
                             ORDER BY m.visible_at, m.sequence)::int AS number
     FROM found f CROSS JOIN LATERAL (
       SELECT queue_id, sequence, visible_at, expires_at FROM partita.message
-       WHERE queue_id = f.id AND visible_at <= {_NOW} AND ($7 OR expires_at > {_NOW})
+       WHERE {_OF_QUEUE} = f.id AND visible_at <= {_NOW} AND ($7 OR {_LIFE} > 0)
        ORDER BY visible_at, sequence LIMIT f.total FOR UPDATE SKIP LOCKED) m
 ), removed AS (
   DELETE FROM partita.message m USING met
@@ -84,7 +90,7 @@ CLAIM = f"""
   RETURNING met.position
 ), claimed AS (
   UPDATE partita.message m
-     SET visible_at = {_NOW} + ($6::bigint[])[met.skipped + met.number] + met.number - 1,
+     SET visible_at = {_NOW} + ($6::bigint[])[met.skipped + met.number],
          dequeue_count = m.dequeue_count + 1, receipt = {_NEW_RECEIPT}
     FROM met
    WHERE m.queue_id = met.queue_id AND m.sequence = met.sequence AND met.is_alive
@@ -97,9 +103,9 @@ UNION ALL
 SELECT position, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        (SELECT count(*) FROM removed r WHERE r.position = found.position) FROM found
 """
-"""Claims of one queue are one element: the sum of their limits, and from `skipped` on how long
-each message is hidden. Messages become visible again one tick apart, in their order. $7: remove
-the expired messages that are met, else skip them. A row with number 0 tells that a queue exists."""
+"""Claims of one queue are one element: the sum of their limits; $6, after the first `skipped`, is
+how long each of its messages is hidden. $7: remove the expired messages that are met, else skip
+them. A row with number 0 says that the queue exists."""
 
 REMOVE_MET = f"""
 {_TIME}
@@ -109,7 +115,7 @@ DELETE FROM partita.message m USING (
     JOIN partita.queue q ON q.account_id = a.account_id AND q.name = a.name
     CROSS JOIN LATERAL (
       SELECT queue_id, sequence, expires_at FROM partita.message
-       WHERE queue_id = q.id AND visible_at <= {_NOW}
+       WHERE {_OF_QUEUE} = q.id AND visible_at <= {_NOW}
        ORDER BY visible_at, sequence LIMIT $4 FOR UPDATE SKIP LOCKED) m
    WHERE m.expires_at <= {_NOW}) met
  WHERE m.queue_id = met.queue_id AND m.sequence = met.sequence
@@ -127,7 +133,7 @@ SELECT m.sequence, m.nonce, m.text, m.inserted_at, m.expires_at, m.visible_at, m
        m.receipt
   FROM partita.queue q LEFT JOIN LATERAL (
     SELECT * FROM partita.message
-     WHERE queue_id = q.id AND visible_at <= {_NOW} AND expires_at > {_NOW}
+     WHERE {_OF_QUEUE} = q.id AND visible_at <= {_NOW} AND {_LIFE} > 0
      ORDER BY visible_at, sequence LIMIT $4) m ON true
  WHERE q.account_id = $2 AND q.name = $3
  ORDER BY m.visible_at, m.sequence
@@ -142,7 +148,7 @@ DELETE = f"""
 DELETE FROM partita.message m
  USING {_ASKED} JOIN partita.queue q ON q.account_id = a.account_id AND q.name = a.name
  WHERE m.queue_id = q.id AND m.sequence = a.sequence AND m.nonce = a.nonce
-   AND m.receipt = a.receipt AND m.expires_at > {_NOW}
+   AND m.receipt = a.receipt AND m.{_LIFE} > 0
 RETURNING a.position
 """
 UPDATE = f"""
@@ -154,7 +160,7 @@ UPDATE partita.message m
        WITH ORDINALITY AS a (account_id, name, sequence, nonce, receipt, hidden, text, position)
   JOIN partita.queue q ON q.account_id = a.account_id AND q.name = a.name
  WHERE m.queue_id = q.id AND m.sequence = a.sequence AND m.nonce = a.nonce
-   AND m.receipt = a.receipt AND m.expires_at >= {_NOW} + a.hidden AND m.expires_at > {_NOW}
+   AND m.receipt = a.receipt AND m.{_LIFE} >= greatest(a.hidden, 1)
 RETURNING a.position, m.sequence, m.nonce, m.text, m.inserted_at, m.expires_at, m.visible_at,
           m.dequeue_count, m.receipt
 """
@@ -164,9 +170,10 @@ SELECT a.position, q.id AS queue_id, m.receipt, m.expires_at, {_NOW} AS now
   FROM {_ASKED}
   LEFT JOIN partita.queue q ON q.account_id = a.account_id AND q.name = a.name
   LEFT JOIN partita.message m ON m.queue_id = q.id AND m.sequence = a.sequence
-       AND m.nonce = a.nonce AND m.expires_at > {_NOW}
+       AND m.nonce = a.nonce AND m.{_LIFE} > 0
 """
 """What the messages are like that a delete or an update did not find."""
+
 # Space of dropped and expired messages
 
 _TURN = f"turn AS MATERIALIZED (SELECT pg_try_advisory_xact_lock({JOB_LOCKS}, {PURGE_QUEUES_JOB}))"

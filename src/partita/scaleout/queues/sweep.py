@@ -55,14 +55,17 @@ class Sweep:
 
     async def run(self) -> None:
         """Remove everything that can be removed now."""
-        while await self._write(statements.REMOVE_DROPPED, SWEEP_MESSAGES):
+        while await self._write(statements.REMOVE_DROPPED, SWEEP_MESSAGES):  # noqa: ASYNC110
             await asyncio.sleep(SWEEP_PAUSE_SECONDS)
         kept = DROPPED_SECONDS * TICKS_PER_SECOND
         await self._write(statements.FORGET_DROPPED, self._now(), kept)
-        while self._may_expire() and await self._write(
-            statements.REMOVE_EXPIRED, self._now(), SWEEP_MESSAGES
-        ):
+        while await self._remove_expired():  # noqa: ASYNC110 - a pause, not a wait
             await asyncio.sleep(SWEEP_PAUSE_SECONDS)
+
+    async def _remove_expired(self) -> bool:
+        if not self._may_expire():
+            return False
+        return await self._write(statements.REMOVE_EXPIRED, self._now(), SWEEP_MESSAGES)
 
     async def _write(self, statement: str, *values: object) -> bool:
         """Run a statement; return whether it removed something."""

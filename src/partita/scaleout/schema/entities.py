@@ -27,7 +27,7 @@ CREATE OR REPLACE FUNCTION partita.store_1(
   how int, skipped int[], groups int[], tids bigint[], pks text[], rks text[], expected bigint[],
   stamps bigint[], marks bigint[], shorts jsonb[], documents bytea[],
   OUT refused int[], OUT stored bigint[])
-LANGUAGE plpgsql VOLATILE AS $$
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
   changed bigint;
@@ -157,7 +157,7 @@ BEGIN
   END IF;
 END
 $$;
-"""
+"""  # noqa: S608 - only our own numbers
 
 PRIVILEGES = {
     "entity": "SELECT, INSERT, UPDATE, DELETE",

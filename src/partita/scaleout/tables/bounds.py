@@ -4,6 +4,7 @@ PostgreSQL's text cannot have U+0000, and no stored key has it, but bounds do: `
 U+0000. Then `k >= p + U+0000 + x` is `k > p`, and `k < p + U+0000 + x` is `k <= p`.
 """
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from partita.tables.entity import EntityKey
@@ -22,11 +23,11 @@ class Bound(NamedTuple):
 
 
 def bound_of(key: EntityKey) -> Bound:
-    """Return the bound that has the same stored keys before and behind it.
+    r"""Return the bound that has the same stored keys before and behind it.
 
-    >>> bound_of(EntityKey("p", "r\\0"))
+    >>> bound_of(EntityKey("p", "r\0"))
     Bound(columns='(pk, rk)', values=('p', 'r'), is_after=True)
-    >>> bound_of(EntityKey("p\\0", ""))
+    >>> bound_of(EntityKey("p\0", ""))
     Bound(columns='(pk)', values=('p',), is_after=True)
     """
     partition_key, nul, _ = key.partition_key.partition(_NUL)
@@ -60,6 +61,7 @@ def _compared(bound: Bound, sign: str) -> Sql:
     return f"{bound.columns} {sign} ({places})", bound.values
 
 
+@lru_cache(maxsize=256)
 def numbered(statement: str) -> str:
     """Number the parameters of a statement as PostgreSQL writes them.
 

@@ -7,6 +7,8 @@ null, true, false, an array or an object.
 """
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -83,28 +85,12 @@ class JsonbDialect:
         return f"{column} {SIGNS[comparison]} ?::text", (text,)
 
     def compare(self, name: str, comparison: str, literal: Literal) -> Sql | None:
-        value = literal.value
-        match literal.type:
-            case edm.STRING:
-                return self._string(name, comparison, str(value))
-            case edm.INT32:
-                return _whole(name, comparison, int(value))
-            case edm.INT64:
-                return _int64(name, comparison, int(value))
-            case edm.DOUBLE:
-                return _double(name, comparison, float(value))
-            case edm.BOOLEAN:
-                return self._marked(name, comparison, literal.type, "t" if value else "f")
-            case edm.DATETIME:
-                return self._marked(name, comparison, literal.type, edm.text_of(int(value))[:-1])
-            case edm.GUID:
-                return self._marked(name, comparison, literal.type, str(value))
-            case _:
-                assert isinstance(value, bytes)
-                digits = value.hex()
-                if len(digits) >= SHORT_CHARACTERS_MAX:
-                    return None
-                return self._marked(name, comparison, literal.type, digits)
+        kind, value = literal.type, literal.value
+        if kind == edm.STRING:
+            return self._string(name, comparison, str(value))
+        if kind in _NUMBERS:
+            return _NUMBERS[kind](name, comparison, value)
+        return self._marked(name, comparison, MARKS[kind], _TEXTS[kind](value))
 
     def _string(self, name: str, comparison: str, text: str) -> Sql | None:
         if len(text) >= SHORT_CHARACTERS_MAX or not is_plain(text) or not _is_encodable(text):
@@ -113,19 +99,17 @@ class JsonbDialect:
             return _test(name, f"V {SIGNS[comparison]} ?", _json(text))
         if not self._sorts_by_bytes:
             return None
-        if not text:
+        sign = SIGNS[comparison]
+        if not text and comparison != "ge":
             # The empty string is the one string before the marked values.
-            sign, text = ("<", STRING_FIRST) if comparison in ("lt", "le") else (">=", STRING_FIRST)
-            if comparison == "ge":
-                text = ""
-        else:
-            sign = SIGNS[comparison]
+            sign, text = ">=" if comparison == "gt" else "<", STRING_FIRST
         if comparison in ("lt", "le"):
             return _test(name, f"(V {sign} ? OR V > {_BEFORE_NUMBERS})", _json(text))
         return _test(name, f"(V {sign} ? AND V < {_BEFORE_NUMBERS})", _json(text))
 
-    def _marked(self, name: str, comparison: str, kind: str, text: str) -> Sql | None:
-        mark = MARKS[kind]
+    def _marked(self, name: str, comparison: str, mark: str, text: str) -> Sql | None:
+        if mark == MARKS[edm.BINARY] and len(text) >= SHORT_CHARACTERS_MAX:
+            return None
         value, last = _json(mark + text), _json(mark + LAST)
         if comparison in ("eq", "ne"):
             return _test(name, f"V {SIGNS[comparison]} ?", value)
@@ -135,6 +119,14 @@ class JsonbDialect:
             return _test(name, f"(V {SIGNS[comparison]} ? AND V <= ?)", value, last)
         return _test(name, f"(V {SIGNS[comparison]} ? OR V > ?)", value, last)
 
+
+_TEXTS: dict[str, Callable[[Any], str]] = {
+    edm.BOOLEAN: lambda value: "t" if value else "f",
+    edm.DATETIME: lambda ticks: edm.text_of(ticks)[:-1],
+    edm.GUID: str,
+    edm.BINARY: bytes.hex,
+}
+"""What follows the mark of a type."""
 
 # ---------------------------------------------------------------------------------------------
 # Numbers. They are the last of the values, so that `V >= number` selects numbers only. Above
@@ -175,6 +167,13 @@ def _double(name: str, comparison: str, value: float) -> Sql | None:
         # Whole numbers do not fit a Double literal, so they are less than it.
         return joined([test, _test(name, _NO_POINT)], " OR ")
     return test
+
+
+_NUMBERS: dict[str, Callable[[str, str, Any], Sql | None]] = {
+    edm.INT32: _whole,
+    edm.INT64: _int64,
+    edm.DOUBLE: _double,
+}
 
 
 def _is_encodable(text: str) -> bool:

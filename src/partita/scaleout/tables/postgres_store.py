@@ -9,14 +9,15 @@ entity that is not older makes the clock go on behind it.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
 
 from partita.errors import LimitExceededError
 from partita.policies import Policy
 from partita.scaleout.catalog.catalog import Catalog
 from partita.scaleout.catalog.fleet_clock import FleetClock
 from partita.scaleout.catalog.ranges import Range
-from partita.scaleout.connections.link import busy
+from partita.scaleout.connections.link import Link, busy
 from partita.scaleout.connections.pool import Pool
 from partita.scaleout.tables.bounds import numbered, where_of
 from partita.scaleout.tables.scan import (
@@ -27,7 +28,7 @@ from partita.scaleout.tables.scan import (
     read_part,
     read_selected,
 )
-from partita.scaleout.tables.trips import Change, Found, Read, Refused, Row, Stale, Trips
+from partita.scaleout.tables.trips import STALE, Change, Found, Read, Refused, Row, Stale, Trips
 from partita.scaleout.tables.turns import Turns
 from partita.tables import limits
 from partita.tables.engine import table_not_found
@@ -40,7 +41,7 @@ from partita.tables.entity import (
 )
 from partita.tables.expectations import ANYTHING, NOTHING, SOMETHING, assumed
 from partita.tables.filters import Filter
-from partita.tables.paging import KeyRange, Page
+from partita.tables.paging import FIRST, KeyRange, Page
 from partita.tables.pushdown import describe, marks_of
 from partita.tables.store import Decide, Expected, Statistics, Table
 
@@ -61,6 +62,9 @@ SELECT n.* FROM partita.range_own r CROSS JOIN LATERAL (
 ) n WHERE r.id = ? AND r.epoch = ? AND r.state = 'o'
 """
 """Without the checksums of the documents."""
+
+
+T = TypeVar("T")
 
 
 class PostgresTableStore:
@@ -180,10 +184,10 @@ class PostgresTableStore:
         found = await self._trips.read(
             Read(await self._range_of(table, partition_key), table.id, partition_key, row_keys)
         )
-        if not isinstance(found, Stale):
+        if found is not STALE:
             return found
         patience = Patience()
-        while isinstance(found, Stale):
+        while found is STALE:
             range_ = await self._renewed(table, partition_key, patience)
             found = await self._trips.read(Read(range_, table.id, partition_key, row_keys))
         return found
@@ -195,10 +199,10 @@ class PostgresTableStore:
         written = await self._trips.write(
             Change(range_, table.id, partition_key, stamp, rows, size)
         )
-        if not isinstance(written, Stale):
+        if written is not STALE:
             return written
         patience = Patience()
-        while isinstance(written, Stale):
+        while written is STALE:
             range_ = await self._renewed(table, partition_key, patience)
             change = Change(range_, table.id, partition_key, stamp, rows, size)
             written = await self._trips.write(change)
@@ -257,39 +261,50 @@ class PostgresTableStore:
         self, table: Table, span: KeyRange, budget: Budget, selection: Selection | None
     ) -> tuple[Part, KeyRange | None]:
         """Read a part of a page from the range where it starts; return also what is left."""
-        range_ = await self._range_of(table, span.lower.partition_key)
+
+        async def read(link: Link, range_: Range, here: KeyRange) -> Part | Stale:
+            if selection is None:
+                return await read_part(link, table.id, range_, here, budget)
+            return await read_selected(link, table.id, range_, here, budget, selection)
+
+        part, rest = await self._in_first_range(table, span, read)
+        if part.rest is not None:
+            rest = KeyRange(part.rest.lower, span.upper)
+        return part, rest
+
+    async def statistics(self, table: Table, span: KeyRange) -> Statistics:
+        async def count(link: Link, range_: Range, here: KeyRange) -> Statistics | Stale:
+            where, values = where_of(here)
+            statement = numbered(_COUNT.format(where=where))
+            rows = await link.read(statement, table.id, *values, range_.id, range_.epoch)
+            return Statistics(*rows[0]) if rows else STALE
+
+        entities = size = 0
+        rest = None if span.is_empty else span
+        while rest is not None:
+            found, rest = await self._in_first_range(table, rest, count)
+            entities += found.entities
+            size += found.document_bytes
+        return Statistics(entities, size)
+
+    async def _in_first_range(
+        self,
+        table: Table,
+        span: KeyRange,
+        read: Callable[[Link, Range, KeyRange], Awaitable[T | Stale]],
+    ) -> tuple[T, KeyRange | None]:
+        """Read within the range that has the start of a span; return also the span behind it."""
+        partition_key = span.lower.partition_key
+        range_ = await self._range_of(table, partition_key)
         patience = Patience()
         while True:
             end = None if range_.hi is None else EntityKey(range_.hi, "")
-            here = span.clip(KeyRange(EntityKey(range_.lo, ""), end))
             async with self._pool.link() as link:
-                if selection is None:
-                    part = await read_part(link, table.id, range_, here, budget)
-                else:
-                    part = await read_selected(link, table.id, range_, here, budget, selection)
-            if not isinstance(part, Stale):
-                break
-            range_ = await self._renewed(table, span.lower.partition_key, patience)
-        lower = part.rest.lower if part.rest is not None else end
-        rest = None if lower is None else KeyRange(lower, span.upper)
-        return part, None if rest is None or rest.is_empty else rest
-
-    async def statistics(self, table: Table, span: KeyRange) -> Statistics:
-        entities = size = 0
-        ranges = self._catalog.ranges_of(table.id)
-        for range_ in [] if ranges is None else ranges.ranges:
-            end = None if range_.hi is None else EntityKey(range_.hi, "")
-            here = span.clip(KeyRange(EntityKey(range_.lo, ""), end))
-            if here.is_empty:
-                continue
-            where, values = where_of(here)
-            statement = numbered(_COUNT.format(where=where))
-            async with self._pool.link() as link:
-                rows = await link.read(statement, table.id, *values, range_.id, range_.epoch)
-            for row in rows:
-                entities += row["entities"]
-                size += row["bytes"]
-        return Statistics(entities, size)
+                found = await read(link, range_, KeyRange(span.lower, end).clip(span))
+            if found is not STALE:
+                rest = KeyRange(end or FIRST, span.upper)
+                return found, None if end is None or rest.is_empty else rest
+            range_ = await self._renewed(table, partition_key, patience)
 
 
 class _Draft:

@@ -8,8 +8,8 @@ each other in a circle.
 
 import asyncio
 import enum
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 from partita.errors import PartitaError
 from partita.scaleout.catalog.ranges import Range
@@ -88,6 +88,10 @@ Refused = Mapping[str, int | None]
 """The row keys whose entities are not as expected, or not older, and the ticks found there."""
 
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
 class Trips:
     """The lanes of one front end to one database, for entities of all accounts."""
 
@@ -100,9 +104,12 @@ class Trips:
         if len(item.row_keys) <= GATHERED_KEYS_MAX:
             return await self._reads.ask(item)
         async with self._pool.link() as link:
-            return (await send_reads(link, [item]))[0]
+            (answer,) = await send_reads(link, [item])
+        if isinstance(answer, PartitaError):
+            raise answer
+        return answer
 
-    async def write(self, item: Change) -> Refused | None | Stale:
+    async def write(self, item: Change) -> Refused | Stale | None:
         """Return None when the change is durable, or why it was refused."""
         if item.size > TRIP_BYTES_MAX or len(item.rows) > GATHERED_KEYS_MAX:
             # Not cancelled with the caller: a change that was begun is finished.
@@ -110,9 +117,9 @@ class Trips:
         keys = [(item.tid, item.partition_key, row.row_key) for row in item.rows]
         return await self._writes.ask(item, keys=keys, size=item.size)
 
-    async def _write_alone(self, item: Change) -> Refused | None | Stale:
+    async def _write_alone(self, item: Change) -> Refused | Stale | None:
         async with self._pool.link() as link:
-            answer = (await send_changes(link, [item]))[0]
+            (answer,) = await send_changes(link, [item])
         if isinstance(answer, PartitaError):
             raise answer
         return answer
@@ -123,11 +130,27 @@ class Trips:
         await self._reads.close()
 
 
+async def _in_halves(
+    send: Callable[[Link, Sequence[Item]], Awaitable[list[Result]]],
+    link: Link,
+    items: Sequence[Item],
+) -> list[Result | PartitaError]:
+    """Send a trip in which something is wrong with one item, so that the others succeed."""
+    middle = len(items) // 2
+    answers: list[Result | PartitaError] = []
+    for half in (items[:middle], items[middle:]):
+        try:
+            answers += await send(link, half)
+        except PartitaError as failure:
+            answers += [failure] * len(half)
+    return answers
+
+
 # ---------------------------------------------------------------------------------------------
 # Reads
 
 
-async def send_reads(link: Link, items: Sequence[Read]) -> "list[Found | Stale]":
+async def send_reads(link: Link, items: Sequence[Read]) -> "list[Found | Stale | PartitaError]":
     """Read all entities of the items in one snapshot."""
     ranges = {(item.range.id, item.range.epoch) for item in items}
     tids: list[int] = []
@@ -139,7 +162,12 @@ async def send_reads(link: Link, items: Sequence[Read]) -> "list[Found | Stale]"
             partition_keys.append(item.partition_key)
             row_keys.append(row_key)
     range_ids, epochs = zip(*ranges, strict=True)
-    rows = await link.read(_READ, range_ids, epochs, tids, partition_keys, row_keys)
+    try:
+        rows = await link.read(_READ, range_ids, epochs, tids, partition_keys, row_keys)
+    except PartitaError as error:
+        if error.code != "StoreFailed":
+            raise
+        return [error] if len(items) == 1 else await _in_halves(send_reads, link, items)
     if not rows:
         return await _read_apart(link, items)
     found: list[Any] = [None] * len(tids)
@@ -148,7 +176,7 @@ async def send_reads(link: Link, items: Sequence[Read]) -> "list[Found | Stale]"
             found[number - 1] = ticks, document
     if len(found) == len(items):
         return [[each] for each in found]
-    answers: list[Found | Stale] = []
+    answers: list[Found | Stale | PartitaError] = []
     place = 0
     for item in items:
         answers.append(found[place : place + len(item.row_keys)])
@@ -156,12 +184,12 @@ async def send_reads(link: Link, items: Sequence[Read]) -> "list[Found | Stale]"
     return answers
 
 
-async def _read_apart(link: Link, items: Sequence[Read]) -> "list[Found | Stale]":
+async def _read_apart(link: Link, items: Sequence[Read]) -> "list[Found | Stale | PartitaError]":
     """Find out which ranges are stale: read each by itself."""
     by_range: dict[tuple[int, int], list[int]] = {}
     for place, item in enumerate(items):
         by_range.setdefault((item.range.id, item.range.epoch), []).append(place)
-    answers: list[Found | Stale] = [STALE] * len(items)
+    answers: list[Found | Stale | PartitaError] = [STALE] * len(items)
     if len(by_range) > 1:
         for places in by_range.values():
             found = await send_reads(link, [items[place] for place in places])
@@ -173,7 +201,7 @@ async def _read_apart(link: Link, items: Sequence[Read]) -> "list[Found | Stale]
 # ---------------------------------------------------------------------------------------------
 # Changes
 
-Answer = Refused | None | Stale | PartitaError
+Answer = Refused | Stale | PartitaError | None
 
 
 async def send_changes(link: Link, items: Sequence[Change]) -> list[Answer]:
@@ -190,15 +218,7 @@ async def send_changes(link: Link, items: Sequence[Change]) -> list[Answer]:
                 error = again
         if len(items) == 1:
             return [translated(error)]
-    # Something is wrong with one of them: find it, and write the others.
-    middle = len(items) // 2
-    answers: list[Answer] = []
-    for half in (items[:middle], items[middle:]):
-        try:
-            answers += await send_changes(link, half)
-        except PartitaError as failure:
-            answers += [failure] * len(half)
-    return answers
+    return await _in_halves(send_changes, link, items)
 
 
 def _is_ones_fault(error: BaseException) -> bool:
@@ -219,7 +239,7 @@ async def _write(link: Link, items: Sequence[Change]) -> list[Answer]:
             lines.append(
                 (tid, partition_key, row_key, expected, stamp, marks, short, document, place)
             )
-    lines.sort()
+    lines = sorted(lines)
     columns = list(zip(*lines, strict=True))
     groups = None
     if has_groups:
@@ -237,7 +257,7 @@ async def _write(link: Link, items: Sequence[Change]) -> list[Answer]:
         return await _write_apart(link, items, {-row["number"] for row in refusals}, ranges)
     for number, ticks in refusals:
         line = lines[number - 1]
-        refused: dict[str, int | None] = answers[line[8]] or {}  # type: ignore[assignment]
+        refused: dict[str, int | None] = answers[line[8]] or {}
         refused[line[2]] = ticks
         answers[line[8]] = refused
     return answers
