@@ -51,11 +51,6 @@ def heedless() -> None:
     change(link, link.Link, "_commit", "self._warning is not None", "False")
 
 
-def unsorted() -> None:
-    """Lock the entities of a trip in the order of their arrival."""
-    change(trips, trips, "_write", "lines.sort()", "pass")
-
-
 def slotless() -> None:
     """Make stamps without the number of the front end."""
     change(
@@ -71,7 +66,6 @@ VARIANTS: dict[str, Callable[[], None]] = {
     "hasty": hasty,
     "heedless": heedless,
     "slotless": slotless,
-    "unsorted": unsorted,
     "whole": lambda: None,
 }
 

@@ -1,18 +1,19 @@
 """Front ends on one PostgreSQL while it, they and the network fail."""
 
-import contextlib
 import os
 import time
 from collections.abc import Sequence
 
 from chaos.fleet import broken_front_end
-from chaos.fleet.faults import FAULTS, OF_DATABASE, OF_FRONT_END, OF_NETWORK
+from chaos.fleet.faults import OF_DATABASE, OF_FRONT_END, OF_NETWORK, kill
+from chaos.fleet.ledgers import Counts, Ledger, Versions
 from chaos.fleet.world import (
+    FRONT_ENDS,
     SERVE,
     Fault,
     World,
+    a_database,
     check,
-    create,
     front_ends_on,
     inject,
     ledgers,
@@ -22,33 +23,34 @@ from chaos.report import Outcome
 from chaos.scenario import RECOVERY_SECONDS_MAX, Run, Scenario
 
 MINUTE_SECONDS = 60.0
+HOUR_SECONDS = 3600.0
+SKEWS = (0.0, HOUR_SECONDS, -HOUR_SECONDS)
+"""By how much the clocks of the front ends are wrong."""
+READY_SECONDS_MAX = 30.0
+KILLS: dict[str, Fault] = {"kill of PostgreSQL": OF_DATABASE["kill of PostgreSQL"]}
 
 
-def broken(variant: str) -> Sequence[str]:
-    """Return the program of a broken front end."""
+def changed(variant: str) -> Sequence[str]:
+    """Return the program of a front end with a part changed."""
     return (os.fspath(broken_front_end.__file__), variant)
 
 
 def fleet(run: Run, faults: dict[str, Fault] | None = None) -> Outcome:
-    """Inject all faults; one front end is stopped for a minute while the database fails."""
+    """Inject faults; without given ones all, and one front end is stopped for a minute."""
     outcome, books = Outcome(), ledgers()
-    run.folder.mkdir()
-    program = broken("hasty") if run.is_broken else SERVE
-    server = create(run.folder / "postgres")
-    with contextlib.closing(_Stopped(server)), front_ends_on(server, run, program) as world:
+    program = changed("hasty") if run.is_broken else SERVE
+    with a_database(run) as server, front_ends_on(server, run, (program,) * FRONT_ENDS) as world:
         with load(world, books):
-            if run.is_broken:
-                inject(run, world, {"kill": OF_DATABASE["kill of PostgreSQL"]}, books, outcome)
-            elif faults is not None:
-                inject(run, world, faults, books, outcome)
+            if run.is_broken or faults is not None:
+                inject(run, world, faults or KILLS, books, outcome)
             else:
-                _all(run, world, outcome, books)
+                _inject_all(run, world, books, outcome)
         check(run, world, books, outcome)
         outcome.violations += deadlocks(world)
     return outcome
 
 
-def _all(run: Run, world: World, outcome: Outcome, books: Sequence[object]) -> None:
+def _inject_all(run: Run, world: World, books: Sequence[Ledger], outcome: Outcome) -> None:
     world.recovered(time.monotonic())
     frozen = world.front_ends[-1]
     frozen.freeze()
@@ -64,14 +66,6 @@ def _all(run: Run, world: World, outcome: Outcome, books: Sequence[object]) -> N
     inject(run, world, OF_FRONT_END | OF_NETWORK, books, outcome)
 
 
-class _Stopped:
-    def __init__(self, server: object) -> None:
-        self._server = server
-
-    def close(self) -> None:
-        self._server.stop(immediately=True)
-
-
 def deadlocks(world: World) -> list[str]:
     """Return how many deadlocks PostgreSQL counted since it was started."""
     ((number,),) = world.server.ask(
@@ -80,4 +74,32 @@ def deadlocks(world: World) -> list[str]:
     return [f"{number} deadlocks"] if number else []
 
 
-SCENARIOS = [Scenario("fleet, 3 front ends", "acknowledges before it commits", fleet)]
+# --- clocks -----------------------------------------------------------------------------------
+
+
+def clocks(run: Run) -> Outcome:
+    """Give the front ends clocks that are hours apart and show whole seconds."""
+    outcome = Outcome()
+    books: list[Ledger] = [Counts(), *(Versions(f"v{number}") for number in range(3))]
+    variant = "slotless" if run.is_broken else "whole"
+    programs = [changed(f"{variant}@{ahead:g}") for ahead in SKEWS]
+    with a_database(run) as server, front_ends_on(server, run, programs) as world:
+        ready = [each.is_ready() for each in world.front_ends]
+        if ready != [ahead == 0.0 for ahead in SKEWS]:
+            outcome.violations.append(f"ready are {ready} of clocks that are {SKEWS} s wrong")
+        for each, ahead in zip(world.front_ends, SKEWS, strict=True):
+            each.kill()
+            each.flags, each.ahead = ("--no-clock-check",), ahead
+            each.start()
+            if not each.is_ready():
+                outcome.violations.append(f"not ready without the check, {ahead} s wrong")
+        with load(world, books):
+            inject(run, world, {"kill of a front end, clocks 2 h apart": kill}, books, outcome)
+        check(run, world, books, outcome)
+    return outcome
+
+
+SCENARIOS = [
+    Scenario("fleet, 3 front ends", "acknowledges before it commits", fleet),
+    Scenario("fleet, clocks 2 h apart", "stamps without the front end", clocks, share=0.7),
+]

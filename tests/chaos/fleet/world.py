@@ -90,21 +90,25 @@ class Postgres(LocalPostgres):
             return connection.execute(statement.encode()).fetchall()
 
 
-def create(folder: Path, settings: dict[str, str] | None = None) -> Postgres:
-    """Start a server and install the schema."""
-    server = Postgres(folder, settings=SETTINGS | (settings or {}))
-    server.start()
+def install(server: Postgres) -> None:
+    """Create the database of the fleet."""
     with server.connect("postgres") as connection:
         connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(DATABASE)))
     command = [sys.executable, *SERVE, "fleet", "init", server.url(DATABASE)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return server
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 class FrontEnd:
     """`partita serve` on the database, behind a proxy of its own; or a broken sibling of it."""
 
-    def __init__(self, number: int, proxy: Proxy, blobs: Path, program: Sequence[str]) -> None:
+    def __init__(
+        self,
+        number: int,
+        proxy: Proxy,
+        blobs: Path,
+        program: Sequence[str] = SERVE,
+        flags: Sequence[str] = (),
+    ) -> None:
         self.number = number
         self.proxy = proxy
         self.ahead = 0.0
@@ -112,16 +116,17 @@ class FrontEnd:
         self._blobs = blobs
         self.log = blobs.parent / f"front-end-{number}.log"
         self._program = program
+        self.flags = flags
         self._ports: dict[str, int] = {}
         self.process: subprocess.Popen[bytes] | None = None
         self.frozen_at = 0.0
         """When it was last stopped or continued; by monotonic time."""
         self.is_frozen = False
 
-    def start(self, *flags: str) -> None:
+    def start(self) -> None:
         blobs = ("--blob-store", self._blobs.absolute().as_uri())
         store = f"postgresql://{getpass.getuser()}@{self.proxy.address}/{DATABASE}"
-        given = ["--store", store, *blobs, *ANY_PORTS, "--json", "--no-request-log", *flags]
+        given = ["--store", store, *blobs, *ANY_PORTS, "--json", "--no-request-log", *self.flags]
         deadline = time.monotonic() + START_SECONDS
         while True:
             with self.log.open("ab") as log:
@@ -174,6 +179,8 @@ class World:
         self.server = server
         self.front_ends = front_ends
         self.chance = run.chance
+        self.services: set[str] = set()
+        """Those that the clients use."""
         self.is_over = threading.Event()
         self.acknowledged_at = 0.0
         """When the last acknowledged change was sent, by monotonic time."""
@@ -196,7 +203,7 @@ class World:
             (each.number, service)
             for each in self.front_ends
             if not each.is_frozen
-            for service in SERVICES
+            for service in self.services
         ]
         with self._is_told:
             is_back = self._is_told.wait_for(
@@ -221,10 +228,9 @@ class Client(threading.Thread):
 
     def run(self) -> None:
         while not self._world.is_over.is_set():
-            began = time.monotonic()
             try:
                 with contextlib.closing(self._front_end.connect(self._ledger.service)) as wire:
-                    began = self._work(wire)
+                    self._work(wire)
             except HungError:
                 # A front end that was stopped meanwhile cannot answer.
                 end = self._front_end
@@ -235,7 +241,7 @@ class Client(threading.Thread):
             except GoneError:
                 time.sleep(PAUSE_SECONDS)
 
-    def _work(self, wire: Wire) -> float:
+    def _work(self, wire: Wire) -> None:
         while not self._world.is_over.is_set():
             began = time.monotonic()
             fate = self._ledger.step(wire, self._number, self._chance)
@@ -243,7 +249,6 @@ class Client(threading.Thread):
                 self._world.told(self._front_end, self._ledger.service, began)
             elif fate is not Fate.REFUSED:
                 time.sleep(PAUSE_SECONDS)
-        return 0.0
 
 
 def ledgers() -> list[Ledger]:
@@ -258,6 +263,7 @@ def load(world: World, books: Sequence[Ledger], clients_each: int = 2) -> Iterat
         with contextlib.closing(world.front_ends[0].connect(ledger.service)) as wire:
             assert ledger.prepare(wire), f"{ledger.service}: {ledger.answers}"
         ledger.acknowledged = 0
+    world.services = {ledger.service for ledger in books}
     numbers = itertools.count()
     clients = [
         Client(world, front_end, next(numbers), ledger, world.chance.randrange(2**32))
@@ -337,22 +343,33 @@ def check(run: Run, world: World, books: Sequence[Ledger], outcome: Outcome) -> 
 def front_ends_on(
     server: Postgres,
     run: Run,
-    program: Sequence[str] = SERVE,
+    programs: Sequence[Sequence[str]] = (SERVE,) * FRONT_ENDS,
     *,
     port: int | None = None,
-    number: int = FRONT_ENDS,
     flags: Sequence[str] = (),
 ) -> Iterator[World]:
-    """Start front ends on a server; `port` is that of a pooler before it."""
+    """Start a front end for each program; `port` is that of a pooler before the server."""
     blobs = run.folder / "blobs"
     blobs.mkdir(exist_ok=True)
     with Proxies() as proxies, contextlib.ExitStack() as stack:
         ends = [
-            FrontEnd(each, proxies.to(port or server.port), blobs, program)
-            for each in range(number)
+            FrontEnd(number, proxies.to(port or server.port), blobs, program, flags)
+            for number, program in enumerate(programs)
         ]
         for end in ends:
             stack.callback(end.kill)
-        for end in ends:
-            end.start(*flags)
+            end.start()
         yield World(server, ends, run)
+
+
+@contextlib.contextmanager
+def a_database(run: Run, settings: dict[str, str] | None = None) -> Iterator[Postgres]:
+    """Start a server with the schema; stop it at the end."""
+    run.folder.mkdir(exist_ok=True)
+    server = Postgres(run.folder / "postgres", settings=SETTINGS | (settings or {}))
+    try:
+        server.start()
+        install(server)
+        yield server
+    finally:
+        server.stop(immediately=True)
