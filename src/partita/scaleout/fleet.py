@@ -218,6 +218,11 @@ class Fleet:
             await asyncio.sleep(PURGE_SECONDS)
 
     async def _beat(self) -> None:
+        if self._follows_catalog:  # first: the floor of a slot is a time, too
+            async with self._catalog_pool.link() as link:
+                before = self.clock.reading()
+                rows = await link.read(_TICKS)
+                self.clock.compare(before, self.clock.reading(rows[0]["ticks"]))
         if self._slots.must_renew or not self.clock.has_slot:
             await self._slots.renew()
         lease = self.clock.lease
@@ -226,11 +231,6 @@ class Fleet:
             _BEAT, self.id, self.name, slot, ALIVE_TICKS, FORGET_TICKS
         )
         self.front_ends = max(1, rows[0]["front_ends"])
-        if self._follows_catalog:
-            async with self._catalog_pool.link() as link:
-                before = self.clock.reading()
-                rows = await link.read(_TICKS)
-                self.clock.compare(before, self.clock.reading(rows[0]["ticks"]))
         self._trouble = None
 
     async def _leave(self) -> None:

@@ -67,7 +67,7 @@ class FleetClock:
         self.lease_clock = lease_clock or clock
         self.checks_clock = checks_clock
         self.lease: Lease | None = None
-        self._lead = clock.ticks() >> SLOT_BITS
+        self._lead = 0
         """The latest quantum of the time, or that others were ahead, ..."""
         self._lead_since = clock.monotonic()
         """... and when that was."""
