@@ -197,6 +197,7 @@ class Connector:
 
     async def _open_in_task(self, statements: int) -> Link:
         connection: Any = None
+        await asyncio.sleep(0)  # a time limit needs a task: see service.http.protocol
         try:
             async with asyncio.timeout(CONNECT_SECONDS_MAX):
                 connection = await asyncpg.connect(

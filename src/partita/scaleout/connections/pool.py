@@ -91,6 +91,7 @@ class Pool:
     async def _wait_for_slot(self) -> None:
         self._waiting += 1
         try:
+            await asyncio.sleep(0)  # a time limit needs a task: see service.http.protocol
             async with asyncio.timeout(self._wait_seconds_max):
                 await self._slots.acquire()
         except TimeoutError as error:
