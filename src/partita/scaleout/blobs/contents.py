@@ -66,7 +66,7 @@ class Contents:
         contents.collector.seconds_kept = seconds_kept
         try:
             if objects is not None:
-                await contents._check_owner(objects)
+                await contents.check_owner(objects)
         except BaseException:
             await contents.close()
             raise
@@ -82,7 +82,8 @@ class Contents:
         await self.threads.close()
         await self._reading.close()
 
-    async def _check_owner(self, objects: Objects) -> None:
+    async def check_owner(self, objects: Objects) -> None:
+        """Raise if the object store belongs to another database; without owner, it is ours."""
         await self.pool.write(_FIRST_OWNER, self.clock.clock.new_id(), self.clock.now())
         ((owner,),) = await self.pool.read(_OWNER)
         found = await self.threads.run(objects.find_owner)
