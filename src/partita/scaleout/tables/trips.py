@@ -25,7 +25,7 @@ GATHERED_KEYS_MAX = 16
 """A read or change of more keys than this has a connection of the pool for itself ..."""
 LOCKED_SECONDS_MAX = 10.0
 """For how long a trip is halved to find the changes that others lock: each attempt waits for
-`lock_timeout`, and there are twice as many attempts as changes if somebody locks all."""
+`lock_timeout`, and there are twice as many attempts as changes if another client locks all."""
 
 _READ = """
 WITH own AS (
