@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from partita.blobs.engine.engine import BlobEngine
-from partita.blobs.rules.model import BlobName, Conditions, Terms
+from partita.blobs.rules.model import BlobName, Conditions, LeaseRequest, Terms
 from partita.blobs.store.garbage_collector import Pause, no_pause
 from partita.clock import ManualClock
 from partita.errors import (
@@ -21,6 +21,7 @@ from partita.errors import (
 )
 from partita.scaleout.blobs import claims, postgres_store
 from partita.scaleout.blobs import collector as collecting
+from partita.scaleout.blobs.postgres_store import PostgresBlobStore
 from partita.ticks import TICKS_PER_SECOND
 from support.postgres_blobs import BlobDatabase, FrontEnd, blob_database, folder_url
 from support.repeats import repeat
@@ -526,6 +527,40 @@ async def test_etags_rise_and_never_repeat_whatever_the_clocks_say(
             stamps.append((await engine.set_metadata(blob("a"), {"k": str(number)})).changed_at)
 
         assert stamps == sorted(set(stamps))
+
+
+async def test_a_lease_is_not_judged_by_the_clock_of_stamps(tmp_path: Path) -> None:
+    async with fleet(tmp_path) as ends:
+        other = ManualClock()
+        other.jump(3600)
+        ends.two.contents.clock.clock = other
+        await ends.one.engine.put_blob(blob("a"), b"1")
+        lease = LeaseRequest("acquire", duration=60)
+        held = await ends.one.engine.lease_blob(blob("a"), lease)
+
+        await ends.two.engine.put_blob(blob("a"), b"2", terms=Terms(held.lease_id))
+
+        assert (await ends.one.engine.get_blob(blob("a"))).lease.state == "leased"
+
+
+async def test_accounts_do_not_see_each_other(tmp_path: Path) -> None:
+    async with fleet(tmp_path) as ends:
+        await ends.one.pool.write(
+            "INSERT INTO partita.account (name) VALUES ('second') ON CONFLICT DO NOTHING"
+        )
+        ((account,),) = await ends.one.pool.read(
+            "SELECT id FROM partita.account WHERE name = 'second'"
+        )
+        second = BlobEngine(PostgresBlobStore(ends.one.contents, account))
+        await ends.one.engine.put_blob(blob("a"), CONTENT)
+
+        assert (await second.containers.list_containers()).items == []
+        assert await code_of(read(second, "a")) == "ContainerNotFound"
+        await second.containers.create_container("here")
+        await second.put_blob(blob("a"), OTHER)
+        await ends.one.engine.delete_blob(blob("a"))
+        await ends.collect()
+        assert await read(second, "a") == OTHER
 
 
 # Which object store
