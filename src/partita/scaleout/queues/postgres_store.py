@@ -21,7 +21,7 @@ from partita.scaleout.connections.pool import Pool
 from partita.scaleout.queues import statements
 from partita.scaleout.queues.counts import Counts
 from partita.scaleout.queues.dealing import Claim, stored_message
-from partita.scaleout.queues.lanes import Receipted, MessageLanes, Now, Put
+from partita.scaleout.queues.lanes import MessageLanes, Now, Put, Receipted
 from partita.scaleout.queues.sweep import Sweep
 from partita.scaleout.queues.writing import WRITE_ATTEMPTS_MAX, write
 from partita.ticks import Clock
