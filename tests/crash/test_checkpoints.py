@@ -2,8 +2,11 @@ import asyncio
 import random
 import subprocess
 import sys
+import threading
+from itertools import pairwise
 from pathlib import Path
 
+import apsw
 import pytest
 
 from crash.power_cut import Choose, Disk
@@ -46,64 +49,134 @@ async def keep_scanning(engine: TableEngine) -> None:
         await engine.query(TABLE, wanted, within=KeyRange())
 
 
-async def largest_log(folder: Path) -> int:
-    largest = 0
-    while True:
-        largest = max(largest, (folder / (DATABASE_FILE + "-wal")).stat().st_size)
-        try:
-            await asyncio.sleep(0.002)
-        except asyncio.CancelledError:
-            return largest
+class LogTrace:
+    """What a database did to its log, in order: commits and checkpoints, each with its figures."""
+
+    def __init__(self, opened: Database) -> None:
+        self.events: list[tuple[str, int]] = []
+        self._commit_ended, self._checkpoint_ended = opened._commit_ended, opened._checkpoint_ended
+        self._opened = opened
+        opened._commit_ended = self._note_commit  # type: ignore[method-assign]
+        opened._checkpoint_ended = self._note_checkpoint  # type: ignore[method-assign]
+
+    def _note_commit(self, error: BaseException | None) -> None:
+        self.events.append(("commit", self._opened.wal_bytes))
+        self._commit_ended(error)
+
+    def _note_checkpoint(self, ended: "asyncio.Future[tuple[int, int]]") -> None:
+        pages, carried = ended.result()
+        self.events.append(("checkpoint", pages - carried))
+        self._checkpoint_ended(ended)
+
+    def unheld(self) -> list[int]:
+        """Return the sizes of logs beyond twice the bound that grew without a checkpoint."""
+        return [
+            size
+            for (kind, size), (later, _) in pairwise(self.events)
+            if kind == later == "commit" and size >= 2 * database.WAL_HOLD_BYTES
+        ]
+
+
+def small_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "WAL_CHECKPOINT_BYTES", 256 * KIBIBYTE)
+    monkeypatch.setattr(database, "WAL_HOLD_BYTES", 1024 * KIBIBYTE)
 
 
 @pytest.mark.parametrize("has_reader", [False, True])
-async def test_the_log_stays_bounded_under_sustained_writes(
+async def test_no_write_follows_a_long_log_before_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_reader: bool
 ) -> None:
-    monkeypatch.setattr(database, "WAL_CHECKPOINT_BYTES", 1024 * KIBIBYTE)
-    monkeypatch.setattr(database, "WAL_HOLD_BYTES", 4096 * KIBIBYTE)
+    small_log(monkeypatch)
     opened = await Database.open(tmp_path)
+    trace = LogTrace(opened)
     engine = TableEngine(await SqliteTableStore.open(opened, SystemClock()))
     await engine.create_table(TABLE)
-    watching = asyncio.create_task(largest_log(tmp_path))
     scanning = [asyncio.create_task(keep_scanning(engine)) for _ in range(2 * has_reader)]
 
-    await asyncio.gather(*(keep_writing(engine, partition, 60) for partition in range(8)))
+    await asyncio.gather(*(keep_writing(engine, partition, 20) for partition in range(8)))
 
-    for task in (*scanning, watching):
+    for task in scanning:
         task.cancel()
-    largest = await watching
     await asyncio.gather(*scanning, return_exceptions=True)
     size = (tmp_path / DATABASE_FILE).stat().st_size
     await engine.close()
     assert size > 100 * KIBIBYTE  # checkpoints have carried pages over
-    # Twice the bound, and what readers let through; over 50 MiB if writers did not wait.
-    assert largest < 16 * 1024 * KIBIBYTE
+    assert trace.unheld() == []
 
 
 async def test_the_log_is_held_when_checkpoints_do_not_keep_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "WAL_CHECKPOINT_BYTES", 256 * KIBIBYTE)
-    monkeypatch.setattr(database, "WAL_HOLD_BYTES", 1024 * KIBIBYTE)
+    small_log(monkeypatch)
     opened = await Database.open(tmp_path)
-    checkpoint = opened._checkpoint
+    trace = LogTrace(opened)
+    checkpoint, may_go_on = opened._checkpoint, threading.Event()
 
-    def slow_checkpoint(gives_space: bool) -> tuple[int, int]:
-        asyncio.run(asyncio.sleep(0.2))
+    def stopped_checkpoint(gives_space: bool) -> tuple[int, int]:
+        assert may_go_on.wait(60)
         return checkpoint(gives_space)
 
-    monkeypatch.setattr(opened, "_checkpoint", slow_checkpoint)
+    monkeypatch.setattr(opened, "_checkpoint", stopped_checkpoint)
     engine = TableEngine(await SqliteTableStore.open(opened, SystemClock()))
     await engine.create_table(TABLE)
-    watching = asyncio.create_task(largest_log(tmp_path))
+    writing = asyncio.gather(*(keep_writing(engine, partition, 20) for partition in range(8)))
+    while not opened._is_held and not writing.done():  # noqa: ASYNC110 - a flag has no events
+        await asyncio.sleep(0.001)
+    held = list(trace.events)
+
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert trace.events == held
+    sizes = [size for _, size in held]
+    assert sizes[-2] < 2 * database.WAL_HOLD_BYTES <= sizes[-1]
+    may_go_on.set()
+    await writing
+    await engine.close()
+    assert trace.unheld() == []
+
+
+async def test_a_log_that_nothing_holds_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check the check: no checkpoint ever runs."""
+    small_log(monkeypatch)
+    opened = await Database.open(tmp_path)
+    trace = LogTrace(opened)
+    monkeypatch.setattr(opened, "_checkpoint_if_due", lambda: None)
+    engine = TableEngine(await SqliteTableStore.open(opened, SystemClock()))
+    await engine.create_table(TABLE)
 
     await asyncio.gather(*(keep_writing(engine, partition, 20) for partition in range(8)))
 
-    watching.cancel()
-    largest = await watching
     await engine.close()
-    assert largest < 5 * 1024 * KIBIBYTE
+    assert len(trace.unheld()) > 1
+
+
+async def test_a_reader_lets_the_log_grow_by_one_commit_for_each_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that a reader uses cannot be restarted; it is as soon as the reader has ended."""
+    small_log(monkeypatch)
+    opened = await Database.open(tmp_path)
+    trace = LogTrace(opened)
+    engine = TableEngine(await SqliteTableStore.open(opened, SystemClock()))
+    await engine.create_table(TABLE)
+    reader = apsw.Connection(str(tmp_path / DATABASE_FILE), flags=apsw.SQLITE_OPEN_READONLY)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM entity").fetchall()
+
+    number = 0
+    while opened.wal_bytes < 3 * database.WAL_HOLD_BYTES:
+        number += 1
+        await engine.run(TABLE, a_group(number % 8, number))
+    assert trace.unheld() == []
+    assert all(left > 0 for kind, left in trace.events if kind == "checkpoint")
+
+    reader.close()
+    await engine.run(TABLE, a_group(0, 0))  # its checkpoint carries everything
+    await engine.run(TABLE, a_group(0, 1))
+    assert opened.wal_bytes < database.WAL_HOLD_BYTES
+    await engine.close()
 
 
 async def test_a_closed_store_has_an_empty_log(tmp_path: Path) -> None:

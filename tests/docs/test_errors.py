@@ -179,6 +179,7 @@ def test_every_status_of_a_user_s_mistake_tells_clients_not_to_retry() -> None:
         "OperationTimedOut",
         "UnreadableServiceProperties",
         "InvalidAccountKey",
+        "InvalidLocation",
         "AddressUnusable",
         "TlsFilesUnusable",
     }

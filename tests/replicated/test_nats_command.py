@@ -16,9 +16,17 @@ from typing import Any
 import pytest
 
 from partita.cli.main import command, run
-from partita.errors import ConfigurationError, NotAuthorizedError
-from partita.reliable.nats.cluster import cluster_config, find_server, is_free, nodes_of
+from partita.errors import ConfigurationError, NotAuthorizedError, StoreLockedError
+from partita.reliable.nats.cluster import (
+    LOCK_FILE,
+    LocalCluster,
+    cluster_config,
+    find_server,
+    is_free,
+    nodes_of,
+)
 from partita.reliable.nats.jetstream import JetStream
+from partita.storage.folder import FolderLock
 from support.cluster import free_port
 
 RUN = """
@@ -85,6 +93,32 @@ def test_up_serves_a_durable_log_and_stops_all_nodes_when_told(tmp_path: Path) -
     assert started["url"] in second.stderr
     assert not any(is_running(node["pid"]) for node in started["nodes"])
     assert is_free("127.0.0.1", port)
+
+
+def test_a_removed_lock_file_lets_no_second_cluster_in_and_stops_the_first(tmp_path: Path) -> None:
+    port = free_port()
+    with running_up(tmp_path, port) as (process, started):
+        process.send_signal(signal.SIGSTOP)  # it cannot notice yet
+        (tmp_path / LOCK_FILE).unlink()
+        second = LocalCluster(tmp_path, port=port)
+
+        with pytest.raises(StoreLockedError, match="ClusterRunning"):
+            second.start()
+
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(60) != 0
+        wait_until_gone([node["pid"] for node in started["nodes"]])
+    FolderLock(tmp_path, "cluster", LOCK_FILE).release()
+
+
+def test_a_cluster_stops_when_its_folder_is_replaced(tmp_path: Path) -> None:
+    folder = tmp_path / "cluster"
+    with running_up(folder, free_port()) as (process, started):
+        folder.rename(tmp_path / "other")
+        folder.mkdir()
+
+        assert process.wait(60) != 0
+        wait_until_gone([node["pid"] for node in started["nodes"]])
 
 
 async def _open_and_close(url: str) -> None:

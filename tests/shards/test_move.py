@@ -10,6 +10,7 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -863,6 +864,51 @@ def test_only_one_mover_is_at_work_on_a_job(kept: Kept) -> None:
 
         assert seen == [[]]
         assert report.state == "done"
+
+
+@pytest.mark.parametrize("step", ["capture", "copy", "catch_up", "verify", "clean_up"])
+def test_a_removed_lock_file_stops_the_move(new_sqlite: NewDatabase, step: Step) -> None:
+    with two_shards(new_sqlite) as moving:
+        before = together(content(moving.one), content(moving.two))
+
+        with pytest.raises(OperationPendingError, match="MoveRunning"):
+            move.move(
+                moving.manager,
+                moving.low,
+                moving.two,
+                on_progress=at_step(step, lambda: _lock_file(moving).unlink()),
+            )
+
+        assert [report.state for report in move.resume(moving.manager)] == ["done"]
+        assert together(content(moving.one), content(moving.two)) == before
+
+
+def test_a_mover_whose_lock_file_was_replaced_leaves_the_job_to_the_next(
+    new_sqlite: NewDatabase,
+) -> None:
+    with two_shards(new_sqlite) as moving:
+        before = together(content(moving.one), content(moving.two))
+
+        def take_over() -> None:
+            _lock_file(moving).unlink()
+            with ShardMapManager.open(moving.catalog_url) as other:
+                (report,) = move.resume(other, on_progress=at_step("catch_up", stop))
+                assert report.state == "paused"
+
+        with pytest.raises(OperationPendingError, match="MoveRunning"):
+            move.move(
+                moving.manager, moving.low, moving.two, on_progress=at_step("copy", take_over)
+            )
+
+        assert [report.step for report in move.list_moves(moving.manager)] == ["catch_up"]
+        assert [report.state for report in move.resume(moving.manager)] == ["done"]
+        assert together(content(moving.one), content(moving.two)) == before
+
+
+def _lock_file(moving: Moving) -> Path:
+    source = Path(moving.one.location.identity.removeprefix("sqlite://"))
+    (found,) = source.parent.glob(f"{source.name}-partita-*")
+    return found
 
 
 def test_a_lock_that_was_broken_stops_the_move(database_urls: NewDatabase) -> None:

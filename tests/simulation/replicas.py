@@ -151,6 +151,8 @@ class World:
         self.hashes: dict[int, bytes] = {}
         self.next_operation = 0
         self.full_copies = 0
+        self.first_in_trouble = 1
+        """Where the log began when the trouble ended."""
         self.damage: Exception | None = None
         """What no honest run meets."""
 
@@ -173,6 +175,8 @@ class World:
         watching = asyncio.create_task(self._watch())
         await self._healed_after(clients, trouble)
         await self._compare()
+        self.first_in_trouble = self.cluster.first
+        await self._truncate()
         if not watching.cancel():
             watching.result()
         await asyncio.gather(watching, return_exceptions=True)
@@ -254,6 +258,15 @@ class World:
         digests = {one.manager.state.digest() for one in here}
         assert len(digests) == 1, "replicas hold different states"
         await self._check(here[0])
+
+    async def _truncate(self) -> None:
+        """Once every live replica has a checkpoint, the log below it is truncated."""
+        sequence = self.cluster.last
+        async with asyncio.timeout(LIVENESS_SECONDS):
+            while self.cluster.first <= sequence:
+                for node in self.nodes:
+                    await node.call(lambda here: here.manager.checkpoint(), seconds=8.0)
+                await asyncio.sleep(1.0)
 
     async def _check(self, here: Collections) -> None:
         async with here.manager.snapshot() as snapshot:

@@ -42,7 +42,10 @@ def test_the_runs_meet_what_they_are_for() -> None:
 
     assert all(world.cluster.messages[-1] for world in worlds)
     assert sum(world.epochs for world in worlds) > 20
-    assert any(world.cluster.first > 1 for world in worlds)
+    # Beside the trouble the log is truncated when all live replicas happen to have a checkpoint;
+    # after it always (World._truncate).
+    assert any(world.first_in_trouble > 1 for world in worlds)
+    assert all(world.cluster.first > world.first_in_trouble for world in worlds)
     assert sum(world.full_copies for world in worlds) > 0
 
 

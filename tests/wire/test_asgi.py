@@ -91,6 +91,33 @@ async def test_raw_path_and_query_are_used_not_the_decoded_path() -> None:
     assert (seen["peer"], seen["scheme"]) == ("192.0.2.7", "https")
 
 
+@pytest.mark.parametrize("path", ["/0.1", "/0/0.1", "/0.1/0"])
+async def test_turns_are_measured_logged_and_exported(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock()
+
+    async def slow(request: Request) -> Response:
+        first, _, second = request.path.removeprefix("/").partition("/")
+        clock.advance(float(first))
+        if second:
+            asyncio.get_running_loop().call_soon(clock.advance, 5)  # a wait is not a turn
+            await asyncio.sleep(0)
+            clock.advance(float(second))
+        return Response(200, [], b"ok")
+
+    app = asgi_app(slow, clock=clock)
+    await call(app, a_scope(raw_path=path.encode(), query_string=b"sig=secret"))
+
+    assert [record.getMessage() for record in caplog.records] == [
+        f"the event loop was held for 100 ms by GET {path}?sig=REDACTED from 192.0.2.7"
+    ]
+    _, metrics = await call(app, a_scope(raw_path=b"/metrics"))
+    lines = metrics["body"].decode().splitlines()
+    assert "partita_loop_turn_seconds_max 0.100000" in lines
+    assert "partita_loop_long_turns_total 1" in lines
+
+
 async def test_server_that_hands_in_no_raw_path_is_refused() -> None:
     scope = a_scope()
     del scope["raw_path"]

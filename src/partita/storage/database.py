@@ -263,8 +263,9 @@ class Database:
         """Run a long change in the commit thread; return when it is durable.
 
         `work` is as the block of `change`: it does not suspend. Other changes wait for it, reads
-        do not. An exception rolls it back. In memory it runs on the loop, because reads use the
-        same connection.
+        do not. An exception rolls it back. In memory it runs on the loop: without a write-ahead
+        log no other connection can read beside an open change (the VFS `memdb` answers Busy, and
+        apsw is built without shared caches), and one connection would read the open change.
         """
         if self.folder is None:
             async with self.change(frees_space=frees_space) as connection:

@@ -68,13 +68,13 @@ def keep_private(path: Path) -> None:
 
 
 class FolderLock:
-    """The lock of the folder of an account or a state, until `release`.
+    """The lock of the folder of an account, a state or a NATS cluster, until `release`.
 
     The process that holds it compares the `stat` of `paths` with `identities` before it
     acknowledges a write, and stops with `lost()` if they differ.
     """
 
-    def __init__(self, folder: Path, what: str) -> None:
+    def __init__(self, folder: Path, what: str, file: str = LOCK_FILE) -> None:
         self.paths: list[Path] = []
         """What must stay in place: the folder, its lock file, and files that `watch` added."""
         self.identities: list[tuple[int, ...]] = []
@@ -84,10 +84,10 @@ class FolderLock:
         try:
             self._take(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), what)
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-            self._take(os.open(LOCK_FILE, flags, 0o600, dir_fd=self._descriptors[0]), what)
+            self._take(os.open(file, flags, 0o600, dir_fd=self._descriptors[0]), what)
             self._write_owner()
             self.watch("")
-            self.watch(LOCK_FILE)
+            self.watch(file)
         except BaseException:
             self.release()
             raise

@@ -158,9 +158,13 @@ def _run_cluster(cluster: LocalCluster, *, is_json: bool) -> int:
 
 
 def _watch(cluster: LocalCluster, stopping: threading.Event) -> int:
-    """Wait for a signal; report a node that ends, and end when all nodes have ended."""
+    """Wait for a signal; report a node that ends, and end when all nodes have ended.
+
+    It raises if the lock of the folder was removed: a second cluster would write the same files.
+    """
     running = set(range(len(cluster.nodes)))
     while not stopping.wait(LOOK_SECONDS):
+        cluster.check_lock()
         for index in sorted(n for n in running if cluster.pid(n) is None):
             running.discard(index)
             name, log = cluster.nodes[index].name, cluster.log_file(index)

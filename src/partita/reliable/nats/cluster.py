@@ -6,7 +6,6 @@ a majority. The ports are: client port, client port + 2000 between the nodes, an
 """
 
 import contextlib
-import fcntl
 import http.client
 import importlib.metadata
 import ipaddress
@@ -20,7 +19,6 @@ import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
 
 import msgspec
 
@@ -29,8 +27,10 @@ from partita.clock import SystemClock
 from partita.errors import ConfigurationError, StoreLockedError, UnavailableError
 from partita.processes import end_with_parent, send_signal, wait_or_kill
 from partita.reliable.nats.monitor import CLIENT_PORT, MONITOR_OFFSET, NodeStatus
+from partita.storage.folder import FolderLock
 from partita.ticks import Clock
 
+LOCK_FILE = "cluster.lock"
 ROUTE_OFFSET = 2000
 CLIENT_USER = "partita"
 ROUTE_USER = "partita-node"
@@ -226,7 +226,7 @@ class LocalCluster:
         self.extra = extra
         self._clock = clock or SystemClock()
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        self._lock: IO[str] | None = None
+        self._lock: FolderLock | None = None
 
     @property
     def url(self) -> str:
@@ -285,7 +285,7 @@ class LocalCluster:
             wait_or_kill(process, deadline - self._clock.monotonic())
         self._processes.clear()
         if self._lock is not None:
-            self._lock.close()
+            self._lock.release()
             self._lock = None
 
     def kill(self, index: int) -> None:
@@ -312,24 +312,30 @@ class LocalCluster:
 
     def _take_folder(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        lock = (self.folder / "cluster.lock").open("a+", encoding="utf-8")
+        lock_file = self.folder / LOCK_FILE
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            lock.seek(0)
-            content = lock.read().split()
-            lock.close()
+            self._lock = FolderLock(self.folder, "cluster", LOCK_FILE)
+        except StoreLockedError as error:
+            owner = ""
+            with contextlib.suppress(OSError):  # the file was removed: the process is not known
+                owner = lock_file.read_text("utf-8", "replace")
             raise StoreLockedError(
                 "ClusterRunning",
                 "A NATS cluster is running in this folder already.",
                 facts={"folder": os.fspath(self.folder)}
-                | dict(zip(("pid", "url"), content, strict=False)),
+                | dict(zip(("pid", "url"), owner.split(), strict=False)),
                 hint="Use that cluster, stop it, or choose another folder and port.",
             ) from error
-        lock.truncate(0)
-        lock.write(f"{os.getpid()} {self.url}\n")
-        lock.flush()
-        self._lock = lock
+        lock_file.write_text(f"{os.getpid()} {self.url}\n", encoding="utf-8")
+
+    def check_lock(self) -> None:
+        """Raise if the folder or its lock was removed: another cluster may start there."""
+        lock = self._lock
+        assert lock is not None
+        with contextlib.suppress(OSError):  # a path is missing
+            if [path.stat()[1:3] for path in lock.paths] == lock.identities:
+                return
+        raise lock.lost()
 
     def _check_ports(self) -> None:
         for node in self.nodes:

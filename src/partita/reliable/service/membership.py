@@ -3,14 +3,20 @@
 Both are on a stream of the service. The last message of the stream is the service's record; it
 is replaced by a fenced append, so that only one of two concurrent changes succeeds. Heartbeats
 are registers that expire.
+
+    record     MessagePack map | the last entry of the map: "crc32c", 4 bytes
+
+The checksum covers everything before its 4 bytes. Earlier versions wrote format 1 without it, and
+ignore it.
 """
 
 import contextlib
 import itertools
 
 import msgspec
+from crc32c import crc32c
 
-from partita.errors import FormatVersionError, QuorumLostError, UsageError
+from partita.errors import ChecksumError, FormatVersionError, QuorumLostError, UsageError
 from partita.reliable.replication.stream import NoAnswer, PublishRefused, Stream
 from partita.reliable.service.assignment import Placement, assign
 from partita.ticks import Clock
@@ -62,23 +68,43 @@ class ServiceRecord(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, members=tuple(members), places=places)
 
 
+class _CheckedRecord(ServiceRecord, frozen=True):
+    crc32c: bytes = bytes(4)
+
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode_record = msgspec.msgpack.Decoder(ServiceRecord).decode
 _decode_format = msgspec.msgpack.Decoder(_Format).decode
 _decode_member = msgspec.msgpack.Decoder(Member).decode
 
 
+_CHECK_START = _encode("crc32c") + _encode(bytes(4))[:-4]
+
+
+def encode_record(record: ServiceRecord) -> bytes:
+    body = _encode(_CheckedRecord(*msgspec.structs.astuple(record)))[:-4]
+    return body + crc32c(body).to_bytes(4)
+
+
 def decode_record(raw: bytes) -> ServiceRecord:
     """Parse a record; refuse a newer one, whose fields would be lost when it is written again."""
-    number = _decode_format(raw).format
-    if number > FORMAT:
+    has_checksum = raw[:-4].endswith(_CHECK_START)
+    if has_checksum and crc32c(raw[:-4]).to_bytes(4) != raw[-4:]:
+        raise _damaged()
+    try:
+        number = _decode_format(raw).format
+        if number == FORMAT:
+            return _decode_record(raw)
+    except msgspec.MsgspecError as error:
+        raise _damaged() from error
+    if has_checksum and number > FORMAT:
         raise FormatVersionError(
             "FormatVersion",
             f"The record of the service has format {number}; this version reads {FORMAT}.",
             facts={"format": number},
             hint="Upgrade this process: another one of the service has a newer version.",
         )
-    return _decode_record(raw)
+    raise _damaged()  # a newer version would have written a checksum
 
 
 class Membership:
@@ -140,7 +166,7 @@ class Membership:
         """Append after the last known record; another member's record there is accepted."""
         with contextlib.suppress(PublishRefused):
             stored = await self._stream.publish(
-                _encode(record),
+                encode_record(record),
                 epoch=0,
                 expected=self._sequence,
                 message_id=self._clock.new_id(),
@@ -197,6 +223,14 @@ def fixed(name: str, asked: tuple[int | None, int], found: tuple[object, object]
         facts={"partitions": asked[0], "replicas": asked[1]},
         hint="Open it with these numbers. To change them, create a service of another name and"
         " copy the state.",
+    )
+
+
+def _damaged() -> ChecksumError:
+    return ChecksumError(
+        "ChecksumMismatch",
+        "The record of the service is damaged.",
+        hint="Check the disks of the NATS nodes, and restore their streams from a backup.",
     )
 
 

@@ -35,7 +35,7 @@ _CLOSE_QUANTA = int(CLOSE_SECONDS_MAX * TICKS_PER_SECOND) >> SLOT_BITS
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """A slot that this front end has: nobody else gets it before the end, nor a day after it."""
+    """A slot that this front end has: no other front end gets it until a day after its end."""
 
     slot: int
     floor: int
@@ -92,8 +92,8 @@ class FleetClock:
             lease is not None and clock.monotonic() < lease.ends and clock.ticks() < lease.ends_at
         )
 
-    def stamp(self, key: Hashable) -> int:
-        """Return the ticks of a change: later than those of all earlier changes of the key here.
+    def stamp(self, *keys: Hashable) -> int:
+        """Return the ticks of a change: later than those of all earlier changes of its keys here.
 
         Raise StoreStoppedError if the slot was lost.
         """
@@ -104,8 +104,11 @@ class FleetClock:
         if now > self._last:
             self._stamped.clear()
             self._last = now
-        quantum = max(now, self._stamped.get(key, -1) + 1)
-        self._remember(key, quantum)
+        quantum = now
+        for key in keys:
+            quantum = max(quantum, self._stamped.get(key, -1) + 1)
+        for key in keys:
+            self._remember(key, quantum)
         return quantum << SLOT_BITS | lease.slot
 
     def observe(self, ticks: int, key: Hashable = None) -> None:
@@ -188,7 +191,7 @@ class FleetClock:
 
 def _slot_lost() -> StoreStoppedError:
     return StoreStoppedError(
-        "SlotLost",
+        "StoreSlotLost",
         "This front end has no slot: it makes no stamps until it has one.",
         hint="The database was away for a day, or this process was stopped. It asks for another"
         " slot by itself; else restart it.",

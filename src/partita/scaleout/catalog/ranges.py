@@ -36,7 +36,7 @@ class RangeMap:
         ends = [each.hi for each in self.ranges]
         if not self.ranges or [*self._starts, None] != ["", *ends]:
             raise CatalogMismatchError(
-                "RangesBroken",
+                "StoreRangesBroken",
                 "The ranges of a table do not follow each other.",
                 facts={"ranges": [each.id for each in self.ranges]},
                 hint="Restore a backup of the database.",

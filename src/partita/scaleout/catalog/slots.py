@@ -1,7 +1,7 @@
 """Leases of slots, one for each front end: the lowest bits of all its stamps.
 
-A lease lasts a day and is renewed each hour; for another day after its end the slot is given to
-nobody. A graceful stop gives it back at once, with a floor: the next holder's stamps are later.
+A lease lasts a day and is renewed each hour; for another day after its end no other front end gets
+the slot. A graceful stop gives it back at once, with a floor: the next holder's stamps are later.
 While a lease lasts, the stored floor is its end, because a crash leaves no other.
 """
 
@@ -58,7 +58,7 @@ class Slots:
         )
         if not rows:
             raise UnavailableError(
-                "SlotsTaken",
+                "StoreSlotsTaken",
                 f"All {SLOTS_MAX} slots of the fleet are taken.",
                 facts={"slots": SLOTS_MAX},
                 hint="A front end that was killed keeps its slot for two days. Stop front ends with"

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from partita.errors import ConfigurationError, NotDurableError, UnavailableError
+from partita.errors import ConfigurationError, NotDurableError, PartitaError, UnavailableError
 from partita.storage.durability import Durability
 
 SERVER_VERSION_MIN = 170000
@@ -27,8 +27,13 @@ SELECT pg_catalog.current_setting('server_version_num')::int AS version,
 LOCK_KEYS = (0x50617274, 0)
 """The advisory lock by which two connections show that such locks work."""
 
-_DURABLE = {"fsync": "on", "full_page_writes": "on", "data_sync_retry": "off"}
-_SYNCHRONOUS = {"on", "remote_apply"}
+_DURABLE = {
+    "fsync": ("on",),
+    "full_page_writes": ("on",),
+    "data_sync_retry": ("off",),
+    "synchronous_commit": ("on", "remote_apply"),
+}
+_JUDGED = ("version", "encoding", "isolation", "is_in_recovery", "read_only", *_DURABLE)
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -60,27 +65,44 @@ class Facts(msgspec.Struct, frozen=True):
 def check_version(version: int) -> None:
     """Raise if a server is too old: `FACTS` needs columns that it does not have."""
     if version < SERVER_VERSION_MIN:
-        raise _unfit("server_version", str(version), "Use PostgreSQL 17 or newer.")
+        raise _too_old(version)
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One fact of a server, and the error that it causes, if any."""
+
+    name: str
+    found: str
+    error: PartitaError | None
 
 
 def check(facts: Facts, durability: Durability) -> None:
     """Raise if a server must not be used."""
-    check_version(facts.version)
+    for finding in judge(facts, durability):
+        if finding.error is not None:
+            raise finding.error
+
+
+def judge(facts: Facts, durability: Durability) -> list[Finding]:
+    """Return all facts that count, with the refusals of a durability."""
+    errors: dict[str, PartitaError] = {}
+    if facts.version < SERVER_VERSION_MIN:
+        errors["version"] = _too_old(facts.version)
     if facts.encoding != "UTF8":
-        raise _unfit("encoding", facts.encoding, "Create the database with ENCODING 'UTF8'.")
+        hint = "Create the database with ENCODING 'UTF8'."
+        errors["encoding"] = _unfit("encoding", facts.encoding, hint)
     if facts.isolation != "read committed":
         hint = "Remove default_transaction_isolation from the role, the database and the server."
-        raise _unfit("transaction_isolation", facts.isolation, hint)
-    if facts.is_in_recovery or facts.read_only == "on":
-        name = "pg_is_in_recovery" if facts.is_in_recovery else "transaction_read_only"
-        raise _read_only(name)
-    if durability is Durability.FAST:
-        return
-    for name, required in _DURABLE.items():
-        if (found := getattr(facts, name)) != required:
-            raise _not_durable(name, found)
-    if facts.synchronous_commit not in _SYNCHRONOUS:
-        raise _not_durable("synchronous_commit", facts.synchronous_commit)
+        errors["isolation"] = _unfit("transaction_isolation", facts.isolation, hint)
+    if facts.is_in_recovery:
+        errors["is_in_recovery"] = _read_only("pg_is_in_recovery")
+    if facts.read_only == "on":
+        errors["read_only"] = _read_only("transaction_read_only")
+    if durability is Durability.FULL:
+        for name, accepted in _DURABLE.items():
+            if (found := getattr(facts, name)) not in accepted:
+                errors[name] = _not_durable(name, found)
+    return [Finding(name, str(getattr(facts, name)), errors.get(name)) for name in _JUDGED]
 
 
 def locks_do_not_work() -> ConfigurationError:
@@ -89,6 +111,10 @@ def locks_do_not_work() -> ConfigurationError:
         "granted beside an exclusive lock",
         "Use PostgreSQL: this server accepts advisory locks and ignores them.",
     )
+
+
+def _too_old(version: int) -> ConfigurationError:
+    return _unfit("server_version", str(version), "Use PostgreSQL 17 or newer.")
 
 
 def _unfit(name: str, found: str, hint: str) -> ConfigurationError:

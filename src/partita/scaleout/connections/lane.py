@@ -52,6 +52,7 @@ class Lane(Generic[Item, Result]):
         self._send = send
         self._trips_max = trips_max
         self._waiting: deque[_Waiting[Item, Result]] = deque()
+        self._running = 0
         self._trips: set[asyncio.Task[None]] = set()
         self._free: list[Link] = []
         self._is_closed = False
@@ -63,9 +64,8 @@ class Lane(Generic[Item, Result]):
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Result] = loop.create_future()
         self._waiting.append(_Waiting(item, keys, size, loop.time(), answer))
-        running = len(self._trips)
-        if running == 0 or (
-            running < self._trips_max and len(self._waiting) > WAITING_FOR_SECOND_TRIP
+        if self._running == 0 or (
+            self._running < self._trips_max and len(self._waiting) > WAITING_FOR_SECOND_TRIP
         ):
             self._start()
         return await answer
@@ -80,19 +80,24 @@ class Lane(Generic[Item, Result]):
             await link.close()
 
     def _start(self) -> None:
+        self._running += 1
         trip = asyncio.get_running_loop().create_task(self._travel())
         self._trips.add(trip)
         trip.add_done_callback(self._trips.discard)
 
     async def _travel(self) -> None:
-        while trip := self._next_trip():
-            outcomes: Sequence[Result | Exception]
-            try:
-                outcomes = await self._run(trip)
-            except Exception as error:  # noqa: BLE001 - each caller gets it
-                outcomes = [error] * len(trip)
-            for waiting, outcome in zip(trip, outcomes, strict=True):
-                _answer(waiting.answer, outcome)
+        try:
+            while trip := self._next_trip():
+                outcomes: Sequence[Result | Exception]
+                try:
+                    outcomes = await self._run(trip)
+                except Exception as error:  # noqa: BLE001 - each caller gets it
+                    outcomes = [error] * len(trip)
+                for waiting, outcome in zip(trip, outcomes, strict=True):
+                    _answer(waiting.answer, outcome)
+        finally:
+            # At once: an item that is asked before this task is done needs a trip of its own.
+            self._running -= 1
 
     async def _run(self, trip: Sequence[_Waiting[Item, Result]]) -> Sequence[Result | PartitaError]:
         link = self._free.pop() if self._free else None

@@ -165,18 +165,19 @@ class Connector:
 
     async def connect(self) -> Link:
         """Open a connection and check the server; raise if it must not be used."""
-        link = await self._connect()
+        link = await self.connect_unchecked()
         try:
             checks.check(link.facts, self.durability)
             if self._locks_seen != link.facts.started:
-                await self._check_locks(link)
+                await self.check_locks(link)
                 self._locks_seen = link.facts.started
         except BaseException:
             link.terminate()
             raise
         return link
 
-    async def _connect(self) -> Link:
+    async def connect_unchecked(self) -> Link:
+        """Open a connection whose facts are not judged: to look at a server, not to use it."""
         if self._is_pooled is None:
             probe = await self._open(statements=0)
             self._is_pooled = probe.is_pooled
@@ -214,9 +215,9 @@ class Connector:
             await connection.fetch(_SET, facts.synchronous_commit)
         return Link(connection, facts, is_pooled=is_pooled)
 
-    async def _check_locks(self, link: Link) -> None:
+    async def check_locks(self, link: Link) -> None:
         """Check that a shared lock is refused while another session has the exclusive one."""
-        other = await self._connect()
+        other = await self.connect_unchecked()
         keys = checks.LOCK_KEYS
         try:
             async with link.transaction():

@@ -1,6 +1,6 @@
 """Where a database is: the URL of a PostgreSQL server, shown without its secrets. Pure."""
 
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 
@@ -42,7 +42,7 @@ class Location(msgspec.Struct, frozen=True):
             for option, value in parse_qsl(query)
         ]
         shown = name + (":***" if colon else "") + at + hosts
-        return urlunsplit((scheme, shown, path, urlencode(options), ""))
+        return f"{scheme}://{shown}{path}" + ("?" + urlencode(options) if options else "")
 
     def __repr__(self) -> str:
         return f"Location({str(self)!r})"

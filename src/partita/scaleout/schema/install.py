@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from partita.errors import ConfigurationError
-from partita.scaleout.connections.link import Connector
+from partita.scaleout.connections.link import Connector, Link
 from partita.scaleout.connections.location import Location
 from partita.scaleout.connections.session import SETTINGS, DriverError, translated
 from partita.scaleout.schema import versions
@@ -69,7 +69,7 @@ async def install(
             await connection.execute(
                 f"SELECT pg_catalog.pg_advisory_xact_lock({JOB_LOCKS}, {INSTALL_JOB})"
             )
-            previous = await _install_schema(connection, report)
+            previous = await _install_schema(link, report)
             is_role_new = role is not None and await _install_role(connection, role, report)
     except DriverError as error:
         raise translated(error) from error
@@ -78,12 +78,12 @@ async def install(
     return Installed((versions.MAJOR, versions.MINOR), previous, role, is_role_new)
 
 
-async def find_version(connection: Any) -> tuple[int, int] | None:
+async def find_version(link: Link) -> tuple[int, int] | None:
     """Return the version of the installed schema; None if there is none.
 
     Raise if the database has a schema `partita` that is not ours.
     """
-    rows = await connection.fetch(_HAS_OBJECTS)
+    rows = await link.read(_HAS_OBJECTS)
     if not rows or not (rows[0]["is_ours"] or rows[0]["has_objects"]):
         return None
     if not rows[0]["is_ours"]:
@@ -93,12 +93,13 @@ async def find_version(connection: Any) -> tuple[int, int] | None:
             facts={"setting": "schema", "found": "partita"},
             hint="Use another database, or rename that schema. Nothing was changed.",
         )
-    ((major, minor),) = await connection.fetch(_FIND_VERSION)
+    ((major, minor),) = await link.read(_FIND_VERSION)
     return major, minor
 
 
-async def _install_schema(connection: Any, report: Progress) -> tuple[int, int] | None:
-    found = await find_version(connection)
+async def _install_schema(link: Link, report: Progress) -> tuple[int, int] | None:
+    connection = link.connection
+    found = await find_version(link)
     if found is None:
         report("creating the schema")
         await connection.execute("CREATE SCHEMA IF NOT EXISTS partita")

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any
 
 from partita.clock import SystemClock
+from partita.service.hosting.server import METRICS_PATH, plain
 from partita.service.http.message_bytes import (
     BAD_HEADER,
     BAD_TARGET,
@@ -27,7 +28,7 @@ from partita.service.http.message_bytes import (
     refusal_error,
     sanitised_headers,
 )
-from partita.service.http.protocol import Respond
+from partita.service.http.protocol import Respond, Turn, resumed
 from partita.service.http.request import Download, Request, Response
 from partita.service.http.streams import body_too_long, client_gone, pour, slices
 from partita.ticks import Clock
@@ -52,9 +53,13 @@ def asgi_app(
     clock: Clock | None = None,
     dialect: Dialect = TABLE_DIALECT,
 ) -> AsgiApp:
-    """Return an ASGI application that answers like the server."""
+    """Return an ASGI application that answers like the server.
+
+    Its `/metrics` measures the turns of the loop that it takes in this process.
+    """
     bounds = limits or HttpLimits()
     time = clock or SystemClock()
+    turn = Turn(bounds.write_buffer_bytes_max, time)
 
     def refuse(refusal: Refusal) -> Response:
         return dialect.refuse(refusal, time.new_id(), time.ticks())
@@ -64,8 +69,10 @@ def asgi_app(
             request = await _request_of(scope, receive, bounds)
         except RefusedError as refused:
             return refuse(refused.refusal)
+        if request.path == METRICS_PATH:
+            return plain(200, turn.watchdog.metrics())
         try:
-            return await respond(request)
+            return await _measured(respond, request, turn)
         except Exception:
             logger.exception("%s %s failed", request.method, request.path)
             return refuse(FAILED)
@@ -97,6 +104,20 @@ def asgi_app(
             await response.download.close()
 
     return app
+
+
+async def _measured(respond: Respond, request: Request, turn: Turn) -> Response:
+    """Answer a request, and measure each turn of the loop that it takes."""
+    started = turn.now()
+    coroutine = respond(request)
+    try:
+        awaited = coroutine.send(None)
+    except StopIteration as finished:
+        response: Response = finished.value
+        return response
+    finally:
+        turn.measure(request, started)
+    return await resumed(coroutine, awaited, request, turn)
 
 
 async def _live(receive: Receive, send: Send) -> None:

@@ -28,6 +28,7 @@ from partita.service.http.protocol import HttpProtocol, Respond, Turn
 from partita.service.http.request import Response
 from partita.ticks import Clock
 
+METRICS_PATH = "/metrics"
 _FREE_PORT_ATTEMPTS_MAX = 20
 
 logger = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ class Server:
         self._fixed = {
             "/healthz": _alive,
             "/readyz": self._readiness,
-            "/metrics": lambda: _plain(200, self._turn.watchdog.metrics()),
+            METRICS_PATH: lambda: plain(200, self._turn.watchdog.metrics()),
         }
         self._listeners: list[asyncio.Server | TlsListener] = []
 
@@ -164,7 +165,7 @@ class Server:
         except Exception:
             logger.exception("Readiness could not be determined.")
             is_ready = False
-        return _plain(200, b"ready\n") if is_ready else _plain(503, b"not ready\n")
+        return plain(200, b"ready\n") if is_ready else plain(503, b"not ready\n")
 
 
 class Servers:
@@ -197,10 +198,10 @@ class Servers:
 
 
 def _alive() -> Response:
-    return _plain(200, b"ok\n")
+    return plain(200, b"ok\n")
 
 
-def _plain(status: int, body: bytes) -> Response:
+def plain(status: int, body: bytes) -> Response:
     headers = [("Content-Type", "text/plain;charset=utf-8"), ("Cache-Control", "no-store")]
     return Response(status, headers, body)
 

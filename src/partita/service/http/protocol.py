@@ -95,7 +95,7 @@ _ENDED: Final = 3
 
 
 @types.coroutine
-def _resumed(
+def resumed(
     coroutine: Coroutine[Any, Any, Response], awaited: object, request: Request, turn: "Turn"
 ) -> Generator[object, Any, Response]:
     """Continue a coroutine that was driven by hand up to `awaited`, as if awaited here.
@@ -894,8 +894,8 @@ class HttpProtocol(asyncio.Protocol):
             self._send(request, self._failure(request, error), connection, started)
         else:
             turn.measure(request, started)
-            resumed = _resumed(coroutine, awaited, request, turn)
-            rest = self._finish(resumed, request, connection, started)
+            others = resumed(coroutine, awaited, request, turn)
+            rest = self._finish(others, request, connection, started)
             self._running = self._loop.create_task(rest)
 
     async def _finish(

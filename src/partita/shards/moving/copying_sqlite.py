@@ -10,12 +10,14 @@ IMMEDIATE, which would also lock out the writers of the source.
 import contextlib
 import fcntl
 import functools
+import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import IO, Any, cast
 
+from partita.errors import OperationPendingError
 from partita.shards.connections import writing_turns
 from partita.shards.connections.engines import BUSY_TIMEOUT_SECONDS, Engines
 from partita.shards.connections.locations import FILE_MODE
@@ -94,7 +96,28 @@ class SqliteCopy(RangeCopy):
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        return True
+        return self._holds_lock()  # a mover that has just ended may have removed the file
+
+    def _holds_lock(self) -> bool:
+        assert self._lock is not None
+        with contextlib.suppress(FileNotFoundError):
+            return os.path.samestat(os.fstat(self._lock.fileno()), Path(self._lock.name).stat())
+        return False
+
+    def _check_lock(self) -> None:
+        """Raise if the lock file was removed or replaced, because another mover may have locked it.
+
+        It is called before each commit, while the file of the shard is locked: the transactions
+        of that mover on the file come later. The shard itself cannot have the lock: closing a
+        second descriptor of a database would release the locks of SQLite.
+        """
+        if self._lock is not None and not self._holds_lock():
+            raise OperationPendingError(
+                "MoveRunning",
+                "The lock file of the move was removed or replaced; another process may run it.",
+                facts={"file": self._lock.name},
+                hint="Stop other processes that run the move, then continue it with resume().",
+            )
 
     @property
     def driver_error(self) -> type[Exception]:
@@ -162,6 +185,7 @@ class SqliteCopy(RangeCopy):
             try:
                 yield
                 self._drop_temporary()
+                self._check_lock()
                 self._run("COMMIT")
             except BaseException:
                 if self.target.in_transaction:
@@ -287,6 +311,7 @@ class SqliteCopy(RangeCopy):
             try:
                 for statement in statements:
                     self.source.execute(statement)
+                self._check_lock()
                 self.source.execute("COMMIT")
             except BaseException:
                 self.source.execute("ROLLBACK")
@@ -344,6 +369,7 @@ class SqliteCopy(RangeCopy):
     def _forget(self, seen: Seen) -> None:
         for number, last in seen.items():
             done = f"DELETE FROM {self._outbox(number)} WHERE partita_number <= {last}"
+            self._check_lock()
             with self._locked("source", functools.partial(self._run, done)):
                 pass
 
