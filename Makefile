@@ -63,6 +63,7 @@ bench: $(DEV) ## Measure Partita beside its peers (needs wrk; ARGS="--quick")
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/tables/run.py $(ARGS)
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/tables/growth.py --quick
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/tables/soak.py --seconds 60
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/scaleout/run.py $(filter --quick --demand,$(ARGS))
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/queues/run.py $(filter --quick --demand,$(ARGS))
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/blobs/run.py $(filter --quick --demand,$(ARGS))
 	$(BIN)/python bench/reliable/run.py $(filter --quick --demand,$(ARGS))
@@ -74,6 +75,8 @@ lock: $(DEV) ## Renew requirements/*.txt within the ranges of pyproject.toml
 	$(LOCK) --upgrade --extra dev --output-file requirements/dev.txt pyproject.toml
 	$(LOCK) --upgrade --extra azure --constraint requirements/dev.txt \
 		--output-file requirements/serve.txt pyproject.toml
+	$(LOCK) --upgrade --extra azure --extra scaleout --constraint requirements/dev.txt \
+		--output-file requirements/scaleout.txt pyproject.toml
 
 clean: ## Remove everything that these targets made, but no data
 	rm -rf .venv tests/wire/js/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis \

@@ -18,8 +18,9 @@ from pathlib import Path
 import asyncpg
 
 from partita.local_postgres import LocalPostgres
-from partita.scaleout.fleet import Fleet, build_table_store
+from partita.scaleout.fleet import Fleet
 from partita.scaleout.schema.install import install
+from partita.tables.edm import Members
 from partita.tables.engine import TableEngine
 from partita.tables.entity import EntityKey, pack_document
 from partita.tables.filters import parse
@@ -29,7 +30,7 @@ from partita.tables.pushdown import describe, marks_of
 
 ENTITIES = 10_000
 PARTITIONS = 100
-PROPERTIES = {
+PROPERTIES: Members = {
     **{f"Text{n}": f"{n}" + "some text of an entity " * 2 for n in range(8)},
     "Number": 12345,
     "Other@odata.type": "Edm.Int64",
@@ -89,7 +90,11 @@ class Costs:
                 await request()
                 count += 1
 
-        here, there, start = time.process_time(), cpu_of_children(self.server.pid or 0), time.monotonic()
+        here, there, start = (
+            time.process_time(),
+            cpu_of_children(self.server.pid or 0),
+            time.monotonic(),
+        )
         await asyncio.gather(*(client() for _ in range(clients)))
         here, there = time.process_time() - here, cpu_of_children(self.server.pid or 0) - there
         elapsed = time.monotonic() - start
@@ -120,15 +125,15 @@ async def run_on(
 ) -> None:
     await install(server.url())
     fleet = await Fleet.open(server.url())
-    store = build_table_store(fleet, await fleet.catalog.account_id("bench"))
+    store = (await fleet.stores("bench")).tables
     engine = TableEngine(store)
     table = await engine.create_table("Bench")
     costs = Costs(server, fleet, engine, table.id)
     for start in range(0, ENTITIES, 100 * PARTITIONS):
         for p in range(PARTITIONS):
             numbers = range(start + p, start + 100 * PARTITIONS, PARTITIONS)
-            group = [Insert(key_of(n), {**PROPERTIES, "Bucket": n % 100}) for n in numbers]
-            await engine.run("Bench", EntityGroup(group))
+            inserts = [Insert(key_of(n), {**PROPERTIES, "Bucket": n % 100}) for n in numbers]
+            await engine.run("Bench", EntityGroup(inserts))
     pool = await asyncpg.create_pool(server.url(), min_size=clients, max_size=clients)
     async with fleet.pool.link() as link:
         await link.connection.execute("VACUUM ANALYZE partita.entity")

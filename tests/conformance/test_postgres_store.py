@@ -13,9 +13,9 @@ class TestPostgres(TableStoreConformance):
     store: OwningStore
 
     @pytest.fixture(autouse=True)
-    async def account(self) -> None:
+    def account(self) -> None:
         self.account_name = f"conformance{uuid.uuid4().hex[:12]}"
-        await forget_slots()
+        forget_slots()
 
     async def open_store(self) -> OwningStore:
         return await OwningStore.open(self.account_name, self.clock)

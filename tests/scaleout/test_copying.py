@@ -1,3 +1,4 @@
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,13 +16,14 @@ from partita.errors import ConfigurationError, ConflictError, LimitExceededError
 from partita.scaleout.connections.link import Connector
 from partita.scaleout.connections.location import Location
 from partita.scaleout.copying.copier import Report
-from partita.scaleout.copying.parts import Part
+from partita.scaleout.copying.parts import CopyPart
 from partita.scaleout.copying.postgres_target import PostgresTarget
 from partita.storage.durability import Durability
 from partita.tables.entity import EntityKey
 from partita.tables.operations import EntityGroup, Insert, Replace
 from partita.ticks import TICKS_PER_SECOND
 from support.copying import Place, copy
+from support.object_stores import new_bucket, s3_server
 from support.repeats import sample_pairs
 from support.whole_accounts import (
     LARGE,
@@ -196,9 +198,9 @@ async def test_what_changed_in_the_source_is_found_and_copied_again(
     for place in (database, back):
         target = place.target()
         completed = target.complete
-        changed: list[Part] = []
+        changed: list[CopyPart] = []
 
-        async def complete(part: Part) -> None:
+        async def complete(part: CopyPart) -> None:
             await completed(part)  # noqa: B023 - called in this round only
             if part.kind == "table" and not changed:  # noqa: B023
                 changed.append(part)  # noqa: B023
@@ -378,7 +380,7 @@ async def test_another_run_takes_a_copy_over(folder: Place, database: Place) -> 
     forgotten = database.target()
     completed = forgotten.complete
 
-    async def complete(part: Part) -> None:
+    async def complete(part: CopyPart) -> None:
         await completed(part)
         assert not (await copy(folder.source(), database.target())).differences
 
@@ -445,3 +447,19 @@ async def test_times_follow_the_clock_of_the_target(folder: Place, database: Pla
     assert lease is not None
     assert lease.ends_at is not None
     assert lease.ends_at < ends_at
+
+
+@pytest.mark.proof
+async def test_large_contents_are_copied_to_s3_and_back(folder: Place, back: Place) -> None:
+    async with opened(folder) as engines:
+        await fill(engines)
+        before = await described(engines)
+    with s3_server():
+        database = Place.in_database(await asyncio.to_thread(new_bucket))
+
+        there = await copy(folder.source(), database.target())
+        again = await copy(database.source(), back.target())
+
+    assert [*there.differences, *again.differences] == []
+    async with opened(back) as engines:
+        assert await described(engines) == before

@@ -11,7 +11,7 @@ from conformance.queue_store import place_of, receipt_of, texts_of
 from partita.clock import ManualClock
 from partita.errors import ChecksumError, InDoubtError, MessageNotFoundError, QueueNotFoundError
 from partita.queues.message import Message
-from partita.scaleout.fleet import Fleet, build_queue_store
+from partita.scaleout.fleet import Fleet
 from partita.scaleout.queues import lanes, postgres_store, statements, sweep
 from partita.scaleout.queues.counts import COUNT_KEPT_SECONDS
 from partita.storage.durability import Durability
@@ -224,7 +224,7 @@ async def test_the_clock_of_the_database_is_used_by_default() -> None:
 async def test_a_fleet_has_queues_that_it_sweeps() -> None:
     fleet = await Fleet.open(queue_url(), durability=Durability.FAST)
     try:
-        store = build_queue_store(fleet, await fleet.catalog.account_id("of-a-fleet"))
+        store = (await fleet.stores("ofafleet")).queues
         await store.create_queue("work", {})
         await store.put("work", "x", hidden_seconds=0, lifetime_seconds=60)
         assert texts_of(await store.claim("work", 1, hidden_seconds=1)) == ["x"]

@@ -44,9 +44,9 @@ class PostgresMachine(EngineMachine):
 
     async def open(self) -> TableEngine:
         if not hasattr(self, "tables"):
-            await forget_slots()
+            forget_slots()
         stores = [await OwningStore.open(self.account, self.clock) for _ in range(2)]
-        return TableEngine(InTurns(stores))  # type: ignore[arg-type]  # it passes calls on
+        return TableEngine(InTurns(stores))
 
     @rule(name=TABLE_NAMES, bounds=st.sets(st.sampled_from(["a", "p", "p!", "q"])))
     def cut_ranges(self, name: str, bounds: set[str]) -> None:

@@ -49,10 +49,10 @@ class Place(msgspec.Struct, frozen=True):
     objects: str = ""
 
     @classmethod
-    def in_database(cls) -> "Place":
-        """Return a new account in the database of this process."""
-        url, objects = _database()
-        return cls(url=url, account=uuid.uuid4().hex[:12], objects=objects)
+    def in_database(cls, objects: str = "") -> "Place":
+        """Return a new account: in the database of this process, or in one for other objects."""
+        url, folder = (installed_url.__wrapped__(), objects) if objects else _database()
+        return cls(url=url, account=uuid.uuid4().hex[:12], objects=folder)
 
     def source(self) -> Source:
         if self.folder:
@@ -125,7 +125,7 @@ def use_small_batches(change: Callable[[Any, str, object], None] = setattr) -> N
     """Let a small account need many batches."""
     for module in (folder_reading, postgres_rows):
         change(module, "BATCH_ROWS_MAX", 20)
-    change(postgres_rows, "FIRST_BATCH_ROWS", 20)
+    change(postgres_rows, "FETCHED_ROWS", 20)
     change(parts, "BATCH_CONTENT_BYTES_MAX", 1)
 
 

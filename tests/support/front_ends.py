@@ -1,19 +1,17 @@
 """Front ends of one PostgreSQL database, in this process: one database per test process."""
 
 import asyncio
-import getpass
+import atexit
 import itertools
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
+import psycopg
 from psycopg import sql
 
-from partita.local_postgres import HOST
 from partita.scaleout.catalog.purge import purge_tables
-from partita.scaleout.connections.link import Connector
-from partita.scaleout.connections.location import Location
 from partita.scaleout.fleet import Fleet
 from partita.scaleout.schema.install import install
 from partita.scaleout.schema.locks import RANGE_LOCKS
@@ -21,6 +19,7 @@ from partita.scaleout.tables.postgres_store import PostgresTableStore
 from partita.storage.durability import Durability
 from partita.ticks import Clock
 from support import postgres
+from support.catalog_databases import url_of
 
 _CREATE = sql.SQL("CREATE DATABASE {} TEMPLATE template0 ENCODING 'UTF8' LOCALE {}")
 
@@ -32,7 +31,7 @@ def installed_url(locale: str = "C") -> str:
     name = f"fleet_{uuid.uuid4().hex[:8]}"
     server.execute(_CREATE.format(sql.Identifier(name), sql.Literal(locale)))
     server.execute(postgres.DO_NOT_WAIT.format(sql.Identifier(name)))
-    url = f"postgresql://{getpass.getuser()}@{HOST}:{server.port}/{name}"
+    url = url_of(name)
     with ThreadPoolExecutor(1) as thread:  # a loop may be running in this one
         thread.submit(lambda: asyncio.run(install(url))).result()
     return url
@@ -72,11 +71,16 @@ class OwningStore(PostgresTableStore):
         await purge_tables(self.fleet.pool)
 
 
-async def forget_slots() -> None:
+@cache
+def _connection() -> psycopg.Connection:
+    connection = psycopg.connect(installed_url(), autocommit=True)
+    atexit.register(connection.close)
+    return connection
+
+
+def forget_slots() -> None:
     """Let the next front end begin without the stamps of earlier ones."""
-    link = await Connector(Location.parse(installed_url()), Durability.FAST).connect()
-    await link.write("DELETE FROM partita.slot")
-    await link.close()
+    _connection().execute("DELETE FROM partita.slot")
 
 
 async def cut_ranges(fleet: Fleet, tid: int, bounds: Sequence[str]) -> None:

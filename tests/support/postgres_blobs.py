@@ -1,4 +1,4 @@
-"""Blob stores on a real PostgreSQL: a few databases for a test process, emptied before each test."""
+"""Blob stores on a real PostgreSQL: databases that are emptied before each test."""
 
 import asyncio
 from pathlib import Path

@@ -18,7 +18,7 @@ import msgspec
 
 from partita.blobs.store.contract import BlobStore
 from partita.clock import SystemClock
-from partita.errors import PartitaError
+from partita.errors import InDoubtError, PartitaError
 from partita.queues.store import QueueStore
 from partita.scaleout.blobs.contents import Contents
 from partita.scaleout.blobs.postgres_store import PostgresBlobStore
@@ -204,6 +204,10 @@ class Fleet:
             await asyncio.sleep(BEAT_SECONDS if self._trouble is None else BEAT_AGAIN_SECONDS)
             try:
                 await self._beat()
+            except InDoubtError as error:
+                # The server answers, but no standby does: reads go on.
+                self._trouble = None
+                logger.warning("writes are not confirmed: %s", error)
             except PartitaError as error:
                 if self._trouble is None:
                     logger.warning("not ready: %s", error)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import apsw
 
-from partita.storage.database import DATABASE_FILE, check_sqlite
+from partita.storage.database import DATABASE_FILE, check_sqlite, refuse_unfinished_copy
 from partita.storage.format_numbers import refuse_foreign
 from partita.storage.schema import distrust
 
@@ -12,7 +12,10 @@ BUSY_MS = 10_000
 
 
 def open_source(folder: Path) -> apsw.Connection:
-    """Open the database read-only. A server's write-ahead log grows while a snapshot is read."""
+    """Open the database read-only; refuse one to which an account is being copied.
+
+    The write-ahead log of a server grows while a snapshot is read.
+    """
     check_sqlite()
     source = apsw.Connection(str(folder / DATABASE_FILE), flags=apsw.SQLITE_OPEN_READWRITE)
     source.set_busy_timeout(BUSY_MS)
@@ -23,6 +26,7 @@ def open_source(folder: Path) -> apsw.Connection:
     distrust(source)
     try:
         refuse_foreign(source)
+        refuse_unfinished_copy(source, folder)
     except BaseException:
         source.close()
         raise

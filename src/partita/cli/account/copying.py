@@ -12,7 +12,7 @@ from partita.clock import SystemClock
 from partita.errors import ConfigurationError
 from partita.scaleout.connections.location import SCHEMES, Location
 from partita.scaleout.copying.contract import Source, Target
-from partita.scaleout.copying.copier import Contents, Copier, PartCopied, Report, contents_of
+from partita.scaleout.copying.copier import Copier, Inventory, PartCopied, Report, inventory_of
 from partita.scaleout.copying.folder_source import FolderSource
 from partita.scaleout.copying.folder_target import FolderTarget
 from partita.scaleout.copying.postgres_source import PostgresSource, accounts_of
@@ -115,7 +115,7 @@ async def _copy(given: Given) -> Facts:
         await source.open()
         if given.dry_run:
             async with source.moment():
-                return _contents(account, source.identity, given.to, await contents_of(source))
+                return _contents(account, source.identity, given.to, await inventory_of(source))
         target = _target(given, account)
         with Bar(given.verb, is_hidden=given.json or given.quiet, shows_rate=True) as bar:
             try:
@@ -182,7 +182,7 @@ def _only(accounts: Sequence[str], database: str) -> str:
     )
 
 
-def _contents(account: str, source: str, target: str, found: Contents) -> AccountContents:
+def _contents(account: str, source: str, target: str, found: Inventory) -> AccountContents:
     return AccountContents(account=account, source=source, target=_shown(target), **_amounts(found))
 
 
@@ -199,11 +199,11 @@ def _copied(
         seconds=round(seconds, 3),
         differences=list(report.differences),
         parts=list(report.parts),
-        **_amounts(report.contents),
+        **_amounts(report.inventory),
     )
 
 
-def _amounts(found: Contents) -> dict[str, int]:
+def _amounts(found: Inventory) -> dict[str, int]:
     amounts = dict.fromkeys((name for names in _SHOWN.values() for name in names), 0)
     for plan in found.plans:
         if plan.part.kind in _SHOWN:

@@ -13,7 +13,7 @@ share an object, and the name of a removed object is never used again.
        (or, if it is refused: abandon the claim)  4. remove the object, then its row
 
 An object may be removed only after step 3 has seen neither an extent nor a claim of it. From then
-on nobody can come to need it:
+on no front end can come to need it:
 
 - A new upload chooses only what an extent or a claim has, under the same lock of the hash. If it
   came first, step 3 sees its claim. If it came later, it sees neither and makes a new name.
@@ -29,7 +29,6 @@ anything. An upload that arrives late leaves an object that nothing knows: the s
 objects, and passes old ones that no row names to step 3.
 """
 
-from partita.blobs.rules.model import Declared
 from partita.blobs.store.upload import StoredContent
 from partita.errors import StoreBusyError
 from partita.scaleout.blobs.locks import object_lock
@@ -54,8 +53,8 @@ class ClaimedContent:
 
     def __init__(self, stored: StoredContent) -> None:
         self.stored = stored
-        self.size: int = stored.size
-        self.sums: Declared = stored.sums
+        self.size = stored.size
+        self.sums = stored.sums
 
 
 async def claim_object(pool: Pool, digest: bytes, salt: bytes, now: int) -> tuple[int, bytes]:

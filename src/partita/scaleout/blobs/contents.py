@@ -2,12 +2,11 @@
 
 from partita.blobs.store.content_claims import Claims
 from partita.blobs.store.download import Source
-from partita.blobs.store.files import ContentFiles
 from partita.blobs.store.garbage_collector import Pause, no_pause
 from partita.blobs.store.threads import ContentThreads
 from partita.scaleout.blobs.collector import DROPPED_SECONDS_KEPT, Collector
 from partita.scaleout.blobs.downloads import fetch_from
-from partita.scaleout.blobs.objects import NoObjects, Objects, open_objects, unfit
+from partita.scaleout.blobs.objects import Objects, files_of, open_objects, unfit
 from partita.scaleout.blobs.shared import Numbers, Rooms, Shared
 from partita.scaleout.catalog.fleet_clock import FleetClock
 from partita.scaleout.connections.pool import Pool
@@ -37,7 +36,7 @@ class Contents:
         self.objects = objects
         """None if the server was started without an object store."""
         self.pause: Pause = no_pause
-        self.files: ContentFiles = NoObjects() if objects is None else objects
+        self.files = files_of(objects)
         self.shared = Shared(clock, Numbers(), Rooms())
         self.pins = Claims()
         """The contents that this front end reads."""
@@ -67,7 +66,7 @@ class Contents:
         contents.collector.seconds_kept = seconds_kept
         try:
             if objects is not None:
-                await contents._check_owner(objects)
+                await contents.check_owner(objects)
         except BaseException:
             await contents.close()
             raise
@@ -83,7 +82,8 @@ class Contents:
         await self.threads.close()
         await self._reading.close()
 
-    async def _check_owner(self, objects: Objects) -> None:
+    async def check_owner(self, objects: Objects) -> None:
+        """Raise if the object store belongs to another database; without owner, it is ours."""
         await self.pool.write(_FIRST_OWNER, self.clock.clock.new_id(), self.clock.now())
         ((owner,),) = await self.pool.read(_OWNER)
         found = await self.threads.run(objects.find_owner)

@@ -82,7 +82,7 @@ def open_objects(url: str | None) -> Objects | None:
         # The URL is not shown: any part of it may be a secret.
         raise unfit("Its URL is not one of file://, s3://, az:// or gs://.")
     # No options of the client: they would replace those of the environment.
-    retries: "RetryConfig" = {
+    retries: RetryConfig = {
         "max_retries": RETRIES_MAX,
         "retry_timeout": timedelta(seconds=RETRY_SECONDS_MAX),
     }
@@ -90,6 +90,11 @@ def open_objects(url: str | None) -> Objects | None:
         return CloudObjects(from_url(url, retry_config=retries))
     except (exceptions.BaseError, ValueError) as error:
         raise unfit(_first_line(error)) from error
+
+
+def files_of(objects: Objects | None) -> ContentFiles:
+    """Return where long content is kept, or what refuses it."""
+    return NoObjects() if objects is None else objects
 
 
 def _folder_of(url: str) -> Path:

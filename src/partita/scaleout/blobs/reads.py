@@ -1,5 +1,6 @@
 """The committed state of the blobs of an account: each call borrows a connection."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -9,12 +10,15 @@ from partita.blobs.rules.model import Blob, BlobPrefix, Block
 from partita.blobs.rules.names import LIVE
 from partita.blobs.store.contract import BlobRow, Choose, ContainerRow, PieceRow, Scan
 from partita.blobs.store.rows import InlineRow
-from partita.scaleout.blobs.texts import NOBODY, findable, first_from, is_text
+from partita.scaleout.blobs.texts import UNUSED_NAME, findable, first_from, is_text
 from partita.scaleout.connections.link import Rows, busy
 from partita.scaleout.connections.pool import Pool
 
 READ_ATTEMPTS_MAX = 100
 """How often a read of two statements is repeated because the blob changed between them."""
+
+ROWS_PER_TURN = 1000
+"""Pieces or blocks that are converted on the event loop."""
 
 _FIND_CONTAINER = (
     "SELECT c.id, c.facts FROM partita.container c WHERE c.account_id = $1 AND c.name = $2"
@@ -138,7 +142,7 @@ class CommittedBlobs:
         ]
 
     async def list_blobs(self, scan: Scan) -> tuple[list[Blob | BlobPrefix], Place | None]:
-        if findable(scan.prefix) == NOBODY != scan.prefix or not is_text(scan.start[0]):
+        if findable(scan.prefix) == UNUSED_NAME != scan.prefix or not is_text(scan.start[0]):
             return [], None
         rows = await self._list(scan)
         shown = [
@@ -178,7 +182,9 @@ class CommittedBlobs:
             return choose(found.container, found.row)
 
         row, rows = await self._read_version(container, name, snapshot, bounds, _PIECES_OF_VERSION)
-        return use(row, [PieceRow(*each) for each in rows if each[0] is not None])
+        return await _in_turns(
+            lambda: use(row, [PieceRow(*each) for each in rows if each[0] is not None]), rows
+        )
 
     async def read_blocks(
         self, container: str, name: str, snapshot: int, check: Callable[..., object]
@@ -188,10 +194,7 @@ class CommittedBlobs:
             return ()
 
         row, rows = await self._read_version(container, name, snapshot, checked, _BLOCKS_OF_VERSION)
-        committed, staged = (
-            [Block(block, size) for block, size, found in rows if found is is_staged]
-            for is_staged in (False, True)
-        )
+        committed, staged = await _in_turns(lambda: _split(rows), rows)
         return row, committed, staged
 
     async def _read_version(
@@ -226,3 +229,16 @@ def blob_row(
     if content is None or facts is None:
         return None
     return BlobRow(container, name, snapshot, content, stored.decode_blob(facts))
+
+
+async def _in_turns(work: Callable[[], T], rows: Rows) -> T:
+    """Run what many rows need in a thread: it must not hold the event loop."""
+    return work() if len(rows) <= ROWS_PER_TURN else await asyncio.to_thread(work)
+
+
+def _split(rows: Rows) -> tuple[list[Block], list[Block]]:
+    committed, staged = (
+        [Block(block, size) for block, size, found in rows if found is is_staged]
+        for is_staged in (False, True)
+    )
+    return committed, staged

@@ -11,13 +11,13 @@ NAME_BYTES_MAX = 2400
 block also contains its id."""
 
 _NUL = "\0"
-NOBODY = ""
+UNUSED_NAME = ""
 """The name that no blob and no container has."""
 
 
 def findable(name: str) -> str:
-    """Return the name to look up: `NOBODY` if it cannot be stored."""
-    return name if _NUL not in name and is_text(name) else NOBODY
+    """Return the name to look up: `UNUSED_NAME` if it cannot be stored."""
+    return name if _NUL not in name and is_text(name) else UNUSED_NAME
 
 
 def check_storable(name: str) -> None:

@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from partita.errors import ConfigurationError, ConflictError, LimitExceededError
-from partita.scaleout.copying.parts import Key, Moment, Part, Plan, Row, State
+from partita.scaleout.copying.parts import CopyPart, Key, Moment, Plan, Row, State
 
 Pieces = Callable[[], Awaitable[AsyncIterator[bytes] | None]]
 """Opens a content for reading; None if it is not in use any more."""
@@ -39,7 +39,7 @@ class Source(Protocol):
         """Return how many contents are not in rows, and their bytes."""
         ...
 
-    def rows(self, part: Part, after: Key | None, alive_at: int) -> AsyncGenerator[list[Row]]:
+    def rows(self, part: CopyPart, after: Key | None, alive_at: int) -> AsyncGenerator[list[Row]]:
         """Yield the rows after a key, in batches; without messages that expired."""
         ...
 
@@ -67,27 +67,27 @@ class Target(Protocol):
         """Begin a copy or continue one; return the shift of its times. Refuse other data."""
         ...
 
-    async def states(self) -> dict[Part, State]: ...
+    async def states(self) -> dict[CopyPart, State]: ...
 
-    async def start(self, part: Part, head: Row, state: State | None) -> State:
+    async def start(self, part: CopyPart, head: Row, state: State | None) -> State:
         """Begin a part with nothing in it; `state` if it was begun before."""
         ...
 
-    async def drop(self, part: Part, state: State) -> None:
+    async def drop(self, part: CopyPart, state: State) -> None:
         """Remove a part that the source has no more."""
         ...
 
-    async def write(self, part: Part, state: State, rows: Sequence[Row]) -> None:
+    async def write(self, part: CopyPart, state: State, rows: Sequence[Row]) -> None:
         """Write a batch and record its last key, in one transaction."""
         ...
 
-    async def complete(self, part: Part) -> None: ...
+    async def complete(self, part: CopyPart) -> None: ...
 
-    async def repeat(self, parts: Sequence[Part]) -> None:
+    async def repeat(self, parts: Sequence[CopyPart]) -> None:
         """Record that parts differ: the next run copies them again."""
         ...
 
-    def rows(self, part: Part, state: State, alive_at: int) -> AsyncGenerator[list[Row]]:
+    def rows(self, part: CopyPart, state: State, alive_at: int) -> AsyncGenerator[list[Row]]:
         """Yield the rows of a part as the source has them, in batches."""
         ...
 
@@ -136,7 +136,7 @@ def taken_over(target: str) -> ConflictError:
     )
 
 
-def unstorable(part: Part, key: Key, reason: str) -> LimitExceededError:
+def unstorable(part: CopyPart, key: Key, reason: str) -> LimitExceededError:
     return LimitExceededError(
         "CopyNotPossible",
         f"PostgreSQL cannot store a key of {part}: it {reason}.",

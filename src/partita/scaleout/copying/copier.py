@@ -19,8 +19,8 @@ from partita.scaleout.copying.contract import Source, Target
 from partita.scaleout.copying.parts import (
     EXTENT_HASH,
     EXTENT_SIZE,
+    CopyPart,
     Digest,
-    Part,
     Plan,
     Row,
     State,
@@ -53,7 +53,7 @@ class PartCopied(msgspec.Struct, frozen=True):
     digest: str
 
 
-class Contents(msgspec.Struct, frozen=True):
+class Inventory(msgspec.Struct, frozen=True):
     """What an account has."""
 
     plans: Sequence[Plan]
@@ -69,7 +69,7 @@ class Contents(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct, frozen=True):
     """The outcome of a copy."""
 
-    contents: Contents
+    inventory: Inventory
     parts: Sequence[PartCopied]
     differences: Sequence[str]
     """What differs; the target is closed until it does not."""
@@ -97,18 +97,18 @@ class Copier:
         self._shift = await target.begin(source.identity, shift)
         version = await source.version()
         async with source.moment():
-            await self._copy_all(await contents_of(source))
+            await self._copy_all(await inventory_of(source))
         async with source.moment():
             is_changed = await source.version() != version
-            contents = await contents_of(source)
-            parts, differences = await self._compare_all(contents)
+            inventory = await inventory_of(source)
+            parts, differences = await self._compare_all(inventory)
             stamp = max((await source.clocks()).stamp, self._stamp)
         if differences:
             await target.repeat([part for part in differences if part in await target.states()])
         else:
             await target.finish(stamp)
         named = list(differences.values())[:DIFFERENCES_MAX]
-        return Report(contents, parts, named, is_changed)
+        return Report(inventory, parts, named, is_changed)
 
     async def abandon(self) -> int:
         """Remove what an incomplete copy has left in the target; return how many parts it had."""
@@ -121,15 +121,15 @@ class Copier:
 
     # Copying
 
-    async def _copy_all(self, contents: Contents) -> None:
-        self._begin("copy", contents.total)
+    async def _copy_all(self, inventory: Inventory) -> None:
+        self._begin("copy", inventory.total)
         states = await self._target.states()
-        wanted = {plan.part for plan in contents.plans}
+        wanted = {plan.part for plan in inventory.plans}
         for part, state in states.items():
             if part not in wanted:
                 await self._target.drop(part, state)
         alive_at = await self._alive_at()
-        for plan in contents.plans:
+        for plan in inventory.plans:
             found = states.get(plan.part)
             if found is not None and found.is_done:
                 self._advance(plan.bytes)
@@ -165,17 +165,19 @@ class Copier:
 
     # Comparing
 
-    async def _compare_all(self, contents: Contents) -> tuple[list[PartCopied], dict[Part, str]]:
+    async def _compare_all(
+        self, inventory: Inventory
+    ) -> tuple[list[PartCopied], dict[CopyPart, str]]:
         """Return the parts that are equal, and for each other one what differs."""
-        self._begin("verify", contents.total)
+        self._begin("verify", inventory.total)
         states = await self._target.states()
         alive_at = await self._alive_at()
         equal: list[PartCopied] = []
         differences = {
             part: f"{part}: not in the source any more"
-            for part in states.keys() - {plan.part for plan in contents.plans}
+            for part in states.keys() - {plan.part for plan in inventory.plans}
         }
-        for plan in contents.plans:
+        for plan in inventory.plans:
             part, state = plan.part, states.get(plan.part)
             if state is None:
                 differences[part] = f"{part}: new in the source"
@@ -191,7 +193,9 @@ class Copier:
                     equal.append(copied)
         return equal, differences
 
-    async def _compare(self, part: Part, state: State, alive_at: int, digest: Digest) -> str | None:
+    async def _compare(
+        self, part: CopyPart, state: State, alive_at: int, digest: Digest
+    ) -> str | None:
         """Compare the rows of a part; return where they differ first."""
         async with (
             ahead(self._source.rows(part, None, alive_at)) as source,
@@ -233,7 +237,7 @@ class Copier:
         await at_once(check, large.items())
         return next((row for row in extents if row[EXTENT_HASH] in bad), None)
 
-    async def _where(self, part: Part, row: Row) -> str:
+    async def _where(self, part: CopyPart, row: Row) -> str:
         if part.kind == "extents" and (blob := await self._source.blob_of(row[0])) is not None:
             return f"blob {blob!r}"
         return _printed(key_of(part, row))
@@ -253,9 +257,9 @@ class Copier:
         self._progress(self._step, min(self._done, self._total), self._total)
 
 
-async def contents_of(source: Source) -> Contents:
+async def inventory_of(source: Source) -> Inventory:
     """Return what a source has, at the moment that is being read."""
-    return Contents(await source.plans(), *await source.large_contents())
+    return Inventory(await source.plans(), *await source.large_contents())
 
 
 class Ahead:

@@ -14,7 +14,7 @@ from partita.blobs.store.rows import FORMAT_VERSION as BLOBS_VERSION
 from partita.errors import FormatVersionError
 from partita.queues.message import MessagePlace, message_damaged, unpack_text
 from partita.queues.sqlite_store import FORMAT_VERSION as QUEUES_VERSION
-from partita.scaleout.copying.parts import Key, Kind, Part, Plan, Row
+from partita.scaleout.copying.parts import CopyPart, Key, Kind, Plan, Row
 from partita.tables.entity import stored_entity
 from partita.tables.sqlite_store import FORMAT_VERSION as TABLES_VERSION
 
@@ -82,7 +82,7 @@ class FolderRows:
         self.connection = connection
         self._is_target = is_target
         """Whether everything is read: until the end, nothing in a target has its name."""
-        self._ids: dict[Part, int] = {}
+        self._ids: dict[CopyPart, int] = {}
 
     def check_versions(self) -> set[str]:
         """Return which systems the database has; raise if one is too new."""
@@ -108,28 +108,28 @@ class FolderRows:
             settings = self._rows(
                 "SELECT name, value FROM setting WHERE name <> ? ORDER BY name", OLD_MARK
             )
-            plans.append(Plan(Part("settings"), tuple(chain.from_iterable(settings)), 0, 0))
+            plans.append(Plan(CopyPart("settings"), tuple(chain.from_iterable(settings)), 0, 0))
             for identity, folded, *head in self._rows(
                 "SELECT id, folded, name, policies FROM catalog ORDER BY folded"
             ):
-                plans.append(self._plan(Part("table", folded), identity, *head))
+                plans.append(self._plan(CopyPart("table", folded), identity, *head))
         if "queues" in systems:
             for identity, name, *head in self._rows(
                 "SELECT id, name, metadata, policies FROM queue ORDER BY name"
             ):
-                plans.append(self._plan(Part("queue", name), identity, *head))
+                plans.append(self._plan(CopyPart("queue", name), identity, *head))
         return plans
 
     def _plans_of_blobs(self) -> Iterator[Plan]:
-        yield self._plan(Part("extents"), 0)
-        yield self._plan(Part("contents"), 0)
+        yield self._plan(CopyPart("extents"), 0)
+        yield self._plan(CopyPart("contents"), 0)
         for identity, name, facts in self._rows(
             "SELECT id, name, facts FROM container ORDER BY name"
         ):
-            yield self._plan(Part("container", name), identity, facts)
-            yield self._plan(Part("blocks", name), identity)
+            yield self._plan(CopyPart("container", name), identity, facts)
+            yield self._plan(CopyPart("blocks", name), identity)
 
-    def _plan(self, part: Part, identity: int, *head: object) -> Plan:
+    def _plan(self, part: CopyPart, identity: int, *head: object) -> Plan:
         self._ids[part] = identity
         statement = _COUNTS[part.kind]
         rows, size = self._rows(statement, *[identity] * statement.count("?"))[0]
@@ -143,7 +143,7 @@ class FolderRows:
         return files, size
 
     def rows(
-        self, part: Part, after: Key | None, alive_at: int, identity: int | None = None
+        self, part: CopyPart, after: Key | None, alive_at: int, identity: int | None = None
     ) -> Iterator[Row]:
         """Yield the rows of a part after a key."""
         if part.kind == "settings":

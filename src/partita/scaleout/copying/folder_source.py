@@ -17,14 +17,14 @@ from partita.scaleout.copying.folder_rows import FolderRows
 from partita.scaleout.copying.parts import (
     BATCH_BYTES_MAX,
     BATCH_ROWS_MAX,
+    CopyPart,
     Key,
     Moment,
-    Part,
     Plan,
     Row,
     bytes_of,
 )
-from partita.storage.database import DATABASE_FILE, refuse_unfinished_copy
+from partita.storage.database import DATABASE_FILE
 from partita.storage.reading_beside import open_source
 from partita.storage.sqlite_errors import translated
 from partita.ticks import Clock
@@ -52,7 +52,6 @@ class FolderSource:
                 hint="Give the data folder, or the folder of an account in it.",
             )
         self._connection = await self._do(lambda: open_source(self.folder))
-        refuse_unfinished_copy(self._connection, self.folder)
         self._rows = FolderRows(self._connection)
 
     async def close(self) -> None:
@@ -87,7 +86,9 @@ class FolderSource:
     async def large_contents(self) -> tuple[int, int]:
         return await self._do(self._rows.large_contents)
 
-    async def rows(self, part: Part, after: Key | None, alive_at: int) -> AsyncGenerator[list[Row]]:
+    async def rows(
+        self, part: CopyPart, after: Key | None, alive_at: int
+    ) -> AsyncGenerator[list[Row]]:
         found = await self._do(lambda: self._rows.rows(part, after, alive_at))
         while batch := await self._do(lambda: next_batch(found)):
             yield batch

@@ -28,7 +28,7 @@ from partita.queues.sqlite_store import UPGRADES as QUEUES_UPGRADES
 from partita.scaleout.copying.contract import Pieces, not_empty, other_source
 from partita.scaleout.copying.folder_rows import OLD_MARK, FolderRows
 from partita.scaleout.copying.folder_source import content_path, in_thread, next_batch, read_file
-from partita.scaleout.copying.parts import Kind, Moment, Part, Row, State, key_of
+from partita.scaleout.copying.parts import CopyPart, Kind, Moment, Row, State, key_of
 from partita.storage.database import COPY_TABLE, DATABASE_FILE, Database
 from partita.storage.store_clock import StoreClock
 from partita.tables import pushdown
@@ -140,12 +140,12 @@ class FolderTarget:
             connection.execute("INSERT INTO copy VALUES (1, ?, ?)", (source, shift))
         return shift
 
-    async def states(self) -> dict[Part, State]:
+    async def states(self) -> dict[CopyPart, State]:
         rows: Any = self.database.reader.execute(
             "SELECT kind, name, target, head, last, is_done, differs FROM copy_part"
         )
         return {
-            Part(kind, name): State(
+            CopyPart(kind, name): State(
                 target,
                 _decode(head),
                 None if last is None else _decode(last),
@@ -155,7 +155,7 @@ class FolderTarget:
             for kind, name, target, head, last, is_done, differs in rows
         }
 
-    async def start(self, part: Part, head: Row, state: State | None) -> State:
+    async def start(self, part: CopyPart, head: Row, state: State | None) -> State:
         """Begin a part with nothing in it."""
         async with self.database.change() as connection:
             target = 0
@@ -163,7 +163,7 @@ class FolderTarget:
                 target = state.target
                 _erase(connection, part, target)
             elif part.kind == "blocks":
-                target = _target_of(connection, Part("container", part.name))
+                target = _target_of(connection, CopyPart("container", part.name))
             elif part.name:
                 target = 1 + _target_max(connection)
             connection.execute(
@@ -172,7 +172,7 @@ class FolderTarget:
             )
         return State(target, head)
 
-    async def drop(self, part: Part, state: State) -> None:
+    async def drop(self, part: CopyPart, state: State) -> None:
         """Remove a part that the source has no more."""
         async with self.database.change() as connection:
             _erase(connection, part, state.target)
@@ -180,7 +180,7 @@ class FolderTarget:
                 "DELETE FROM copy_part WHERE kind = ? AND name = ?", (part.kind, part.name)
             )
 
-    async def write(self, part: Part, state: State, rows: Sequence[Row]) -> None:
+    async def write(self, part: CopyPart, state: State, rows: Sequence[Row]) -> None:
         """Write a batch, and record how far the part is."""
         stored = list(_stored(part, state.target, rows))
         last = _encode(key_of(part, rows[-1]))
@@ -188,17 +188,17 @@ class FolderTarget:
             connection.executemany(_PUT[part.kind], stored)
             self._update(connection, part, "last = ?", last)
 
-    async def complete(self, part: Part) -> None:
+    async def complete(self, part: CopyPart) -> None:
         async with self.database.change() as connection:
             self._update(connection, part, "is_done = 1")
 
-    async def repeat(self, parts: Sequence[Part]) -> None:
+    async def repeat(self, parts: Sequence[CopyPart]) -> None:
         """Record that parts differ."""
         async with self.database.change() as connection:
             for part in parts:
                 self._update(connection, part, "is_done = 0, differs = 1")
 
-    async def rows(self, part: Part, state: State, alive_at: int) -> AsyncGenerator[list[Row]]:
+    async def rows(self, part: CopyPart, state: State, alive_at: int) -> AsyncGenerator[list[Row]]:
         def read() -> Iterator[Row]:
             return self._rows.rows(part, None, alive_at, state.target)
 
@@ -250,7 +250,7 @@ class FolderTarget:
             connection.execute(_FORGET)
 
     def _update(
-        self, connection: apsw.Connection, part: Part, change: str, *values: object
+        self, connection: apsw.Connection, part: CopyPart, change: str, *values: object
     ) -> None:
         connection.execute(
             f"UPDATE copy_part SET {change} WHERE kind = ? AND name = ?",
@@ -258,7 +258,7 @@ class FolderTarget:
         )
 
 
-def _stored(part: Part, target: int, rows: Sequence[Row]) -> Iterator[Row]:
+def _stored(part: CopyPart, target: int, rows: Sequence[Row]) -> Iterator[Row]:
     """Yield rows as the tables of the folder have them."""
     for row in rows:
         if part.kind == "table":
@@ -275,12 +275,12 @@ def _stored(part: Part, target: int, rows: Sequence[Row]) -> Iterator[Row]:
             yield row
 
 
-def _erase(connection: apsw.Connection, part: Part, target: int) -> None:
+def _erase(connection: apsw.Connection, part: CopyPart, target: int) -> None:
     statement = _ERASE.get(part.kind, "")
     connection.execute(statement, (target,) * statement.count("?"))
 
 
-def _target_of(connection: apsw.Connection, part: Part) -> int:
+def _target_of(connection: apsw.Connection, part: CopyPart) -> int:
     found: Any = connection.execute(
         "SELECT target FROM copy_part WHERE kind = ? AND name = ?", (part.kind, part.name)
     ).get

@@ -68,7 +68,7 @@ _LABELS = {
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Part(msgspec.Struct, frozen=True, order=True):
+class CopyPart(msgspec.Struct, frozen=True, order=True):
     """A table, a queue, a container, or what all containers of the account share."""
 
     kind: Kind
@@ -81,7 +81,7 @@ class Part(msgspec.Struct, frozen=True, order=True):
 class Plan(msgspec.Struct, frozen=True):
     """A part of the source; the sizes are without the contents of large blobs."""
 
-    part: Part
+    part: CopyPart
     head: Row
     rows: int
     bytes: int
@@ -108,7 +108,7 @@ class Moment(msgspec.Struct, frozen=True):
     """At or after every stamp that was made."""
 
 
-def key_of(part: Part, row: Row) -> Key:
+def key_of(part: CopyPart, row: Row) -> Key:
     return row[: KEY_COLUMNS[part.kind]]
 
 
@@ -126,7 +126,7 @@ def runs_of_contents(extents: Iterable[Row]) -> Iterator[list[Row]]:
         yield run
 
 
-def stamp_of(part: Part, row: Row) -> int:
+def stamp_of(part: CopyPart, row: Row) -> int:
     """Return the latest stamp in a row; 0 if it has none."""
     if part.kind == "table":
         return int(row[2])
@@ -138,7 +138,7 @@ def stamp_of(part: Part, row: Row) -> int:
     return 0
 
 
-def head_stamp_of(part: Part, head: Row) -> int:
+def head_stamp_of(part: CopyPart, head: Row) -> int:
     """Return the stamp in the head of a part; 0 if it has none."""
     if part.kind != "container":
         return 0
@@ -160,7 +160,7 @@ def shift_between(source: Moment, target: Moment) -> int:
     return 0 if abs(shift) <= CLOCKS_AGREE_TICKS else shift
 
 
-def shifted_row(part: Part, row: Row, shift: int) -> Row:
+def shifted_row(part: CopyPart, row: Row, shift: int) -> Row:
     """Return a row of the source with the times of the target's clock."""
     if shift == 0:
         return row
@@ -172,7 +172,7 @@ def shifted_row(part: Part, row: Row, shift: int) -> Row:
     return row
 
 
-def shifted_head(part: Part, head: Row, shift: int) -> Row:
+def shifted_head(part: CopyPart, head: Row, shift: int) -> Row:
     """Return the head of a part with the times of the target's clock."""
     if shift == 0 or part.kind != "container":
         return head

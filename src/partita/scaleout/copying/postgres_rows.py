@@ -13,16 +13,17 @@ from partita.scaleout.connections.session import DriverError, translated
 from partita.scaleout.copying.parts import (
     BATCH_BYTES_MAX,
     BATCH_ROWS_MAX,
+    CopyPart,
     Key,
     Kind,
-    Part,
     Plan,
     Row,
     bytes_of,
 )
 from partita.tables.entity import stored_entity
 
-FIRST_BATCH_ROWS = 100
+FETCHED_ROWS = 100
+"""Rows that are fetched at a time: each may have more than a MiB."""
 DIGEST_BYTES = 32
 """The name of an object starts with the SHA-256 of its content."""
 
@@ -115,23 +116,23 @@ class PostgresRows:
         self.connection = connection
         self._account_id = account_id
         self._is_target = is_target
-        self._ids: dict[Part, int] = {}
+        self._ids: dict[CopyPart, int] = {}
 
     async def plans(self) -> list[Plan]:
         """Return all parts; the contents of blobs first, as front ends may remove objects."""
-        plans = [await self._plan(Part("extents")), await self._plan(Part("contents"))]
+        plans = [await self._plan(CopyPart("extents")), await self._plan(CopyPart("contents"))]
         for identity, name, facts in await self.fetch(_CONTAINERS):
-            plans.append(await self._plan(Part("container", name), identity, facts))
-            plans.append(await self._plan(Part("blocks", name), identity))
+            plans.append(await self._plan(CopyPart("container", name), identity, facts))
+            plans.append(await self._plan(CopyPart("blocks", name), identity))
         settings = await self.fetch(_SETTINGS)
-        plans.append(Plan(Part("settings"), tuple(chain.from_iterable(settings)), 0, 0))
+        plans.append(Plan(CopyPart("settings"), tuple(chain.from_iterable(settings)), 0, 0))
         for identity, folded, *head in await self.fetch(_TABLES):
-            plans.append(await self._plan(Part("table", folded), identity, *head))
+            plans.append(await self._plan(CopyPart("table", folded), identity, *head))
         for identity, name, *head in await self.fetch(_QUEUES):
-            plans.append(await self._plan(Part("queue", name), identity, *head))
+            plans.append(await self._plan(CopyPart("queue", name), identity, *head))
         return plans
 
-    async def _plan(self, part: Part, identity: int = 0, *head: object) -> Plan:
+    async def _plan(self, part: CopyPart, identity: int = 0, *head: object) -> Plan:
         self._ids[part] = identity
         values = (identity,) if part.name else ()
         ((rows, size),) = await self.fetch(_COUNTS[part.kind], *values)
@@ -143,7 +144,7 @@ class PostgresRows:
         return objects, size
 
     async def rows(
-        self, part: Part, after: Key | None, alive_at: int, identity: int | None = None
+        self, part: CopyPart, after: Key | None, alive_at: int, identity: int | None = None
     ) -> AsyncGenerator[list[Row]]:
         """Yield the rows of a part after a key, in batches."""
         if part.kind == "settings":
@@ -165,15 +166,20 @@ class PostgresRows:
             yield [canonical(row) for row in batch]
 
     async def _batches(self, statement: str, values: list[object]) -> AsyncGenerator[list[Any]]:
-        count = FIRST_BATCH_ROWS
+        batch: list[Any] = []
+        size = 0
         try:
             cursor = await self.connection.cursor(self._of_account(statement), *values)
-            while batch := await cursor.fetch(count):
-                yield batch
-                mean = max(1, sum(map(bytes_of, batch)) // len(batch))
-                count = max(1, min(BATCH_ROWS_MAX, BATCH_BYTES_MAX // mean))
+            while some := await cursor.fetch(FETCHED_ROWS):
+                batch += some
+                size += sum(map(bytes_of, some))
+                if size >= BATCH_BYTES_MAX or len(batch) >= BATCH_ROWS_MAX:
+                    yield batch
+                    batch, size = [], 0
         except DriverError as error:
             raise translated(error) from error
+        if batch:
+            yield batch
 
     async def fetch(self, statement: str, *values: object) -> list[Any]:
         try:

@@ -14,7 +14,7 @@ from partita.scaleout.connections.link import Connector, Link
 from partita.scaleout.connections.location import Location
 from partita.scaleout.connections.pool import Pool
 from partita.scaleout.connections.session import DriverError, translated
-from partita.scaleout.copying.parts import Key, Moment, Part, Plan, Row
+from partita.scaleout.copying.parts import CopyPart, Key, Moment, Plan, Row
 from partita.scaleout.copying.postgres_rows import DIGEST_BYTES, PostgresRows
 from partita.scaleout.schema import versions
 from partita.storage.durability import Durability
@@ -100,7 +100,7 @@ class PostgresSource:
     async def large_contents(self) -> tuple[int, int]:
         return await self._rows.large_contents()
 
-    def rows(self, part: Part, after: Key | None, alive_at: int) -> AsyncGenerator[list[Row]]:
+    def rows(self, part: CopyPart, after: Key | None, alive_at: int) -> AsyncGenerator[list[Row]]:
         return self._rows.rows(part, after, alive_at)
 
     async def content(self, digest: bytes) -> AsyncIterator[bytes] | None:

@@ -5,7 +5,6 @@ or is empty. `schema.copying` has the tables of the record. Each run takes the r
 forgotten process that still runs can write nothing more.
 """
 
-import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
@@ -14,9 +13,7 @@ from typing import Any
 import msgspec
 
 from partita.blobs.store.contract import EMPTY
-from partita.errors import ChecksumError
 from partita.queues.message import pack_text
-from partita.scaleout.blobs.claims import SALT_BYTES, claim_lost, claim_object
 from partita.scaleout.blobs.contents import Contents
 from partita.scaleout.blobs.objects import NoObjects, open_objects
 from partita.scaleout.blobs.texts import NAME_BYTES_MAX
@@ -35,15 +32,16 @@ from partita.scaleout.copying.contract import (
 )
 from partita.scaleout.copying.parts import (
     EXTENT_HASH,
+    CopyPart,
     Kind,
     Moment,
-    Part,
     Row,
     State,
     key_of,
 )
-from partita.scaleout.copying.postgres_rows import DIGEST_BYTES, PostgresRows
-from partita.scaleout.copying.postgres_source import check_schema, fetch, hash_object
+from partita.scaleout.copying.postgres_objects import CopiedObjects
+from partita.scaleout.copying.postgres_rows import PostgresRows
+from partita.scaleout.copying.postgres_source import check_schema, fetch
 from partita.scaleout.fleet import ALIVE_TICKS
 from partita.scaleout.schema.blobs import NUMBERS_TAKEN
 from partita.scaleout.tables.postgres_store import KEY_BYTES_MAX
@@ -151,10 +149,8 @@ class PostgresTarget:
         self._connector = Connector(location, durability)
         self._pool = Pool(self._connector)
         self._blob_store = open_objects(blob_store)
-        self._objects = self._blob_store or NoObjects()
+        self._objects = CopiedObjects(self._pool, self._blob_store or NoObjects(), clock)
         self._run = uuid.UUID(clock.new_id())
-        self._claims: dict[bytes, tuple[int, bytes]] = {}
-        """By hash: the claim of an object whose extent is not written yet, and its name."""
 
     async def open(self) -> None:
         self._link = await self._connector.connect()
@@ -222,20 +218,20 @@ class PostgresTarget:
             "INSERT INTO partita.copy VALUES ($1, $2, $3, $4)", account_id, source, shift, self._run
         )
 
-    async def states(self) -> dict[Part, State]:
+    async def states(self) -> dict[CopyPart, State]:
         rows = await self._fetch(
             "SELECT kind, name, target, head, last, is_done, differs FROM partita.copy_part"
             " WHERE account_id = $1",
             self._account_id,
         )
         return {
-            Part(kind, name): State(
+            CopyPart(kind, name): State(
                 target, _decode(head), None if last is None else _decode(last), is_done, differs
             )
             for kind, name, target, head, last, is_done, differs in rows
         }
 
-    async def start(self, part: Part, head: Row, state: State | None) -> State:
+    async def start(self, part: CopyPart, head: Row, state: State | None) -> State:
         async with self._writing():
             if state is not None:
                 target = state.target
@@ -256,7 +252,7 @@ class PostgresTarget:
             )
         return State(target, head)
 
-    async def drop(self, part: Part, state: State) -> None:
+    async def drop(self, part: CopyPart, state: State) -> None:
         async with self._writing():
             await self._erase(part, state.target)
             await self._fetch(
@@ -266,18 +262,18 @@ class PostgresTarget:
                 part.name,
             )
 
-    async def complete(self, part: Part) -> None:
+    async def complete(self, part: CopyPart) -> None:
         async with self._writing():
             await self._update(part, "is_done = true")
 
-    async def repeat(self, parts: Sequence[Part]) -> None:
+    async def repeat(self, parts: Sequence[CopyPart]) -> None:
         async with self._writing():
             for part in parts:
                 await self._update(part, "is_done = false, differs = true")
 
     # Rows
 
-    async def write(self, part: Part, state: State, rows: Sequence[Row]) -> None:
+    async def write(self, part: CopyPart, state: State, rows: Sequence[Row]) -> None:
         _check_keys(part, rows)
         async with self._writing():
             stored = await self._stored(part, state.target, rows)
@@ -291,12 +287,12 @@ class PostgresTarget:
             except DriverError as error:
                 raise translated(error) from error
             if part.kind == "extents":
-                await self._take_claims(rows)
+                await self._objects.take_claims(self._connection, rows)
             await self._update(part, "last = $4", _encode(key_of(part, rows[-1])))
         if part.kind == "extents":
-            self._claims.clear()
+            self._objects.forget_claims()
 
-    async def _stored(self, part: Part, target: int, rows: Sequence[Row]) -> Iterable[Row]:
+    async def _stored(self, part: CopyPart, target: int, rows: Sequence[Row]) -> Iterable[Row]:
         """Return rows as the tables of the database have them."""
         if part.kind == "table":
             return _entities(target, rows)
@@ -304,7 +300,10 @@ class PostgresTarget:
             return [(target, *row[:-1], pack_text(row[1], row[-1])) for row in rows]
         if part.kind == "extents":
             ids = await self._ids("e", (row[0] for row in rows))
-            return [(ids[row[0]], row[1], self._object(row[EXTENT_HASH]), *row[3:]) for row in rows]
+            return [
+                (ids[row[0]], row[1], self._objects.name_of(row[EXTENT_HASH]), *row[3:])
+                for row in rows
+            ]
         if part.kind == "contents":
             contents = await self._ids("c", (row[0] for row in rows))
             extents = await self._ids("e", (row[4] for row in rows))
@@ -342,7 +341,7 @@ class PostgresTarget:
         )
         return {**found, **new, EMPTY: EMPTY}
 
-    async def rows(self, part: Part, state: State, alive_at: int) -> AsyncGenerator[list[Row]]:
+    async def rows(self, part: CopyPart, state: State, alive_at: int) -> AsyncGenerator[list[Row]]:
         rows = PostgresRows(self._connection, self._account_id, is_target=True)
         async with self._transaction():
             await self._fetch(
@@ -351,67 +350,11 @@ class PostgresTarget:
             async for batch in rows.rows(part, None, alive_at, state.target):
                 yield batch
 
-    # Large contents
-
     async def put_content(self, digest: bytes, size: int, pieces: Pieces) -> None:
-        salt = self._clock.random_bytes(SALT_BYTES)
-        now = (await self._pool.read("SELECT partita.ticks_1()"))[0][0]
-        claim, name = await claim_object(self._pool, digest, salt, now)
-        if not await asyncio.to_thread(self._has_object, name, size):
-            if (content := await pieces()) is None:
-                return
-            await self._store(name, content)
-        self._claims[digest] = claim, name
-
-    async def _store(self, name: bytes, content: AsyncIterator[bytes]) -> None:
-        incoming = await asyncio.to_thread(self._objects.begin, self._clock.new_id())
-        try:
-            async for piece in content:
-                await asyncio.to_thread(incoming.write, piece)
-            await asyncio.to_thread(self._objects.place, incoming, name)
-        finally:
-            await asyncio.to_thread(self._objects.discard, incoming)
-
-    def _has_object(self, name: bytes, size: int) -> bool:
-        """Return whether an object is complete: an upload that was interrupted leaves none."""
-        try:
-            opened = self._objects.open(name)
-            try:
-                return len(opened.read(size - 1, 2)) == 1
-            finally:
-                opened.close()
-        except ChecksumError:
-            return False
-
-    def _object(self, digest: bytes | None) -> bytes | None:
-        """Return the name of the object that was claimed for a content."""
-        if digest is None:
-            return None
-        claimed = self._claims.get(digest)
-        # Without a claim the content left the source during the copy: the comparison finds that.
-        return digest + bytes(SALT_BYTES) if claimed is None else claimed[1]
-
-    async def _take_claims(self, extents: Sequence[Row]) -> None:
-        """Remove the claims of objects that have extents now."""
-        used = {row[EXTENT_HASH] for row in extents} & self._claims.keys()
-        claims = [self._claims[digest][0] for digest in used]
-        rows = await self._fetch(
-            "DELETE FROM partita.upload_claim WHERE id = ANY ($1::bigint[]) RETURNING id", claims
-        )
-        if len(rows) != len(claims):
-            raise claim_lost()
+        await self._objects.put(digest, size, pieces)
 
     async def digest_of(self, digest: bytes) -> bytes | None:
-        rows = await self._pool.read(
-            "SELECT DISTINCT e.object FROM partita.extent e JOIN partita.copy_id m"
-            " ON m.account_id = $3 AND m.kind = 'e' AND m.target = e.id"
-            " WHERE e.object BETWEEN $1::bytea AND $2::bytea",
-            digest,
-            digest + b"\xff" * DIGEST_BYTES,
-            self._account_id,
-        )
-        found = {await hash_object(self._objects, name) for (name,) in rows}
-        return found.pop() if len(found) == 1 else None
+        return await self._objects.digest_of(digest, self._account_id)
 
     # The end
 
@@ -450,7 +393,7 @@ class PostgresTarget:
         ((present,),) = await self._fetch("SELECT last_value FROM partita.message_sequence")
         if present > last:
             return
-        # This locks the sequence, so that it does not go back: nobody takes a number meanwhile.
+        # This locks the sequence: a number that a front end took meanwhile would be lost.
         await self._fetch("ALTER SEQUENCE partita.message_sequence NO CYCLE")
         await self._fetch(
             "SELECT setval('partita.message_sequence', greatest(last_value, $1))"
@@ -480,11 +423,11 @@ class PostgresTarget:
                 raise taken_over(self.identity)
             yield
 
-    async def _erase(self, part: Part, target: int) -> None:
+    async def _erase(self, part: CopyPart, target: int) -> None:
         if part.kind in _ERASE:
             await self._fetch(_ERASE[part.kind], self._account_id, target)
 
-    async def _update(self, part: Part, change: str, *values: object) -> None:
+    async def _update(self, part: CopyPart, change: str, *values: object) -> None:
         await self._fetch(_UPDATE.format(change), self._account_id, part.kind, part.name, *values)
 
     async def _fetch(self, statement: str, *values: object) -> list[Any]:
@@ -504,7 +447,7 @@ def _entities(target: int, rows: Sequence[Row]) -> Iterator[Row]:
         )
 
 
-def _check_keys(part: Part, rows: Sequence[Row]) -> None:
+def _check_keys(part: CopyPart, rows: Sequence[Row]) -> None:
     """Refuse keys that PostgreSQL cannot store or index."""
     if part.kind == "table":
         longest, texts = KEY_BYTES_MAX, [row[0] + row[1] for row in rows]

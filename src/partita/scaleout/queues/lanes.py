@@ -51,7 +51,7 @@ class Put(NamedTuple):
     lifetime_seconds: int | None
 
 
-class Held(NamedTuple):
+class Receipted(NamedTuple):
     """A message to delete or update, with the receipt that the caller has."""
 
     queue: Queue
@@ -73,8 +73,8 @@ class MessageLanes:
         self._may_expire = may_expire
         self._puts = Lane[Put, StoredMessage](connector, self._put)
         self._claims = Lane[Claim, list[StoredMessage]](connector, self._claim)
-        self._updates = Lane[Held, StoredMessage](connector, self._update)
-        self._deletes = Lane[Held, None](connector, self._delete)
+        self._updates = Lane[Receipted, StoredMessage](connector, self._update)
+        self._deletes = Lane[Receipted, None](connector, self._delete)
 
     async def put(self, put: Put) -> StoredMessage:
         return await self._puts.ask(put, keys=(put.nonce,), size=len(put.text))
@@ -82,10 +82,10 @@ class MessageLanes:
     async def claim(self, claim: Claim) -> list[StoredMessage]:
         return await self._claims.ask(claim, size=claim.limit * CLAIM_BYTES_ASSUMED)
 
-    async def update(self, held: Held) -> StoredMessage:
+    async def update(self, held: Receipted) -> StoredMessage:
         return await self._updates.ask(held, keys=(held.key,), size=len(held.text or ""))
 
-    async def delete(self, held: Held) -> None:
+    async def delete(self, held: Receipted) -> None:
         await self._deletes.ask(held, keys=(held.key,))
 
     async def close(self) -> None:
@@ -133,7 +133,7 @@ class MessageLanes:
         await write(link, statements.HIDE, *queue, message.sequence, message.receipt)
 
     async def _update(
-        self, link: Link, asked: Sequence[Held]
+        self, link: Link, asked: Sequence[Receipted]
     ) -> Sequence[StoredMessage | PartitaError]:
         outcomes: dict[int, StoredMessage | PartitaError] = {}
         order = _order(asked)
@@ -152,12 +152,14 @@ class MessageLanes:
         outcomes |= await self._judge(link, asked, [i for i in order if i not in outcomes])
         return [outcomes[index] for index in range(len(asked))]
 
-    async def _take_back(self, link: Link, held: Held, message: StoredMessage) -> None:
+    async def _take_back(self, link: Link, held: Receipted, message: StoredMessage) -> None:
         """Make the old receipt valid again: the caller needs it to replace a damaged text."""
         values = (*held.queue, message.sequence, message.receipt, held.receipt)
         await write(link, statements.TAKE_BACK, *values)
 
-    async def _delete(self, link: Link, asked: Sequence[Held]) -> Sequence[PartitaError | None]:
+    async def _delete(
+        self, link: Link, asked: Sequence[Receipted]
+    ) -> Sequence[PartitaError | None]:
         order = _order(asked)
         sent = [asked[index] for index in order]
         rows = await write(link, statements.DELETE, self._now(), *_receipts(sent))
@@ -166,7 +168,7 @@ class MessageLanes:
         return [refused.get(index) for index in range(len(asked))]
 
     async def _judge(
-        self, link: Link, asked: Sequence[Held], indexes: Sequence[int]
+        self, link: Link, asked: Sequence[Receipted], indexes: Sequence[int]
     ) -> dict[int, PartitaError]:
         """Return why messages were not found, by index."""
         if not indexes:
@@ -187,7 +189,7 @@ def _stored(put: Put, row: Sequence[Any] | None) -> StoredMessage | PartitaError
 
 
 def _refusal(
-    held: Held, queue_id: int | None, receipt: bytes | None, expires_at: int, now: int
+    held: Receipted, queue_id: int | None, receipt: bytes | None, expires_at: int, now: int
 ) -> PartitaError:
     _, name = held.queue
     if queue_id is None:
@@ -201,11 +203,11 @@ def _refusal(
     return busy("changed")
 
 
-def _order(asked: Sequence[Held]) -> list[int]:
+def _order(asked: Sequence[Receipted]) -> list[int]:
     return sorted(range(len(asked)), key=lambda index: asked[index].key)
 
 
-def _receipts(asked: Sequence[Held]) -> tuple[Sequence[object], ...]:
+def _receipts(asked: Sequence[Receipted]) -> tuple[Sequence[object], ...]:
     return (
         *_addresses(asked),
         [held.place.sequence for held in asked],
@@ -214,7 +216,7 @@ def _receipts(asked: Sequence[Held]) -> tuple[Sequence[object], ...]:
     )
 
 
-def _addresses(asked: Sequence[Put] | Sequence[Held]) -> tuple[list[int], list[str]]:
+def _addresses(asked: Sequence[Put] | Sequence[Receipted]) -> tuple[list[int], list[str]]:
     return _columns([item.queue for item in asked])
 
 

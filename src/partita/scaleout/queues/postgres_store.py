@@ -21,7 +21,7 @@ from partita.scaleout.connections.pool import Pool
 from partita.scaleout.queues import statements
 from partita.scaleout.queues.counts import Counts
 from partita.scaleout.queues.dealing import Claim, stored_message
-from partita.scaleout.queues.lanes import Held, MessageLanes, Now, Put
+from partita.scaleout.queues.lanes import MessageLanes, Now, Put, Receipted
 from partita.scaleout.queues.sweep import Sweep
 from partita.scaleout.queues.writing import WRITE_ATTEMPTS_MAX, write
 from partita.ticks import Clock
@@ -177,13 +177,13 @@ class PostgresQueueStore:
         hidden_seconds: int,
         text: str | None,
     ) -> Message:
-        held = Held((self._account_id, name), place, receipt, hidden_seconds, text)
+        held = Receipted((self._account_id, name), place, receipt, hidden_seconds, text)
         return (await self._database.lanes.update(held)).message()
 
     async def delete(self, name: str, place: MessagePlace, receipt: bytes) -> None:
         queue = self._account_id, name
         count = self._database.counts.find_complete(queue)
-        await self._database.lanes.delete(Held(queue, place, receipt))
+        await self._database.lanes.delete(Receipted(queue, place, receipt))
         if count is not None:
             count.number -= 1
 

@@ -105,7 +105,7 @@ DECLARE
   refused_groups int[];
   ticks_of_groups bigint[];
 BEGIN
-  -- Try, not wait: whoever changes the range must not hold up the other changes of the trip.
+  -- Try, not wait: a change of the range must not hold up the other changes of the trip.
   FOR place IN 1 .. cardinality(range_ids) LOOP
     IF NOT pg_try_advisory_xact_lock_shared({RANGE_LOCKS}, range_ids[place]) THEN
       RETURN QUERY SELECT -place, NULL::bigint;

@@ -25,7 +25,7 @@ GATHERED_KEYS_MAX = 16
 """A read or change of more keys than this has a connection of the pool for itself ..."""
 LOCKED_SECONDS_MAX = 10.0
 """For how long a trip is halved to find the changes that others lock: each attempt waits for
-`lock_timeout`, and there are twice as many attempts as changes if somebody locks all."""
+`lock_timeout`, and there are twice as many attempts as changes if another client locks all."""
 
 _READ = """
 WITH own AS (
@@ -43,7 +43,7 @@ _WRITE = "SELECT * FROM partita.write_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
 _ONES_FAULT = ("22", "23", "54")
 """Classes of errors that a value of one change causes; a ValueError is the driver's."""
 _LOCKED = "55P03"
-"""Somebody has locked a row for long."""
+"""Another session has had the lock of a row for long."""
 
 
 class Stale(enum.Enum):
