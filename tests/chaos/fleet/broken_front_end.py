@@ -51,22 +51,17 @@ def heedless() -> None:
     change(link, link.Link, "_commit", "self._warning is not None", "False")
 
 
-def slotless() -> None:
-    """Make stamps without the number of the front end."""
-    change(
-        fleet_clock,
-        fleet_clock.FleetClock,
-        "stamp",
-        "quantum << SLOT_BITS | lease.slot",
-        "quantum << SLOT_BITS",
-    )
+def willful() -> None:
+    """Make stamps by the wall clock of the front end."""
+    clock = fleet_clock.FleetClock
+    change(fleet_clock, clock, "_time", "(last := self._comparison) is None", "True")
 
 
 VARIANTS: dict[str, Callable[[], None]] = {
     "hasty": hasty,
     "heedless": heedless,
-    "slotless": slotless,
     "whole": lambda: None,
+    "willful": willful,
 }
 
 

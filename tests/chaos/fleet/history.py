@@ -3,6 +3,10 @@
 An operation of unknown outcome happened at some time after it was sent, perhaps long after, or
 never. If its value was read, it happened, and has the version that was read. If not, it explains
 refusals; a delete explains that an entity was absent.
+
+The versions of an entity rise while it exists. One that was deleted leaves nothing behind, so that
+an insert that was long on its way may have an earlier version than the deleted ones, if all of
+these were made while it was on its way.
 """
 
 from collections import defaultdict
@@ -13,6 +17,11 @@ from crash.version_order import Event, violations
 
 NEVER = 1 << 61
 """The return of an operation that had no answer."""
+
+
+CHANGES = ("put", "insert", "update", "delete")
+ROOM = 16
+"""Versions are multiplied by it to have places between them."""
 
 
 class Doubt(NamedTuple):
@@ -69,4 +78,42 @@ def _unexplained_of_one(
         if len(fewer) < len(found):
             known.append(delete)
             found = fewer
+    return _with_late_inserts(known, found) if found else found
+
+
+def _with_late_inserts(events: list[Event], found: list[str]) -> list[str]:
+    """Try to place inserts that were on their way for long behind deletes of later versions."""
+    events = [_moved(event, {}) for event in events]
+    inserts = [event for event in events if event.kind in ("insert", "put")]
+    for insert in sorted(inserts, key=lambda event: event.version):
+        for place in _places_behind_deletes(insert, events):
+            moved = [_moved(event, {insert.version: place}, 1) for event in events]
+            fewer = violations(moved)
+            if len(fewer) < len(found):
+                events, found = moved, fewer
+                break
+        if not found:
+            break
     return found
+
+
+def _places_behind_deletes(insert: Event, events: Sequence[Event]) -> list[int]:
+    changes = sorted(
+        (event for event in events if event.kind in CHANGES and event.version > insert.version),
+        key=lambda event: (event.version, event.kind == "delete"),
+    )
+    places = []
+    for event in changes:
+        if event.returned < insert.invoked:
+            break  # it was over before the insert began: the insert must have a later version
+        if event.kind == "delete" and event.invoked < insert.returned:
+            places.append(event.version + 1)
+    return places
+
+
+def _moved(event: Event, places: Mapping[int, int], factor: int = ROOM) -> Event:
+    """Return the event with other versions; between two of them is room for one."""
+    version, expected = event.version * factor, event.expected * factor
+    return event._replace(
+        version=places.get(version, version), expected=places.get(expected, expected)
+    )

@@ -49,6 +49,8 @@ class Ledger(ABC):
         self.wrong: list[str] = []
         self.answers: Counter[str] = Counter()
         """Failures by status and code."""
+        self.changed_at = 0.0
+        """When the change was sent that was sent last of those acknowledged; monotonic time."""
         self._lock = threading.Lock()
 
     def send(
@@ -80,6 +82,7 @@ class Ledger(ABC):
         headers: Mapping[str, str] | None = None,
     ) -> tuple[Fate, Answer | None]:
         """Send a change; return what became of it."""
+        began = time.monotonic()
         try:
             answer = self.send(wire, method, target, body, headers)
         except GoneError:
@@ -87,6 +90,7 @@ class Ledger(ABC):
         if answer.fate is Fate.DONE:
             with self._lock:
                 self.acknowledged += 1
+                self.changed_at = max(self.changed_at, began)
         return answer.fate, answer
 
     @abstractmethod

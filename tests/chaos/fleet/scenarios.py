@@ -81,7 +81,7 @@ def clocks(run: Run) -> Outcome:
     """Give the front ends clocks that are hours apart and show whole seconds."""
     outcome = Outcome()
     books: list[Ledger] = [Counts(), *(Versions(f"v{number}") for number in range(3))]
-    variant = "slotless" if run.is_broken else "whole"
+    variant = "willful" if run.is_broken else "whole"
     programs = [changed(f"{variant}@{ahead:g}") for ahead in SKEWS]
     with a_database(run) as server, front_ends_on(server, run, programs) as world:
         ready = [each.is_ready() for each in world.front_ends]
@@ -101,5 +101,5 @@ def clocks(run: Run) -> Outcome:
 
 SCENARIOS = [
     Scenario("fleet, 3 front ends", "acknowledges before it commits", fleet),
-    Scenario("fleet, clocks 2 h apart", "stamps without the front end", clocks, share=0.7),
+    Scenario("fleet, clocks 2 h apart", "stamps by its own clock", clocks, share=0.7),
 ]

@@ -182,16 +182,19 @@ class World:
         self.services: set[str] = set()
         """Those that the clients use."""
         self.is_over = threading.Event()
-        self.acknowledged_at = 0.0
-        """When the last acknowledged change was sent, by monotonic time."""
+        self.books: Sequence[Ledger] = ()
         self.hung: list[str] = []
         self._began: dict[tuple[int, str], float] = {}
         self._is_told = threading.Condition()
 
+    @property
+    def changed_at(self) -> float:
+        """When the change was sent that was sent last of those acknowledged; monotonic time."""
+        return max(book.changed_at for book in self.books)
+
     def told(self, front_end: FrontEnd, service: str, began: float) -> None:
         with self._is_told:
             self._began[front_end.number, service] = began
-            self.acknowledged_at = max(self.acknowledged_at, began)
             self._is_told.notify_all()
 
     def recovered(self, since: float) -> float | None:
@@ -263,6 +266,7 @@ def load(world: World, books: Sequence[Ledger], clients_each: int = 2) -> Iterat
         with contextlib.closing(world.front_ends[0].connect(ledger.service)) as wire:
             assert ledger.prepare(wire), f"{ledger.service}: {ledger.answers}"
         ledger.acknowledged = 0
+    world.books = books
     world.services = {ledger.service for ledger in books}
     numbers = itertools.count()
     clients = [
