@@ -22,6 +22,7 @@ async def untasked(begin: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     """Run a coroutine as the HTTP protocol does: by hand, then in a task."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Any] = loop.create_future()
+    tasks: list[asyncio.Task[None]] = []
 
     def drive() -> None:
         coroutine = begin()
@@ -40,7 +41,7 @@ async def untasked(begin: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
             except Exception as error:  # noqa: BLE001 - the test looks at it
                 done.set_exception(error)
 
-        loop.create_task(finish())
+        tasks.append(loop.create_task(finish()))
 
     loop.call_soon(drive)
     return await done
