@@ -27,7 +27,7 @@ def change(module: ModuleType, owner: Any, name: str, old: str, new: str) -> Non
     text = textwrap.dedent(inspect.getsource(getattr(owner, name)))
     assert old in text, f"{name} has changed: {old!r}"
     made: dict[str, Any] = {}
-    exec(text.replace(old, new), vars(module), made)  # noqa: S102 - our own function, changed
+    exec(text.replace(old, new), vars(module), made)
     setattr(owner, name, made[name])
 
 

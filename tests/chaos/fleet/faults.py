@@ -5,7 +5,7 @@ import time
 
 import psycopg
 
-from chaos.fleet.world import Fault, FrontEnd, World
+from chaos.fleet.world import ROLE, Fault, FrontEnd, World
 from support.proxy import Direction
 
 LOCK_SECONDS = 10.0
@@ -27,8 +27,7 @@ def _start_database(world: World) -> float:
     time.sleep(world.chance.uniform(0.1, 2.0))
     ended = time.monotonic()
     world.server.restart()
-    for each in world.front_ends:
-        each.proxy.target = world.server.port
+    world.use(world.server)
     return ended
 
 
@@ -44,7 +43,7 @@ def exhaust_connections(world: World) -> float:
                     taken.enter_context(world.server.connect())
             first.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                " WHERE application_name = '' AND backend_type = 'client backend'"
+                f" WHERE usename = '{ROLE}' AND backend_type = 'client backend'"
             )
             time.sleep(0.1)
     return time.monotonic()

@@ -1,14 +1,18 @@
 """Front ends on one PostgreSQL while it, they and the network fail."""
 
 import os
+import shutil
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
+from chaos.disks import a_small_disk
 from chaos.fleet import broken_front_end
-from chaos.fleet.faults import OF_DATABASE, OF_FRONT_END, OF_NETWORK, kill
+from chaos.fleet.faults import FAULTS, OF_DATABASE, OF_FRONT_END, OF_NETWORK, kill
 from chaos.fleet.ledgers import Counts, Ledger, Versions
 from chaos.fleet.world import (
     FRONT_ENDS,
+    ROLE,
     SERVE,
     Fault,
     World,
@@ -21,12 +25,24 @@ from chaos.fleet.world import (
 )
 from chaos.report import Outcome
 from chaos.scenario import RECOVERY_SECONDS_MAX, Run, Scenario
+from crash.test_disk_full import fill_with_junk
+from support.pgbouncer import PATHS, pgbouncer
 
 MINUTE_SECONDS = 60.0
 HOUR_SECONDS = 3600.0
 SKEWS = (0.0, HOUR_SECONDS, -HOUR_SECONDS)
 """By how much the clocks of the front ends are wrong."""
 READY_SECONDS_MAX = 30.0
+SMALL = {"max_wal_size": "32MB", "min_wal_size": "32MB"}
+"""Settings of PostgreSQL on a small disk."""
+POOLED = OF_NETWORK | {
+    name: FAULTS[name]
+    for name in (
+        "restart of PostgreSQL (immediate)",
+        "kill of a front end",
+        "SIGSTOP of a front end",
+    )
+}
 KILLS: dict[str, Fault] = {"kill of PostgreSQL": OF_DATABASE["kill of PostgreSQL"]}
 
 
@@ -99,7 +115,71 @@ def clocks(run: Run) -> Outcome:
     return outcome
 
 
+# --- a pooler ---------------------------------------------------------------------------------
+
+
+def pooled(run: Run) -> Outcome:
+    """Put PgBouncer in transaction mode before PostgreSQL."""
+    outcome, books = Outcome(), ledgers()
+    program = changed("hasty") if run.is_broken else SERVE
+    with (
+        a_database(run) as server,
+        front_ends_on(
+            server, run, (program,) * FRONT_ENDS, pooler=lambda port: pgbouncer(port, [ROLE])
+        ) as world,
+    ):
+        with load(world, books):
+            inject(run, world, KILLS if run.is_broken else POOLED, books, outcome)
+        check(run, world, books, outcome)
+        outcome.violations += deadlocks(world)
+    return outcome
+
+
+# --- a full disk ------------------------------------------------------------------------------
+
+
+def full_disk(run: Run) -> Outcome:
+    """Fill the disk of PostgreSQL for a while; the front ends are not restarted."""
+    outcome, books = Outcome(), ledgers()
+    program = changed("hasty") if run.is_broken else SERVE
+    run.folder.mkdir()
+    disk = run.folder / "disk"
+    with a_small_disk(disk) as is_small:
+        assert is_small, "Run this scenario as root."
+        with (
+            a_database(run, SMALL, disk / "postgres") as server,
+            front_ends_on(server, run, (program,) * FRONT_ENDS) as world,
+        ):
+
+            def fill(world: World) -> float:
+                return _fill(world, disk / "junk")
+
+            faults: dict[str, Fault] = {"full disk": fill}
+            with load(world, books):
+                inject(run, world, KILLS if run.is_broken else faults, books, outcome)
+            check(run, world, books, outcome)
+    return outcome
+
+
+def _fill(world: World, junk: Path) -> float:
+    fill_with_junk(junk)
+    time.sleep(world.chance.uniform(2.0, 5.0))
+    junk.unlink()
+    ended = time.monotonic()
+    if not world.server.is_running:  # the log could not be written: its supervisor starts it
+        world.server.restart()
+        world.use(world.server)
+    return ended
+
+
 SCENARIOS = [
     Scenario("fleet, 3 front ends", "acknowledges before it commits", fleet),
     Scenario("fleet, clocks 2 h apart", "stamps by its own clock", clocks, share=0.7),
+    Scenario("fleet, full disk", "acknowledges before it commits", full_disk, share=0.7),
 ]
+SKIPPED: dict[str, str] = {}
+"""Scenarios that this machine cannot run, and why."""
+if shutil.which("pgbouncer", path=PATHS) is not None:
+    SCENARIOS.append(Scenario("fleet, PgBouncer", "acknowledges before it commits", pooled))
+else:
+    SKIPPED["fleet, PgBouncer"] = "PgBouncer is not installed: apt-get install pgbouncer"

@@ -9,7 +9,6 @@ import os
 import time
 from collections.abc import Iterator
 
-from chaos.fleet.ledgers import Ledger
 from chaos.fleet.scenarios import changed
 from chaos.fleet.world import (
     FRONT_ENDS,
@@ -117,10 +116,10 @@ class Pair:
         world.server.kill()
         ended = time.monotonic()
         self.standby.promote()
-        world.server = self.standby
         for each in world.front_ends:
             each.proxy.drop()
-            each.proxy.target = self.standby.port
+        world.use(self.standby)
+        for each in world.front_ends:
             each.proxy.heal()
         return ended
 
@@ -139,9 +138,9 @@ def a_pair(run: Run, server: Postgres) -> Iterator[Pair]:
         standby.stop(immediately=True)
 
 
-def standby(run: Run) -> Outcome:
-    outcome = Outcome()
-    books: list[Ledger] = ledgers()
+def standby(run: Run, *, is_short: bool = False) -> Outcome:
+    """Inject faults, and fail over; a short run leaves out a loss for longer than a write waits."""
+    outcome, books = Outcome(), ledgers()
     program = changed("heedless") if run.is_broken else SERVE
     with (
         a_database(run) as server,
@@ -152,6 +151,7 @@ def standby(run: Run) -> Outcome:
         faults: dict[str, Fault] = {"cancelled waits for the standby": pair.cancel}
         if not run.is_broken:
             faults["standby lost"] = pair.lose
+        if not (run.is_broken or is_short):
             faults["standby lost for long"] = pair.lose_for_long
         with load(world, books):
             inject(run, world, faults, books, outcome)

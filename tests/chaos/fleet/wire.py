@@ -61,9 +61,7 @@ class Wire:
     def __init__(self, service: str, port: int, ahead: float = 0.0) -> None:
         self._is_table = service == "table"
         self._ahead = ahead
-        self._connection = http.client.HTTPConnection(
-            "127.0.0.1", port, timeout=ANSWER_SECONDS_MAX
-        )
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_SECONDS_MAX)
 
     def close(self) -> None:
         self._connection.close()
@@ -75,7 +73,9 @@ class Wire:
         fields = {"x-ms-date": formatdate(time.time() + self._ahead, usegmt=True)}
         fields["x-ms-version"] = TABLE_VERSION if self._is_table else VERSION
         fields |= headers or {}
-        fields["Authorization"] = f"SharedKeyLite {ACCOUNT}:{self._signature(method, target, fields)}"
+        fields["Authorization"] = (
+            f"SharedKeyLite {ACCOUNT}:{self._signature(method, target, fields)}"
+        )
         whole = f"/{ACCOUNT}/{target}"
         content = body if body or method in ("PUT", "POST") else None
         try:

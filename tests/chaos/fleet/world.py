@@ -32,7 +32,7 @@ from support.live import ANY_PORTS
 from support.proxy import Proxies, Proxy
 
 SERVE = ("-m", "partita.cli.main")
-DATABASE = "partita"
+DATABASE, ROLE = "partita", "front_end"
 FRONT_ENDS = 3
 SERVICES = ("table", "queue", "blob")
 START_SECONDS = 60.0
@@ -40,6 +40,8 @@ POLL_SECONDS = 0.05
 SETTLE_SECONDS = 30.0
 PAUSE_SECONDS = 0.1
 """Before a client tries again that was refused for lack of a database."""
+GONE_SECONDS = 0.3
+"""Before a client connects again."""
 SETTINGS = {
     "max_connections": "100",
     "shared_buffers": "32MB",
@@ -94,8 +96,10 @@ def install(server: Postgres) -> None:
     """Create the database of the fleet."""
     with server.connect("postgres") as connection:
         connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(DATABASE)))
-    command = [sys.executable, *SERVE, "fleet", "init", server.url(DATABASE)]
+    command = [sys.executable, *SERVE, "fleet", "init", server.url(DATABASE), "--role", ROLE]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with server.connect() as connection:
+        connection.execute(sql.SQL("ALTER ROLE {} LOGIN").format(sql.Identifier(ROLE)))
 
 
 class FrontEnd:
@@ -125,7 +129,7 @@ class FrontEnd:
 
     def start(self) -> None:
         blobs = ("--blob-store", self._blobs.absolute().as_uri())
-        store = f"postgresql://{getpass.getuser()}@{self.proxy.address}/{DATABASE}"
+        store = f"postgresql://{ROLE}@{self.proxy.address}/{DATABASE}"
         given = ["--store", store, *blobs, *ANY_PORTS, "--json", "--no-request-log", *self.flags]
         deadline = time.monotonic() + START_SECONDS
         while True:
@@ -175,9 +179,13 @@ class FrontEnd:
 class World:
     """What a scenario injects faults into."""
 
-    def __init__(self, server: Postgres, front_ends: Sequence[FrontEnd], run: Run) -> None:
+    def __init__(
+        self, server: Postgres, front_ends: Sequence[FrontEnd], way: Sequence[Proxy], run: Run
+    ) -> None:
         self.server = server
         self.front_ends = front_ends
+        self._way = way
+        """The proxies before the server, whose port changes."""
         self.chance = run.chance
         self.services: set[str] = set()
         """Those that the clients use."""
@@ -186,6 +194,12 @@ class World:
         self.hung: list[str] = []
         self._began: dict[tuple[int, str], float] = {}
         self._is_told = threading.Condition()
+
+    def use(self, server: Postgres) -> None:
+        """Lead all connections to a server."""
+        self.server = server
+        for proxy in self._way:
+            proxy.target = server.port
 
     @property
     def changed_at(self) -> float:
@@ -242,7 +256,7 @@ class Client(threading.Thread):
                         f"{self._ledger.service} of front end {end.number} had no answer"
                     )
             except GoneError:
-                time.sleep(PAUSE_SECONDS)
+                time.sleep(GONE_SECONDS)
 
     def _work(self, wire: Wire) -> None:
         while not self._world.is_over.is_set():
@@ -349,28 +363,35 @@ def front_ends_on(
     run: Run,
     programs: Sequence[Sequence[str]] = (SERVE,) * FRONT_ENDS,
     *,
-    port: int | None = None,
+    pooler: Callable[[int], contextlib.AbstractContextManager[int]] | None = None,
     flags: Sequence[str] = (),
 ) -> Iterator[World]:
-    """Start a front end for each program; `port` is that of a pooler before the server."""
+    """Start a front end for each program; a pooler gets the port of the server, yields its own."""
     blobs = run.folder / "blobs"
     blobs.mkdir(exist_ok=True)
     with Proxies() as proxies, contextlib.ExitStack() as stack:
+        port, way = server.port, []
+        if pooler is not None:
+            way = [proxies.to(port)]
+            port = stack.enter_context(pooler(way[0].port))
         ends = [
-            FrontEnd(number, proxies.to(port or server.port), blobs, program, flags)
+            FrontEnd(number, proxies.to(port), blobs, program, flags)
             for number, program in enumerate(programs)
         ]
         for end in ends:
             stack.callback(end.kill)
             end.start()
-        yield World(server, ends, run)
+        yield World(server, ends, way or [end.proxy for end in ends], run)
 
 
 @contextlib.contextmanager
-def a_database(run: Run, settings: dict[str, str] | None = None) -> Iterator[Postgres]:
+def a_database(
+    run: Run, settings: dict[str, str] | None = None, folder: Path | None = None
+) -> Iterator[Postgres]:
     """Start a server with the schema; stop it at the end."""
     run.folder.mkdir(exist_ok=True)
-    server = Postgres(run.folder / "postgres", settings=SETTINGS | (settings or {}))
+    place = folder or run.folder / "postgres"
+    server = Postgres(place, settings=SETTINGS | (settings or {}))
     try:
         server.start()
         install(server)
