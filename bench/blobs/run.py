@@ -162,15 +162,15 @@ def run_rounds(sides: list[Server], rounds: int, seconds: float) -> dict[str, li
 def measure(server: Server, kind: str, seconds: float, numbers: Iterator[int]) -> Run:
     meter = CpuMeter(server)
     times, elapsed = uvloop.run(ask_all(server.port, kind, seconds, numbers))
-    _, server_cores, client_cores, other_cores = meter.read()
+    usage = meter.read()
     times.sort()
     return Run(
         rate=len(times) / elapsed,
         p50_ms=times[len(times) // 2] * 1000,
         p99_ms=times[len(times) * 99 // 100] * 1000,
-        server_cores=server_cores,
-        client_cores=client_cores,
-        other_cores=other_cores,
+        server_cores=usage.server_cores,
+        client_cores=usage.client_cores,
+        other_cores=usage.other_cores,
     )
 
 

@@ -198,7 +198,7 @@ def run_rounds(sides: list[Side], rounds: int, seconds: float) -> dict[str, list
 def measure(side: Side, seconds: float) -> Run:
     meter = CpuMeter(side.server)
     times, elapsed = uvloop.run(cycle_all(side, seconds))
-    cpu, server_cores, client_cores, other_cores = meter.read()
+    usage = meter.read()
     everything = sorted(one for each in times for one in each)
     put, get, delete = (statistics.median(each) * 1000 for each in times)
     return Run(
@@ -207,10 +207,10 @@ def measure(side: Side, seconds: float) -> Run:
         get_ms=get,
         delete_ms=delete,
         p99_ms=everything[len(everything) * 99 // 100] * 1000,
-        server_cpu_us=cpu * 1e6 / len(everything),
-        server_cores=server_cores,
-        client_cores=client_cores,
-        other_cores=other_cores,
+        server_cpu_us=usage.server * 1e6 / len(everything),
+        server_cores=usage.server_cores,
+        client_cores=usage.client_cores,
+        other_cores=usage.other_cores,
     )
 
 

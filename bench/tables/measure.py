@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
 from bench.tables import servers
@@ -50,6 +51,8 @@ class Run:
     max_ms: float
     answered: int
     server_cpu_us: float
+    store_cpu_us: float
+    """The part of `server_cpu_us` that the processes of a database used."""
     server_cores: float
     client_cores: float
     other_cores: float
@@ -81,26 +84,50 @@ class Side:
         return int(rate * seconds * _HEADROOM) + 200
 
 
-class CpuMeter:
-    """Share of the cores taken by the server, by our children and by others, over a run."""
+class Usage(NamedTuple):
+    """CPU time over a run."""
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
+    elapsed: float
+    server: float
+    """Seconds of the server, with its database."""
+    store: float
+    """Those of the database alone."""
+    client: float
+    machine: float
+
+    @property
+    def server_cores(self) -> float:
+        return self.server / self.elapsed
+
+    @property
+    def client_cores(self) -> float:
+        return self.client / self.elapsed
+
+    @property
+    def other_cores(self) -> float:
+        return max(0.0, self.machine - self.server - self.client) / self.elapsed
+
+
+class CpuMeter:
+    """CPU time of servers, of our own process with its children, and of the machine, over a run."""
+
+    def __init__(self, *measured: Server) -> None:
+        self._measured = measured
         self._before = self._read()
 
-    def _read(self) -> tuple[float, float, float, float]:
+    def _read(self) -> Usage:
         own = resource.getrusage(resource.RUSAGE_SELF)
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
-        client = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
-        machine = servers.machine_cpu_seconds()
-        return time.perf_counter(), self._server.cpu_seconds(), client, machine
+        return Usage(
+            time.perf_counter(),
+            sum(server.cpu_seconds() for server in self._measured),
+            sum(server.store_cpu_seconds() for server in self._measured),
+            own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime,
+            servers.machine_cpu_seconds(),
+        )
 
-    def read(self) -> tuple[float, float, float, float]:
-        """Return (CPU seconds of the server, cores of server, client and others)."""
-        spans = [now - then for now, then in zip(self._read(), self._before, strict=True)]
-        elapsed, server, client, machine = spans
-        other = max(0.0, machine - server - client)
-        return server, server / elapsed, client / elapsed, other / elapsed
+    def read(self) -> Usage:
+        return Usage(*(now - then for now, then in zip(self._read(), self._before, strict=True)))
 
 
 def measure(side: Side, workload: str, clients: int, seconds: float) -> Run:
@@ -152,18 +179,18 @@ def run_wrk(port: int, presigned_path: Path, clients: int, seconds: float) -> di
 
 
 def _run_of(found: dict[str, int], meter: CpuMeter) -> Run:
-    cpu, server_cores, client_cores, other_cores = meter.read()
-    answered = found["requests"]
+    usage, answered = meter.read(), found["requests"]
     return Run(
         rate=answered / (found["duration_us"] / 1e6),
         p50_ms=found["p50_us"] / 1000,
         p99_ms=found["p99_us"] / 1000,
         max_ms=found["max_us"] / 1000,
         answered=answered,
-        server_cpu_us=cpu * 1e6 / max(1, answered),
-        server_cores=server_cores,
-        client_cores=client_cores,
-        other_cores=other_cores,
+        server_cpu_us=usage.server * 1e6 / max(1, answered),
+        store_cpu_us=usage.store * 1e6 / max(1, answered),
+        server_cores=usage.server_cores,
+        client_cores=usage.client_cores,
+        other_cores=usage.other_cores,
     )
 
 
@@ -189,7 +216,7 @@ def scan_all(side: Side) -> Run:
                 message = f"W7 on {side.server.name}: {found} of {side.load.entities} entities"
                 raise RunError(message)
             entities += found
-    cpu, server_cores, client_cores, other_cores = meter.read()
+    usage = meter.read()
     cuts = statistics.quantiles(pages, n=100, method="inclusive") if len(pages) > 1 else pages * 99
     return Run(
         rate=entities / sum(pages),
@@ -197,10 +224,11 @@ def scan_all(side: Side) -> Run:
         p99_ms=cuts[98] * 1000,
         max_ms=max(pages) * 1000,
         answered=entities,
-        server_cpu_us=cpu * 1e6 / max(1, entities),
-        server_cores=server_cores,
-        client_cores=client_cores,
-        other_cores=other_cores,
+        server_cpu_us=usage.server * 1e6 / max(1, entities),
+        store_cpu_us=usage.store * 1e6 / max(1, entities),
+        server_cores=usage.server_cores,
+        client_cores=usage.client_cores,
+        other_cores=usage.other_cores,
     )
 
 

@@ -8,15 +8,21 @@ ratios beside their targets and leaves JSON and a plot in bench/out. See bench/R
 import argparse
 import asyncio
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.tables import checks, load, report, servers
 from bench.tables.measure import Run, RunError, Side, measure, median_run
+from bench.tables.servers import Server
 from bench.tables.workload import PARTITION_ENTITIES
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 ORDER = ("W1", "W5", "W6", "W7", "W8", "W3", "W2", "W4")
 TITLES = {
@@ -47,6 +53,12 @@ class Options:
     ours_command: str
     skip_azurite: bool
     demand: bool
+    targets: Mapping[str, float] = field(default_factory=lambda: TARGETS)
+
+    def target(self, workload: str, clients: int) -> float | None:
+        """Return the target ratio, which holds for one size of store and number of clients."""
+        applies = self.entities == TARGET_ENTITIES and clients == _clients_of(workload)
+        return self.targets[workload] if applies else None
 
 
 @dataclass
@@ -55,6 +67,7 @@ class Row:
 
     workload: str
     clients: int
+    target: float | None
     azurite: list[Run] = field(default_factory=list)
     partita: list[Run] = field(default_factory=list)
 
@@ -63,11 +76,6 @@ class Row:
         if not self.azurite or not self.partita:
             return None
         return median_run(self.partita).rate / median_run(self.azurite).rate
-
-    def target(self, entities: int) -> int | None:
-        """Return the target ratio, which holds for one size of store and number of clients."""
-        applies = entities == TARGET_ENTITIES and self.clients == _clients_of(self.workload)
-        return TARGETS[self.workload] if applies else None
 
 
 def main() -> bool:
@@ -79,7 +87,7 @@ def main() -> bool:
         troubles = [trouble for side in sides for trouble in checks.check_reads(side)]
         bare = measure_bare(options, sides[-1], work, stack)
         rows = run_workloads(options, sides, troubles)
-        has_missed = print_report(options, rows, bare, troubles)
+        has_missed = print_report(rows, bare, troubles)
         save_report(options, rows, bare, troubles)
     return bool(troubles) or (options.demand and has_missed)
 
@@ -120,8 +128,14 @@ def read_options() -> Options:
 def start_sides(options: Options, work: Path, stack: ExitStack) -> list[Side]:
     """Start the servers on empty folders and load them; ours is the last of the list."""
     servers.install_wrk()
+    ours = servers.partita(work / "partita", options.ours_command)
+    return load_sides(options, work, stack, ours)
+
+
+def load_sides(options: Options, work: Path, stack: ExitStack, ours: Server) -> list[Side]:
+    """Start and load Azurite, unless it is skipped, and ours."""
     started = [] if options.skip_azurite else [servers.azurite(work / "azurite")]
-    started.append(servers.partita(work / "partita", options.ours_command))
+    started.append(ours)
     for server in started:
         stack.callback(server.stop)
         server.start()
@@ -143,7 +157,7 @@ def run_workloads(options: Options, sides: list[Side], troubles: list[str]) -> l
             troubles += [trouble for side in sides for trouble in checks.check_writes(side)]
             writes_checked = True
         for clients in [1] if workload == "W7" else options.clients:
-            row = Row(workload, clients)
+            row = Row(workload, clients, options.target(workload, clients))
             rows.append(row)
             for turn in range(options.rounds):
                 for side in sides if turn % 2 == 0 else sides[::-1]:
@@ -190,14 +204,13 @@ def print_run(name: str, workload: str, clients: int, run: Run) -> None:
     print(
         f"  {workload} c={clients:<2} {name:8} {report.amount(run.rate):>7}/s"
         f"  p50 {run.p50_ms:.2f} p99 {run.p99_ms:.1f} max {run.max_ms:.0f} ms"
-        f"  cpu {run.server_cpu_us:.0f} us each; cores: server {run.server_cores:.2f},"
+        f"  cpu {_cpu_us(run)} us each; cores: server {run.server_cores:.2f},"
         f" client {run.client_cores:.2f}, others {run.other_cores:.2f}{busy}",
         flush=True,
     )
 
 
 def print_report(
-    options: Options,
     rows: list[Row],
     bare: tuple[list[Run], list[Run]] | None,
     troubles: list[str],
@@ -206,8 +219,8 @@ def print_report(
     head = ["workload", "c", "azurite", "ours", "ratio", "target", "met"]
     head += ["azurite p50/p99 ms", "ours p50/p99 ms", "cpu us each"]
     print()
-    report.print_table(head, [_cells(row, options.entities) for row in rows])
-    verdicts = [verdict(row, options.entities) for row in rows]
+    report.print_table(head, [_cells(row) for row in rows])
+    verdicts = [verdict(row) for row in rows]
     if bare is not None:
         verdicts.append(bare_verdict(bare))
         print(
@@ -234,31 +247,29 @@ def save_report(
     document = {
         "machine": report.machine(),
         "options": vars(options),
-        "rows": [_document(row, options.entities) for row in rows],
+        "rows": [document_of(row) for row in rows],
         "bare": None if bare is None else {"bare": bare[0], "ours": bare[1]},
         "bare_ratio": None if bare is None else ratio_of(bare),
         "troubles": troubles,
     }
     path = report.save("tables", document)
-    draw(rows, options.entities, path)
+    if any(row.ratio is not None for row in rows) and (made := report.figure(2)):
+        drawn, (left, right) = made
+        draw(rows, options.entities, left, right)
+        report.save_figure(drawn, path)
 
 
-def draw(rows: list[Row], entities: int, beside: Path) -> None:
+def draw(rows: list[Row], entities: int, left: "Axes", right: "Axes") -> None:
     """Plot the ratios with their targets, and the rates of both, on logarithmic scales."""
     shown = [row for row in rows if row.ratio is not None]
-    made = report.figure(2)
-    if made is None or not shown:
-        return
-    drawn, (left, right) = made
     names = [f"{row.workload}\nc={row.clients}" for row in shown]
     # Disturbed rounds are drawn in grey whether or not a target applies to them.
     colors = ["lightgrey" if is_busy(row) else "tab:blue" for row in shown]
     left.bar(names, [row.ratio or 0 for row in shown], color=colors)
     left.axhline(1, color="black", linewidth=0.8)
-    targets = [(at, row.target(entities)) for at, row in enumerate(shown)]
-    for at, target in targets:
-        if target is not None:
-            left.plot([at - 0.4, at + 0.4], [target, target], color="tab:red")
+    for at, row in enumerate(shown):
+        if row.target is not None:
+            left.plot([at - 0.4, at + 0.4], [row.target, row.target], color="tab:red")
     title = f"ours / Azurite, {entities} entities (red: target, grey: others were busy)"
     left.set(yscale="log", ylim=(0.5, None), title=title)
     places = range(len(shown))
@@ -269,19 +280,17 @@ def draw(rows: list[Row], entities: int, beside: Path) -> None:
     right.set(yscale="log", title="requests a second (W7: entities)")
     right.set_xticks(list(places), names)
     right.legend()
-    report.save_figure(drawn, beside)
 
 
 def _clients_of(workload: str) -> int:
     return 1 if workload == "W7" else TARGET_CLIENTS
 
 
-def verdict(row: Row, entities: int) -> str:
+def verdict(row: Row) -> str:
     """Say yes, NO, busy (disturbed: no verdict) or - (no target applies)."""
-    target, ratio = row.target(entities), row.ratio
-    if target is None or ratio is None:
+    if row.target is None or row.ratio is None:
         return "-"
-    return report.verdict(met=ratio >= target, busy=is_busy(row))
+    return report.verdict(met=row.ratio >= row.target, busy=is_busy(row))
 
 
 def is_busy(row: Row) -> bool:
@@ -293,16 +302,16 @@ def bare_verdict(bare: tuple[list[Run], list[Run]]) -> str:
     return report.verdict(met=ratio_of(bare) >= BARE_TARGET, busy=busy)
 
 
-def _cells(row: Row, entities: int) -> list[str]:
-    ratio, target = row.ratio, row.target(entities)
+def _cells(row: Row) -> list[str]:
+    ratio, target = row.ratio, row.target
     return [
         f"{row.workload} {TITLES[row.workload]}",
         str(row.clients),
         report.amount(median_run(row.azurite).rate) if row.azurite else "-",
         report.amount(median_run(row.partita).rate) if row.partita else "-",
         "-" if ratio is None else f"{ratio:.1f}",
-        "-" if target is None else str(target),
-        verdict(row, entities),
+        "-" if target is None else f"{target:g}",
+        verdict(row),
         _latency(row.azurite),
         _latency(row.partita),
         f"{_cpu(row.azurite)} / {_cpu(row.partita)}",
@@ -310,7 +319,14 @@ def _cells(row: Row, entities: int) -> list[str]:
 
 
 def _cpu(runs: list[Run]) -> str:
-    return f"{median_run(runs).server_cpu_us:.0f}" if runs else "-"
+    return _cpu_us(median_run(runs)) if runs else "-"
+
+
+def _cpu_us(run: Run) -> str:
+    """Return the CPU time of a request; with a database: of the front end, and of the database."""
+    if not run.store_cpu_us:
+        return f"{run.server_cpu_us:.0f}"
+    return f"{run.server_cpu_us - run.store_cpu_us:.0f} + {run.store_cpu_us:.0f}"
 
 
 def _latency(runs: list[Run]) -> str:
@@ -320,13 +336,13 @@ def _latency(runs: list[Run]) -> str:
     return f"{run.p50_ms:.2f} / {run.p99_ms:.1f}"
 
 
-def _document(row: Row, entities: int) -> dict[str, object]:
+def document_of(row: Row) -> dict[str, object]:
     return {
         "workload": row.workload,
         "clients": row.clients,
         "ratio": row.ratio,
-        "target": row.target(entities),
-        "met": verdict(row, entities),
+        "target": row.target,
+        "met": verdict(row),
         "azurite": row.azurite,
         "partita": row.partita,
     }

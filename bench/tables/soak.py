@@ -67,8 +67,8 @@ def main() -> bool:
         print(f"W8 for {options.seconds:.0f} s", flush=True)
         meter = CpuMeter(server)
         soak = uvloop.run(mixed_load(side, options.seconds))
-        _, _, _, other_cores = meter.read()
-    summary = summarise(soak, options.seconds) | {"other_cores": other_cores}
+        usage = meter.read()
+    summary = summarise(soak, options.seconds) | {"other_cores": usage.other_cores}
     verdicts = judge(summary, beside)
     print_report(summary, beside, verdicts)
     document = {

@@ -20,6 +20,7 @@ ALLOWED = {
     ("service/http/protocol.py", "data_received"),  # asyncio.Protocol calls it so
     ("service/http/protocol.py", "data"),  # and so its argument
     ("reliable/nats/link.py", "_pending_data_size"),  # of nats-py
+    ("scaleout/connections/checks.py", "data_sync_retry"),  # of PostgreSQL
 }
 DOMAIN_TERMS = {
     "StateManager",

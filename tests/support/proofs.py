@@ -76,6 +76,7 @@ ON_POSTGRESQL_TOO = {
 SERVED = {"test_groups.py", "test_queries.py", "test_verbs.py"}
 """Of tests/patterns: `make test` runs these through the SDK and a server too, others in process."""
 SAMPLED = {
+    "conformance/test_postgres_store.py",
     *("patterns/test_crashes.py", "patterns/test_interleavings.py", "patterns/test_lifecycle.py"),
     *("patterns/test_derived.py", "patterns/test_list_indexes.py", "cli/test_shards_command.py"),
     *("shards/test_fleet.py", "shards/test_maps.py", "shards/test_operations.py"),

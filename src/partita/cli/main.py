@@ -28,6 +28,7 @@ FAMILIES = {
     "reload": "partita.cli.settings:reload",
     "verify": "partita.cli.account.commands:verify",
     "account": "partita.cli.account.commands:account",
+    "fleet": "partita.cli.fleet.commands:fleet",
     "state": "partita.cli.state.commands:state",
     "shards": "partita.cli.shards.commands:shards",
     "patterns": "partita.cli.patterns.commands:patterns",

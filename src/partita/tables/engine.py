@@ -53,6 +53,12 @@ class TableEngine:
             raise invalid_input(GroupRuleError)
         group.check()
         table = await self.require_table(table_name)
+        try:
+            return await self._run(table, group)
+        except TableNotFoundError:
+            return await self._run(await self._require_other(table), group)
+
+    async def _run(self, table: Table, group: EntityGroup) -> Outcome:
         entities = await self.store.change(
             table,
             group.partition_key,
@@ -66,7 +72,11 @@ class TableEngine:
 
     async def get(self, table_name: str, key: EntityKey) -> Entity:
         """Read one entity, or raise EntityNotFoundError."""
-        entity = await self.store.get(await self.require_table(table_name), key)
+        table = await self.require_table(table_name)
+        try:
+            entity = await self.store.get(table, key)
+        except TableNotFoundError:
+            entity = await self.store.get(await self._require_other(table), key)
         if entity is None:
             raise not_found(EntityNotFoundError)
         return entity
@@ -88,10 +98,16 @@ class TableEngine:
         table = await self.require_table(table_name)
         chosen = plan(filter_, within)
         span = chosen.span if start is None else chosen.span.starting_at(start)
+        try:
+            return chosen, await self._read(table, chosen, span, limit)
+        except TableNotFoundError:
+            return chosen, await self._read(await self._require_other(table), chosen, span, limit)
+
+    async def _read(self, table: Table, chosen: Plan, span: KeyRange, limit: int) -> Page:
         if chosen.kind is PlanKind.POINT and chosen.residual is None and limit > 0:
             found = None if span.is_empty else await self.store.get(table, span.lower)
-            return chosen, Page([] if found is None else [found])
-        return chosen, await self.store.scan(table, span, chosen.residual, limit)
+            return Page([] if found is None else [found])
+        return await self.store.scan(table, span, chosen.residual, limit)
 
     async def create_table(self, name: str) -> Table:
         return await self.store.create_table(check_table_name(name))
@@ -137,6 +153,13 @@ class TableEngine:
         table = await self.store.find_table(name)
         if table is None:
             raise table_not_found(name)
+        return table
+
+    async def _require_other(self, dropped: Table) -> Table:
+        """Find the table that has the name of one that another front end has dropped."""
+        table = await self.require_table(dropped.name)
+        if table.id == dropped.id:
+            raise table_not_found(dropped.name)
         return table
 
 

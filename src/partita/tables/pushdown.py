@@ -20,7 +20,7 @@ equality checks its two bits first, which avoids nearly all lookups in the JSONB
 import binascii
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, assert_never
+from typing import Any, Protocol, assert_never
 from zlib import crc32
 
 import msgspec
@@ -50,16 +50,16 @@ LEAVES_MAX = 500
 DEPTH_MAX = 16
 """Below this depth nothing is pushed down: older SQLite has a parser stack of 100."""
 
-_MARKS = {edm.BOOLEAN: "\x01", edm.DATETIME: "\x02", edm.GUID: "\x03", edm.BINARY: "\x04"}
-_MARK_FALSE, _MARK_TRUE = _MARKS[edm.BOOLEAN] + "f", _MARKS[edm.BOOLEAN] + "t"
-_MARKED = {False: _MARK_FALSE, True: _MARK_TRUE}
+MARKS = {edm.BOOLEAN: "\x01", edm.DATETIME: "\x02", edm.GUID: "\x03", edm.BINARY: "\x04"}
+_MARK_FALSE, MARK_TRUE = MARKS[edm.BOOLEAN] + "f", MARKS[edm.BOOLEAN] + "t"
+_MARKED = {False: _MARK_FALSE, True: MARK_TRUE}
 _UNMARKED = frozenset({edm.DATETIME, edm.BINARY, edm.DOUBLE})
 """Types that are rarely compared for equality; a Double with an annotation is not finite."""
-_EXACT_MAX = 2**53
-"""Whole numbers up to this are equal as Int64 and as Double."""
-_STRING_FIRST = "\x06"
+EXACT_MAX = 2**53
+"""Whole numbers up to this are equal as Int64 and as Double, whose text SQLite parses exactly."""
+STRING_FIRST = "\x06"
 """No described string starts below this; every marked value does."""
-_LAST = "~"
+LAST = "~"
 """Greater than everything that follows a mark."""
 
 Sql = tuple[str, tuple[object, ...]]
@@ -86,7 +86,7 @@ def describe(properties: Members) -> str | None:
             continue
         elif annotation is None:
             cut = value[:SHORT_CHARACTERS_MAX]
-            if not (cut.isprintable() or _is_plain(cut)):
+            if not (cut.isprintable() or is_plain(cut)):
                 return None
             short[name] = cut
         elif annotation == edm.DOUBLE:
@@ -110,7 +110,7 @@ def marks_of(properties: Members) -> int:
                 marks |= _mark(name, value)
         elif type(value) is int:
             marks |= _mark(name, str(value))
-        elif type(value) is float and value.is_integer() and abs(value) <= _EXACT_MAX:
+        elif type(value) is float and value.is_integer() and abs(value) <= EXACT_MAX:
             marks |= _mark(name, str(int(value)))
         annotation = None
     return _signed(marks)
@@ -134,7 +134,7 @@ def _mark_of_literal(name: str, literal: Literal) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     is_number = literal.type in (edm.INT32, edm.INT64, edm.DOUBLE)
-    is_exact = abs(value) <= _EXACT_MAX and float(value).is_integer()
+    is_exact = abs(value) <= EXACT_MAX and float(value).is_integer()
     return _mark(name, str(int(value))) if is_number and is_exact else None
 
 
@@ -142,31 +142,50 @@ def _describe_annotated(value: str, annotation: Scalar) -> Scalar:
     if annotation == edm.INT64:
         return int(value)
     if annotation == edm.DATETIME:
-        return _MARKS[edm.DATETIME] + value[:-1]
+        return MARKS[edm.DATETIME] + value[:-1]
     if annotation == edm.GUID:
-        return _MARKS[edm.GUID] + value
+        return MARKS[edm.GUID] + value
     # Four characters of base64 are three bytes: decode only the part that is stored.
     raw = binascii.a2b_base64(value[:SHORT_CHARACTERS_MAX])
-    return _MARKS[edm.BINARY] + raw.hex()[:SHORT_CHARACTERS_MAX]
+    return MARKS[edm.BINARY] + raw.hex()[:SHORT_CHARACTERS_MAX]
 
 
-def _is_plain(text: str) -> bool:
+def is_plain(text: str) -> bool:
     """Return whether a string cannot be mistaken for a marked value or truncated at a NUL."""
-    return not text or (text[0] >= _STRING_FIRST and "\x00" not in text)
+    return not text or (text[0] >= STRING_FIRST and "\x00" not in text)
 
 
 # ---------------------------------------------------------------------------------------------
 # Conditions
 
 
-def translate(node: Filter) -> Sql | None:
+class Dialect(Protocol):
+    """How a database writes the leaves of a filter; `?` stands for a parameter."""
+
+    nothing: str
+    """The condition that is false."""
+    with_marks: str
+    """An equality, with its marks before it."""
+
+    def truth(self, name: str, *, negated: bool) -> Sql: ...
+
+    def exists(self, name: str) -> Sql: ...
+
+    def compare_column(self, column: str, comparison: str, value: Any) -> Sql | None: ...
+
+    def compare(self, name: str, comparison: str, literal: Literal) -> Sql | None:
+        """Compare a short value: NULL for a missing property. None: nothing can be ruled out."""
+        ...
+
+
+def translate(node: Filter, dialect: Dialect | None = None) -> Sql | None:
     """Return an SQL condition that holds for every entity that the filter selects.
 
-    None if nothing can be ruled out.
+    None if nothing can be ruled out. Without a dialect, the SQL is SQLite's.
     """
     if _count_leaves(node) > LEAVES_MAX:
         return None
-    sql = _translate(node, negated=False, depth=0)
+    sql = _translate(node, dialect or SQLITE, negated=False, depth=0)
     if sql is None or "short" not in sql[0]:
         return sql
     return f"(short IS NULL OR {sql[0]})", sql[1]
@@ -180,21 +199,24 @@ def _count_leaves(node: Filter) -> int:
     return 1
 
 
-def _translate(node: Filter, *, negated: bool, depth: int) -> Sql | None:
+def _translate(node: Filter, dialect: Dialect, *, negated: bool, depth: int) -> Sql | None:
     """Translate a node or its negation: negations move down to the leaves."""
     match node:
         case Comparison():
-            return _comparison(node, negated=negated)
+            return _comparison(node, dialect, negated=negated)
         case Truth():
-            return _test(node.name, "V IS NOT ?" if negated else "V = ?", _MARK_TRUE)
+            return dialect.truth(node.name, negated=negated)
         case Constant():
-            return None if node.value is not negated else ("0", ())
+            return None if node.value is not negated else (dialect.nothing, ())
         case Not():
-            return _translate(node.child, negated=not negated, depth=depth)
+            return _translate(node.child, dialect, negated=not negated, depth=depth)
         case And() | Or():
             if depth >= DEPTH_MAX:
                 return None
-            parts = [_translate(c, negated=negated, depth=depth + 1) for c in node.children]
+            parts = [
+                _translate(child, dialect, negated=negated, depth=depth + 1)
+                for child in node.children
+            ]
             return _all_of(parts) if isinstance(node, And) is not negated else _any_of(parts)
         case _:
             assert_never(node)
@@ -202,15 +224,15 @@ def _translate(node: Filter, *, negated: bool, depth: int) -> Sql | None:
 
 def _all_of(parts: list[Sql | None]) -> Sql | None:
     known = [part for part in parts if part is not None]
-    return _joined(known, " AND ") if known else None
+    return joined(known, " AND ") if known else None
 
 
 def _any_of(parts: list[Sql | None]) -> Sql | None:
     known = [part for part in parts if part is not None]
-    return _joined(known, " OR ") if len(known) == len(parts) else None
+    return joined(known, " OR ") if len(known) == len(parts) else None
 
 
-def _joined(parts: Sequence[Sql], word: str) -> Sql:
+def joined(parts: Sequence[Sql], word: str) -> Sql:
     if len(parts) == 1:
         return parts[0]
     values = tuple([value for part in parts for value in part[1]])
@@ -220,36 +242,33 @@ def _joined(parts: Sequence[Sql], word: str) -> Sql:
 # ---------------------------------------------------------------------------------------------
 # Leaves
 
-_SIGNS = {"eq": "=", "ne": "<>", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_COLUMNS = {
+SIGNS = {"eq": "=", "ne": "<>", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+COLUMNS = {
     PARTITION_KEY: ("pk", edm.STRING),
     ROW_KEY: ("rk", edm.STRING),
     TIMESTAMP: ("ticks", edm.DATETIME),
 }
 
 
-def _comparison(node: Comparison, *, negated: bool) -> Sql | None:
+def _comparison(node: Comparison, dialect: Dialect, *, negated: bool) -> Sql | None:
     # For an existing property exactly one of two opposites is true (NaN is not described).
     comparison = OPPOSITES[node.operator] if negated else node.operator
-    if node.name in _COLUMNS:
-        return _column(node.name, comparison, node.literal)
-    leaf = _LEAVES[node.literal.type](node.name, comparison, node.literal.value)
+    if node.name in COLUMNS:
+        column, kind = COLUMNS[node.name]
+        if node.literal.type == kind:
+            return dialect.compare_column(column, comparison, node.literal.value)
+        return None if comparison in TRUE_ON_MISMATCH else (dialect.nothing, ())
+    leaf = dialect.compare(node.name, comparison, node.literal)
     if leaf is None:
-        return None if negated else _test(node.name, "V IS NOT NULL")
+        return None if negated else dialect.exists(node.name)
     if negated:
         # Every leaf is NULL for a missing property, whose comparison is false: keep it.
         return f"({leaf[0]}) IS NOT FALSE", leaf[1]
     mark = _mark_of_literal(node.name, node.literal) if comparison == "eq" else None
     if mark is None:
         return leaf
-    return f"(marks & ? = ? AND {leaf[0]})", (_signed(mark), _signed(mark), *leaf[1])
-
-
-def _column(name: str, comparison: str, literal: Literal) -> Sql | None:
-    column, kind = _COLUMNS[name]
-    if literal.type == kind:
-        return f"{column} {_SIGNS[comparison]} ?", (literal.value,)
-    return None if comparison in TRUE_ON_MISMATCH else ("0", ())
+    marks = _signed(mark)
+    return dialect.with_marks.format(leaf[0]), (marks, marks, *leaf[1])
 
 
 def _test(name: str, form: str, *values: object) -> Sql:
@@ -258,22 +277,22 @@ def _test(name: str, form: str, *values: object) -> Sql:
 
 
 def _string(name: str, comparison: str, text: str) -> Sql | None:
-    if len(text) >= SHORT_CHARACTERS_MAX or not _is_plain(text):
+    if len(text) >= SHORT_CHARACTERS_MAX or not is_plain(text):
         return None
     if not text and comparison not in ("eq", "ne"):
         # The empty string is the one string before the marked values.
         is_upper = comparison in ("lt", "le")
         return _test(
-            name, "V < ?" if is_upper else "V >= ?", "" if comparison == "ge" else _STRING_FIRST
+            name, "V < ?" if is_upper else "V >= ?", "" if comparison == "ge" else STRING_FIRST
         )
-    return _test(name, f"V {_SIGNS[comparison]} ?", text)
+    return _test(name, f"V {SIGNS[comparison]} ?", text)
 
 
 def _marked(mark: str, text: str, name: str, comparison: str) -> Sql:
-    value, last = mark + text, mark + _LAST
+    value, last = mark + text, mark + LAST
     match comparison:
         case "eq" | "ne":
-            return _test(name, f"V {_SIGNS[comparison]} ?", value)
+            return _test(name, f"V {SIGNS[comparison]} ?", value)
         case "ge":
             return _test(name, "V BETWEEN ? AND ?", value, last)
         case "gt":
@@ -285,22 +304,22 @@ def _marked(mark: str, text: str, name: str, comparison: str) -> Sql:
 
 
 def _boolean(name: str, comparison: str, value: bool) -> Sql:  # noqa: FBT001 - a literal's value
-    return _marked(_MARKS[edm.BOOLEAN], "t" if value else "f", name, comparison)
+    return _marked(MARKS[edm.BOOLEAN], "t" if value else "f", name, comparison)
 
 
 def _datetime(name: str, comparison: str, ticks: int) -> Sql:
-    return _marked(_MARKS[edm.DATETIME], edm.text_of(ticks)[:-1], name, comparison)
+    return _marked(MARKS[edm.DATETIME], edm.text_of(ticks)[:-1], name, comparison)
 
 
 def _guid(name: str, comparison: str, text: str) -> Sql:
-    return _marked(_MARKS[edm.GUID], text, name, comparison)
+    return _marked(MARKS[edm.GUID], text, name, comparison)
 
 
 def _binary(name: str, comparison: str, raw: bytes) -> Sql | None:
     digits = raw.hex()
     if len(digits) >= SHORT_CHARACTERS_MAX:
         return None
-    return _marked(_MARKS[edm.BINARY], digits, name, comparison)
+    return _marked(MARKS[edm.BINARY], digits, name, comparison)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -308,14 +327,12 @@ def _binary(name: str, comparison: str, raw: bytes) -> Sql | None:
 # the nearest: bounds for Doubles are a few steps wider than the literal.
 
 _STEPS = 8
-_EXACT_MAX = 2**53
-"""Up to this, every whole number is a Double whose text any SQLite parses exactly."""
 _UP = "V BETWEEN ? AND 9e999"
 """Numbers from a bound up; texts are greater than infinity."""
 _NOT_UP = "V NOT BETWEEN ? AND 9e999"
 
 
-def _out(value: float, towards: float) -> float:
+def widened(value: float, towards: float) -> float:
     for _ in range(_STEPS):
         value = math.nextafter(value, towards)
     return value
@@ -324,7 +341,7 @@ def _out(value: float, towards: float) -> float:
 def _int32(name: str, comparison: str, value: int) -> Sql:
     if comparison == "eq":
         return _equal(name, value)
-    return _whole(name, comparison, value, _out(float(value), math.inf))
+    return _whole(name, comparison, value, widened(float(value), math.inf))
 
 
 def _int64(name: str, comparison: str, value: int) -> Sql | None:
@@ -334,54 +351,54 @@ def _int64(name: str, comparison: str, value: int) -> Sql | None:
     # is stored distinguishes the two only if the value is too large for an Int32.
     if comparison == "ne" and edm.INT32_MIN <= value <= edm.INT32_MAX:
         return None
-    end = max(_out(float(value), math.inf), float(edm.INT32_MAX + 1))
+    end = max(widened(float(value), math.inf), float(edm.INT32_MAX + 1))
     if comparison == "lt":
         return _test(name, _NOT_UP, end)
     return _whole(name, comparison, value, end)
 
 
 def _equal(name: str, value: int) -> Sql:
-    if abs(value) <= _EXACT_MAX:
+    if abs(value) <= EXACT_MAX:
         return _test(name, "V = ?", value)
-    start, end = _out(float(value), -math.inf), _out(float(value), math.inf)
+    start, end = widened(float(value), -math.inf), widened(float(value), math.inf)
     equal = [_test(name, "V = ?", value), _test(name, "typeof(V) = 'real'")]
-    return _joined([_test(name, "V BETWEEN ? AND ?", start, end), _joined(equal, " OR ")], " AND ")
+    return joined([_test(name, "V BETWEEN ? AND ?", start, end), joined(equal, " OR ")], " AND ")
 
 
 def _unequal(name: str, value: int) -> Sql:
     """Rule out only whole numbers: a Double may differ by less than SQLite can distinguish."""
-    return _joined([_test(name, "V <> ?", value), _test(name, "typeof(V) = 'real'")], " OR ")
+    return joined([_test(name, "V <> ?", value), _test(name, "typeof(V) = 'real'")], " OR ")
 
 
 def _whole(name: str, comparison: str, value: int, end: float) -> Sql:
     """Compare with a whole number; a value that is not less than `end` is greater."""
-    start = _out(float(value), -math.inf)
+    start = widened(float(value), -math.inf)
     match comparison:
         case "ne":
             return _unequal(name, value)
         case "ge":
             return _test(name, _UP, start)
         case "gt":
-            return _joined([_test(name, _UP, start), _unequal(name, value)], " AND ")
+            return joined([_test(name, _UP, start), _unequal(name, value)], " AND ")
         case "lt":
-            return _joined([_test(name, _NOT_UP, end), _unequal(name, value)], " AND ")
+            return joined([_test(name, _NOT_UP, end), _unequal(name, value)], " AND ")
         case _:
             return _test(name, _NOT_UP, end)
 
 
 def _double(name: str, comparison: str, value: float) -> Sql | None:
-    start, end = _out(value, -math.inf), _out(value, math.inf)
+    start, end = widened(value, -math.inf), widened(value, math.inf)
     if comparison in ("lt", "le") and end < math.inf:
         # Whole numbers do not fit a Double literal, so they are less than it.
         whole = _test(name, "typeof(V) = 'integer'")
-        return _joined([_test(name, _NOT_UP, end), whole], " OR ")
+        return joined([_test(name, _NOT_UP, end), whole], " OR ")
     if math.isnan(value) or comparison in TRUE_ON_MISMATCH:
         return None
     # Not "= 'real'": that would be false, and not NULL, for a missing property.
     real = _test(name, "typeof(V) <> 'integer'")
     if comparison == "eq":
-        return _joined([_test(name, "V BETWEEN ? AND ?", start, end), real], " AND ")
-    return _joined([_test(name, _UP, start), real], " AND ")
+        return joined([_test(name, "V BETWEEN ? AND ?", start, end), real], " AND ")
+    return joined([_test(name, _UP, start), real], " AND ")
 
 
 _LEAVES: dict[str, Callable[[str, str, Any], Sql | None]] = {
@@ -394,3 +411,23 @@ _LEAVES: dict[str, Callable[[str, str, Any], Sql | None]] = {
     edm.GUID: _guid,
     edm.BINARY: _binary,
 }
+
+
+class _SqliteDialect:
+    nothing = "0"
+    with_marks = "(marks & ? = ? AND {})"
+
+    def truth(self, name: str, *, negated: bool) -> Sql:
+        return _test(name, "V IS NOT ?" if negated else "V = ?", MARK_TRUE)
+
+    def exists(self, name: str) -> Sql:
+        return _test(name, "V IS NOT NULL")
+
+    def compare_column(self, column: str, comparison: str, value: object) -> Sql | None:
+        return f"{column} {SIGNS[comparison]} ?", (value,)
+
+    def compare(self, name: str, comparison: str, literal: Literal) -> Sql | None:
+        return _LEAVES[literal.type](name, comparison, literal.value)
+
+
+SQLITE: Dialect = _SqliteDialect()

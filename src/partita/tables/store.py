@@ -43,7 +43,10 @@ class Statistics(msgspec.Struct, frozen=True, gc=False):
 
 
 class TableStore(Protocol):
-    """Where tables and their entities are kept."""
+    """Where tables and their entities are kept.
+
+    Calls with a table that another front end has dropped raise TableNotFoundError.
+    """
 
     async def find_table(self, name: str) -> Table | None: ...
 

@@ -21,8 +21,12 @@ TRIPS_MAX = 2
 """Trips of one lane that run at the same time, ..."""
 WAITING_FOR_SECOND_TRIP = 64
 """... the second only if more requests than this wait."""
+TRIP_LEFT_MAX = 1024
+"""How many requests may be passed over, because their key is in the trip, to fill it."""
 LANE_WAITING_MAX = 8192
-"""More waiting requests than this are refused at once."""
+"""More waiting requests than this are refused at once, ..."""
+LANE_WAIT_SECONDS_MAX = 10.0
+"""... and those that waited longer when the next trip starts."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -34,6 +38,7 @@ class _Waiting(NamedTuple, Generic[Item, Result]):
     item: Item
     keys: Sequence[Hashable]
     size: int
+    since: float
     answer: "asyncio.Future[Result]"
 
 
@@ -47,6 +52,7 @@ class Lane(Generic[Item, Result]):
         self._send = send
         self._trips_max = trips_max
         self._waiting: deque[_Waiting[Item, Result]] = deque()
+        self._running = 0
         self._trips: set[asyncio.Task[None]] = set()
         self._free: list[Link] = []
         self._is_closed = False
@@ -55,11 +61,11 @@ class Lane(Generic[Item, Result]):
         """Send an item with the next trip. A caller that is cancelled loses only its answer."""
         if self._is_closed or len(self._waiting) >= LANE_WAITING_MAX:
             raise busy("closing" if self._is_closed else "waiting")
-        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(item, keys, size, answer))
-        running = len(self._trips)
-        if running == 0 or (
-            running < self._trips_max and len(self._waiting) > WAITING_FOR_SECOND_TRIP
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Result] = loop.create_future()
+        self._waiting.append(_Waiting(item, keys, size, loop.time(), answer))
+        if self._running == 0 or (
+            self._running < self._trips_max and len(self._waiting) > WAITING_FOR_SECOND_TRIP
         ):
             self._start()
         return await answer
@@ -74,28 +80,35 @@ class Lane(Generic[Item, Result]):
             await link.close()
 
     def _start(self) -> None:
+        self._running += 1
         trip = asyncio.get_running_loop().create_task(self._travel())
         self._trips.add(trip)
         trip.add_done_callback(self._trips.discard)
 
     async def _travel(self) -> None:
-        while trip := self._next_trip():
-            try:
-                outcomes = await self._run(trip)
-            except PartitaError as error:
-                outcomes = [error] * len(trip)
-            except BaseException as error:
-                for waiting in trip:
-                    if not waiting.answer.done():
-                        waiting.answer.set_exception(error)
-                raise
-            for waiting, outcome in zip(trip, outcomes, strict=True):
-                _answer(waiting.answer, outcome)
+        try:
+            while trip := self._next_trip():
+                outcomes: Sequence[Result | Exception]
+                try:
+                    outcomes = await self._run(trip)
+                except Exception as error:  # noqa: BLE001 - each caller gets it
+                    outcomes = [error] * len(trip)
+                for waiting, outcome in zip(trip, outcomes, strict=True):
+                    _answer(waiting.answer, outcome)
+        finally:
+            # At once: an item that is asked before this task is done needs a trip of its own.
+            self._running -= 1
 
     async def _run(self, trip: Sequence[_Waiting[Item, Result]]) -> Sequence[Result | PartitaError]:
         link = self._free.pop() if self._free else None
         if link is None or link.is_closed:
-            link = await self._connector.connect()
+            try:
+                link = await self._connector.connect()
+            except PartitaError as error:
+                # All wait for the same connection: their time is not spent on further attempts.
+                while self._waiting:
+                    _answer(self._waiting.popleft().answer, error)
+                raise
         try:
             return await self._send(link, [waiting.item for waiting in trip])
         finally:
@@ -108,10 +121,14 @@ class Lane(Generic[Item, Result]):
         left: list[_Waiting[Item, Result]] = []
         seen: set[Hashable] = set()
         size = 0
-        while self._waiting and len(trip) < TRIP_ITEMS_MAX:
+        oldest = asyncio.get_running_loop().time() - LANE_WAIT_SECONDS_MAX
+        while self._waiting and len(trip) < TRIP_ITEMS_MAX and len(left) < TRIP_LEFT_MAX:
             waiting = self._waiting.popleft()
             if waiting.answer.done():
                 continue  # its caller was cancelled
+            if waiting.since < oldest:
+                waiting.answer.set_exception(busy("waiting"))
+                continue
             if trip and size + waiting.size > TRIP_BYTES_MAX:
                 left.append(waiting)
                 break
@@ -125,12 +142,14 @@ class Lane(Generic[Item, Result]):
         return trip
 
 
-def _answer(answer: "asyncio.Future[Result]", outcome: Result | PartitaError) -> None:
+def _answer(answer: "asyncio.Future[Result]", outcome: Result | Exception) -> None:
     if answer.done():
         return
     if isinstance(outcome, PartitaError):
         error = copy(outcome)  # each caller adds its own facts
         error.facts = dict(outcome.facts)
         answer.set_exception(error)
+    elif isinstance(outcome, Exception):
+        answer.set_exception(outcome)
     else:
         answer.set_result(outcome)

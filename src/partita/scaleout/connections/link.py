@@ -8,7 +8,7 @@ that it stopped to wait for standbys.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import asyncpg
@@ -20,20 +20,22 @@ from partita.scaleout.connections.location import Location
 from partita.scaleout.connections.session import (
     SETTINGS,
     DriverError,
+    ends_session,
     is_outcome_known,
     outcome_unknown,
     translated,
 )
 from partita.storage.durability import Durability
 
-CONNECT_SECONDS_MAX = 2.0
+CONNECT_SECONDS_MAX = 3.0
+"""To connect and to check the server."""
 READ_SECONDS_MAX = 10.0
 WRITE_SECONDS_MAX = 20.0
 STATEMENTS_KEPT = 256
 """Prepared statements of each connection: those of filters have many shapes."""
 
 _WARNING_CLASS = "01"
-_SET = "SELECT " + ", ".join(
+_SET = "SELECT pg_catalog.set_config('synchronous_commit', $1, false), " + ", ".join(
     f"pg_catalog.set_config('{name}', '{value}', false)" for name, value in SETTINGS.items()
 )
 
@@ -92,9 +94,11 @@ class Link:
             await self._roll_back()
             raise
         try:
-            await self._commit(self.connection.execute("COMMIT"))
+            done = await self._commit(self.connection.execute("COMMIT"))
         except asyncpg.PostgresError as error:
             raise translated(error) from error
+        # PostgreSQL answers ROLLBACK if a statement failed, even if that error was caught.
+        assert done == "COMMIT", done
 
     async def _roll_back(self) -> None:
         if self.is_closed:
@@ -113,6 +117,8 @@ class Link:
             result = await self._until(call, WRITE_SECONDS_MAX)
         except DriverError as error:
             if is_outcome_known(error):
+                if ends_session(error):
+                    self.terminate()
                 raise
             self.terminate()
             raise outcome_unknown(type(error).__name__) from error
@@ -152,7 +158,6 @@ class Connector:
     def __init__(self, location: Location, durability: Durability = Durability.FULL) -> None:
         self.location = location
         self.durability = durability
-        self.on_warning: Callable[[str], None] | None = None
         self._is_pooled: bool | None = None
         """Found out by the first connection."""
         self._locks_seen: str | None = None
@@ -160,18 +165,19 @@ class Connector:
 
     async def connect(self) -> Link:
         """Open a connection and check the server; raise if it must not be used."""
-        link = await self._connect()
+        link = await self.connect_unchecked()
         try:
             checks.check(link.facts, self.durability)
             if self._locks_seen != link.facts.started:
-                await self._check_locks(link)
+                await self.check_locks(link)
                 self._locks_seen = link.facts.started
         except BaseException:
             link.terminate()
             raise
         return link
 
-    async def _connect(self) -> Link:
+    async def connect_unchecked(self) -> Link:
+        """Open a connection whose facts are not judged: to look at a server, not to use it."""
         if self._is_pooled is None:
             probe = await self._open(statements=0)
             self._is_pooled = probe.is_pooled
@@ -181,31 +187,39 @@ class Connector:
         return await self._open(statements=0 if self._is_pooled else STATEMENTS_KEPT)
 
     async def _open(self, *, statements: int) -> Link:
+        connection: Any = None
+        # A request starts outside of a task, which a time limit needs: see service.http.protocol.
+        await asyncio.sleep(0)
         try:
             async with asyncio.timeout(CONNECT_SECONDS_MAX):
-                connection: Any = await asyncpg.connect(
+                connection = await asyncpg.connect(
                     self.location.url,
                     timeout=CONNECT_SECONDS_MAX,
                     statement_cache_size=statements,
                     max_cached_statement_lifetime=0,
                 )
-        except (*DriverError, ValueError) as error:
-            raise translated(error) from error
-        try:
-            (row,) = await connection.fetch(checks.FACTS)
-            facts = Facts(**dict(row))
-            # A pooler makes up the identifier that it sends when a client connects.
-            is_pooled = connection.get_server_pid() != facts.pid
-            if not is_pooled:
-                await connection.fetch(_SET)
-        except DriverError as error:
-            connection.terminate()
-            raise translated(error) from error
+                return await self._prepare(connection)
+        except BaseException as error:
+            if connection is not None:
+                connection.terminate()
+            if isinstance(error, (*DriverError, ValueError)):
+                raise translated(error) from error
+            raise
+
+    async def _prepare(self, connection: Any) -> Link:
+        checks.check_version(_number_of(connection.get_server_version()))
+        (row,) = await connection.fetch(checks.FACTS)
+        facts = Facts(**dict(row))
+        # A pooler makes up the identifier that it sends when a client connects.
+        is_pooled = connection.get_server_pid() != facts.pid
+        if not is_pooled:
+            # The present value is kept for the session: a reload cannot weaken it.
+            await connection.fetch(_SET, facts.synchronous_commit)
         return Link(connection, facts, is_pooled=is_pooled)
 
-    async def _check_locks(self, link: Link) -> None:
+    async def check_locks(self, link: Link) -> None:
         """Check that a shared lock is refused while another session has the exclusive one."""
-        other = await self._connect()
+        other = await self.connect_unchecked()
         keys = checks.LOCK_KEYS
         try:
             async with link.transaction():
@@ -219,6 +233,10 @@ class Connector:
                     raise checks.locks_do_not_work()
         finally:
             await other.close()
+
+
+def _number_of(version: Any) -> int:
+    return int(version.major) * 10_000 + int(version.minor)
 
 
 def _retrieve(task: "asyncio.Future[Any]") -> None:

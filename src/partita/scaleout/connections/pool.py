@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from partita.scaleout.connections.link import Connector, Link, busy
+from partita.scaleout.connections.link import Connector, Link, Rows, busy
+from partita.scaleout.connections.session import DriverError, translated
 
 POOL_LINKS_MAX = 4
 POOL_WAIT_SECONDS_MAX = 5.0
@@ -45,6 +46,19 @@ class Pool:
         finally:
             self._slots.release()
 
+    async def read(self, statement: str, *values: object) -> Rows:
+        """Run one statement that changes nothing."""
+        async with self.link() as link:
+            return await link.read(statement, *values)
+
+    async def write(self, statement: str, *values: object) -> Rows:
+        """Run one statement in a transaction of its own; return when it is durable."""
+        async with self.link() as link:
+            try:
+                return await link.write(statement, *values)
+            except DriverError as error:
+                raise translated(error) from error
+
     async def close(self) -> None:
         self._is_closed = True
         free, self._free = self._free, []
@@ -68,6 +82,8 @@ class Pool:
             raise busy("connections")
         self._waiting += 1
         try:
+            # A request starts outside of a task, which a time limit needs.
+            await asyncio.sleep(0)
             async with asyncio.timeout(self._wait_seconds_max):
                 await self._slots.acquire()
         except TimeoutError as error:

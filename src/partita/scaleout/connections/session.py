@@ -8,6 +8,7 @@ from partita.errors import (
     InDoubtError,
     PartitaError,
     StoreBusyError,
+    UnavailableError,
 )
 from partita.refusals import store_full
 
@@ -21,6 +22,7 @@ SETTINGS = {
     "lock_timeout": "1s",
     "idle_in_transaction_session_timeout": "5s",
     "default_transaction_isolation": "read committed",
+    "client_connection_check_interval": "5s",
     "search_path": "pg_catalog, pg_temp",
     "bytea_output": "hex",
 }
@@ -33,31 +35,30 @@ RETRY_SECONDS = 1
 
 _MISSING = ("3F000", "42P01", "42703", "42883")
 """The schema, a table, a column or a function does not exist."""
+_NOT_PERMITTED = ("28000", "28P01", "3D000", "42501")
 _DAMAGED = ("XX001", "XX002")
 _FULL = ("53100",)
+_REFUSED = ("0A", "21", "22", "23", "42", "P0", "XX")
+"""Classes of errors that the same statement gets again: a retry does not help."""
+_READ_ONLY = "25006"
 _AGAIN = ("23505", "40001", "40P01")
 """A unique violation between two inserts, a serialization failure, a deadlock: nothing changed."""
 
-DriverError = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+DriverError = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+)
 """Everything that a call of the driver raises."""
 
 
 def translated(error: BaseException) -> PartitaError:
     """Return the error for a statement that did not change anything."""
     state = sqlstate_of(error)
-    if state in _MISSING:
-        return ConfigurationError(
-            "StoreNotInstalled",
-            "The database does not have the schema of this version of Partita.",
-            hint="Run `partita fleet init postgresql://…` with a role that may create it.",
-        )
-    if state in ("42501", "28000", "28P01", "3D000"):
-        return ConfigurationError(
-            "StoreNotPermitted",
-            f"PostgreSQL refuses the connection or the statement: {_first_line(error)}",
-            hint="Check the role, its password and the database; `partita fleet init` grants the "
-            "permissions of front ends.",
-        )
+    if (refusal := _configuration(error, state)) is not None:
+        return refusal
     if state in _FULL:
         return store_full()
     if state in _DAMAGED:
@@ -65,6 +66,14 @@ def translated(error: BaseException) -> PartitaError:
             "StoreDamaged",
             f"PostgreSQL reports damaged data: {_first_line(error)}",
             hint="Check the server's log, and restore a backup.",
+        )
+    if _is_unencodable(error) or (state or "")[:2] in _REFUSED:
+        # Without the driver's own text: it may show values.
+        return UnavailableError(
+            "StoreFailed",
+            "PostgreSQL or its driver refuses a statement.",
+            facts={"reason": state or type(error).__name__},
+            hint="See the log of PostgreSQL.",
         )
     return StoreBusyError(
         "ServerBusy",
@@ -74,12 +83,36 @@ def translated(error: BaseException) -> PartitaError:
     )
 
 
+def _configuration(error: BaseException, state: str | None) -> ConfigurationError | None:
+    """Return the error that only an operator can resolve, if it is one."""
+    if state in _MISSING:
+        return ConfigurationError(
+            "StoreNotInstalled",
+            "The database does not have the schema of this version of Partita.",
+            hint="Run `partita fleet init postgresql://…` with a role that may create it.",
+        )
+    if state in _NOT_PERMITTED:
+        return ConfigurationError(
+            "StoreNotPermitted",
+            f"PostgreSQL refuses the connection or the statement: {_first_line(error)}",
+            hint="Check the role, its password and the database; `partita fleet init` grants the "
+            "permissions of front ends.",
+        )
+    if isinstance(error, asyncpg.ClientConfigurationError) or type(error) is ValueError:
+        return ConfigurationError(
+            "InvalidLocation",
+            f"The location of the store cannot be used: {_first_line(error)}",
+            hint="Check the options of the URL.",
+        )
+    return None
+
+
 def outcome_unknown(reason: str) -> InDoubtError:
     """Return the error for a write that may or may not be committed."""
     return InDoubtError(
         "OperationTimedOut",
         "The operation could not be completed within the permitted time.",
-        facts={"reason": reason},
+        facts={"reason": reason, "status": 500},
         hint="The write may or may not be stored: read it, then decide.",
     )
 
@@ -90,10 +123,18 @@ def is_outcome_known(error: BaseException) -> bool:
     The server reported an error of the statement, and the session goes on. The class 57P is the
     end of the session, which may come after the commit.
     """
-    return isinstance(error, asyncpg.PostgresError) and not (
-        isinstance(error, asyncpg.PostgresConnectionError)
-        or (sqlstate_of(error) or "").startswith(("08", "57P"))
+    return _is_unencodable(error) or (
+        isinstance(error, asyncpg.PostgresError)
+        and not (
+            isinstance(error, asyncpg.PostgresConnectionError)
+            or (sqlstate_of(error) or "").startswith(("08", "57P"))
+        )
     )
+
+
+def ends_session(error: BaseException) -> bool:
+    """Return whether later statements of the session would fail too: the server is a standby."""
+    return sqlstate_of(error) == _READ_ONLY
 
 
 def may_repeat(error: BaseException) -> bool:
@@ -104,6 +145,11 @@ def may_repeat(error: BaseException) -> bool:
 def sqlstate_of(error: BaseException) -> str | None:
     state = getattr(error, "sqlstate", None)
     return state if isinstance(state, str) else None
+
+
+def _is_unencodable(error: BaseException) -> bool:
+    """Return whether the driver refused a value, so that nothing was sent."""
+    return isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError)
 
 
 def _first_line(error: BaseException) -> str:

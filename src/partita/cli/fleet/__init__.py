@@ -1,0 +1,1 @@
+"""`partita fleet`: the PostgreSQL store of several front ends."""

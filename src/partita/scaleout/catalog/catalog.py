@@ -1,0 +1,363 @@
+"""The catalog as a front end knows it: accounts, tables with their ranges, settings.
+
+What it knows is in memory, and stays in use while the database is away. Changes by other front
+ends arrive by NOTIFY and by polling; a name that is not known is looked up each time. Lists and
+stored access policies are read each time. Whether a transaction may act on a range is decided by
+the database (`range_own`), so knowledge that is too old is refused there: `refresh`, then repeat.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from partita.errors import (
+    ConfigurationError,
+    PartitaError,
+    TableExistsError,
+    TableNotFoundError,
+)
+from partita.policies import Policy
+from partita.refusals import not_found
+from partita.scaleout.catalog.ranges import Range, RangeMap
+from partita.scaleout.connections.link import Connector, Link
+from partita.scaleout.connections.pool import Pool
+from partita.scaleout.connections.session import DriverError, translated
+from partita.scaleout.schema import versions
+from partita.tables.store import Table
+
+logger = logging.getLogger("partita.scaleout.catalog")
+
+POLL_SECONDS = 2.0
+RELOAD_SECONDS = 12 * 3600.0
+"""A catalog that was not read for longer is read anew: drops of that time may be forgotten."""
+CHANNEL = "partita_catalog"
+
+_VERSION = "SELECT version FROM partita.catalog_version"
+_TABLES = "SELECT id, account_id, name FROM partita.tables WHERE version > $1"
+_FIND = "SELECT id, account_id, name FROM partita.tables WHERE account_id = $1 AND folded = $2"
+_RANGES = "SELECT id, tid, lo, hi, epoch, shard FROM partita.range WHERE tid = ANY ($1)"
+_DROPPED = "SELECT tid FROM partita.dropped_table WHERE version > $1"
+_LIST = (
+    "SELECT id, name FROM partita.tables WHERE account_id = $1 AND folded >= $2"
+    " ORDER BY folded LIMIT $3"
+)
+_SETTINGS = "SELECT account_id, name, value FROM partita.setting WHERE version > $1"
+_ADD_ACCOUNT = "INSERT INTO partita.account (name) VALUES ($1) ON CONFLICT DO NOTHING"
+_ACCOUNT = """
+SELECT a.id, EXISTS (SELECT FROM partita.copy c WHERE c.account_id = a.id) AS is_copied
+  FROM partita.account a WHERE a.name = $1
+"""
+
+_decode_policies = msgspec.json.Decoder(list[Policy]).decode
+_encode = msgspec.json.Encoder().encode
+
+T = TypeVar("T")
+
+
+class Catalog:
+    """What one front end knows of the catalog; `start` it, or build it with `open`."""
+
+    def __init__(self, connector: Connector, pool: Pool) -> None:
+        self._connector = connector
+        self._pool = pool
+        self.on_change: list[Callable[[], Awaitable[None]]] = []
+        """Called after tables, ranges or settings were changed by another front end."""
+        self._version = 0
+        """Everything up to this version is known."""
+        self._accounts: dict[str, int] = {}
+        self._tables: dict[tuple[int, str], Table] = {}
+        """By account and folded name."""
+        self._places: dict[int, tuple[int, str]] = {}
+        """The account and folded name of each table, by its id."""
+        self._ranges: dict[int, RangeMap] = {}
+        """By the id of the table."""
+        self._settings: dict[tuple[int, str], bytes] = {}
+        self._read_at = asyncio.get_running_loop().time()
+        self._refreshing: asyncio.Task[None] | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self.is_away = False
+        """Whether the connection on which changes are announced is lost."""
+
+    @classmethod
+    async def open(cls, connector: Connector, pool: Pool) -> "Catalog":
+        """Read the catalog, and begin to follow its changes."""
+        catalog = cls(connector, pool)
+        await catalog.start()
+        return catalog
+
+    async def start(self) -> None:
+        """Check the version of the schema, read the catalog, and begin to follow its changes."""
+        ((major, minor),) = await self._pool.read("SELECT major, minor FROM partita.schema_version")
+        if not versions.is_usable((major, minor)):
+            raise versions.unknown_version((major, minor))
+        await self.refresh()
+        self._following = asyncio.get_running_loop().create_task(self._follow())
+
+    async def close(self) -> None:
+        tasks = [task for task in (self._following, self._refreshing) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    # Accounts and settings
+
+    async def account_id(self, name: str) -> int:
+        """Return the number of an account; an account gets one when it is first used.
+
+        Raise ConfigurationError while the account is being copied to this database.
+        """
+        if (found := self._accounts.get(name)) is None:
+            rows = await self._pool.read(_ACCOUNT, name)
+            if not rows:
+                await self._pool.write(_ADD_ACCOUNT, name)
+                rows = await self._pool.read(_ACCOUNT, name)
+            if rows[0]["is_copied"]:
+                raise copy_incomplete(name)
+            found = self._accounts[name] = int(rows[0]["id"])
+        return found
+
+    async def get_setting(self, account_id: int, name: str) -> bytes | None:
+        """Read an account-wide setting from the database."""
+        rows = await self._pool.read(
+            "SELECT value FROM partita.setting WHERE account_id = $1 AND name = $2",
+            account_id,
+            name,
+        )
+        return bytes(rows[0]["value"]) if rows else None
+
+    def known_setting(self, account_id: int, name: str) -> bytes | None:
+        """Return a setting as it was when the catalog last changed."""
+        return self._settings.get((account_id, name))
+
+    async def set_setting(self, account_id: int, name: str, value: bytes) -> None:
+        await _unbroken(self._set_setting(account_id, name, value))
+
+    async def _set_setting(self, account_id: int, name: str, value: bytes) -> None:
+        ((version,),) = await self._pool.write(
+            "SELECT partita.set_setting_1($1, $2, $3)", account_id, name, value
+        )
+        self._settings[account_id, name] = value
+        self._changed_here(version)
+
+    # Tables
+
+    async def find_table(self, account_id: int, name: str) -> Table | None:
+        """Find a table by name; one that is not known is looked up in the database."""
+        folded = folded_name(name)
+        if (known := self._tables.get((account_id, folded))) is not None:
+            return known
+        return await self._look_up(account_id, folded)
+
+    async def renewed(self, account_id: int, table: Table) -> Table | None:
+        """Find the table that has the name of one whose ranges are refused as stale.
+
+        It is the same table with its present ranges, or another one that was created since.
+        """
+        await self.refresh()
+        return await self._look_up(account_id, folded_name(table.name))
+
+    async def create_table(self, account_id: int, name: str) -> Table:
+        """Raise TableExistsError if a table has this name in any case."""
+        return await _unbroken(self._create_table(account_id, name))
+
+    async def _create_table(self, account_id: int, name: str) -> Table:
+        folded = folded_name(name)
+        rows = await self._pool.write(
+            "SELECT * FROM partita.create_table_1($1, $2, $3)", account_id, folded, name
+        )
+        if not rows:
+            raise TableExistsError(
+                "TableAlreadyExists", "The table specified already exists.", facts={"table": name}
+            )
+        tid, range_id, epoch, version = rows[0]
+        table = Table(tid, name)
+        self._add(account_id, table, RangeMap([Range(range_id, "", None, epoch)]))
+        self._changed_here(version)
+        return table
+
+    async def delete_table(self, account_id: int, name: str) -> None:
+        """Drop a table; its space is reclaimed later. Raise TableNotFoundError if missing."""
+        await _unbroken(self._delete_table(account_id, name))
+
+    async def _delete_table(self, account_id: int, name: str) -> None:
+        rows = await self._pool.write(
+            "SELECT * FROM partita.drop_table_1($1, $2)", account_id, folded_name(name)
+        )
+        if not rows:
+            raise not_found(TableNotFoundError, {"table": name})
+        self._remove(rows[0]["tid"])
+        self._changed_here(rows[0]["at_version"])
+
+    async def list_tables(self, account_id: int, start: str, limit: int) -> list[Table]:
+        """List tables by folded name from `start` on (inclusive)."""
+        # No name has U+0000, which PostgreSQL refuses, or half a surrogate pair.
+        bound = start.replace("\0", "\1").encode(errors="replace").decode()
+        return [Table(*row) for row in await self._pool.read(_LIST, account_id, bound, limit)]
+
+    async def get_policies(self, table: Table) -> list[Policy]:
+        rows = await self._pool.read("SELECT policies FROM partita.tables WHERE id = $1", table.id)
+        return _decode_policies(rows[0]["policies"]) if rows else []
+
+    async def set_policies(self, table: Table, policies: Sequence[Policy]) -> None:
+        await self._pool.write(
+            "UPDATE partita.tables SET policies = $2 WHERE id = $1", table.id, _encode(policies)
+        )
+
+    # Ranges
+
+    def range_of(self, tid: int, partition_key: str) -> Range | None:
+        """Return the range of a table that has a key; None if the table is not known."""
+        ranges = self._ranges.get(tid)
+        return None if ranges is None else ranges.find(partition_key)
+
+    def ranges_of(self, tid: int) -> RangeMap | None:
+        """Return all ranges of a table; None if the table is not known."""
+        return self._ranges.get(tid)
+
+    # Changes
+
+    async def refresh(self) -> None:
+        """Read what changed. Calls that arrive during a read share the next one."""
+        if (running := self._refreshing) is not None:
+            await asyncio.wait((running,))
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
+        await asyncio.shield(self._refreshing)
+
+    async def _refresh(self) -> None:
+        async with self._pool.link() as link:
+            # The version is read first: what changes during the other reads is read again later.
+            ((version,),) = await link.read(_VERSION)
+            since, read_at = self._version, asyncio.get_running_loop().time()
+            if version < since or read_at - self._read_at > RELOAD_SECONDS:
+                # Also if an earlier state of the database was restored.
+                self._forget()
+                since = 0
+            self._read_at = read_at
+            if version != since:
+                await self._read_changes(link, since)
+                self._version = version
+        if version != since:
+            for follow in self.on_change:
+                try:
+                    await follow()
+                except PartitaError as error:
+                    logger.warning("a change of the catalog was not followed: %s", error)
+
+    async def _read_changes(self, link: Link, since: int) -> None:
+        tables = await link.read(_TABLES, since)
+        ranges = await self._read_ranges(link, [row["id"] for row in tables])
+        for row in tables:
+            if (found := ranges.get(row["id"])) is not None:
+                self._add(row["account_id"], Table(row["id"], row["name"]), found)
+        for row in await link.read(_SETTINGS, since):
+            self._settings[row["account_id"], row["name"]] = row["value"]
+        # Dropped tables last: an id is never used again.
+        for row in await link.read(_DROPPED, since):
+            self._remove(row["tid"])
+
+    async def _look_up(self, account_id: int, folded: str) -> Table | None:
+        async with self._pool.link() as link:
+            rows = await link.read(_FIND, account_id, folded)
+            if not rows:
+                return None
+            table = Table(rows[0]["id"], rows[0]["name"])
+            ranges = (await self._read_ranges(link, [table.id])).get(table.id)
+        if ranges is None:
+            return None  # it was dropped between the two statements
+        self._add(account_id, table, ranges)
+        return table
+
+    async def _read_ranges(self, link: Link, tids: Sequence[int]) -> dict[int, RangeMap]:
+        found: dict[int, list[Range]] = {}
+        if tids:
+            for row in await link.read(_RANGES, tids):
+                each = Range(row["id"], row["lo"], row["hi"], row["epoch"], row["shard"])
+                found.setdefault(row["tid"], []).append(each)
+        return {tid: RangeMap(ranges) for tid, ranges in found.items()}
+
+    def _add(self, account_id: int, table: Table, ranges: RangeMap) -> None:
+        place = account_id, folded_name(table.name)
+        if (earlier := self._tables.get(place)) is not None:
+            if earlier.id > table.id:
+                return  # a late answer: the name was given to a newer table since
+            if earlier.id != table.id:
+                self._remove(earlier.id)
+        self._tables[place] = table
+        self._places[table.id] = place
+        self._ranges[table.id] = ranges
+
+    def _remove(self, tid: int) -> None:
+        self._ranges.pop(tid, None)
+        place = self._places.pop(tid, None)
+        if place is not None and self._tables[place].id == tid:
+            del self._tables[place]
+
+    def _forget(self) -> None:
+        for known in (self._tables, self._places, self._ranges, self._settings, self._accounts):
+            known.clear()
+
+    def _changed_here(self, version: int) -> None:
+        """Note a change that is already applied, unless others came before it."""
+        if version == self._version + 1:
+            self._version = version
+
+    # The connection on which changes are announced
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                link = await self._connector.connect()
+                try:
+                    await self._follow_by(link)
+                finally:
+                    link.terminate()
+            except PartitaError as error:
+                if not self.is_away:
+                    logger.warning("the catalog is away: %s", error)
+                self.is_away = True
+                await asyncio.sleep(POLL_SECONDS)
+
+    async def _follow_by(self, link: Link) -> None:
+        """Read changes when they are announced, at the latest after POLL_SECONDS."""
+        if not link.is_pooled:  # a pooler does not pass on announcements
+            try:
+                await link.connection.add_listener(CHANNEL, lambda *_: self._wake.set())
+            except DriverError as error:
+                raise translated(error) from error
+        while True:
+            self._wake.clear()
+            ((version,),) = await link.read(_VERSION)
+            if version != self._version:
+                await self.refresh()
+            if self.is_away:
+                logger.warning("the catalog is back")
+                self.is_away = False
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(POLL_SECONDS):
+                    await self._wake.wait()
+
+
+def copy_incomplete(account: str) -> ConfigurationError:
+    return ConfigurationError(
+        "CopyIncomplete",
+        f"The account {account} is being copied to this database, and the copy is not complete.",
+        facts={"account": account},
+        hint="Run the same `partita account copy` again: it continues, or says what differs.",
+    )
+
+
+def folded_name(name: str) -> str:
+    """Fold the case of a name: of ASCII only, because the Kelvin sign is not a k."""
+    return name.lower() if name.isascii() else name
+
+
+async def _unbroken(work: Coroutine[Any, Any, T]) -> T:
+    """Finish the work even if the caller is cancelled: what is known follows every commit."""
+    return await asyncio.shield(asyncio.ensure_future(work))

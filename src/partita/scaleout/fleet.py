@@ -1,0 +1,249 @@
+"""What one front end owns: connections, the catalog, the clock with its slot, and the stores.
+
+    fleet = await Fleet.open("postgresql://partita@db1,db2/partita")
+    stores = await fleet.stores("devaccount")
+
+A background task notes every few seconds in the database that this front end is alive, compares
+the clocks, renews the slot, and reclaims the space of dropped tables.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import uuid
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from partita.blobs.store.contract import BlobStore
+from partita.clock import SystemClock
+from partita.errors import InDoubtError, PartitaError
+from partita.queues.store import QueueStore
+from partita.scaleout.blobs.contents import Contents
+from partita.scaleout.blobs.postgres_store import PostgresBlobStore
+from partita.scaleout.catalog.catalog import Catalog
+from partita.scaleout.catalog.fleet_clock import CLOSE_SECONDS_MAX, FleetClock
+from partita.scaleout.catalog.purge import purge_tables
+from partita.scaleout.catalog.slots import Slots
+from partita.scaleout.connections.link import Connector
+from partita.scaleout.connections.location import Location
+from partita.scaleout.connections.pool import Pool
+from partita.scaleout.queues.postgres_store import QueueDatabase
+from partita.scaleout.tables.postgres_store import PostgresTableStore
+from partita.scaleout.tables.trips import Trips
+from partita.storage.durability import Durability
+from partita.tables.store import TableStore
+from partita.ticks import TICKS_PER_SECOND, Clock
+
+logger = logging.getLogger("partita.scaleout.fleet")
+
+BEAT_SECONDS = 10.0
+"""How often a front end shows that it is alive, and compares the clocks."""
+BEAT_AGAIN_SECONDS = 1.0
+"""The same after a failure."""
+ALIVE_TICKS = 30 * TICKS_PER_SECOND
+"""A front end that was not seen for longer is not counted, ..."""
+FORGET_TICKS = 3600 * TICKS_PER_SECOND
+"""... and for longer than this, forgotten."""
+PURGE_SECONDS = 30.0
+CATALOG_LINKS_MAX = 2
+"""Connections for the catalog: scans do not delay it."""
+
+_BEAT = "SELECT partita.beat_1($1, $2, $3, $4, $5) AS front_ends"
+_TICKS = "SELECT partita.ticks_1() AS ticks"
+_LEAVE = "DELETE FROM partita.front_end WHERE id = $1"
+
+
+class Stores(msgspec.Struct, frozen=True):
+    """The stores of one account."""
+
+    tables: TableStore
+    queues: QueueStore
+    blobs: BlobStore
+
+
+class Fleet:
+    """One front end of the fleet; build it with `open`."""
+
+    def __init__(
+        self,
+        connector: Connector,
+        *,
+        blob_store: str | None,
+        clock: Clock | None,
+        checks_clock: bool,
+        follows_catalog: bool,
+    ) -> None:
+        self.connector = connector
+        self.blob_store = blob_store
+        """The URL of the object store of long blobs; None: there is none."""
+        self.contents: Contents | None = None
+        """What the blob stores share, once it is open."""
+        self.pool = Pool(connector)
+        """For scans, long groups and transactions of the stores."""
+        self.trips = Trips(connector, self.pool)
+        """For reads and changes of entities."""
+        self._catalog_pool = Pool(connector, links_max=CATALOG_LINKS_MAX)
+        self.clock = FleetClock(
+            clock or SystemClock(), lease_clock=SystemClock(), checks_clock=checks_clock
+        )
+        self.queues = QueueDatabase(
+            connector, self.pool, self.clock.clock, may_expire=lambda: self.clock.is_close
+        )
+        """What the queue stores share."""
+        self._follows_catalog = follows_catalog
+        self.id = uuid.UUID(SystemClock().new_id())
+        self.name = f"{socket.gethostname()}:{os.getpid()}"
+        self.front_ends = 1
+        """How many front ends are alive."""
+        self.on_failure: Callable[[BaseException], None] | None = None
+        """Called if the background work ended by an error that is a fault of the program."""
+        self.catalog = Catalog(connector, self._catalog_pool)
+        self._slots = Slots(self._catalog_pool, self.clock, self.id)
+        self._trouble: str | None = None
+        """Why the last background work failed."""
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stores: dict[str, Stores] = {}
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        *,
+        durability: Durability = Durability.FULL,
+        blob_store: str | None = None,
+        clock: Clock | None = None,
+        checks_clock: bool = True,
+        follows_catalog: bool = True,
+    ) -> "Fleet":
+        """Connect to the database, check it, read the catalog, lease a slot.
+
+        With `checks_clock`, a wall clock that is far from the catalog's makes it not ready. Without
+        `follows_catalog`, stamps follow `clock` and not the catalog's: for tests.
+        """
+        connector = Connector(Location.parse(url), durability)
+        fleet = cls(
+            connector,
+            blob_store=blob_store,
+            clock=clock,
+            checks_clock=checks_clock,
+            follows_catalog=follows_catalog,
+        )
+        try:
+            await fleet.catalog.start()
+            await fleet._beat()
+            fleet.contents = await Contents.open(fleet.pool, fleet.clock, blob_store)
+            fleet.queues.start()
+            fleet.contents.start()
+        except BaseException:
+            await fleet.close()
+            raise
+        for work in (fleet._keep_beating, fleet._keep_purging):
+            task = asyncio.get_running_loop().create_task(work())
+            task.add_done_callback(fleet._ended)
+            fleet._tasks.append(task)
+        return fleet
+
+    async def stores(self, account_name: str) -> Stores:
+        """Return the stores of an account; an account is known to the fleet once it is used."""
+        if (found := self._stores.get(account_name)) is None:
+            account_id = await self.catalog.account_id(account_name)
+            assert self.contents is not None
+            built = Stores(
+                PostgresTableStore(account_id, self.catalog, self.clock, self.trips, self.pool),
+                self.queues.store(account_id),
+                PostgresBlobStore(self.contents, account_id),
+            )
+            found = self._stores.setdefault(account_name, built)
+        return found
+
+    @property
+    def on_change(self) -> list[Callable[[], Awaitable[None]]]:
+        """Callbacks for changes of the catalog by other front ends."""
+        return self.catalog.on_change
+
+    @property
+    def is_ready(self) -> bool:
+        return self.why_not_ready is None
+
+    @property
+    def why_not_ready(self) -> str | None:
+        """Why a load balancer should send requests to other front ends."""
+        if not self.clock.is_close:
+            return (
+                f"the clock is {self.clock.seconds_apart:+.1f} s from the database's;"
+                f" at most {CLOSE_SECONDS_MAX:g} s are allowed"
+            )
+        if not self.clock.has_slot:
+            return "this front end has no slot"
+        return self._trouble
+
+    async def close(self) -> None:
+        """Give back the slot and close the connections; the stores must be closed before."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self.trips.close()
+        await self.queues.close()
+        if self.contents is not None:
+            await self.contents.close()
+        await self.catalog.close()
+        try:
+            await self._leave()
+        except PartitaError as error:
+            logger.warning("the slot was not given back: %s", error)
+        await self._catalog_pool.close()
+        await self.pool.close()
+
+    # Background work
+
+    async def _keep_beating(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_SECONDS if self._trouble is None else BEAT_AGAIN_SECONDS)
+            try:
+                await self._beat()
+            except InDoubtError as error:
+                # The server answers, but no standby does: reads go on.
+                self._trouble = None
+                logger.warning("writes are not confirmed: %s", error)
+            except PartitaError as error:
+                if self._trouble is None:
+                    logger.warning("not ready: %s", error)
+                self._trouble = f"{error.code}: {error.message}"
+
+    async def _keep_purging(self) -> None:
+        while True:
+            try:
+                await purge_tables(self._catalog_pool)
+            except PartitaError as error:
+                logger.info("the purge goes on later: %s", error)
+            await asyncio.sleep(PURGE_SECONDS)
+
+    async def _beat(self) -> None:
+        if self._follows_catalog:  # first: the floor of a slot is a time, too
+            async with self._catalog_pool.link() as link:
+                before = self.clock.reading()
+                rows = await link.read(_TICKS)
+                self.clock.compare(before, self.clock.reading(rows[0]["ticks"]))
+        if self._slots.must_renew or not self.clock.has_slot:
+            await self._slots.renew()
+        lease = self.clock.lease
+        slot = None if lease is None else lease.slot
+        rows = await self._catalog_pool.write(
+            _BEAT, self.id, self.name, slot, ALIVE_TICKS, FORGET_TICKS
+        )
+        self.front_ends = max(1, rows[0]["front_ends"])
+        self._trouble = None
+
+    async def _leave(self) -> None:
+        if self.clock.lease is not None:
+            await self._slots.give_back()
+            await self._catalog_pool.write(_LEAVE, self.id)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._trouble = f"the background work ended: {type(error).__name__}"
+            if self.on_failure is not None:
+                self.on_failure(error)

@@ -1,0 +1,403 @@
+"""The table store of any number of front ends on PostgreSQL; see partita.tables.store.
+
+A change is decided on what it expects to find, and the database writes it if that is so: one round
+trip, shared with others. A change that must read, or that was refused, is decided on the entities
+as they are, and written if they still have the ticks that were read; else it is decided again.
+
+Stamps are made here, because they stand in the document, and compared in the database: a stored
+entity that is not older makes the clock go on behind it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
+
+from partita.errors import LimitExceededError
+from partita.policies import Policy
+from partita.scaleout.catalog.catalog import Catalog
+from partita.scaleout.catalog.fleet_clock import FleetClock
+from partita.scaleout.catalog.ranges import Range
+from partita.scaleout.connections.link import Link, busy
+from partita.scaleout.connections.pool import Pool
+from partita.scaleout.tables.bounds import numbered, where_of
+from partita.scaleout.tables.scan import (
+    CANDIDATES_MIN,
+    Budget,
+    Part,
+    Selection,
+    read_part,
+    read_selected,
+)
+from partita.scaleout.tables.trips import STALE, Change, Found, Read, Refused, Row, Stale, Trips
+from partita.scaleout.tables.turns import Turns
+from partita.tables import limits
+from partita.tables.engine import table_not_found
+from partita.tables.entity import (
+    Entity,
+    EntityKey,
+    pack_document,
+    replaceable_entity,
+    stored_entity,
+)
+from partita.tables.expectations import ANYTHING, NOTHING, SOMETHING, assumed
+from partita.tables.filters import Filter
+from partita.tables.paging import FIRST, KeyRange, Page
+from partita.tables.pushdown import describe, marks_of
+from partita.tables.store import Decide, Expected, Statistics, Table
+
+KEY_BYTES_MAX = 2600
+"""Both keys together, in UTF-8: a row of the index holds 2,704 bytes."""
+REPEAT_SECONDS_MAX = 5.0
+"""How long a call is repeated while ranges are changed, or others change the same entities, ..."""
+PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.002, 0.05
+"""... with these pauses in between, ..."""
+REPEATS_AT_ONCE = 8
+"""... except for the first of these."""
+
+_COUNT = """
+SELECT n.* FROM partita.range_own r CROSS JOIN LATERAL (
+  SELECT count(*) AS entities, coalesce(sum(octet_length(document)
+      - CASE WHEN get_byte(document, octet_length(document) - 1) = 2 THEN 5 ELSE 0 END), 0)::bigint
+      AS bytes FROM partita.entity WHERE tid = ? AND {where}
+) n WHERE r.id = ? AND r.epoch = ? AND r.state = 'o'
+"""
+"""Without the checksums of the documents."""
+
+
+T = TypeVar("T")
+
+
+class PostgresTableStore:
+    """A TableStore of one account."""
+
+    def __init__(
+        self, account_id: int, catalog: Catalog, clock: FleetClock, trips: Trips, pool: Pool
+    ) -> None:
+        self._account_id = account_id
+        self._catalog = catalog
+        self._clock = clock
+        self._trips = trips
+        self._pool = pool
+        self._turns = Turns()
+
+    async def close(self) -> None:
+        """Do nothing: the connections belong to the fleet."""
+
+    # Tables, policies and settings
+
+    async def find_table(self, name: str) -> Table | None:
+        return await self._catalog.find_table(self._account_id, name)
+
+    async def create_table(self, name: str) -> Table:
+        return await self._catalog.create_table(self._account_id, name)
+
+    async def delete_table(self, name: str) -> None:
+        await self._catalog.delete_table(self._account_id, name)
+
+    async def list_tables(self, start: str, limit: int) -> list[Table]:
+        # No name has a character below U+0001, so that it is as good a bound as U+0000.
+        start = start.replace("\x00", "\x01")
+        return await self._catalog.list_tables(self._account_id, start, limit)
+
+    async def get_policies(self, table: Table) -> list[Policy]:
+        return await self._catalog.get_policies(table)
+
+    async def set_policies(self, table: Table, policies: Sequence[Policy]) -> None:
+        await self._catalog.set_policies(table, policies)
+
+    async def get_setting(self, name: str) -> bytes | None:
+        return await self._catalog.get_setting(self._account_id, name)
+
+    async def set_setting(self, name: str, value: bytes) -> None:
+        await self._catalog.set_setting(self._account_id, name, value)
+
+    # Entities
+
+    async def get(self, table: Table, key: EntityKey) -> Entity | None:
+        partition_key, row_key = key
+        (found,) = await self._read(table, partition_key, (row_key,))
+        return None if found is None else stored_entity(partition_key, row_key, *found)
+
+    async def change(  # noqa: PLR0913 - see TableStore
+        self,
+        table: Table,
+        partition_key: str,
+        row_keys: Sequence[str],
+        decide: Decide,
+        *,
+        expected: Expected | None = None,
+        frees_space: bool = False,  # noqa: ARG002 - the disk is the server's
+        is_long: bool = False,
+    ) -> Sequence[Entity | None]:
+        for row_key in row_keys:
+            _check_key_bytes(partition_key, row_key)
+        draft = _Draft(table, partition_key, row_keys, decide, is_long=is_long)
+        expectations = expected() if expected is not None else [None]
+        if None not in expectations:
+            done = await self._change_unread(
+                draft, [each for each in expectations if each is not None]
+            )
+            if done is not None:
+                return done
+        async with self._turns.take(draft.keys):
+            return await self._change_read(draft)
+
+    async def _change_unread(
+        self, draft: "_Draft", expectations: Sequence[int]
+    ) -> Sequence[Entity | None] | None:
+        """Try a change on what it expects to find; None if it must be decided on what is there."""
+        before = draft.assumed(expectations)
+        patience = Patience()
+        while True:
+            stamp = self._clock.stamp(*draft.keys)
+            try:
+                entities, rows = await draft.decide(before, expectations, stamp)
+            except Exception:  # noqa: BLE001 - whatever it refuses, it must refuse what is stored
+                return None
+            refused = await self._write(draft, stamp, rows)
+            if refused is None:
+                return entities
+            self._observe(draft, refused)
+            if not draft.is_met(expectations, refused):
+                return None
+            await patience.wait("contention")
+
+    async def _change_read(self, draft: "_Draft") -> Sequence[Entity | None]:
+        """Decide a change on the entities as they are, until they still are so when it writes."""
+        patience = Patience()
+        while True:
+            found = await self._read(draft.table, draft.partition_key, draft.row_keys)
+            before = draft.read(found)
+            expectations = [NOTHING if each is None else each[0] for each in found]
+            stamp = self._clock.stamp(*draft.keys)
+            if stamp <= max(expectations):
+                self._observe(draft, dict(zip(draft.row_keys, expectations, strict=True)))
+                stamp = self._clock.stamp(*draft.keys)
+            entities, rows = await draft.decide(before, expectations, stamp)
+            refused = await self._write(draft, stamp, rows)
+            if refused is None:
+                return entities
+            self._observe(draft, refused)
+            await patience.wait("contention")
+
+    async def _read(self, table: Table, partition_key: str, row_keys: Sequence[str]) -> Found:
+        range_ = await self._range_of(table, partition_key)
+        patience = Patience()
+        while True:
+            found = await self._trips.read(Read(range_, table.id, partition_key, row_keys))
+            if found is not STALE:
+                return found
+            range_ = await self._renewed(table, partition_key, patience)
+
+    async def _write(self, draft: "_Draft", stamp: int, rows: Sequence[Row]) -> Refused | None:
+        size = sum([len(row.document) for row in rows if row.document is not None])
+        table, partition_key = draft.table, draft.partition_key
+        range_ = await self._range_of(table, partition_key)
+        patience = Patience()
+        while True:
+            change = Change(range_, table.id, partition_key, stamp, rows, size)
+            refused = await self._trips.write(change)
+            if refused is not STALE:
+                return refused
+            range_ = await self._renewed(table, partition_key, patience)
+
+    def _observe(self, draft: "_Draft", found: Refused) -> None:
+        """Make the next stamp later than what was found."""
+        for key in draft.keys:
+            if (ticks := found.get(key[2])) is not None:
+                self._clock.observe(ticks, key)
+
+    # Ranges of keys
+
+    async def _range_of(self, table: Table, partition_key: str) -> Range:
+        range_ = self._catalog.range_of(table.id, partition_key)
+        if range_ is None:
+            return await self._renewed(table, partition_key, Patience())
+        return range_
+
+    async def _renewed(self, table: Table, partition_key: str, patience: "Patience") -> Range:
+        """Ask the catalog which range has a key now; raise if the table was dropped."""
+        await patience.wait("stale")
+        found = await self._catalog.renewed(self._account_id, table)
+        if found is None or found.id != table.id:
+            raise table_not_found(table.name)
+        range_ = self._catalog.range_of(table.id, partition_key)
+        if range_ is None:
+            raise table_not_found(table.name)
+        return range_
+
+    # Scans
+
+    async def scan(self, table: Table, span: KeyRange, residual: Filter | None, limit: int) -> Page:
+        if span.is_empty or limit <= 0:
+            return Page([])
+        selection = None if residual is None else Selection(residual)
+        deadline = self._clock.clock.monotonic() + limits.PAGE_SECONDS_MAX
+        found: list[Entity] = []
+        room = limits.PAGE_BYTES_MAX
+        rest: KeyRange | None = span
+        wanted = limit + 1
+        while rest is not None:
+            part, rest = await self._scan_part(table, rest, Budget(wanted, room), selection)
+            found += part.entities
+            room -= sum([len(entity.document) for entity in part.entities])
+            if len(found) > limit or room <= 0 or self._clock.clock.monotonic() > deadline:
+                break
+            wanted = limit + 1 - len(found)
+            if selection is not None:
+                wanted = max(wanted, CANDIDATES_MIN)
+        if len(found) > limit:
+            return Page(found[:limit], found[limit].key)
+        return Page(found, None if rest is None else rest.lower)
+
+    async def _scan_part(
+        self, table: Table, span: KeyRange, budget: Budget, selection: Selection | None
+    ) -> tuple[Part, KeyRange | None]:
+        """Read a part of a page from the range where it starts; return also what is left."""
+
+        async def read(link: Link, range_: Range, here: KeyRange) -> Part | Stale:
+            if selection is None:
+                return await read_part(link, table.id, range_, here, budget)
+            return await read_selected(link, table.id, range_, here, budget, selection)
+
+        part, rest = await self._in_first_range(table, span, read)
+        if part.rest is not None:
+            rest = KeyRange(part.rest.lower, span.upper)
+        return part, rest
+
+    async def statistics(self, table: Table, span: KeyRange) -> Statistics:
+        async def count(link: Link, range_: Range, here: KeyRange) -> Statistics | Stale:
+            where, values = where_of(here)
+            statement = numbered(_COUNT.format(where=where))
+            rows = await link.read(statement, table.id, *values, range_.id, range_.epoch)
+            return Statistics(*rows[0]) if rows else STALE
+
+        entities = size = 0
+        rest = None if span.is_empty else span
+        while rest is not None:
+            found, rest = await self._in_first_range(table, rest, count)
+            entities += found.entities
+            size += found.document_bytes
+        return Statistics(entities, size)
+
+    async def _in_first_range(
+        self,
+        table: Table,
+        span: KeyRange,
+        read: Callable[[Link, Range, KeyRange], Awaitable[T | Stale]],
+    ) -> tuple[T, KeyRange | None]:
+        """Read within the range that has the start of a span; return also the span behind it."""
+        partition_key = span.lower.partition_key
+        range_ = await self._range_of(table, partition_key)
+        patience = Patience()
+        while True:
+            end = None if range_.hi is None else EntityKey(range_.hi, "")
+            async with self._pool.link() as link:
+                found = await read(link, range_, KeyRange(span.lower, end).clip(span))
+            if found is not STALE:
+                rest = KeyRange(end or FIRST, span.upper)
+                return found, None if end is None or rest.is_empty else rest
+            range_ = await self._renewed(table, partition_key, patience)
+
+
+class _Draft:
+    """A change of one partition: what it decides, and what is then to write."""
+
+    def __init__(
+        self,
+        table: Table,
+        partition_key: str,
+        row_keys: Sequence[str],
+        decide: Decide,
+        *,
+        is_long: bool,
+    ) -> None:
+        self.table = table
+        self.partition_key = partition_key
+        self.row_keys = row_keys
+        self.keys = [(table.id, partition_key, row_key) for row_key in row_keys]
+        self._decide = decide
+        self._is_long = is_long
+
+    def assumed(self, expectations: Sequence[int]) -> dict[str, Entity]:
+        """Return stand-ins for what is expected."""
+        before: dict[str, Entity] = {}
+        for row_key, expectation in zip(self.row_keys, expectations, strict=True):
+            entity = assumed(EntityKey(self.partition_key, row_key), expectation)
+            if entity is not None:
+                before[row_key] = entity
+        return before
+
+    def read(self, found: Found) -> dict[str, Entity]:
+        """Return the entities that were read; a damaged one can be replaced or removed."""
+        before: dict[str, Entity] = {}
+        size = 0
+        for row_key, each in zip(self.row_keys, found, strict=True):
+            if each is not None:
+                before[row_key] = replaceable_entity(self.partition_key, row_key, *each)
+                size += len(each[1])
+        self._is_long = self._is_long or size > limits.TURN_BYTES_MAX
+        return before
+
+    def is_met(self, expectations: Sequence[int], refused: Refused) -> bool:
+        """Return whether a change was refused only because its stamp was too early."""
+        for row_key, expectation in zip(self.row_keys, expectations, strict=True):
+            if row_key in refused:
+                found = refused[row_key]
+                if found is None or expectation not in (ANYTHING, SOMETHING, found):
+                    return False
+        return True
+
+    async def decide(
+        self, before: Mapping[str, Entity], expectations: Sequence[int], stamp: int
+    ) -> tuple[Sequence[Entity | None], list[Row]]:
+        if self._is_long:
+            return await asyncio.to_thread(self._decided, before, expectations, stamp)
+        return self._decided(before, expectations, stamp)
+
+    def _decided(
+        self, before: Mapping[str, Entity], expectations: Sequence[int], stamp: int
+    ) -> tuple[Sequence[Entity | None], list[Row]]:
+        entities = self._decide(before, stamp)
+        rows: list[Row] = []
+        for row_key, expectation, entity in zip(self.row_keys, expectations, entities, strict=True):
+            if entity is None:
+                rows.append(Row(row_key, expectation, 0, None, None))
+                continue
+            members = entity.properties()
+            document = pack_document(entity.ticks, entity.document)
+            rows.append(Row(row_key, expectation, marks_of(members), describe(members), document))
+        return entities, rows
+
+
+class Patience:
+    """How long a call is repeated that others prevent."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._pause = PAUSE_SECONDS_MIN
+        self._waited = 0.0
+
+    async def wait(self, reason: str) -> None:
+        """Wait before the next attempt; raise StoreBusyError if there were enough."""
+        self._count += 1
+        if self._count <= REPEATS_AT_ONCE:
+            return
+        if self._waited >= REPEAT_SECONDS_MAX:
+            raise busy(reason)
+        await asyncio.sleep(self._pause)
+        self._waited += self._pause
+        self._pause = min(2 * self._pause, PAUSE_SECONDS_MAX)
+
+
+def _check_key_bytes(partition_key: str, row_key: str) -> None:
+    if len(partition_key) + len(row_key) <= KEY_BYTES_MAX // 4:
+        return
+    if len(partition_key.encode()) + len(row_key.encode()) > KEY_BYTES_MAX:
+        raise LimitExceededError(
+            "PropertyValueTooLarge",
+            "The property value exceeds the maximum allowed size (64KB). If the property value is"
+            " a string, it is UTF-16 encoded and the maximum number of characters should be 32K"
+            " or less.",
+            hint=f"Use at most {KEY_BYTES_MAX} bytes of UTF-8 in both keys together.",
+        )

@@ -1,0 +1,188 @@
+"""Reading a page of entities in key order, from one range of the table after the other.
+
+Each part of a page comes from one range, in one statement that has the fence, and never leaves the
+range. The continuation is the next key, and nothing else: any front end can go on with it. A
+filtered part looks at a limited number of entities, of which the database rules out what it can.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, TypedDict, cast
+
+import msgspec
+
+from partita.scaleout.catalog.ranges import Range
+from partita.scaleout.connections.link import Link
+from partita.scaleout.tables import dialect
+from partita.scaleout.tables.bounds import numbered, where_of
+from partita.scaleout.tables.trips import STALE, Stale
+from partita.tables import pushdown
+from partita.tables.edm import TYPE_SUFFIX
+from partita.tables.entity import Entity, EntityKey, stored_entity
+from partita.tables.filters import Filter, Predicate, compile_filter, names_in
+from partita.tables.paging import KeyRange, after
+
+LOOK_ENTITIES_MAX = 12_000
+"""Entities that one statement of a filtered page looks at."""
+CANDIDATES_MIN = 1000
+"""Entities that a further statement of a filtered page may select: the exact filter refused those
+of the first one."""
+UNCHECKED_ENTITIES_MAX = 4
+"""So many entities cannot exceed the byte budget of a page."""
+LOOP_CANDIDATES_MAX = 500
+"""More candidates than this are decoded in a thread."""
+
+_FENCED = """
+SELECT e.* FROM partita.range_own r LEFT JOIN LATERAL (
+{}
+) e ON true WHERE r.id = ? AND r.epoch = ? AND r.state = 'o'
+"""
+_PLAIN = """
+SELECT pk, rk, ticks, document FROM partita.entity WHERE tid = ? AND {where}
+ORDER BY pk, rk LIMIT ?
+"""
+_IF_IT_FITS = """
+SELECT e.pk, e.rk, coalesce(e.ticks, CASE WHEN s.bytes >= ? THEN 0 END) AS ticks, e.document
+FROM partita.range_own r
+CROSS JOIN LATERAL (
+  SELECT coalesce(sum(octet_length(document)), 0) AS bytes FROM (
+    SELECT document FROM partita.entity WHERE tid = ? AND {where} ORDER BY pk, rk LIMIT ?
+  ) looked
+) s
+LEFT JOIN LATERAL (
+  SELECT pk, rk, ticks, document FROM partita.entity
+   WHERE tid = ? AND {where} AND s.bytes < ? ORDER BY pk, rk LIMIT ?
+) e ON true
+WHERE r.id = ? AND r.epoch = ? AND r.state = 'o'
+"""
+"""If it exceeds the byte budget, one row without keys. The sum costs a fifth of the statement; a
+running sum over all rows that are sent costs two thirds."""
+_CUT_TO_FIT = """
+SELECT pk, rk, ticks, document FROM (
+  SELECT pk, rk, ticks, document, sum(octet_length(document)) OVER (ORDER BY pk, rk
+      ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+    FROM partita.entity WHERE tid = ? AND {where} ORDER BY pk, rk LIMIT ?
+) w WHERE before IS NULL OR before < ?
+"""
+_FILTERED = """
+(SELECT pk, rk, ticks, document FROM (
+  SELECT *, sum(octet_length(document)) OVER (ORDER BY pk, rk
+      ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+    FROM (SELECT pk, rk, ticks, document FROM (
+        SELECT pk, rk, ticks, marks, short, document FROM partita.entity
+         WHERE tid = ? AND {where} ORDER BY pk, rk LIMIT ?
+      ) looked WHERE {condition} ORDER BY pk, rk LIMIT ?) chosen
+  ) w WHERE before IS NULL OR before < ?)
+UNION ALL
+(SELECT pk, rk, NULL, NULL FROM partita.entity WHERE tid = ? AND {where}
+ ORDER BY pk, rk OFFSET ? LIMIT 1)
+LIMIT ?
+"""
+
+Candidate = tuple[str, str, int, bytes]
+
+
+class Budget(NamedTuple):
+    """What a part of a page may hold."""
+
+    entities: int
+    bytes: int
+
+
+class Part(NamedTuple):
+    """What one statement found of a range."""
+
+    entities: Sequence[Entity]
+    rest: KeyRange | None
+    """What of the span was not read; None: it was read to its end."""
+
+
+class Selection:
+    """A filter, as a condition of the database and as the exact test."""
+
+    def __init__(self, residual: Filter) -> None:
+        self._residual = residual
+        self._matches: Predicate = compile_filter(residual)
+        self._decode = _decoder_of(names_in(residual))
+
+    def condition(self, link: Link) -> pushdown.Sql:
+        by_bytes = link.facts.sorts_by_bytes
+        chosen = dialect.BY_BYTES if by_bytes else dialect.BY_COLLATION
+        return pushdown.translate(self._residual, chosen) or ("true", ())
+
+    def select(self, candidates: Sequence[Candidate]) -> list[Entity]:
+        matches, decode = self._matches, self._decode
+        entities = [stored_entity(*candidate) for candidate in candidates]
+        return [each for each in entities if matches(decode(b"{" + each.document))]
+
+
+async def read_part(
+    link: Link, tid: int, range_: Range, span: KeyRange, budget: Budget
+) -> Part | Stale:
+    """Read entities of a span within one range."""
+    where, values = where_of(span)
+    limited = tid, *values, budget.entities
+    own = range_.id, range_.epoch
+    if budget.entities <= UNCHECKED_ENTITIES_MAX:
+        rows = await link.read(_fenced(_PLAIN, where), *limited, *own)
+    else:
+        limit, most = budget
+        statement = numbered(_IF_IT_FITS.format(where=where))
+        rows = await link.read(statement, most, *limited, tid, *values, most, limit, *own)
+        if rows and rows[0]["pk"] is None and rows[0]["ticks"] is not None:
+            rows = await link.read(_fenced(_CUT_TO_FIT, where), *limited, most, *own)
+    if not rows:
+        return STALE
+    if rows[0]["pk"] is None:
+        return Part([], None)
+    is_cut = len(rows) == budget.entities or _size_of(rows) >= budget.bytes
+    return Part([stored_entity(*row) for row in rows], _behind(span, rows[-1]) if is_cut else None)
+
+
+def _fenced(statement: str, where: str, condition: str = "") -> str:
+    return numbered(_FENCED.format(statement.format(where=where, condition=condition)))
+
+
+async def read_selected(
+    link: Link, tid: int, range_: Range, span: KeyRange, budget: Budget, selection: Selection
+) -> Part | Stale:
+    """Look at some entities of a span within one range, and select from them."""
+    where, values = where_of(span)
+    condition, literals = selection.condition(link)
+    rows = await link.read(
+        _fenced(_FILTERED, where, condition),
+        *(tid, *values, LOOK_ENTITIES_MAX, *literals, budget.entities, budget.bytes),
+        *(tid, *values, LOOK_ENTITIES_MAX, budget.entities),
+        *(range_.id, range_.epoch),
+    )
+    if not rows:
+        return STALE
+    candidates = [row for row in rows if row["ticks"] is not None]
+    if len(candidates) > LOOP_CANDIDATES_MAX:
+        entities = await asyncio.to_thread(selection.select, candidates)
+    else:
+        entities = selection.select(candidates)
+    if len(candidates) == budget.entities or _size_of(candidates) >= budget.bytes:
+        return Part(entities, _behind(span, candidates[-1]))
+    next_ = rows[-1]
+    if next_["pk"] is None or next_["ticks"] is not None:
+        return Part(entities, None)
+    return Part(entities, KeyRange(EntityKey(next_["pk"], next_["rk"]), span.upper))
+
+
+def _size_of(rows: Sequence[Any]) -> int:
+    return sum([len(row["document"]) for row in rows])
+
+
+def _behind(span: KeyRange, row: Any) -> KeyRange | None:
+    rest = KeyRange(EntityKey(row["pk"], after(row["rk"])), span.upper)
+    return None if rest.is_empty else rest
+
+
+@lru_cache(maxsize=256)
+def _decoder_of(names: frozenset[str]) -> Callable[[bytes], dict[str, Any]]:
+    """Return a decoder that builds only the members that a filter uses."""
+    members = dict.fromkeys(names, Any) | {name + TYPE_SUFFIX: Any for name in names}
+    shape = TypedDict("Members", members, total=False)  # type: ignore[misc]  # made at run time
+    return cast("Callable[[bytes], dict[str, Any]]", msgspec.json.Decoder(shape).decode)

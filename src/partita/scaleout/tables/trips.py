@@ -1,0 +1,305 @@
+"""One round trip to the database for many reads or many changes of entities.
+
+A read has the fence in its statement: rows come back only if all ranges of the trip are still
+owned, in the snapshot of the rows. A write is one call of `partita.write_1`: it locks the ranges,
+checks them, and writes in the order of keys, so that trips of several front ends never wait for
+each other in a circle.
+"""
+
+import asyncio
+import enum
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
+
+from partita.errors import PartitaError
+from partita.scaleout.catalog.ranges import Range
+from partita.scaleout.connections.lane import TRIP_BYTES_MAX, Lane
+from partita.scaleout.connections.link import Connector, Link
+from partita.scaleout.connections.pool import Pool
+from partita.scaleout.connections.session import DriverError, may_repeat, sqlstate_of, translated
+from partita.scaleout.schema.entities import INSERTED, MERGED, UPSERTED
+from partita.tables.expectations import ANYTHING, NOTHING
+
+GATHERED_KEYS_MAX = 16
+"""A read or change of more keys than this has a connection of the pool for itself ..."""
+LOCKED_SECONDS_MAX = 10.0
+"""For how long a trip is halved to find the changes that others lock: each attempt waits for
+`lock_timeout`, and there are twice as many attempts as changes if another client locks all."""
+
+_READ = """
+WITH own AS (
+  SELECT count(*) AS owned FROM unnest($1::int[], $2::bigint[]) AS q (id, epoch)
+    JOIN partita.range_own r ON r.id = q.id AND r.epoch = q.epoch AND r.state = 'o'
+)
+SELECT q.number, e.ticks, e.document FROM own
+  CROSS JOIN unnest($3::bigint[], $4::text[], $5::text[]) WITH ORDINALITY
+    AS q (tid, pk, rk, number)
+  LEFT JOIN partita.entity e ON e.tid = q.tid AND e.pk = q.pk AND e.rk = q.rk
+ WHERE own.owned = cardinality($1::int[])
+"""
+_WRITE = "SELECT * FROM partita.write_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
+
+_ONES_FAULT = ("22", "23", "54")
+"""Classes of errors that a value of one change causes; a ValueError is the driver's."""
+_LOCKED = "55P03"
+"""Another session has had the lock of a row for long."""
+
+
+class Stale(enum.Enum):
+    """The answer for a range that was changed: refresh the catalog."""
+
+    STALE = enum.auto()
+
+
+STALE: Final = Stale.STALE
+
+
+class Read(NamedTuple):
+    """Entities of one partition to read."""
+
+    range: Range
+    tid: int
+    partition_key: str
+    row_keys: Sequence[str]
+
+
+class Row(NamedTuple):
+    """An entity to write, or to remove if `document` is None."""
+
+    row_key: str
+    expected: int
+    """As in `partita.tables.expectations`."""
+    marks: int
+    short: str | None
+    document: bytes | None
+
+
+class Change(NamedTuple):
+    """Entities of one partition to write together, if each is as expected."""
+
+    range: Range
+    tid: int
+    partition_key: str
+    stamp: int
+    rows: Sequence[Row]
+    size: int
+
+
+Found = Sequence[tuple[int, bytes] | None]
+"""The ticks and document of each row key; None: there is no entity."""
+Refused = Mapping[str, int | None]
+"""The row keys whose entities are not as expected, or not older, and the ticks found there."""
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Trips:
+    """The lanes of one front end to one database, for entities of all accounts."""
+
+    def __init__(self, connector: Connector, pool: Pool) -> None:
+        self._pool = pool
+        self._reads: Lane[Read, Found | Stale] = Lane(connector, send_reads)
+        self._writes: Lane[Change, Refused | Stale | None] = Lane(connector, send_changes)
+
+    async def read(self, item: Read) -> Found | Stale:
+        if len(item.row_keys) <= GATHERED_KEYS_MAX:
+            return await self._reads.ask(item)
+        async with self._pool.link() as link:
+            (answer,) = await send_reads(link, [item])
+        if isinstance(answer, PartitaError):
+            raise answer
+        return answer
+
+    async def write(self, item: Change) -> Refused | Stale | None:
+        """Return None when the change is durable, or why it was refused."""
+        if item.size > TRIP_BYTES_MAX or len(item.rows) > GATHERED_KEYS_MAX:
+            # Not cancelled with the caller: a change that was begun is finished.
+            return await asyncio.shield(asyncio.ensure_future(self._write_alone(item)))
+        keys = [(item.tid, item.partition_key, row.row_key) for row in item.rows]
+        return await self._writes.ask(item, keys=keys, size=item.size)
+
+    async def _write_alone(self, item: Change) -> Refused | Stale | None:
+        async with self._pool.link() as link:
+            (answer,) = await send_changes(link, [item])
+        if isinstance(answer, PartitaError):
+            raise answer
+        return answer
+
+    async def close(self) -> None:
+        """Finish accepted changes, then close the connections."""
+        await self._writes.close()
+        await self._reads.close()
+
+
+async def _in_halves(
+    send: Callable[[Link, Sequence[Item]], Awaitable[list[Result]]],
+    link: Link,
+    items: Sequence[Item],
+) -> list[Result | PartitaError]:
+    """Send a trip in which something is wrong with one item, so that the others succeed."""
+    middle = len(items) // 2
+    answers: list[Result | PartitaError] = []
+    for half in (items[:middle], items[middle:]):
+        try:
+            answers += await send(link, half)
+        except PartitaError as failure:
+            answers += [failure] * len(half)
+    return answers
+
+
+# ---------------------------------------------------------------------------------------------
+# Reads
+
+
+async def send_reads(link: Link, items: Sequence[Read]) -> "list[Found | Stale | PartitaError]":
+    """Read all entities of the items in one snapshot."""
+    ranges = {(item.range.id, item.range.epoch) for item in items}
+    tids: list[int] = []
+    partition_keys: list[str] = []
+    row_keys: list[str] = []
+    for item in items:
+        for row_key in item.row_keys:
+            tids.append(item.tid)
+            partition_keys.append(item.partition_key)
+            row_keys.append(row_key)
+    range_ids, epochs = zip(*ranges, strict=True)
+    try:
+        rows = await link.read(_READ, range_ids, epochs, tids, partition_keys, row_keys)
+    except PartitaError as error:
+        if error.code != "StoreFailed":
+            raise
+        return [error] if len(items) == 1 else await _in_halves(send_reads, link, items)
+    if not rows:
+        return await _read_apart(link, items)
+    found: list[Any] = [None] * len(tids)
+    for number, ticks, document in rows:
+        if ticks is not None:
+            found[number - 1] = ticks, document
+    if len(found) == len(items):
+        return [[each] for each in found]
+    answers: list[Found | Stale | PartitaError] = []
+    place = 0
+    for item in items:
+        answers.append(found[place : place + len(item.row_keys)])
+        place += len(item.row_keys)
+    return answers
+
+
+async def _read_apart(link: Link, items: Sequence[Read]) -> "list[Found | Stale | PartitaError]":
+    """Find out which ranges are stale: read each by itself."""
+    by_range: dict[tuple[int, int], list[int]] = {}
+    for place, item in enumerate(items):
+        by_range.setdefault((item.range.id, item.range.epoch), []).append(place)
+    answers: list[Found | Stale | PartitaError] = [STALE] * len(items)
+    if len(by_range) > 1:
+        for places in by_range.values():
+            found = await send_reads(link, [items[place] for place in places])
+            for place, answer in zip(places, found, strict=True):
+                answers[place] = answer
+    return answers
+
+
+# ---------------------------------------------------------------------------------------------
+# Changes
+
+Answer = Refused | Stale | PartitaError | None
+
+
+async def send_changes(
+    link: Link, items: Sequence[Change], ends: float | None = None
+) -> list[Answer]:
+    """Write the changes, each wholly or not at all.
+
+    From `ends` on, by the time of the loop, what others lock is not tried again.
+    """
+    loop = asyncio.get_running_loop()
+    ends = loop.time() + LOCKED_SECONDS_MAX if ends is None else ends
+    try:
+        return await _write(link, items)
+    except DriverError as error:
+        if not (may_repeat(error) or _is_ones_fault(error)):
+            raise translated(error) from error
+        if may_repeat(error):
+            try:
+                return await _write(link, items)
+            except DriverError as again:
+                error = again
+        is_over = sqlstate_of(error) == _LOCKED and loop.time() >= ends
+        if len(items) == 1 or is_over:
+            return [translated(error) for _ in items]
+    return await _in_halves(partial(send_changes, ends=ends), link, items)
+
+
+def _is_ones_fault(error: BaseException) -> bool:
+    state = sqlstate_of(error) or ""
+    return state == _LOCKED or state[:2] in _ONES_FAULT or isinstance(error, ValueError)
+
+
+async def _write(link: Link, items: Sequence[Change]) -> list[Answer]:
+    ranges: dict[tuple[int, int], int] = {}
+    """The place of each range of the trip, from 1, by id and epoch."""
+    lines: list[Any] = []
+    has_groups = False
+    for place, (range_, tid, partition_key, stamp, rows, _) in enumerate(items):
+        ranges.setdefault((range_.id, range_.epoch), len(ranges) + 1)
+        if len(rows) > 1:
+            has_groups = True
+        for row_key, expected, marks, short, document in rows:
+            lines.append(
+                (tid, partition_key, row_key, expected, stamp, marks, short, document, place)
+            )
+    lines = sorted(lines)
+    columns = list(zip(*lines, strict=True))
+    groups = None
+    if has_groups:
+        groups = [place + 1 if len(items[place].rows) > 1 else 0 for place in columns[8]]
+    refusals = await link.write(
+        _WRITE,
+        [range_id for range_id, _ in ranges],
+        [epoch for _, epoch in ranges],
+        _how(columns[3], columns[7]),
+        groups,
+        *columns[:8],
+    )
+    answers: list[Answer] = [None] * len(items)
+    if refusals and refusals[0]["number"] < 0:
+        return await _write_apart(link, items, {-row["number"] for row in refusals}, ranges)
+    for number, ticks in refusals:
+        line = lines[number - 1]
+        refused: dict[str, int | None] = answers[line[8]] or {}
+        refused[line[2]] = ticks
+        answers[line[8]] = refused
+    return answers
+
+
+def _how(expected: Sequence[int], documents: Sequence[bytes | None]) -> int:
+    if None not in documents:
+        kinds = set(expected)
+        if kinds == {ANYTHING}:
+            return UPSERTED
+        if kinds == {NOTHING}:
+            return INSERTED
+    return MERGED
+
+
+async def _write_apart(
+    link: Link,
+    items: Sequence[Change],
+    stale: set[int],
+    ranges: Mapping[tuple[int, int], int],
+) -> list[Answer]:
+    """Write the changes of the ranges that are not stale."""
+    answers: list[Answer] = [STALE] * len(items)
+    fresh = [
+        place
+        for place, item in enumerate(items)
+        if ranges[item.range.id, item.range.epoch] not in stale
+    ]
+    if fresh:
+        written = await _write(link, [items[place] for place in fresh])
+        for place, answer in zip(fresh, written, strict=True):
+            answers[place] = answer
+    return answers

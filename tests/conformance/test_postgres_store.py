@@ -1,0 +1,28 @@
+import asyncio
+import uuid
+
+import pytest
+
+from conformance.table_store import TableStoreConformance
+from partita.scaleout.catalog.fleet_clock import SLOTS_MAX
+from partita.tables.store import Table
+from support.front_ends import OwningStore, forget_slots
+
+
+class TestPostgres(TableStoreConformance):
+    ticks_precision = SLOTS_MAX
+    store: OwningStore
+
+    @pytest.fixture(autouse=True)
+    def account(self) -> None:
+        self.account_name = f"conformance{uuid.uuid4().hex[:12]}"
+        forget_slots()
+
+    async def open_store(self) -> OwningStore:
+        return await OwningStore.open(self.account_name, self.clock)
+
+    async def space_is_reclaimed(self, table: Table) -> None:
+        statement = "SELECT FROM partita.entity WHERE tid = $1"
+        async with asyncio.timeout(60):  # the fleet's own purge may be at work on it
+            while await self.store.fleet.pool.read(statement, table.id):
+                await self.store.purge()
