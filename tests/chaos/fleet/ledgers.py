@@ -15,6 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from datetime import datetime
 from urllib.parse import quote
 from xml.etree.ElementTree import Element, fromstring
 
@@ -23,6 +24,7 @@ from chaos.fleet.wire import Answer, Fate, Wire
 from crash.live import ACCOUNT, GoneError
 from crash.queue_live import a_text
 from crash.version_order import Event
+from partita.ticks import TICKS_PER_SECOND
 
 TABLE, CONTAINER, QUEUES = "Work", "work", ("work-0", "work-1", "work-2")
 JSON = {"Content-Type": "application/json", "Accept": "application/json;odata=minimalmetadata"}
@@ -123,9 +125,10 @@ def entity_of(pk: str, rk: str) -> str:
 
 
 def version_of(text: str) -> int:
-    """Return a number that grows with the time in an etag or a timestamp."""
-    digits = "".join(each for each in text.replace("%3A", ":") if each.isdigit())
-    return int(digits.ljust(21, "0"))
+    """Return the ticks of an etag or a timestamp."""
+    digits = "".join(each for each in text.replace("%3A", ":") if each.isdigit()).ljust(21, "0")
+    moment = datetime.strptime(f"{digits[:14]}+0000", "%Y%m%d%H%M%S%z")
+    return int(moment.timestamp()) * TICKS_PER_SECOND + int(digits[14:])
 
 
 class Counts(TableLedger):
