@@ -328,7 +328,7 @@ async def test_that_ledger_finds_a_sweep_without_claims(
     )
 
     async def run_all() -> None:
-        for seed in range(20):
+        for seed in range(100):
             await run_at_random(seed, tmp_path / str(seed))
 
     with pytest.raises((ExceptionGroup, DamageError, AssertionError)):
