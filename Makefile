@@ -32,8 +32,9 @@ test: $(DEV) ## Run the tests that every change runs (ARGS="-k merge" passes on)
 proof: $(DEV) ## Run the slower proofs: crash loops, process chaos, long models (ARGS="-k kill" passes on)
 	PARTITA_PROOF=1 $(PYTEST) -m "(proof or repeated) and not soak" $(ARGS)
 
-wire-postgresql: $(DEV) ## Run the wire tests on PostgreSQL (FRONT_ENDS=2 starts two servers; ARGS="-k merge" passes on)
-	PARTITA_TEST_STORE=postgresql PARTITA_TEST_FRONT_ENDS=$(FRONT_ENDS) $(PYTEST) \
+wire-postgresql: $(DEV) ## Run the wire tests on PostgreSQL (FRONT_ENDS=2: two servers; POOLER=pgbouncer; ARGS="-k merge" passes on)
+	PARTITA_TEST_STORE=postgresql PARTITA_TEST_FRONT_ENDS=$(FRONT_ENDS) \
+		PARTITA_TEST_POOLER=$(POOLER) $(PYTEST) \
 		-m "not soak" tests/wire $(ARGS)
 
 soak: $(DEV) ## Run every test with its full counts, then chaos for two hours (not with ARGS)

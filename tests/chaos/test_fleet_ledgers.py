@@ -2,7 +2,7 @@
 
 import pytest
 
-from chaos.fleet.history import NEVER, Doubt, unexplained
+from chaos.fleet.history import CLOSE_TICKS, NEVER, Doubt, unexplained
 from chaos.fleet.ledgers import content_of, version_of
 from crash.version_order import Event
 
@@ -44,15 +44,18 @@ def test_a_version_that_nobody_saw_explains_refusals() -> None:
     assert unexplained(events, [Doubt("put", "k", 8, 0)], {}) != []
 
 
-def late(invoked: int, returned: int = 30) -> list[Event]:
-    """An insert with the version 15, behind the delete of version 20."""
+def late(invoked: int, returned: int = 30, earlier: int = 10 * CLOSE_TICKS) -> list[Event]:
+    """An insert with an earlier version than one that was deleted before."""
+    deleted = 10 + 20 * CLOSE_TICKS
+    version = deleted - earlier
     return [
-        *WRITTEN,
-        Event("delete", "k", 8, 9, 20),
+        Event("insert", "k", 0, 1, 10),
+        Event("update", "k", 2, 3, deleted, 10),
+        Event("delete", "k", 8, 9, deleted),
         Event("absent", "k", 10, 11),
-        Event("insert", "k", invoked, returned, 15),
-        Event("read", "k", 31, 32, 15),
-        Event("update", "k", 33, 34, 50, 15),
+        Event("insert", "k", invoked, returned, version),
+        Event("read", "k", 31, 32, version),
+        Event("update", "k", 33, 34, 2 * deleted, version),
     ]
 
 
@@ -64,6 +67,11 @@ def test_an_insert_that_was_on_its_way_may_have_an_earlier_version(returned: int
 def test_an_insert_has_a_later_version_than_all_changes_before_it() -> None:
     assert unexplained(late(invoked=4), [], {}) != []
     assert unexplained(late(invoked=12), [], {}) != []
+
+
+def test_an_insert_may_have_an_earlier_version_by_as_much_as_clocks_may_differ() -> None:
+    assert unexplained(late(invoked=12, earlier=CLOSE_TICKS // 2), [], {}) == []
+    assert unexplained(late(invoked=12, earlier=2 * CLOSE_TICKS), [], {}) != []
 
 
 def test_an_etag_that_repeats_is_found() -> None:

@@ -1,8 +1,9 @@
 """A live `partita serve`: the process that the wire tests talk to, and only by its endpoint.
 
 PARTITA_TEST_STORE=postgresql lets every server keep its accounts in a PostgreSQL database of its
-own, and PARTITA_TEST_FRONT_ENDS=2 starts two processes on it, which answer in turn. `python -m
-support.live` runs such servers until Ctrl-C, for test suites of other projects.
+own, and PARTITA_TEST_FRONT_ENDS=2 starts two processes on it, which answer in turn;
+PARTITA_TEST_POOLER=pgbouncer puts PgBouncer before it. `python -m support.live` runs such servers
+until Ctrl-C, for test suites of other projects.
 """
 
 import contextlib

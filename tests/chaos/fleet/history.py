@@ -4,16 +4,18 @@ An operation of unknown outcome happened at some time after it was sent, perhaps
 never. If its value was read, it happened, and has the version that was read. If not, it explains
 refusals; a delete explains that an entity was absent.
 
-The versions of an entity rise while it exists. One that was deleted leaves nothing behind, so that
-an insert that was long on its way may have an earlier version than the deleted ones, if all of
-these were made while it was on its way.
+The versions of an entity are ticks, and rise while it exists. One that was deleted leaves nothing
+behind. So an insert may have an earlier version than those that were deleted if they were made
+while it was on its way, or if the clocks of two front ends differ by so little that both are ready.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from crash.version_order import Event, violations
+from partita.scaleout.catalog.fleet_clock import CLOSE_SECONDS_MAX
+from partita.ticks import TICKS_PER_SECOND
 
 NEVER = 1 << 61
 """The return of an operation that had no answer."""
@@ -22,6 +24,7 @@ NEVER = 1 << 61
 CHANGES = ("put", "insert", "update", "delete")
 ROOM = 16
 """Versions are multiplied by it to have places between them."""
+CLOSE_TICKS = int(CLOSE_SECONDS_MAX * TICKS_PER_SECOND)
 
 
 class Doubt(NamedTuple):
@@ -82,19 +85,24 @@ def _unexplained_of_one(
 
 
 def _with_late_inserts(events: list[Event], found: list[str]) -> list[str]:
-    """Try to place inserts that were on their way for long behind deletes of later versions."""
+    """Try to place inserts with early versions behind the deletes of later ones."""
     events = [_moved(event, {}) for event in events]
+    is_better = True
+    while found and is_better:
+        is_better = False
+        for moved in _with_one_moved(events):
+            fewer = violations(moved)
+            if len(fewer) < len(found):
+                events, found, is_better = moved, fewer, True
+                break
+    return found
+
+
+def _with_one_moved(events: list[Event]) -> Iterator[list[Event]]:
     inserts = [event for event in events if event.kind in ("insert", "put")]
     for insert in sorted(inserts, key=lambda event: event.version):
         for place in _places_behind_deletes(insert, events):
-            moved = [_moved(event, {insert.version: place}, 1) for event in events]
-            fewer = violations(moved)
-            if len(fewer) < len(found):
-                events, found = moved, fewer
-                break
-        if not found:
-            break
-    return found
+            yield [_moved(event, {insert.version: place}, 1) for event in events]
 
 
 def _places_behind_deletes(insert: Event, events: Sequence[Event]) -> list[int]:
@@ -104,7 +112,8 @@ def _places_behind_deletes(insert: Event, events: Sequence[Event]) -> list[int]:
     )
     places = []
     for event in changes:
-        if event.returned < insert.invoked:
+        is_close = event.version - insert.version <= CLOSE_TICKS * ROOM
+        if event.returned < insert.invoked and not is_close:
             break  # it was over before the insert began: the insert must have a later version
         if event.kind == "delete" and event.invoked < insert.returned:
             places.append(event.version + 1)

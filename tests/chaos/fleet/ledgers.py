@@ -15,14 +15,16 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from datetime import datetime
 from urllib.parse import quote
-from xml.etree.ElementTree import fromstring
+from xml.etree.ElementTree import Element, fromstring
 
 from chaos.fleet.history import Doubt, unexplained
 from chaos.fleet.wire import Answer, Fate, Wire
 from crash.live import ACCOUNT, GoneError
 from crash.queue_live import a_text
 from crash.version_order import Event
+from partita.ticks import TICKS_PER_SECOND
 
 TABLE, CONTAINER, QUEUES = "Work", "work", ("work-0", "work-1", "work-2")
 JSON = {"Content-Type": "application/json", "Accept": "application/json;odata=minimalmetadata"}
@@ -123,9 +125,10 @@ def entity_of(pk: str, rk: str) -> str:
 
 
 def version_of(text: str) -> int:
-    """Return a number that grows with the time in an etag or a timestamp."""
-    digits = "".join(each for each in text.replace("%3A", ":") if each.isdigit())
-    return int(digits.ljust(21, "0"))
+    """Return the ticks of an etag or a timestamp."""
+    digits = "".join(each for each in text.replace("%3A", ":") if each.isdigit()).ljust(21, "0")
+    moment = datetime.strptime(f"{digits[:14]}+0000", "%Y%m%d%H%M%S%z")
+    return int(moment.timestamp()) * TICKS_PER_SECOND + int(digits[14:])
 
 
 class Counts(TableLedger):
@@ -362,11 +365,12 @@ class Messages(Ledger):
         self._numbers = itertools.count(1)
         self.put_asked: set[int] = set()
         self.put_told: set[int] = set()
-        self.delete_asked: set[int] = set()
+        self.delete_asked: Counter[int] = Counter()
+        """How many deletes of each may have happened."""
         self.delete_told: dict[int, float] = {}
         """When each was told."""
-        self.hidden_until: dict[int, float] = {}
-        """Nobody may get a message before, whoever gets it; by monotonic time."""
+        self.claims: dict[int, dict[int, tuple[float, float]]] = defaultdict(dict)
+        """When each claim of a message was asked for and told, by the number of the claim."""
 
     def prepare(self, wire: Wire) -> bool:
         made = [self.change(wire, "PUT", name)[1] for name in QUEUES]
@@ -400,44 +404,53 @@ class Messages(Ledger):
         if answer.status != 200:
             return answer.fate
         for message in fromstring(answer.body):
-            number = self._judge(str(message.findtext("MessageText")), invoked)
+            number = self._judge(message, invoked)
             if chance.random() < 0.7:
                 place = f"{queue}/messages/{message.findtext('MessageId')}"
                 receipt = quote(str(message.findtext("PopReceipt")), safe="")
-                self._delete(wire, number, f"{place}?popreceipt={receipt}")
+                self._delete(wire, number, f"{place}?popreceipt={receipt}", invoked)
         return Fate.DONE
 
-    def _judge(self, text: str, invoked: float, hidden_seconds: float = HIDDEN_SECONDS) -> int:
-        number = int(text.partition(":")[0])
-        returned = time.monotonic()
-        with self._lock:
-            until = self.hidden_until.get(number, 0.0)
-            self.hidden_until[number] = max(until, invoked + hidden_seconds)
+    def _judge(self, message: Element, invoked: float) -> int:
+        """Check one message that was claimed; return its number."""
+        text = str(message.findtext("MessageText"))
+        number, returned = int(text.partition(":")[0]), time.monotonic()
         if text != a_text(number):
             self.wrong.append(f"message {number} is torn")
         if number not in self.put_asked:
             self.wrong.append(f"message {number} was never put")
-        if returned < until:
-            self.wrong.append(f"message {number} came {until - returned:.2f} s before its time")
         if self.delete_told.get(number, invoked) < invoked:
             self.wrong.append(f"message {number} came back after its delete")
+        with self._lock:
+            self._count(number, int(str(message.findtext("DequeueCount"))), invoked, returned)
         return number
 
-    def _delete(self, wire: Wire, number: int, target: str) -> None:
-        self.delete_asked.add(number)
+    def _count(self, number: int, claim: int, invoked: float, returned: float) -> None:
+        """Check that a message was hidden between its claims: a late answer is of an old one."""
+        claims = self.claims[number]
+        if claim in claims:
+            self.wrong.append(f"message {number} was given away twice as number {claim}")
+        claims[claim] = invoked, returned
+        for before, after in itertools.pairwise(sorted(claims)):
+            early = claims[before][0] + HIDDEN_SECONDS - claims[after][1]
+            if claim in (before, after) and early > 0:
+                self.wrong.append(f"message {number} came {early:.2f} s before its time")
+
+    def _delete(self, wire: Wire, number: int, target: str, claimed: float) -> None:
+        with self._lock:
+            self.delete_asked[number] += 1
         fate, answer = self.change(wire, "DELETE", target)
         if fate is Fate.DONE:
             self.delete_told[number] = time.monotonic()
-        elif fate is Fate.NOT_DONE:
-            self.delete_asked.discard(number)
-        elif answer is not None and fate is Fate.REFUSED:
-            # Its time is over: somebody else may have it.
-            self.delete_asked.discard(number)
-            if time.monotonic() < self.hidden_until[number]:
+        elif answer is not None and fate is not Fate.UNKNOWN:
+            with self._lock:
+                self.delete_asked[number] -= 1
+            # Later, somebody else may have it.
+            if fate is Fate.REFUSED and time.monotonic() < claimed + HIDDEN_SECONDS:
                 self.wrong.append(f"message {number} could not be deleted: {answer.code}")
 
     def check(self, wire: Wire) -> list[str]:
-        expected = self.put_told - self.delete_asked
+        expected = {each for each in self.put_told if not self.delete_asked[each]}
         found: set[int] = set()
         end = time.monotonic() + HIDDEN_SECONDS + 3
         while not expected <= found:
@@ -455,8 +468,7 @@ class Messages(Ledger):
         query = f"numofmessages=32&visibilitytimeout={LONG_SECONDS}"
         answer = wire.send("GET", f"{queue}/messages?{query}")
         assert answer.status == 200, answer
-        texts = [str(message.findtext("MessageText")) for message in fromstring(answer.body)]
-        return {self._judge(text, invoked, LONG_SECONDS) for text in texts}
+        return {self._judge(message, invoked) for message in fromstring(answer.body)}
 
 
 # --- blobs ------------------------------------------------------------------------------------
