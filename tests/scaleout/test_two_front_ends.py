@@ -608,6 +608,9 @@ async def test_nothing_is_written_behind_a_fence(fronts: Fronts) -> None:
     assert await write_while_it_moves(fronts) == 0
 
 
+BROKEN_ROUNDS_MAX = 20
+
+
 @pytest.mark.parametrize(
     ("what", "instead"),
     [
@@ -642,7 +645,11 @@ async def test_a_missing_fence_or_lock_would_be_seen(
         await link.connection.execute(broken)
     monkeypatch.setattr(trips, "_WRITE", trips._WRITE.replace("write_1", "write_broken"))
 
-    assert await write_while_it_moves(fronts) > 0
+    # On a busy machine, one round may miss the short time between the look and the write.
+    for _ in range(BROKEN_ROUNDS_MAX):
+        if await write_while_it_moves(fronts) > 0:
+            return
+    pytest.fail("nothing was written behind the fence")
 
 
 async def test_changes_are_captured_while_the_range_says_so(fronts: Fronts) -> None:

@@ -999,7 +999,9 @@ class TestInterrupts:
 
 def run_script(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
     path = folder / "script.py"
-    path.write_text(textwrap.dedent(script))
+    # In development mode asyncio warns of steps that took long on a busy machine.
+    quiet = "import logging\nlogging.getLogger('asyncio').setLevel(logging.ERROR)\n"
+    path.write_text(quiet + textwrap.dedent(script))
     return subprocess.run(
         [sys.executable, "-X", "dev", "-W", "error", str(path), str(folder / "state")],
         capture_output=True,
