@@ -26,6 +26,7 @@ _LOGIN = sql.SQL("ALTER ROLE {} LOGIN").format(sql.Identifier(ROLE))
 
 _opened = contextlib.ExitStack()
 
+
 def create_fleet_database(name: str) -> str:
     """Create a database with the schema and without accounts; return its URL."""
     server = postgres.server()
