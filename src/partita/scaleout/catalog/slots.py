@@ -1,7 +1,7 @@
 """Leases of slots, one for each front end: the lowest bits of all its stamps.
 
-A lease lasts a day and is renewed each hour; for another day after its end no other front
-end gets the slot. A graceful stop gives it back at once, with a floor: the next holder's stamps are later.
+A lease lasts a day and is renewed each hour; for another day after its end no other front end gets
+the slot. A graceful stop gives it back at once, with a floor: the next holder's stamps are later.
 While a lease lasts, the stored floor is its end, because a crash leaves no other.
 """
 

@@ -181,32 +181,25 @@ class PostgresTableStore:
             await patience.wait("contention")
 
     async def _read(self, table: Table, partition_key: str, row_keys: Sequence[str]) -> Found:
-        found = await self._trips.read(
-            Read(await self._range_of(table, partition_key), table.id, partition_key, row_keys)
-        )
-        if found is not STALE:
-            return found
+        range_ = await self._range_of(table, partition_key)
         patience = Patience()
-        while found is STALE:
-            range_ = await self._renewed(table, partition_key, patience)
+        while True:
             found = await self._trips.read(Read(range_, table.id, partition_key, row_keys))
-        return found
+            if found is not STALE:
+                return found
+            range_ = await self._renewed(table, partition_key, patience)
 
     async def _write(self, draft: "_Draft", stamp: int, rows: Sequence[Row]) -> Refused | None:
         size = sum([len(row.document) for row in rows if row.document is not None])
         table, partition_key = draft.table, draft.partition_key
         range_ = await self._range_of(table, partition_key)
-        written = await self._trips.write(
-            Change(range_, table.id, partition_key, stamp, rows, size)
-        )
-        if written is not STALE:
-            return written
         patience = Patience()
-        while written is STALE:
-            range_ = await self._renewed(table, partition_key, patience)
+        while True:
             change = Change(range_, table.id, partition_key, stamp, rows, size)
-            written = await self._trips.write(change)
-        return written
+            refused = await self._trips.write(change)
+            if refused is not STALE:
+                return refused
+            range_ = await self._renewed(table, partition_key, patience)
 
     def _observe(self, draft: "_Draft", found: Refused) -> None:
         """Make the next stamp later than what was found."""
