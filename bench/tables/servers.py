@@ -30,6 +30,8 @@ AZURITE_MAIN = AZURITE_FOLDER / "node_modules/azurite/dist/src/table/main.js"
 BARE_HTTP = PROJECT / "bench" / "bare_http.py"
 
 _JIFFIES_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_GONE = (FileNotFoundError, ProcessLookupError)
+"""A process that ends before its file in /proc is opened, or before it is read."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -273,9 +275,9 @@ def _beside_python(name: str) -> str | None:
 def _family(pid: int) -> list[int]:
     """Return the process and its descendants."""
     children: list[int] = []
-    with suppress(FileNotFoundError):
+    with suppress(*_GONE):
         for task in Path(f"/proc/{pid}/task").iterdir():
-            with suppress(FileNotFoundError):
+            with suppress(*_GONE):
                 children += [int(word) for word in (task / "children").read_text().split()]
     return [pid] + [member for child in children for member in _family(child)]
 
@@ -298,7 +300,7 @@ def family_cpu_seconds(pid: int) -> float:
 def _cpu_seconds(pid: int) -> float:
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except FileNotFoundError:
+    except _GONE:
         return 0.0
     return sum(int(jiffies) for jiffies in fields[11:15]) / _JIFFIES_PER_SECOND
 
@@ -306,12 +308,12 @@ def _cpu_seconds(pid: int) -> float:
 def _rss_bytes(pid: int) -> int:
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
-    except FileNotFoundError:
+    except _GONE:
         return 0
 
 
 def _status_bytes(pid: int, name: str) -> int:
-    with suppress(FileNotFoundError):
+    with suppress(*_GONE):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith(name + ":"):
                 return int(line.split()[1]) * 1024
