@@ -5,6 +5,7 @@ BIN := .venv/bin
 SERVE := .venv/.installed-serve
 DEV := .venv/.installed-dev
 WORKERS ?= 3
+FRONT_ENDS ?= 1
 ARGS ?=
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 CHAOS := PYTHONPATH=tests $(BIN)/python -m chaos.run
@@ -17,10 +18,10 @@ LOCK := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --generate
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --strip-extras \
 	--build-deps-for editable
 
-.PHONY: help serve test proof soak chaos azurite check format bench lock clean
+.PHONY: help serve test proof wire-postgresql soak chaos azurite check format bench lock clean
 
 help: ## Show the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 serve: $(SERVE) ## Serve blobs, queues and tables on 127.0.0.1:10000 to 10002 (ARGS="--in-memory" passes flags on)
 	@$(BIN)/partita serve $(ARGS)
@@ -30,6 +31,11 @@ test: $(DEV) ## Run the tests that every change runs (ARGS="-k merge" passes on)
 
 proof: $(DEV) ## Run the slower proofs: crash loops, process chaos, long models (ARGS="-k kill" passes on)
 	PARTITA_PROOF=1 $(PYTEST) -m "(proof or repeated) and not soak" $(ARGS)
+
+wire-postgresql: $(DEV) ## Run the wire tests on PostgreSQL (FRONT_ENDS=2: two servers; POOLER=pgbouncer; ARGS="-k merge" passes on)
+	PARTITA_TEST_STORE=postgresql PARTITA_TEST_FRONT_ENDS=$(FRONT_ENDS) \
+		PARTITA_TEST_POOLER=$(POOLER) $(PYTEST) \
+		-m "not soak" tests/wire $(ARGS)
 
 soak: $(DEV) ## Run every test with its full counts, then chaos for two hours (not with ARGS)
 	PARTITA_SOAK=1 $(PYTEST) $(ARGS)
@@ -70,6 +76,8 @@ lock: $(DEV) ## Renew requirements/*.txt within the ranges of pyproject.toml
 	$(LOCK) --upgrade --extra dev --output-file requirements/dev.txt pyproject.toml
 	$(LOCK) --upgrade --extra azure --constraint requirements/dev.txt \
 		--output-file requirements/serve.txt pyproject.toml
+	$(LOCK) --upgrade --extra azure --extra scaleout --constraint requirements/dev.txt \
+		--output-file requirements/scaleout.txt pyproject.toml
 
 clean: ## Remove everything that these targets made, but no data
 	rm -rf .venv tests/wire/js/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis \

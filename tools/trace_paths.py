@@ -35,12 +35,12 @@ from partita.service.accounts.account import (
     Account,
     Accounts,
 )
+from partita.service.accounts.folder_stores import open_folder_stores
 from partita.service.accounts.respond import Front
 from partita.service.hosting.server import Server
 from partita.service.hosting.services import TABLES
 from partita.service.http import protocol
 from partita.shards import Fleet, Range, ShardedSchema, ShardMapManager
-from partita.storage.database import Durability
 
 PACKAGE = Path(partita.__file__).parent
 WARM_UPS = 3
@@ -143,13 +143,8 @@ async def trace_service(tracer: Tracer) -> dict[str, Trace]:
     protocol.TURN_SECONDS_MAX = math.inf  # traced turns are long, and the watchdog would log them
     clock = SystemClock()
     with tempfile.TemporaryDirectory() as folder:
-        account = await Account.open(
-            DEVELOPMENT_ACCOUNT,
-            [DEVELOPMENT_KEY],
-            root=Path(folder),
-            durability=Durability.FULL,
-            clock=clock,
-        )
+        stores = await open_folder_stores(DEVELOPMENT_ACCOUNT, Path(folder), clock=clock)
+        account = await Account.open(DEVELOPMENT_ACCOUNT, [DEVELOPMENT_KEY], stores)
         accounts = Accounts([account], clock)
         front = Front(TABLES.build(accounts, clock), accounts, clock)
         server = Server(front.respond, hosts=["127.0.0.1"], port=0, clock=clock)

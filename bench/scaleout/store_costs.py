@@ -18,7 +18,7 @@ from pathlib import Path
 import asyncpg
 
 from partita.local_postgres import LocalPostgres
-from partita.scaleout.fleet import Fleet, build_table_store
+from partita.scaleout.fleet import Fleet
 from partita.scaleout.schema.install import install
 from partita.tables.edm import Members
 from partita.tables.engine import TableEngine
@@ -125,7 +125,7 @@ async def run_on(
 ) -> None:
     await install(server.url())
     fleet = await Fleet.open(server.url())
-    store = build_table_store(fleet, await fleet.catalog.account_id("bench"))
+    store = (await fleet.stores("bench")).tables
     engine = TableEngine(store)
     table = await engine.create_table("Bench")
     costs = Costs(server, fleet, engine, table.id)

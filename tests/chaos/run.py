@@ -28,9 +28,18 @@ TIMEOUT_SECONDS = 240.0
 
 def scenarios() -> list[Scenario]:
     from chaos import clocks, disks, outbox, power_cuts, services, shards, states
+    from chaos.fleet import scenarios as fleet
+    from chaos.fleet import standby
 
-    modules = (services, disks, power_cuts, clocks, states, outbox, shards)
+    modules = (services, disks, power_cuts, clocks, states, outbox, shards, fleet, standby)
     return [scenario for module in modules for scenario in module.SCENARIOS]
+
+
+def skipped() -> dict[str, str]:
+    """Return the scenarios that this machine cannot run, and why."""
+    from chaos.fleet import scenarios as fleet
+
+    return fleet.SKIPPED
 
 
 def run_one(scenario: Scenario, seed: int, seconds: float) -> Row:
@@ -123,6 +132,8 @@ def main(arguments: list[str]) -> int:
         print(encoded(run_one(chosen[0], options.seed, options.seconds)))
         return 0
     print(f"seed {options.seed}, {len(chosen)} scenarios", flush=True)
+    for name, reason in skipped().items():
+        print(f"{name} is skipped: {reason}", flush=True)
     rows = run_all(chosen, options.seed, options.seconds, options.duration)
     print(table(merged(rows)))
     failures = [

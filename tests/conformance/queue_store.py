@@ -95,7 +95,9 @@ class QueueStoreConformance(ABC):
         await self.store.delete(queue, place_of(message), receipt_of(message))
 
     async def count(self, queue: str) -> int:
-        return (await self.store.get_queue(queue)).message_count
+        count = (await self.store.get_queue(queue)).message_count
+        assert count is not None
+        return count
 
     # Queues
 

@@ -116,7 +116,7 @@ def test_every_verb_is_in_the_documents_and_no_planned_one_exists() -> None:
     planned = {name for row in rows for name in re.findall(r"`(partita(?: [a-z][a-z-]*)+)", row)}
 
     assert {verb for verb in verbs if f"`{verb}" not in text and f"$ {verb}" not in text} == set()
-    assert {"partita account copy", "partita import"} <= planned
+    assert {"partita copy", "partita import"} <= planned
     assert {name for name in planned if any(verb.startswith(name) for verb in verbs)} == set()
 
 

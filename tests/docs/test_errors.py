@@ -14,6 +14,7 @@ FAMILIES = {"UsageError", "ConflictError", "UnavailableError", "DamageError"}
 NEVER_ON_THE_WIRE = (
     *("reliable/", "shards/", "patterns/", "cli/", "simulation/", "service/backup/"),
     "local_postgres.py",
+    "scaleout/copying/",
 )
 """What is raised only here meets no HTTP: it has a heading and no status."""
 
@@ -170,7 +171,8 @@ def test_every_error_belongs_to_one_family_and_says_when_it_is_raised() -> None:
 
 def test_every_status_of_a_user_s_mistake_tells_clients_not_to_retry() -> None:
     ours = {"Configuration", "FolderUnusable", "FormatVersion", "InternalError", "StoreDamaged"}
-    ours |= {"BlobDamaged", "EntityDamaged", "MessageDamaged"}
+    ours |= {"BlobDamaged", "CopyIncomplete", "EntityDamaged", "MessageDamaged"}
+    ours |= {"BlobStoreMissing", "BlobStoreUnfit"}
     server_side = {code for code, status in STATUS.items() if status >= 500} - ours
 
     assert {code for code in server_side if not code.startswith(("Store", "Server"))} <= {

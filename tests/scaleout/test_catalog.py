@@ -147,7 +147,11 @@ async def test_changes_of_others_are_noticed_by_notify(
     await theirs.catalog.set_setting(account, "first", b"")  # the next wait is the long one
     await until(lambda: ours.catalog.known_setting(account, "first") == b"")
     noticed: list[bool] = []
-    ours.catalog.on_change.append(lambda: noticed.append(True))
+
+    async def notice() -> None:
+        noticed.append(True)
+
+    ours.catalog.on_change.append(notice)
 
     table = await theirs.catalog.create_table(account, "Staff")
     await until(lambda: ours.catalog.range_of(table.id, "") is not None)

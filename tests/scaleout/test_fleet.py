@@ -55,7 +55,7 @@ async def test_a_front_end_that_died_is_not_counted_and_then_forgotten(url: str)
 
 
 async def test_a_clock_more_than_a_second_apart_is_not_ready(url: str) -> None:
-    clock = ManualClock(SystemClock().ticks() + 5 * TICKS_PER_SECOND)
+    clock = ManualClock(SystemClock().ticks() + 3600 * TICKS_PER_SECOND)
     fleet = await Fleet.open(url, clock=clock)
 
     assert not fleet.is_ready
@@ -65,7 +65,10 @@ async def test_a_clock_more_than_a_second_apart_is_not_ready(url: str) -> None:
 
     unchecked = await Fleet.open(url, clock=clock, checks_clock=False)
     assert unchecked.is_ready
-    assert unchecked.clock.now() == clock.ticks()
+    # Its times are those of the database, whatever its own clock says.
+    ahead = clock.ticks() - 1800 * TICKS_PER_SECOND
+    assert unchecked.clock.now() < ahead
+    assert unchecked.clock.stamp("key") < ahead
     await unchecked.close()
 
 

@@ -6,6 +6,7 @@ import uuid
 import msgspec
 import pytest
 
+from partita.addresses import without_secrets
 from partita.cli.main import main
 from partita.scaleout.schema import versions
 from support.catalog_databases import empty_url
@@ -26,7 +27,7 @@ def test_init_creates_the_schema_and_a_role_once(capsys: pytest.CaptureFixture[s
     assert main(["fleet", "init", url, "--role", role, "--json"]) == 0
     printed = capsys.readouterr()
     assert json.loads(printed.out) == {
-        "url": url,
+        "url": without_secrets(url),
         "version": VERSION,
         "previous": VERSION,
         "role": role,

@@ -1,8 +1,9 @@
 """The first step of a request runs outside of a task: see `HttpProtocol._answer`."""
 
 import asyncio
-from collections.abc import Awaitable, Coroutine
-from typing import Any, cast
+from collections.abc import Coroutine, Generator
+from functools import partial
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -20,25 +21,40 @@ def a_pool(*, wait_seconds_max: float = 60.0) -> Pool:
 
 
 async def answered(request: Coroutine[Any, Any, Any]) -> Any:
-    """Take the first step as a callback of the event loop, the others in this task."""
+    """Take the first step in a callback of the event loop, the others in this task."""
     loop = asyncio.get_running_loop()
-    stepped: asyncio.Future[Awaitable[Any]] = loop.create_future()
+    stepped: asyncio.Future[Any] = loop.create_future()
 
     def step() -> None:
         try:
-            stepped.set_result(request.send(None))
+            stepped.set_result([request.send(None)])
         except BaseException as error:  # noqa: BLE001 - the caller gets it
             stepped.set_exception(error)
 
     loop.call_soon(step)
-    awaited = await stepped
-    while True:
-        cast("asyncio.Future[Any]", awaited)._asyncio_future_blocking = False
-        await asyncio.wait((cast("asyncio.Future[Any]", awaited),))
-        try:
-            awaited = request.send(None)
-        except StopIteration as finished:
-            return finished.value
+    (awaited,) = await stepped
+    return await Rest(request, awaited)
+
+
+class Rest(NamedTuple):
+    """What is left of a coroutine that was started by hand."""
+
+    coroutine: Coroutine[Any, Any, Any]
+    awaited: Any
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        awaited = self.awaited
+        while True:
+            try:
+                sent = yield awaited
+            except BaseException as error:  # noqa: BLE001 - a cancellation
+                step = partial(self.coroutine.throw, error)
+            else:
+                step = partial(self.coroutine.send, sent)
+            try:
+                awaited = step()
+            except StopIteration as finished:
+                return finished.value
 
 
 async def test_the_first_request_connects() -> None:

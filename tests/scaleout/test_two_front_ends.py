@@ -414,6 +414,29 @@ async def test_a_row_that_somebody_locks_holds_up_only_its_own_changes(
     assert outcomes[2] is None
 
 
+async def test_a_lock_on_all_entities_ends_a_trip_at_its_time(
+    fronts: Fronts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trips, "LOCKED_SECONDS_MAX", 0.0)
+    attempts: list[int] = []
+    write = trips._write
+
+    async def counted(link: Link, items: Sequence[trips.Change]) -> list[trips.Answer]:
+        attempts.append(len(items))
+        return await write(link, items)
+
+    monkeypatch.setattr(trips, "_write", counted)
+    store, table = fronts.stores[0], fronts.table
+    async with fronts.stores[1].fleet.pool.link() as link, link.transaction():
+        await link.connection.execute("LOCK TABLE partita.entity IN EXCLUSIVE MODE")
+        outcomes = await asyncio.gather(
+            *(put(store, table, [f"{number}"]) for number in range(64)), return_exceptions=True
+        )
+
+    assert {type(outcome) for outcome in outcomes} == {StoreBusyError}
+    assert len(attempts) < 8, attempts  # halved until each change is alone, it would be 127
+
+
 async def test_keys_that_do_not_fit_the_index_are_refused(fronts: Fronts) -> None:
     store, table = fronts.stores[0], fronts.table
     long = "\u4e2d" * 512

@@ -40,7 +40,11 @@ def installed_url(locale: str = "C") -> str:
 async def open_fleet(clock: Clock | None = None) -> Fleet:
     """Open a front end; a clock that is handed in is not compared with the database's."""
     return await Fleet.open(
-        installed_url(), durability=Durability.FAST, clock=clock, checks_clock=False
+        installed_url(),
+        durability=Durability.FAST,
+        clock=clock,
+        checks_clock=False,
+        follows_catalog=clock is None,
     )
 
 

@@ -15,6 +15,7 @@ from partita.service.auth.shared_key import SigningKey, string_to_sign
 from partita.service.hosting.services import KINDS
 from partita.service.http.message_bytes import http_date
 from partita.service.http.request import Request, Response
+from support.accounts import open_folder_account
 
 VERSION = "2026-10-06"
 LETTERS = {"blobs": "b", "queues": "q", "tables": "t"}
@@ -120,7 +121,8 @@ def told(response: Response) -> str:
 async def opened_fronts(root: Path | None = None) -> AsyncIterator[Fronts]:
     clock = ManualClock()
     accounts = {
-        name: await Account.open(name, [key], root=root, clock=clock) for name, key in KEYS.items()
+        name: await open_folder_account(name, [key], root=root, clock=clock)
+        for name, key in KEYS.items()
     }
     try:
         yield Fronts(accounts, clock)

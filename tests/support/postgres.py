@@ -32,6 +32,7 @@ ACCESS = f"""
 host  all {PASSWORD_ROLE} 127.0.0.1/32 scram-sha-256
 host  all all 127.0.0.1/32 trust
 """
+CREATE = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
 DO_NOT_WAIT = sql.SQL("ALTER DATABASE {} SET synchronous_commit = off")
 END_SESSIONS = sql.SQL("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = {}")
 
@@ -54,10 +55,10 @@ class PostgresServer:
     def port(self) -> int:
         return self._server.port
 
-    def create_database(self, name: str) -> str:
-        """Create an empty database whose name starts with `name` and return its name."""
+    def create_database(self, name: str, *, template: str = "template1") -> str:
+        """Create a database whose name starts with `name`, a copy of another; return its name."""
         unique = f"{re.sub('[^a-z0-9_]', '_', name.lower())[:40]}_{next(self._numbers)}"
-        self.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(unique)))
+        self.execute(CREATE.format(sql.Identifier(unique), sql.Identifier(template)))
         return unique
 
     def take_database(self, name: str) -> str:

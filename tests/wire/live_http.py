@@ -258,7 +258,7 @@ class LiveServer:
         self.clock = ManualClock()
         self.behaviour = behaviour or Behaviour()
         self.logged: list[LoggedRequest] = []
-        self.is_ready = True
+        self.why_not_ready = ""
         self.server: CountingServer | None = None
         self._thread = threading.Thread(target=loop.run_forever)
         self._thread.start()
@@ -270,7 +270,7 @@ class LiveServer:
 
     def start(self, **options: Any) -> int:
         options.setdefault("limits", QUICK_SWEEP)
-        options.setdefault("is_ready", lambda: self.is_ready)
+        options.setdefault("why_not_ready", lambda: self.why_not_ready)
         self.server = CountingServer(self.behaviour.respond, clock=self.clock, **options)
         port: int = self.call(self.server.start())
         return port

@@ -23,6 +23,7 @@ from partita.tables.engine import TableEngine
 from partita.tables.entity import EntityKey
 from partita.tables.operations import Delete, EntityGroup, InsertOrReplace
 from partita.tables.paging import KeyRange
+from support.accounts import open_folder_account
 from wire.hostile import (
     JSON,
     a_batch,
@@ -254,7 +255,9 @@ class World:
 @asynccontextmanager
 async def open_world() -> AsyncIterator[World]:
     clock = ManualClock()
-    account = await Account.open(DEVELOPMENT_ACCOUNT, [DEVELOPMENT_KEY], root=None, clock=clock)
+    account = await open_folder_account(
+        DEVELOPMENT_ACCOUNT, [DEVELOPMENT_KEY], root=None, clock=clock
+    )
     accounts = Accounts([account], clock)
     world = World(Front(TableService(accounts, clock), accounts, clock), account)
     for name in (TABLE, OTHER, DOOMED):

@@ -38,7 +38,7 @@ from partita.service.backup.manifest import (
 from partita.service.backup.restoring import check_backup, restore
 from partita.service.backup.taking import back_up, back_up_changes
 from partita.service.hosting.in_process import LocalAccount
-from support.live import LiveServer
+from support.live import LiveServer, needs_folder
 from support.repeats import repeat
 
 ACCOUNT = "devstoreaccount1"
@@ -232,6 +232,7 @@ class Writer(threading.Thread):
         assert self.failure is None
 
 
+@needs_folder
 @pytest.mark.timeout(600)
 def test_backup_of_a_busy_server_is_one_moment_with_all_that_was_acknowledged(
     tmp_path: Path,

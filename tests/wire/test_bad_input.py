@@ -369,8 +369,7 @@ def test_bodies_of_clients_that_left_or_rest_are_let_go(live: LiveServer, witnes
 
 
 def memory_bytes(live: LiveServer) -> int:
-    assert live._process is not None
-    status = Path(f"/proc/{live._process.pid}/status").read_text()
+    status = Path(f"/proc/{live.pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) * 1024
 
 

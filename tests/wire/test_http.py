@@ -963,14 +963,15 @@ def test_readiness_asks_each_time(live: LiveServer) -> None:
     client = live.client()
 
     assert client.send(request).read().status == 200
-    live.is_ready = False
-    assert client.send(request).read().status == 503
+    live.why_not_ready = "The disk is full."
+    answer = client.send(request).read()
+    assert (answer.status, answer.body) == (503, b"not ready: The disk is full.\n")
 
 
 def test_readiness_that_fails_is_not_ready(
     live: LiveServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    live.start(is_ready=lambda: 1 // 0 == 1)
+    live.start(why_not_ready=lambda: str(1 // 0))
 
     with caplog.at_level(logging.ERROR):
         answer = live.client().send(b"GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n").read()

@@ -21,6 +21,7 @@ from partita.service.accounts.account import DEVELOPMENT_KEY, Account, Accounts
 from partita.service.accounts.respond import Front
 from partita.service.hosting.services import BLOBS, QUEUES
 from partita.service.http.request import Request
+from support.accounts import open_folder_account
 from support.repeats import IS_SOAK
 
 VERSION = "2026-10-06"
@@ -273,7 +274,7 @@ class World:
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
     clock = ManualClock()
-    account = await Account.open(ACCOUNT, [DEVELOPMENT_KEY], root=None, clock=clock)
+    account = await open_folder_account(ACCOUNT, [DEVELOPMENT_KEY], root=None, clock=clock)
     opened = World(account, clock)
     await opened.build()
     yield opened

@@ -14,8 +14,9 @@ from typing import Any
 
 import msgspec
 
-from partita.addresses import is_loopback
+from partita.addresses import is_loopback, is_postgresql, without_secrets
 from partita.errors import ConfigurationError
+from partita.scaleout.connections.location import Location
 from partita.service.accounts.account import (
     DEVELOPMENT_ACCOUNT,
     DEVELOPMENT_KEY,
@@ -34,6 +35,23 @@ CONNECTIONS_MAX_MAX = 1_000_000
 KEY_BYTES_MIN = 32
 """The shortest key that is served beyond loopback: as long as the signatures that it makes."""
 MAKE_KEY = "`openssl rand -base64 64 | tr -d '\\n'`"
+
+
+class Address(msgspec.Struct, frozen=True):
+    """A URL, or a word, whose login and parameters are not printed."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return f"Address({self.shown!r})"
+
+    @property
+    def shown(self) -> str:
+        return without_secrets(self.text)
+
+
+SQLITE, POSTGRES = Address("sqlite"), Address("postgres")
+BLOB_STORE_SCHEMES = ("file:///", "s3://", "az://", "gs://")
 
 
 class AccountKeys(msgspec.Struct, frozen=True):
@@ -66,6 +84,11 @@ class Config(msgspec.Struct, frozen=True):
 
     path: Path
     in_memory: bool
+    store: Address
+    """SQLITE, POSTGRES (which needs `local`), or the URL of a PostgreSQL database."""
+    local: bool
+    blob_store: Address | None
+    clock_check: bool
     host: tuple[str, ...]
     blobs: bool
     queues: bool
@@ -92,6 +115,15 @@ class Config(msgspec.Struct, frozen=True):
         """The port of each service that is turned on, by the name of the service."""
         ports = {"blobs": self.blob_port, "queues": self.queue_port, "tables": self.table_port}
         return {name: port for name, port in ports.items() if getattr(self, name)}
+
+    @property
+    def is_on_postgresql(self) -> bool:
+        return self.store != SQLITE
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the data; None in memory and on a database elsewhere."""
+        return None if self.in_memory or is_postgresql(self.store.text) else self.path
 
     @property
     def is_on_network(self) -> bool:
@@ -131,13 +163,14 @@ def load(flags: Mapping[str, object], environ: Mapping[str, str]) -> Config:
             error.message = f"{name} ({source}): {error.message}"
             raise
     config = Config(**values, sources=sources)
-    if config.is_on_network and _contains_keys(from_file.get("accounts")):
+    if config.is_on_network and _contains_secrets(from_file):
         _refuse_if_shared(file, file.stat())
     return config
 
 
 def check(config: Config) -> None:
     """Refuse settings that must not be served."""
+    _check_store(config)
     if (config.tls_cert is None) != (config.tls_key is None):
         raise _invalid("TLS needs a certificate and a key.", hint="Give --tls-cert and --tls-key.")
     if not config.ports:
@@ -165,6 +198,43 @@ def check(config: Config) -> None:
             hint="Give an account of your own (--account NAME --account-key-file FILE), or bind"
             " to 127.0.0.1, or accept the risk with --allow-development-key-on-network.",
         )
+
+
+def _check_store(config: Config) -> None:
+    """Refuse a store that is not complete, and flags that do not apply to it."""
+    has_url = is_postgresql(config.store.text)
+    if config.store == POSTGRES and not config.local:
+        raise _invalid(
+            "The address of the PostgreSQL database is missing.",
+            hint="Give --store postgresql://USER@HOST/DATABASE, or add --local to start one in the"
+            " data folder.",
+        )
+    if config.local and config.store != POSTGRES:
+        raise _invalid(
+            "--local starts a PostgreSQL in the data folder, and another store is set.",
+            hint="Give --store postgres together with --local, or leave --local out.",
+        )
+    if config.is_on_postgresql and config.in_memory:
+        raise _invalid(
+            "A server keeps its accounts in memory or on PostgreSQL, not both.",
+            hint="Leave out --in-memory or --store.",
+        )
+    for name, (is_used, hint) in {
+        "path": (not has_url, "Leave it out: the data is in the database."),
+        "scrub_days": (
+            not config.is_on_postgresql,
+            "Leave it out: PostgreSQL verifies its pages itself (data_checksums).",
+        ),
+        "blob_store": (config.is_on_postgresql, "Leave it out: the data folder has the blobs."),
+        "clock_check": (
+            config.is_on_postgresql,
+            "Leave it out: only front ends of one database compare their clocks.",
+        ),
+    }.items():
+        if not is_used and config.sources[name].startswith("flag"):
+            store = "PostgreSQL" if config.is_on_postgresql else "SQLite"
+            message = f"--{name.replace('_', '-')} does not apply to {store} as the store."
+            raise _invalid(message, hint=hint)
 
 
 def warnings(config: Config) -> list[str]:
@@ -225,6 +295,28 @@ def _text(raw: object) -> str:
     if not isinstance(raw, str) or not raw.strip():
         raise _invalid("A text is required.")
     return raw.strip()
+
+
+def _store(raw: object, _folder: Path) -> Address:
+    """Read where the accounts are; the text is not repeated in an error, it may have a password."""
+    text = _text(raw)
+    if text not in (SQLITE.text, POSTGRES.text) and not is_postgresql(text):
+        raise _invalid(
+            "A store is sqlite, postgres, or a URL that begins with postgresql://.",
+            hint="Give --store postgresql://USER@HOST/DATABASE.",
+        )
+    if is_postgresql(text):
+        Location.parse(text)
+    return Address(text)
+
+
+def _blob_store(raw: object, _folder: Path) -> Address:
+    text = _text(raw)
+    if not text.startswith(BLOB_STORE_SCHEMES):
+        schemes = ", ".join(BLOB_STORE_SCHEMES)
+        message = f"An object store is a URL that begins with one of: {schemes}."
+        raise _invalid(message, hint="Give --blob-store file:///var/lib/partita/blobs.")
+    return Address(text)
 
 
 def _texts(raw: object, _folder: Path) -> tuple[str, ...]:
@@ -293,8 +385,11 @@ def _accounts(raw: object, folder: Path) -> tuple[AccountKeys, ...]:
     return tuple(accounts)
 
 
-def _contains_keys(accounts: object) -> bool:
-    """Return whether the accounts of a configuration file have keys that are not in key files."""
+def _contains_secrets(file: Mapping[str, object]) -> bool:
+    """Return whether a configuration file has keys that are not in key files, or a login."""
+    if any("@" in str(file.get(name, "")) for name in ("store", "blob_store")):
+        return True
+    accounts = file.get("accounts")
     tables = accounts if isinstance(accounts, list) else []
     return isinstance(accounts, str) or any(
         isinstance(table, dict) and ("key" in table or "keys" in table) for table in tables
@@ -356,7 +451,7 @@ def _shown(value: object) -> object:
             return value.value
         case Path():
             return os.fspath(value)
-        case AccountKeys():
+        case AccountKeys() | Address():
             return value.shown
         case tuple():
             return [_shown(part) for part in value]
@@ -371,6 +466,10 @@ def _invalid(message: str, *, hint: str = "") -> ConfigurationError:
 SETTINGS: dict[str, tuple[Callable[[object, Path], object], object]] = {
     "path": (_path, Path("partita-data")),
     "in_memory": (_truth, False),
+    "store": (_store, SQLITE),
+    "local": (_truth, False),
+    "blob_store": (_blob_store, None),
+    "clock_check": (_truth, True),
     "host": (_texts, ("127.0.0.1",)),
     "blobs": (_truth, True),
     "queues": (_truth, True),

@@ -155,7 +155,9 @@ def _restart_for(old: Config, new: Config) -> list[str]:
 
 def run(given: Given) -> int:
     """Run `partita reload`."""
-    folder = get_folder(given.connect, "The folder of the data")
+    folder = get_folder(
+        given.connect, "The folder of the data", on_database="Send SIGHUP to the server."
+    )
     served = request_reload(folder)
     if served.error:
         raise ConfigurationError("Configuration", f"Nothing was reloaded. {served.error}")
@@ -206,5 +208,5 @@ def _not_served(folder: Path) -> ConfigurationError:
         "Configuration",
         f"No server serves the folder {folder}.",
         hint="Give --connect the folder that serve --path names; send SIGHUP to a server that"
-        " runs with --in-memory.",
+        " runs with --in-memory or on a database.",
     )

@@ -13,18 +13,20 @@ import resource
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
 
 import msgspec
 
 import partita
 from partita.cli.config import Config, check, warnings
+from partita.cli.local_store import opened_place
 from partita.cli.reload import ServeFile, reload, serve_file
 from partita.clock import SystemClock
 from partita.errors import PartitaError
-from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, Account, Accounts
-from partita.service.accounts.rate_targets import Targets
+from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, Accounts
 from partita.service.accounts.respond import Front
 from partita.service.backup.scrubbing import Scrubber
+from partita.service.hosting.opening import open_accounts
 from partita.service.hosting.server import Server, Servers, TlsFiles, run, serve_until_stopped
 from partita.service.hosting.services import KINDS, ServiceKind
 from partita.service.http.connections import ByteBudget
@@ -62,6 +64,8 @@ class Start(msgspec.Struct, frozen=True):
     connection_string: str
     addresses: list[tuple[str, int]]
     accounts: list[str]
+    store: str
+    """sqlite, postgres (in the folder), or the URL of a database without its login."""
     path: str | None
     durability: str
 
@@ -124,7 +128,7 @@ async def _serve(
     async with build(config, connections_max) as built:
         servers = Servers(list(built.servers.values()))
         await servers.start()
-        with serve_file(None if config.in_memory else config.path) as found:
+        with serve_file(config.folder) as found:
             has_terminal = _has_terminal()
 
             def hung_up() -> None:
@@ -182,25 +186,17 @@ async def build(config: Config, connections_max: int | None = None) -> AsyncIter
         failed.set()
         stopping.set()
 
-    targets = Targets(clock) if config.enforce_targets else None
     async with contextlib.AsyncExitStack() as opened:
-        accounts: list[Account] = []
-        for each in config.accounts:
-            account = await Account.open(
-                each.name,
-                each.keys,
-                root=None if config.in_memory else config.path,
-                durability=config.durability,
-                clock=clock,
-                targets=targets,
-            )
-            opened.push_async_callback(account.close)
-            account.database.on_failure = stop
-            accounts.append(account)
-            if config.scrub_days and account.database.folder is not None:
-                scrubber = Scrubber(
-                    account.database.folder, account.blobs.store, config.scrub_days, clock
-                )
+        place = await opened.enter_async_context(opened_place(config))
+        keys = {each.name: each.keys for each in config.accounts}
+        accounts = await opened.enter_async_context(
+            open_accounts(keys, place, clock, enforces_targets=config.enforce_targets)
+        )
+        for account in accounts:
+            account.backing.on_failure = stop
+            if config.scrub_days and isinstance(place.where, Path):
+                folder = place.where / account.name
+                scrubber = Scrubber(folder, account.blobs.store, config.scrub_days, clock)
                 opened.push_async_callback(scrubber.close)
                 scrubber.start()
         known = Accounts(accounts, clock, allows_old_sas=config.allow_old_sas)
@@ -236,7 +232,9 @@ def _server_of(
         tls=_tls_of(config),
         clock=clock,
         log=_log_request if config.request_log else None,
-        is_ready=lambda: all(account.database.is_writable for account in accounts.values()),
+        why_not_ready=lambda: next(
+            filter(None, (account.backing.why_not_ready for account in accounts.values())), ""
+        ),
         dialect=kind.dialect,
         budget=budget,
     )
@@ -280,7 +278,8 @@ def start_of(config: Config, ports: Mapping[str, int]) -> Start:
         connection_string=connection_string,
         addresses=[(host, port) for port in ports.values() for host in config.host],
         accounts=[account.name for account in config.accounts],
-        path=None if config.in_memory else str(config.path.absolute()),
+        store=config.store.shown,
+        path=None if config.folder is None else str(config.folder.absolute()),
         durability="memory" if config.in_memory else config.durability.value,
     )
 
@@ -304,7 +303,7 @@ def as_text(start: Start) -> str:
         f"Partita {start.version} serves {_listed(list(served))}",
         *(f"  {name:<18} {endpoint}" for name, endpoint in served.items()),
         f"  listening on       {listening}",
-        f"  data               {start.path or '-'} ({_DURABILITY[start.durability]})",
+        f"  data               {_place_of(start)} ({_DURABILITY[start.durability]})",
         f"  connection string  {start.connection_string}",
         *([f"  further accounts   {others}"] if others else []),
         "",
@@ -313,6 +312,17 @@ def as_text(start: Start) -> str:
         "  Ctrl-C stops it.",
     ]
     return "\n".join(lines)
+
+
+def _place_of(start: Start) -> str:
+    """Return where the data is."""
+    match start.store:
+        case "sqlite":
+            return start.path or "-"
+        case "postgres":
+            return f"PostgreSQL in {start.path}"
+        case _:
+            return start.store
 
 
 def _listed(names: list[str]) -> str:

@@ -27,6 +27,20 @@ SETTINGS = (
     option("--config FILE", "TOML file (./partita.toml if it exists)."),
     option("--path DIR", "Folder of the data (./partita-data)."),
     flag("--in-memory", "Keep everything in memory; nothing is stored.", default=None),
+    option(
+        "--store WHERE",
+        "sqlite: in the folder; postgresql://USER@HOST/DATABASE: in this database; postgres: with "
+        "--local (sqlite).",
+    ),
+    flag("--local", "With --store postgres: start a PostgreSQL in the data folder.", default=None),
+    option(
+        "--blob-store URL",
+        "With PostgreSQL, blobs above 64 KiB: file:///DIR, s3://, az:// or gs://.",
+    ),
+    _switch(
+        "clock-check",
+        "With PostgreSQL, be not ready while the clock is more than a second wrong (on).",
+    ),
     option("--host ADDRESS", "Address to bind; may be repeated (127.0.0.1).", multiple=True),
     *(
         option(f"--{name}-port N", f"Port of the {name} service; 0: a free one ({port}).")

@@ -13,6 +13,7 @@ import base64
 import binascii
 import re
 import uuid
+from typing import NamedTuple
 
 import msgspec
 from crc32c import crc32c
@@ -53,6 +54,35 @@ class MessagePlace(msgspec.Struct, frozen=True, gc=False):
 
     sequence: int
     nonce: int
+
+
+class StoredMessage(NamedTuple):
+    """A message as a store keeps it."""
+
+    sequence: int
+    nonce: int
+    text: str | None
+    """None if it is damaged."""
+    inserted_at: int
+    expires_at: int
+    visible_at: int
+    dequeue_count: int
+    receipt: bytes
+
+    def message(self) -> Message:
+        """Return what callers get; raise ChecksumError if the text is damaged."""
+        place = MessagePlace(self.sequence, self.nonce)
+        if self.text is None:
+            raise message_damaged(place)
+        return Message(
+            print_id(place),
+            self.text,
+            self.inserted_at,
+            self.expires_at,
+            self.visible_at,
+            self.dequeue_count,
+            print_receipt(self.receipt),
+        )
 
 
 def nonce_of(chance: bytes) -> int:

@@ -16,36 +16,34 @@ import hmac
 import logging
 from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import apsw
 import msgspec
 
-from partita.errors import (
-    InvalidRequestError,
-    MessageNotFoundError,
-    QueueExistsError,
-    QueueNotFoundError,
-    ReceiptMismatchError,
-    UnavailableError,
-)
+from partita.errors import UnavailableError
 from partita.policies import Policy
 from partita.queues.message import (
     NONCE_BYTES,
     SECRET_BYTES,
     Message,
     MessagePlace,
+    StoredMessage,
     expiry_of,
     message_damaged,
     new_receipt,
     nonce_of,
     pack_text,
-    print_id,
-    print_receipt,
     unpack_text,
 )
-from partita.queues.store import Queue
-from partita.refusals import invalid_parameter
+from partita.queues.refusals import (
+    beyond_expiry,
+    message_not_found,
+    queue_exists,
+    queue_not_found,
+    receipt_mismatch,
+)
+from partita.queues.store import Queue, is_same_metadata
 from partita.storage.database import Database, Upgrades
 from partita.storage.store_clock import StoreClock
 from partita.ticks import TICKS_PER_SECOND
@@ -132,34 +130,6 @@ _encode = msgspec.json.Encoder().encode
 T = TypeVar("T")
 
 
-class Row(NamedTuple):
-    """A message as it is stored."""
-
-    sequence: int
-    nonce: int
-    text: str | None
-    """None if it is damaged."""
-    inserted_at: int
-    expires_at: int
-    visible_at: int
-    dequeue_count: int
-    receipt: bytes
-
-    def message(self) -> Message:
-        place = MessagePlace(self.sequence, self.nonce)
-        if self.text is None:
-            raise message_damaged(place)
-        return Message(
-            print_id(place),
-            self.text,
-            self.inserted_at,
-            self.expires_at,
-            self.visible_at,
-            self.dequeue_count,
-            print_receipt(self.receipt),
-        )
-
-
 class SqliteQueueStore:
     """A QueueStore on a Database; see partita.queues.store for the contract."""
 
@@ -196,12 +166,8 @@ class SqliteQueueStore:
             ).fetchone()
             if found is None:
                 identity = _insert_queue(connection, name, _encode(metadata), b"[]")
-            elif _folded(_decode_metadata(found[1])) != _folded(metadata):
-                raise QueueExistsError(
-                    "QueueAlreadyExists",
-                    "The specified queue already exists.",
-                    facts={"queue": name},
-                )
+            elif not is_same_metadata(_decode_metadata(found[1]), metadata):
+                raise queue_exists(name)
             else:
                 identity = found[0]
         self._ids[name] = identity
@@ -233,7 +199,7 @@ class SqliteQueueStore:
         reader = self.database.reader_of_this_turn()
         row: Any = reader.execute(_QUEUE, (name,)).fetchone()
         if row is None:
-            raise _queue_not_found(name)
+            raise queue_not_found(name)
         return _queue(row)
 
     async def list_queues(self, prefix: str, start: str, limit: int) -> list[Queue]:
@@ -253,7 +219,7 @@ class SqliteQueueStore:
         reader = self.database.reader_of_this_turn()
         stored: Any = reader.execute("SELECT policies FROM queue WHERE name = ?", (name,)).get
         if stored is None:
-            raise _queue_not_found(name)
+            raise queue_not_found(name)
         return _decode_policies(stored)
 
     async def set_policies(self, name: str, policies: Sequence[Policy]) -> None:
@@ -280,7 +246,9 @@ class SqliteQueueStore:
             )
             sequence = connection.last_insert_rowid()
             connection.execute(_COUNT, (1, identity))
-        return Row(sequence, nonce, text, now, expires_at, visible_at, 0, receipt).message()
+        return StoredMessage(
+            sequence, nonce, text, now, expires_at, visible_at, 0, receipt
+        ).message()
 
     async def claim(self, name: str, limit: int, *, hidden_seconds: int) -> list[Message]:
         claimed: list[Message] | None = None
@@ -349,7 +317,7 @@ class SqliteQueueStore:
             row = self._held(connection, name, place, receipt, now)
             hidden = hidden_seconds * TICKS_PER_SECOND
             if now + hidden > row.expires_at:
-                raise _beyond_expiry(hidden_seconds)
+                raise beyond_expiry(hidden_seconds)
             visible_at = self._clock.next_steady() + hidden
             kept = row.text if text is None else text
             if kept is None:
@@ -375,23 +343,13 @@ class SqliteQueueStore:
 
     def _held(
         self, connection: apsw.Connection, name: str, place: MessagePlace, receipt: bytes, now: int
-    ) -> Row:
+    ) -> StoredMessage:
         """Return the row of a message with this receipt, or raise."""
         rows = _rows(connection, _ONE, (place.sequence, self._id(name), place.nonce, now))
         if not rows:
-            raise MessageNotFoundError(
-                "MessageNotFound",
-                "The specified message does not exist.",
-                facts={"queue": name, "message": print_id(place)},
-                hint="Skip the message: it was deleted or has expired.",
-            )
+            raise message_not_found(name, place)
         if not hmac.compare_digest(rows[0].receipt, receipt):
-            raise ReceiptMismatchError(
-                "MessageNotFound",
-                "The specified message does not exist.",
-                facts={"queue": name, "message": print_id(place)},
-                hint="Use the receipt of the last receive or update of the message.",
-            )
+            raise receipt_mismatch(name, place)
         return rows[0]
 
     def _new_receipt(self, now: int) -> bytes:
@@ -400,7 +358,7 @@ class SqliteQueueStore:
     def _id(self, name: str) -> int:
         identity = self._ids.get(name)
         if identity is None:
-            raise _queue_not_found(name)
+            raise queue_not_found(name)
         return identity
 
     # Space of dropped and expired messages
@@ -464,7 +422,7 @@ def _take_queue(connection: apsw.Connection, name: str) -> tuple[int, bytes, byt
         "DELETE FROM queue WHERE name = ? RETURNING id, metadata, policies", (name,)
     ).fetchone()
     if row is None:
-        raise _queue_not_found(name)
+        raise queue_not_found(name)
     connection.execute("DELETE FROM message_count WHERE queue_id = ?", (row[0],))
     connection.execute("INSERT INTO dropped_queue VALUES (?)", (row[0],))
     return row[0], row[1], row[2]
@@ -472,22 +430,7 @@ def _take_queue(connection: apsw.Connection, name: str) -> tuple[int, bytes, byt
 
 def _check_found(connection: apsw.Connection, name: str) -> None:
     if connection.changes() == 0:
-        raise _queue_not_found(name)
-
-
-def _queue_not_found(name: str) -> QueueNotFoundError:
-    return QueueNotFoundError(
-        "QueueNotFound", "The specified queue does not exist.", facts={"queue": name}
-    )
-
-
-def _beyond_expiry(hidden_seconds: int) -> InvalidRequestError:
-    return invalid_parameter(
-        "visibilitytimeout",
-        str(hidden_seconds),
-        "The message would be hidden beyond its expiry.",
-        hint="Use a shorter visibilitytimeout: a message cannot be hidden beyond its expiry.",
-    )
+        raise queue_not_found(name)
 
 
 def _queue(row: Any) -> Queue:
@@ -495,16 +438,14 @@ def _queue(row: Any) -> Queue:
     return Queue(name, _decode_metadata(metadata), messages)
 
 
-def _rows(connection: apsw.Connection, sql: str, parameters: tuple[Any, ...]) -> list[Row]:
+def _rows(
+    connection: apsw.Connection, sql: str, parameters: tuple[Any, ...]
+) -> list[StoredMessage]:
     found: list[Any] = connection.execute(sql, parameters).fetchall()
     return [
-        Row(sequence, nonce, unpack_text(nonce, text), *rest)
+        StoredMessage(sequence, nonce, unpack_text(nonce, text), *rest)
         for sequence, nonce, text, *rest in found
     ]
-
-
-def _folded(metadata: Mapping[str, str]) -> dict[str, str]:
-    return {name.lower(): value for name, value in metadata.items()}
 
 
 async def _unbroken(work: Coroutine[Any, Any, T]) -> T:

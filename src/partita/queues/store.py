@@ -20,8 +20,20 @@ class Queue(msgspec.Struct, frozen=True, gc=False):
     name: str
     metadata: Mapping[str, str]
     """Names keep their case and match without it."""
-    message_count: int
-    """Includes hidden messages, and expired ones that are not removed yet: never too low."""
+    message_count: int | None
+    """Includes hidden messages, and expired ones that are not removed yet: never too low.
+
+    None in lists of a store that keeps no counts.
+    """
+
+
+def is_same_metadata(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    """Return whether metadata are equal; names match without case."""
+    return _folded(one) == _folded(other)
+
+
+def _folded(metadata: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in metadata.items()}
 
 
 class QueueStore(Protocol):

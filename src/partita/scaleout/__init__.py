@@ -6,6 +6,7 @@
     blobs         the BlobStore: records in the database, long content in an object store
     catalog       accounts, tables, ranges, slots of front ends, the fleet's clock
     schema        the SQL of all of it, and its installation
+    copying       copies of whole accounts between folders and this database
     connections   one checked connection, pools, lanes
 
 A write goes: engine -> tables.postgres_store -> a lane gathers it with others -> one call of a

@@ -12,14 +12,16 @@ import logging
 import os
 import socket
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
 from partita.blobs.store.contract import BlobStore
 from partita.clock import SystemClock
-from partita.errors import PartitaError
+from partita.errors import InDoubtError, PartitaError
 from partita.queues.store import QueueStore
+from partita.scaleout.blobs.contents import Contents
+from partita.scaleout.blobs.postgres_store import PostgresBlobStore
 from partita.scaleout.catalog.catalog import Catalog
 from partita.scaleout.catalog.fleet_clock import CLOSE_SECONDS_MAX, FleetClock
 from partita.scaleout.catalog.purge import purge_tables
@@ -27,6 +29,7 @@ from partita.scaleout.catalog.slots import Slots
 from partita.scaleout.connections.link import Connector
 from partita.scaleout.connections.location import Location
 from partita.scaleout.connections.pool import Pool
+from partita.scaleout.queues.postgres_store import QueueDatabase
 from partita.scaleout.tables.postgres_store import PostgresTableStore
 from partita.scaleout.tables.trips import Trips
 from partita.storage.durability import Durability
@@ -70,10 +73,13 @@ class Fleet:
         blob_store: str | None,
         clock: Clock | None,
         checks_clock: bool,
+        follows_catalog: bool,
     ) -> None:
         self.connector = connector
         self.blob_store = blob_store
         """The URL of the object store of long blobs; None: there is none."""
+        self.contents: Contents | None = None
+        """What the blob stores share, once it is open."""
         self.pool = Pool(connector)
         """For scans, long groups and transactions of the stores."""
         self.trips = Trips(connector, self.pool)
@@ -82,8 +88,11 @@ class Fleet:
         self.clock = FleetClock(
             clock or SystemClock(), lease_clock=SystemClock(), checks_clock=checks_clock
         )
-        self._compares = checks_clock or clock is None
-        """A clock that was handed in, and is not checked, is used as it is."""
+        self.queues = QueueDatabase(
+            connector, self.pool, self.clock.clock, may_expire=lambda: self.clock.is_close
+        )
+        """What the queue stores share."""
+        self._follows_catalog = follows_catalog
         self.id = uuid.UUID(SystemClock().new_id())
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self.front_ends = 1
@@ -106,13 +115,27 @@ class Fleet:
         blob_store: str | None = None,
         clock: Clock | None = None,
         checks_clock: bool = True,
+        follows_catalog: bool = True,
     ) -> "Fleet":
-        """Connect to the database, check it, read the catalog, lease a slot."""
+        """Connect to the database, check it, read the catalog, lease a slot.
+
+        With `checks_clock`, a wall clock that is far from the catalog's makes it not ready. Without
+        `follows_catalog`, stamps follow `clock` and not the catalog's: for tests.
+        """
         connector = Connector(Location.parse(url), durability)
-        fleet = cls(connector, blob_store=blob_store, clock=clock, checks_clock=checks_clock)
+        fleet = cls(
+            connector,
+            blob_store=blob_store,
+            clock=clock,
+            checks_clock=checks_clock,
+            follows_catalog=follows_catalog,
+        )
         try:
             await fleet.catalog.start()
             await fleet._beat()
+            fleet.contents = await Contents.open(fleet.pool, fleet.clock, blob_store)
+            fleet.queues.start()
+            fleet.contents.start()
         except BaseException:
             await fleet.close()
             raise
@@ -126,18 +149,17 @@ class Fleet:
         """Return the stores of an account; an account is known to the fleet once it is used."""
         if (found := self._stores.get(account_name)) is None:
             account_id = await self.catalog.account_id(account_name)
-            found = self._stores.setdefault(
-                account_name,
-                Stores(
-                    tables=build_table_store(self, account_id),
-                    queues=build_queue_store(self, account_id),
-                    blobs=build_blob_store(self, account_id),
-                ),
+            assert self.contents is not None
+            built = Stores(
+                PostgresTableStore(account_id, self.catalog, self.clock, self.trips, self.pool),
+                self.queues.store(account_id),
+                PostgresBlobStore(self.contents, account_id),
             )
+            found = self._stores.setdefault(account_name, built)
         return found
 
     @property
-    def on_change(self) -> list[Callable[[], None]]:
+    def on_change(self) -> list[Callable[[], Awaitable[None]]]:
         """Callbacks for changes of the catalog by other front ends."""
         return self.catalog.on_change
 
@@ -164,6 +186,9 @@ class Fleet:
         if self._tasks:
             await asyncio.wait(self._tasks)
         await self.trips.close()
+        await self.queues.close()
+        if self.contents is not None:
+            await self.contents.close()
         await self.catalog.close()
         try:
             await self._leave()
@@ -179,6 +204,10 @@ class Fleet:
             await asyncio.sleep(BEAT_SECONDS if self._trouble is None else BEAT_AGAIN_SECONDS)
             try:
                 await self._beat()
+            except InDoubtError as error:
+                # The server answers, but no standby does: reads go on.
+                self._trouble = None
+                logger.warning("writes are not confirmed: %s", error)
             except PartitaError as error:
                 if self._trouble is None:
                     logger.warning("not ready: %s", error)
@@ -193,6 +222,11 @@ class Fleet:
             await asyncio.sleep(PURGE_SECONDS)
 
     async def _beat(self) -> None:
+        if self._follows_catalog:  # first: the floor of a slot is a time, too
+            async with self._catalog_pool.link() as link:
+                before = self.clock.reading()
+                rows = await link.read(_TICKS)
+                self.clock.compare(before, self.clock.reading(rows[0]["ticks"]))
         if self._slots.must_renew or not self.clock.has_slot:
             await self._slots.renew()
         lease = self.clock.lease
@@ -201,11 +235,6 @@ class Fleet:
             _BEAT, self.id, self.name, slot, ALIVE_TICKS, FORGET_TICKS
         )
         self.front_ends = max(1, rows[0]["front_ends"])
-        if self._compares:
-            async with self._catalog_pool.link() as link:
-                before = self.clock.reading()
-                rows = await link.read(_TICKS)
-                self.clock.compare(before, self.clock.reading(rows[0]["ticks"]))
         self._trouble = None
 
     async def _leave(self) -> None:
@@ -218,18 +247,3 @@ class Fleet:
             self._trouble = f"the background work ended: {type(error).__name__}"
             if self.on_failure is not None:
                 self.on_failure(error)
-
-
-def build_table_store(fleet: Fleet, account_id: int) -> TableStore:
-    """Build the store of an account's tables."""
-    return PostgresTableStore(account_id, fleet.catalog, fleet.clock, fleet.trips, fleet.pool)
-
-
-def build_queue_store(fleet: Fleet, account_id: int) -> QueueStore:
-    """Build the store of an account's queues."""
-    raise NotImplementedError
-
-
-def build_blob_store(fleet: Fleet, account_id: int) -> BlobStore:
-    """Build the store of an account's blobs."""
-    raise NotImplementedError

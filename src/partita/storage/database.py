@@ -48,6 +48,9 @@ logger = logging.getLogger("partita.storage.database")
 
 DATABASE_FILE = "account.sqlite"
 
+COPY_TABLE = "copy"
+"""A database that has this table is the target of a copy that is not complete."""
+
 FORMAT_SCHEMA = "CREATE TABLE format (system TEXT PRIMARY KEY, version INTEGER) WITHOUT ROWID"
 """The format number of each system whose tables are in the file."""
 
@@ -94,7 +97,14 @@ class Database:
     _wal_pages_checkpointed = 0
     """How much of it the last checkpoint has copied into the main file."""
 
-    def __init__(self, folder: Path | None, durability: Durability, vfs: str | None) -> None:
+    def __init__(
+        self,
+        folder: Path | None,
+        durability: Durability,
+        vfs: str | None,
+        *,
+        is_copying: bool = False,
+    ) -> None:
         self.folder = folder
         self.durability = durability
         self.vfs = vfs
@@ -114,6 +124,8 @@ class Database:
         self._reserve = DiskReserve(folder or Path())  # not used in memory
         try:
             self._connect_even_if_full()
+            if not is_copying:
+                refuse_unfinished_copy(self._writer, folder)
         except apsw.Error as error:
             self._release()
             raise translated(error, folder) from error
@@ -141,13 +153,17 @@ class Database:
         *,
         durability: Durability = Durability.FULL,
         vfs: str | None = None,
+        is_copying: bool = False,
     ) -> "Database":
-        """Open or create the database of a folder; None keeps everything in memory."""
+        """Open or create the database of a folder; None keeps everything in memory.
+
+        A database to which an account is being copied is refused, unless `is_copying`.
+        """
         try:
             if folder is not None:
                 check_sqlite()
                 make_folder(folder)
-            return cls(folder, durability, vfs)
+            return cls(folder, durability, vfs, is_copying=is_copying)
         except OSError as error:
             raise ConfigurationError(
                 "FolderUnusable",
@@ -158,6 +174,13 @@ class Database:
     @property
     def is_writable(self) -> bool:
         return self._failure is None and not self._is_closing
+
+    @property
+    def why_not_ready(self) -> str:
+        """Why no change is accepted any more; empty if changes are accepted."""
+        if self._failure is not None:
+            return "A write to the disk failed: restart the server."
+        return "The database is closing." if self._is_closing else ""
 
     @property
     def wal_bytes(self) -> int:
@@ -637,6 +660,17 @@ def check_sqlite() -> None:
             "Configuration",
             f"SQLite {version}, which apsw uses, can lose committed pages (the WAL-reset bug).",
             hint="Install apsw 3.51.3 or later: `pip install --upgrade apsw`.",
+        )
+
+
+def refuse_unfinished_copy(connection: apsw.Connection, folder: Path | None) -> None:
+    """Raise if an account was being copied to this database, and not all of it arrived."""
+    if connection.table_exists("main", COPY_TABLE):
+        raise ConfigurationError(
+            "CopyIncomplete",
+            f"The account in {folder} is being copied, and the copy is not complete.",
+            hint="Run the same `partita account copy` again: it continues, or says what differs."
+            " To give up the copy, remove the folder of the account.",
         )
 
 

@@ -32,8 +32,9 @@ class AppendBlobs:
         check_properties(properties)
 
         async def create(tx: BlobChange) -> Written:
-            found = await preconditions.check_new(tx, name, terms, self._store.now())
-            facts = new_facts("AppendBlob", tx.stamp(), properties, found[1])
+            now = self._store.now()
+            found = await preconditions.check_new(tx, name, terms, now)
+            facts = new_facts("AppendBlob", tx.stamp(), properties, found[1], now=now)
             await put_new(tx, found, name, EMPTY, facts)
             return Written(facts.changed_at)
 
@@ -73,7 +74,7 @@ class AppendBlobs:
                         "MaxBlobSizeConditionNotMet",
                         "The max blob size condition specified was not met.",
                     )
-                content_id = tx.stamp() if row.content == EMPTY else row.content
+                content_id = await tx.new_content() if row.content == EMPTY else row.content
                 await tx.write_content(content_id, offset, received)
                 written = await touch(
                     tx,

@@ -81,16 +81,15 @@ class BlockBlobs:
 
         async def commit(tx: BlobChange) -> Written:
             tx.touch(len(blocks))
-            found = await preconditions.check_new(
-                tx, name, terms, self._store.now(), kind="BlockBlob"
-            )
+            now = self._store.now()
+            found = await preconditions.check_new(tx, name, terms, now, kind="BlockBlob")
             container, before = found
             chosen = block_rules.resolve(
                 blocks,
                 {} if before is None else _by_id(await tx.committed_blocks(before.content)),
                 _by_id(await tx.staged_blocks(container, name.name)),
             )
-            facts = new_facts("BlockBlob", tx.stamp(), properties, before)
+            facts = new_facts("BlockBlob", tx.stamp(), properties, before, now=now)
             content, length = await tx.add_blocks(chosen)
             await put_new(tx, found, name, content, replace(facts, length=length))
             return Written(facts.changed_at)

@@ -54,7 +54,7 @@ class Copies:
             now = self._store.now()
             origin = await _find_source(tx, source, source_terms, now)
             found = await _check_target(tx, target, terms, now, origin.facts.kind)
-            facts = _copied_facts(tx.stamp(), given, found[1], origin.facts)
+            facts = _copied_facts(tx.stamp(), given, found[1], origin.facts, now=now)
             if copies_tags:
                 facts = replace(facts, tags=origin.facts.tags)
             if seals is not None and facts.kind == "AppendBlob":
@@ -89,13 +89,15 @@ class Copies:
             sums = receipt.received.sums
 
             async def write(tx: BlobChange) -> Copied:
-                found = await _check_target(tx, target, terms, store.now(), kind)
-                facts = _copied_facts(tx.stamp(), given, found[1], _facts_of(source.blob))
+                now = store.now()
+                found = await _check_target(tx, target, terms, now, kind)
+                origin = _facts_of(source.blob)
+                facts = _copied_facts(tx.stamp(), given, found[1], origin, now=now)
                 facts = replace(facts, length=receipt.received.size)
                 facts, copy = self._as_copy(source_address, facts)
                 content = await tx.add_content(receipt.received)
                 if content == EMPTY and kind == "PageBlob":
-                    content = tx.stamp()
+                    content = await tx.new_content()
                 await put_new(tx, found, target, content, facts)
                 return Copied(Written(facts.changed_at, sums.md5, sums.crc64), copy)
 
@@ -125,14 +127,14 @@ class Copies:
 
 
 def _copied_facts(
-    stamp: int, given: Properties, before: BlobRow | None, origin: StoredBlob
+    stamp: int, given: Properties, before: BlobRow | None, origin: StoredBlob, *, now: int
 ) -> StoredBlob:
     headers = origin.headers if given.headers == Headers() else given.headers
     properties = Properties(
         headers, given.metadata or origin.metadata, given.tags, given.tier or origin.tier
     )
     return replace(
-        new_facts(origin.kind, stamp, properties, before),
+        new_facts(origin.kind, stamp, properties, before, now=now),
         length=origin.length,
         tier_changed_at=stamp if given.tier else origin.tier_changed_at,
         block_count=origin.block_count,

@@ -116,8 +116,9 @@ class BlobEngine:
             await receipt.settle()
 
             async def write(tx: BlobChange) -> Written:
-                found = await preconditions.check_new(tx, name, terms, store.now())
-                facts = new_facts("BlockBlob", tx.stamp(), properties, found[1])
+                now = store.now()
+                found = await preconditions.check_new(tx, name, terms, now)
+                facts = new_facts("BlockBlob", tx.stamp(), properties, found[1], now=now)
                 headers = replace(facts.headers, content_md5=sums.md5)
                 facts = replace(facts, headers=headers, length=receipt.received.size)
                 await put_new(tx, found, name, await tx.add_content(receipt.received), facts)

@@ -36,8 +36,13 @@ def check_tier(tier: str) -> None:
         raise invalid_header("x-ms-access-tier", tier)
 
 
-def new_facts(kind: Kind, stamp: int, properties: Properties, before: BlobRow | None) -> StoredBlob:
-    """Return the facts of a blob that is written as a whole; it keeps the lease of `before`."""
+def new_facts(
+    kind: Kind, stamp: int, properties: Properties, before: BlobRow | None, *, now: int
+) -> StoredBlob:
+    """Return the facts of a blob that is written as a whole; it keeps the lease of `before`.
+
+    `now` judges the lease: stamps may follow another clock.
+    """
     headers = properties.headers
     if headers.content_type is None:
         headers = replace(headers, content_type=DEFAULT_CONTENT_TYPE)
@@ -50,7 +55,7 @@ def new_facts(kind: Kind, stamp: int, properties: Properties, before: BlobRow | 
         tags=dict(properties.tags),
         tier=properties.tier,
         tier_changed_at=None if properties.tier is None else stamp,
-        lease=None if before is None else leases.after_write(before.facts.lease, stamp),
+        lease=None if before is None else leases.after_write(before.facts.lease, now),
     )
 
 

@@ -52,10 +52,11 @@ class PageBlobs:
         _check_sequence_number(sequence_number)
 
         async def create(tx: BlobChange) -> Written:
-            found = await preconditions.check_new(tx, name, terms, self._store.now())
-            facts = new_facts("PageBlob", tx.stamp(), properties, found[1])
+            now = self._store.now()
+            found = await preconditions.check_new(tx, name, terms, now)
+            facts = new_facts("PageBlob", tx.stamp(), properties, found[1], now=now)
             facts = replace(facts, length=length, sequence_number=sequence_number)
-            await put_new(tx, found, name, tx.stamp(), facts)
+            await put_new(tx, found, name, await tx.new_content(), facts)
             return Written(facts.changed_at, sequence_number=sequence_number)
 
         return await self._store.run(create)

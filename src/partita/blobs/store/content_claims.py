@@ -72,6 +72,10 @@ class Claims:
         self._awaited.add(content)
         return True
 
+    def pinned(self) -> list[int]:
+        """Return the contents that are being read."""
+        return list(self._pinned)
+
     def _notify_free(self, thing: bytes | int) -> None:
         if thing in self._awaited:
             self._awaited.discard(thing)

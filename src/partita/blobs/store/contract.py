@@ -2,8 +2,9 @@
 
 Every store runs the same suite, tests/conformance/blob_store.py. All calls that read or write
 are coroutines: a networked store suspends, the embedded one does not on point reads. A store
-keeps the clock of its writes: stamps rise with every change and never repeat, also after a
-restart. Names, leases and conditions are checked by the engine.
+keeps the clock of its writes: the stamps of a blob or container rise with every change and never
+repeat, also after a restart. The number of a content is never used again. Names, leases and
+conditions are checked by the engine.
 """
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -114,7 +115,7 @@ class BlobChange(BlobReads, Protocol):
     """A transaction on the blobs of an account."""
 
     def stamp(self) -> int:
-        """Return a new stamp: it numbers versions and contents."""
+        """Return a new stamp: it numbers versions and blob snapshots."""
         ...
 
     def touch(self, count: int) -> None:
@@ -138,6 +139,10 @@ class BlobChange(BlobReads, Protocol):
     async def remove_blob(self, row: BlobRow) -> None: ...
 
     async def snapshots(self, container: int, name: str) -> list[BlobRow]: ...
+
+    async def new_content(self) -> int:
+        """Return the number of a new content without bytes that will be written in place."""
+        ...
 
     async def add_content(self, received: Received) -> int: ...
 

@@ -5,7 +5,8 @@ The content is pinned from `open` to `close`, so that it is not purged.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import apsw
@@ -15,6 +16,7 @@ from partita.blobs.rules.checksums import CHECK_BYTES, check_chunks, damaged
 from partita.blobs.store.content_claims import Claims
 from partita.blobs.store.contract import PieceRow
 from partita.blobs.store.files import ContentFile, ContentFiles
+from partita.blobs.store.pieces import needed
 from partita.blobs.store.rows import BlobRows, InlineRow
 from partita.blobs.store.threads import ContentThreads
 from partita.storage.database import Database
@@ -41,6 +43,21 @@ class Segment(NamedTuple):
     digest: bytes | None
     inline: bytes | None
     checks: bytes
+
+
+class Wanted(NamedTuple):
+    """Bytes of a content that a download needs next."""
+
+    content: int
+    first: int
+    end: int
+    pieces: deque[PieceRow] | None
+    """Given for page blobs, whose pieces change in place and have gaps: `Fetch` removes those that
+    it returns. None: they are looked up."""
+
+
+Fetch = Callable[[Wanted], Awaitable[list[Segment]]]
+"""Reads the rows of the next pieces, as many as fit the budget."""
 
 
 class StoredDownload:
@@ -109,7 +126,8 @@ class StoredDownload:
 
     async def _read(self) -> bytes:
         if not self._segments:
-            self._segments.extend(await self._source.database.in_reader(self._fetch))
+            wanted = Wanted(self._content, self._place, self._end, self._pieces)
+            self._segments.extend(await self._source.fetch(wanted))
         if not self._segments or self._segments[0].place > self._place:
             return self._read_hole()
         if self._segments[0].digest is None:
@@ -160,63 +178,72 @@ class StoredDownload:
             self._file = None
         return part
 
-    def _fetch(self, connection: apsw.Connection) -> list[Segment]:
-        """Read the rows of the next pieces, as many as fit the budget."""
-        found = self._given(connection) if self._pieces is not None else self._looked_up(connection)
-        segments: list[Segment] = []
-        size = 0
-        for segment in found:
-            segments.append(segment)
-            size += len(segment.inline or b"") + len(segment.checks)
-            if len(segments) == FETCH_PIECES_MAX or size >= FETCH_BYTES_MAX:
-                break
-        return segments
-
-    def _given(self, connection: apsw.Connection) -> Iterator[Segment]:
-        assert self._pieces is not None
-        while self._pieces:
-            yield segment_of(connection, self._pieces.popleft(), self._place, self._end)
-
-    def _looked_up(self, connection: apsw.Connection) -> Iterator[Segment]:
-        rows = BlobRows(connection).pieces_with_bytes(self._content, self._place, self._end)
-        for piece, inline in rows:
-            if inline is None:
-                yield segment_of(connection, piece, self._place, self._end)
-            else:
-                place, start, end = _needed(piece, self._place, self._end)
-                yield Segment(place, start, end, inline.size, None, inline.bytes, inline.checks)
-
 
 class Source(NamedTuple):
     """The sources of downloads."""
 
-    database: Database
+    fetch: Fetch
     files: ContentFiles
     threads: ContentThreads
     claims: Claims
 
 
-def segment_of(connection: apsw.Connection, piece: PieceRow, first: int, end: int) -> Segment:
+def fetch_from(database: Database) -> Fetch:
+    """Return a `Fetch` that reads the rows of a database in its reader threads."""
+
+    async def fetch(wanted: Wanted) -> list[Segment]:
+        return await database.in_reader(partial(_read_segments, wanted))
+
+    return fetch
+
+
+def _read_segments(wanted: Wanted, connection: apsw.Connection) -> list[Segment]:
+    found = _looked_up(wanted, connection) if wanted.pieces is None else _given(wanted, connection)
+    return within_budget(found)
+
+
+def within_budget(found: Iterable[Segment]) -> list[Segment]:
+    """Return the first segments, up to a number and a size."""
+    segments: list[Segment] = []
+    size = 0
+    for segment in found:
+        segments.append(segment)
+        size += len(segment.inline or b"") + len(segment.checks)
+        if len(segments) == FETCH_PIECES_MAX or size >= FETCH_BYTES_MAX:
+            break
+    return segments
+
+
+def _given(wanted: Wanted, connection: apsw.Connection) -> Iterator[Segment]:
+    assert wanted.pieces is not None
+    while wanted.pieces:
+        yield _segment_of(connection, wanted.pieces.popleft(), wanted.first, wanted.end)
+
+
+def _looked_up(wanted: Wanted, connection: apsw.Connection) -> Iterator[Segment]:
+    content, first, end, _ = wanted
+    for piece, inline in BlobRows(connection).pieces_with_bytes(content, first, end):
+        if inline is None:
+            yield _segment_of(connection, piece, first, end)
+        else:
+            place, start, stop = needed(piece, first, end)
+            yield Segment(place, start, stop, inline.size, None, inline.bytes, inline.checks)
+
+
+def _segment_of(connection: apsw.Connection, piece: PieceRow, first: int, end: int) -> Segment:
     """Read the part of an extent that a range of the blob needs."""
-    place, start, stop = _needed(piece, first, end)
-    first_chunk = start // limits.CHUNK_BYTES
-    chunks = -(-stop // limits.CHUNK_BYTES) - first_chunk
-    parameters = (piece.extent, first_chunk * CHECK_BYTES + 1, chunks * CHECK_BYTES)
+    place, start, stop = needed(piece, first, end)
+    parameters = (piece.extent, *needed_checks(start, stop))
     for size, digest, inline, checks in connection.execute(_EXTENT, parameters):
         return Segment(place, start, stop, size, digest, inline, checks)
     raise damaged("a part of it is missing")
 
 
-def pieces_within(pieces: Sequence[PieceRow], first: int, end: int) -> deque[PieceRow]:
-    """Return the pieces that contain bytes of a range: maybe many, so call it in a thread."""
-    return deque(each for each in pieces if each.place < end and each.place + each.size > first)
-
-
-def _needed(piece: PieceRow, first: int, end: int) -> tuple[int, int, int]:
-    """Return the bytes of a piece in a range: place in the blob, start and end in the extent."""
-    place = max(piece.place, first)
-    start = piece.start + place - piece.place
-    return place, start, piece.start + min(piece.size, end - piece.place)
+def needed_checks(start: int, end: int) -> tuple[int, int]:
+    """Return which checks a range of an extent needs: their place, from 1 on, and their length."""
+    first_chunk = start // limits.CHUNK_BYTES
+    chunks = -(-end // limits.CHUNK_BYTES) - first_chunk
+    return first_chunk * CHECK_BYTES + 1, chunks * CHECK_BYTES
 
 
 def _up_to_chunk(size: int) -> int:

@@ -1,10 +1,11 @@
 """Content files: named by the SHA-256 of their content, durable before a row refers to them.
 
     blobs/incoming/<random id>       an incomplete upload: removed at start
-    blobs/ab/cd/abcd…                64 hex digits, two levels of folders
+    blobs/ab/cd/abcd…                64 hex digits or more, two levels of folders
     blobs/quarantine/abcd…           a file that was found damaged: moved, not changed
 
-No path contains text of a user. A file is written once, synced, renamed to its name, and the
+A store may add bytes to the hash: then the same content can have several names. No path contains
+text of a user. A file is written once, synced, renamed to its name, and the
 folders of its name are synced, too; an existing equal file is replaced, which repairs it if it
 was damaged. All calls block: they run in threads.
 """
@@ -29,7 +30,7 @@ QUARANTINE_FOLDER = "quarantine"
 HASH_BYTES = 1024 * 1024
 """How much of a file is read at a time to hash it."""
 
-_HASH = re.compile(r"[0-9a-f]{64}")
+_HASH = re.compile(r"[0-9a-f]{64,}")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _TOO_MANY = (errno.EMFILE, errno.ENFILE)
 
@@ -218,7 +219,7 @@ class FolderFiles:
 
     def _path(self, digest: bytes) -> Path:
         name = digest.hex()
-        assert len(name) == 64
+        assert len(name) >= 64
         return self.root / name[:2] / name[2:4] / name
 
     def _quarantined(self, digest: bytes) -> Path:
@@ -332,7 +333,7 @@ def _is_sound(path: Path, digest: bytes) -> bool:
         if error.errno in _TOO_MANY:
             raise
         return False
-    return found.digest() == digest
+    return found.digest() == digest[: found.digest_size]
 
 
 @contextmanager

@@ -33,6 +33,7 @@ from partita.blobs.store.contract import (
     PieceRow,
     Received,
 )
+from partita.blobs.store.pieces import remains
 from partita.blobs.store.upload import StoredContent
 from partita.storage.store_clock import StoreClock
 
@@ -354,6 +355,9 @@ class BlobTransaction(BlobRows):
 
     # Content
 
+    async def new_content(self) -> int:
+        return self.stamp()
+
     async def add_content(self, received: Received) -> int:
         """Make a content of one piece."""
         if received.size == 0:
@@ -420,12 +424,8 @@ class BlobTransaction(BlobRows):
         for piece in gone:
             self._run("DELETE FROM piece WHERE content = ? AND place = ?", content, piece.place)
             self._add_piece(dropped, piece)
-            before, behind = first - piece.place, piece.place + piece.size - end
-            if before > 0:
-                self._add_piece(content, piece._replace(size=before))
-            if behind > 0:
-                start = piece.start + piece.size - behind
-                self._add_piece(content, PieceRow(end, behind, start, piece.extent))
+            for part in remains(piece, first, end):
+                self._add_piece(content, part)
         self._drop(dropped, content)
 
     # Blocks

@@ -35,10 +35,11 @@ from partita.blobs.store.contract import (
     PieceRow,
     Scan,
 )
-from partita.blobs.store.download import Source, StoredDownload, pieces_within, verified
+from partita.blobs.store.download import Source, StoredDownload, fetch_from, verified
 from partita.blobs.store.files import ContentFiles, FolderFiles, MemoryFiles
 from partita.blobs.store.garbage_collector import Collector, Pause, no_pause
 from partita.blobs.store.list_scan import read_listing
+from partita.blobs.store.pieces import pieces_within
 from partita.blobs.store.rows import (
     FORMAT_VERSION,
     SCHEMA,
@@ -76,7 +77,7 @@ class SqliteBlobStore:
             files.on_failure = self._stop
         database.prepare("blobs", FORMAT_VERSION, SCHEMA)
         self.collector = Collector(database, files, self.threads, self.claims, clock, pause)
-        self._source = Source(database, files, self._reading, self.claims)
+        self._source = Source(fetch_from(database), files, self._reading, self.claims)
 
     @classmethod
     async def open(

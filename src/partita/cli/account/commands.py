@@ -18,6 +18,7 @@ from partita.cli.kit.commands import (
     load,
     option,
 )
+from partita.cli.kit.errors import in_one_line, not_installed
 from partita.cli.kit.facts import show
 
 CONNECT = option(
@@ -33,6 +34,22 @@ def _run(given: Given, verb: str) -> int:
     return int(facts.exit_status)
 
 
+def _copy(given: Given) -> int:
+    hints = {
+        "BlobStoreMissing": "Give --blob-store URL (file://, s3://, az:// or gs://), where the"
+        " database keeps contents above 64 KiB."
+    }
+    with in_one_line(given, hints, lambda _error: None):
+        try:
+            copy_account = load("partita.cli.account.copying:copy_account")
+        except ModuleNotFoundError as error:
+            hint = 'Install what PostgreSQL stores need: pip install "partita[scaleout]".'
+            raise not_installed(error, hint) from error
+        facts = copy_account(given)
+    show(facts, is_json=given.json)
+    return int(facts.exit_status)
+
+
 def _rotate(given: Given) -> int:
     show(load("partita.cli.account.keys:rotate_key")(given), is_json=given.json)
     return 0
@@ -40,7 +57,7 @@ def _rotate(given: Given) -> int:
 
 account = Family(
     "account",
-    "Back up, restore and verify a whole account; rotate its keys.",
+    "Back up, restore, verify and copy a whole account; rotate its keys.",
     Family(
         "keys",
         "The keys of an account.",
@@ -93,6 +110,26 @@ account = Family(
         QUIET,
         runs=lambda given: _run(given, "verify_backup"),
         example="partita account verify /mnt/backups/monday",
+    ),
+    Verb(
+        "copy",
+        "Copy a whole account between a folder and PostgreSQL; continue a copy that was ended.",
+        Argument("SOURCE", "Folder of the data, or postgresql://USER@HOST/DATABASE."),
+        option("--to WHERE", "Folder of the data, or the URL of a database.", required=True),
+        ACCOUNT,
+        option("--blob-store URL", "Objects of the database: file://, s3://, az:// or gs://."),
+        option(
+            "--durability full|fast",
+            "fast: accept a database that can lose acknowledged writes (full).",
+            type=click.Choice(["full", "fast"]),
+            default="full",
+        ),
+        flag("--dry-run", "Print what would be copied."),
+        flag("--abandon", "Remove what a copy that is not complete has left in the target."),
+        JSON,
+        QUIET,
+        runs=_copy,
+        example="partita account copy ./partita-data --to postgresql://partita@db1/partita",
     ),
 )
 

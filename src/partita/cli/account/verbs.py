@@ -11,7 +11,7 @@ from partita.blobs.store.files import FolderFiles
 from partita.cli.kit.commands import Given
 from partita.cli.kit.facts import Facts, Line
 from partita.cli.kit.progress import Bar
-from partita.cli.kit.target import get_folder
+from partita.cli.kit.target import get_folder, refuse_database
 from partita.clock import SystemClock
 from partita.errors import ConfigurationError, StoreLockedError
 from partita.service.backup.manifest import Increment, Manifest
@@ -24,6 +24,13 @@ from partita.storage.folder import FolderLock
 MIB = 1024 * 1024
 RATE_MIB, RATE_MIB_MAX = 64, 10_000
 """How much `partita verify` reads per second, and the most that can be set."""
+
+_COPY = "`partita account copy` makes a folder of an account."
+_BACK_UP_DATABASE = f"Back up the database with pg_basebackup and its archived log; {_COPY}"
+_RESTORE_DATABASE = (
+    "Restore the backup to a folder, then run `partita account copy FOLDER --to postgresql://...`."
+)
+_VERIFY_DATABASE = f"Verify the database with pg_amcheck and data_checksums; {_COPY}"
 
 
 class BackupFacts(Facts, frozen=True):
@@ -64,7 +71,9 @@ class Restored(BackupFacts, frozen=True):
 
 
 def back_up_account(given: Given) -> BackupFacts:
-    folder = account_folder(get_folder(given.connect, "The folder of the data"), given.account)
+    refuse_database(given.to, "The folder of the backups", "Give --to a folder.")
+    root = get_folder(given.connect, "The folder of the data", on_database=_BACK_UP_DATABASE)
+    folder = account_folder(root, given.account)
     target = Path(given.to)
     with _bar(given) as bar:
         take = back_up_changes if given.incremental else back_up
@@ -81,6 +90,7 @@ def restore_account(given: Given) -> BackupFacts:
         )
     if given.check:
         return verify_backup(given)
+    refuse_database(given.to, "The folder of the data", _RESTORE_DATABASE)
     with _bar(given) as bar:
         manifest, path = restore(
             Path(given.backup),
@@ -94,6 +104,7 @@ def restore_account(given: Given) -> BackupFacts:
 
 
 def verify_backup(given: Given) -> BackupFacts:
+    refuse_database(given.backup, "The backup", _VERIFY_DATABASE)
     with _bar(given) as bar:
         manifest = check_backup(Path(given.backup), progress=bar.step)
     return _facts(BackupFacts, Path(given.backup), manifest)
@@ -130,7 +141,8 @@ class AccountVerified(Facts, frozen=True):
 
 
 def verify_account_files(given: Given) -> AccountVerified:
-    folder = account_folder(get_folder(given.connect, "The folder of the data"), given.account)
+    root = get_folder(given.connect, "The folder of the data", on_database=_VERIFY_DATABASE)
+    folder = account_folder(root, given.account)
     refuse_unless_account(folder)
     pace = Pace(_rate(given.rate), SystemClock().monotonic, threading.Event().wait)
     with _locked(folder) as is_locked, _bar(given) as bar:

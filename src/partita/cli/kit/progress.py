@@ -5,7 +5,15 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TransferSpeedColumn,
+)
 from rich.text import Text
 
 from partita.cli.kit.terminal import has_colours
@@ -16,11 +24,13 @@ FRAMES_PER_SECOND = 5
 class Bar:
     """A bar with one step at a time; a context manager that removes what was drawn.
 
-    Nothing is drawn if it is hidden, and then only messages are printed.
+    Nothing is drawn if it is hidden, and then only messages are printed. `shows_rate` adds bytes
+    per second.
     """
 
-    def __init__(self, label: str, *, is_hidden: bool = False) -> None:
+    def __init__(self, label: str, *, is_hidden: bool = False, shows_rate: bool = False) -> None:
         self._label = label
+        self._shows_rate = shows_rate
         self._is_hidden = is_hidden or not sys.stderr.isatty()
         self._progress: Progress | None = None
         self._total: int | None = None
@@ -44,7 +54,9 @@ class Bar:
         self._total = total
         amount: ProgressColumn = DownloadColumn() if unit == "B" else _Amount(unit)
         title = TextColumn("{task.description}" + ("" if total else ":"), markup=False)
-        columns = (title, BarColumn(), amount) if total else (title, amount)
+        columns: list[ProgressColumn] = [title, BarColumn(), amount] if total else [title, amount]
+        if self._shows_rate:
+            columns.append(TransferSpeedColumn())
         console = Console(stderr=True, no_color=not has_colours(sys.stderr))
         self._progress = Progress(
             *columns, console=console, transient=True, refresh_per_second=FRAMES_PER_SECOND

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from partita.addresses import is_postgresql, without_secrets
 from partita.cli.kit.commands import Given, load
 from partita.cli.kit.facts import Facts
 from partita.cli.kit.target import get_target, is_connection_string
@@ -84,12 +85,14 @@ async def _run_connected(given: Given, function: Callable[..., Any]) -> Facts:
 
 
 def connect_text(given: Given) -> str:
-    """Return what the flag or the variable names; a bare folder becomes `partita:FOLDER`."""
+    """Return what the flag or the variable names, a bare folder or database with `partita:`."""
     text = get_target(
         given.connect,
         subject="The account",
         forms="partita:./folder, UseDevelopmentStorage=true, or a connection string",
     )
+    if is_postgresql(text):
+        return f"partita:{text}"
     is_folder = not text.startswith("partita:") and not is_connection_string(text)
     return f"partita:{text}" if is_folder and "://" not in text else text
 
@@ -98,7 +101,7 @@ def place_text(where: str) -> str:
     """Return where a database is, without credentials."""
     place = parse(where)
     if isinstance(place, Folder):
-        return "memory" if place.path is None else place.path
+        return "memory" if place.path is None else _shown(place.path)
     parts = urlsplit(place.endpoints["tables"])
     host = parts.hostname or ""
     port = "" if parts.port is None else f":{parts.port}"
@@ -155,7 +158,13 @@ async def _account(stack: AsyncExitStack, text: str) -> Where:
 
 
 def _open_folder(folder: Folder) -> LocalAccount:
-    return open_account(None if folder.path is None else Path(folder.path).expanduser())
+    if folder.path is None or is_postgresql(folder.path):
+        return open_account(folder.path)
+    return open_account(Path(folder.path).expanduser())
+
+
+def _shown(path: str) -> str:
+    return without_secrets(path) if is_postgresql(path) else path
 
 
 def _declare(db: Any, application: Application) -> None:

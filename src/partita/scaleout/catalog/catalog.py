@@ -9,12 +9,13 @@ the database (`range_own`), so knowledge that is too old is refused there: `refr
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from partita.errors import (
+    ConfigurationError,
     PartitaError,
     TableExistsError,
     TableNotFoundError,
@@ -46,7 +47,10 @@ _LIST = (
 )
 _SETTINGS = "SELECT account_id, name, value FROM partita.setting WHERE version > $1"
 _ADD_ACCOUNT = "INSERT INTO partita.account (name) VALUES ($1) ON CONFLICT DO NOTHING"
-_ACCOUNT = "SELECT id FROM partita.account WHERE name = $1"
+_ACCOUNT = """
+SELECT a.id, EXISTS (SELECT FROM partita.copy c WHERE c.account_id = a.id) AS is_copied
+  FROM partita.account a WHERE a.name = $1
+"""
 
 _decode_policies = msgspec.json.Decoder(list[Policy]).decode
 _encode = msgspec.json.Encoder().encode
@@ -60,7 +64,7 @@ class Catalog:
     def __init__(self, connector: Connector, pool: Pool) -> None:
         self._connector = connector
         self._pool = pool
-        self.on_change: list[Callable[[], None]] = []
+        self.on_change: list[Callable[[], Awaitable[None]]] = []
         """Called after tables, ranges or settings were changed by another front end."""
         self._version = 0
         """Everything up to this version is known."""
@@ -104,12 +108,17 @@ class Catalog:
     # Accounts and settings
 
     async def account_id(self, name: str) -> int:
-        """Return the number of an account; an account gets one when it is first used."""
+        """Return the number of an account; an account gets one when it is first used.
+
+        Raise ConfigurationError while the account is being copied to this database.
+        """
         if (found := self._accounts.get(name)) is None:
             rows = await self._pool.read(_ACCOUNT, name)
             if not rows:
                 await self._pool.write(_ADD_ACCOUNT, name)
                 rows = await self._pool.read(_ACCOUNT, name)
+            if rows[0]["is_copied"]:
+                raise copy_incomplete(name)
             found = self._accounts[name] = int(rows[0]["id"])
         return found
 
@@ -187,7 +196,9 @@ class Catalog:
 
     async def list_tables(self, account_id: int, start: str, limit: int) -> list[Table]:
         """List tables by folded name from `start` on (inclusive)."""
-        return [Table(*row) for row in await self._pool.read(_LIST, account_id, start, limit)]
+        # No name has U+0000, which PostgreSQL refuses, or half a surrogate pair.
+        bound = start.replace("\0", "\1").encode(errors="replace").decode()
+        return [Table(*row) for row in await self._pool.read(_LIST, account_id, bound, limit)]
 
     async def get_policies(self, table: Table) -> list[Policy]:
         rows = await self._pool.read("SELECT policies FROM partita.tables WHERE id = $1", table.id)
@@ -233,8 +244,11 @@ class Catalog:
                 await self._read_changes(link, since)
                 self._version = version
         if version != since:
-            for callback in self.on_change:
-                callback()
+            for follow in self.on_change:
+                try:
+                    await follow()
+                except PartitaError as error:
+                    logger.warning("a change of the catalog was not followed: %s", error)
 
     async def _read_changes(self, link: Link, since: int) -> None:
         tables = await link.read(_TABLES, since)
@@ -328,6 +342,15 @@ class Catalog:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_SECONDS):
                     await self._wake.wait()
+
+
+def copy_incomplete(account: str) -> ConfigurationError:
+    return ConfigurationError(
+        "CopyIncomplete",
+        f"The account {account} is being copied to this database, and the copy is not complete.",
+        facts={"account": account},
+        hint="Run the same `partita account copy` again: it continues, or says what differs.",
+    )
 
 
 def folded_name(name: str) -> str:

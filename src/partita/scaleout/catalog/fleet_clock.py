@@ -1,6 +1,8 @@
 """The clock of one front end: stamps that no other front end makes, and the catalog's time.
 
-A stamp has the number of the front end's slot in its lowest bits, and the wall clock above them:
+A stamp has the number of the front end's slot in its lowest bits, and the catalog's time above
+them, estimated from the last comparison and monotonic time. So wall clocks that are wrong do not
+matter to stamps, not even when an entity is deleted here and inserted again elsewhere:
 
     63                      13 12           0
     +-------------------------+-------------+
@@ -8,10 +10,10 @@ A stamp has the number of the front end's slot in its lowest bits, and the wall 
     +-------------------------+-------------+
 
 So two front ends never make the same stamp. Within a front end a key gets each quantum once, and
-quanta do not go back: while the wall clock is behind, time goes on at half speed until it has
-caught up. The database refuses a stamp that is not later than the stored one; `observe` then moves
-the key ahead, and the whole front end too if the difference is within `CLOSE_SECONDS_MAX`. More is
-the fault of one clock, or of copied entities: other keys do not follow it.
+quanta do not go back: while the time is behind, they go on at half speed until it has caught up.
+The database refuses a stamp that is not later than the stored one; `observe` then moves the key
+ahead, and the whole front end too if the difference is within `CLOSE_SECONDS_MAX`. More is the
+fault of one clock, or of copied entities: other keys do not follow it.
 """
 
 from collections.abc import Hashable
@@ -65,8 +67,8 @@ class FleetClock:
         self.lease_clock = lease_clock or clock
         self.checks_clock = checks_clock
         self.lease: Lease | None = None
-        self._lead = clock.ticks() >> SLOT_BITS
-        """The latest quantum of the wall clock, or that others were ahead, ..."""
+        self._lead = 0
+        """The latest quantum of the time, or that others were ahead, ..."""
         self._lead_since = clock.monotonic()
         """... and when that was."""
         self._last = 0
@@ -126,13 +128,14 @@ class FleetClock:
 
     def _quantum(self) -> int:
         """Return the present quantum; it never goes back."""
-        wall, monotonic = self.clock.ticks() >> SLOT_BITS, self.clock.monotonic()
+        monotonic = self.clock.monotonic()
+        now = self._time(monotonic) >> SLOT_BITS
         elapsed = int((monotonic - self._lead_since) * _HALF_SPEED)
         ahead = self._lead + (elapsed >> SLOT_BITS)
-        if wall < ahead:
+        if now < ahead:
             return ahead
-        self._lead, self._lead_since = wall, monotonic
-        return wall
+        self._lead, self._lead_since = now, monotonic
+        return now
 
     def _move_ahead(self, quantum: int) -> None:
         """Make all later stamps later than a quantum."""
@@ -170,13 +173,14 @@ class FleetClock:
 
     def now(self) -> int:
         """Return the catalog's time; it does not go back. Without a comparison, the wall clock."""
-        if (last := self._comparison) is None:
-            now = self.clock.ticks()
-        else:
-            elapsed = self.clock.monotonic() - last.monotonic
-            now = last.catalog + int(elapsed * TICKS_PER_SECOND)
-        self._last_now = max(self._last_now, now)
+        self._last_now = max(self._last_now, self._time(self.clock.monotonic()))
         return self._last_now
+
+    def _time(self, monotonic: float) -> int:
+        """Return the catalog's time as it is known now; a comparison may set it back."""
+        if (last := self._comparison) is None:
+            return self.clock.ticks()
+        return last.catalog + int((monotonic - last.monotonic) * TICKS_PER_SECOND)
 
     @property
     def seconds_apart(self) -> float:

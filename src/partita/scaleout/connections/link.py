@@ -187,16 +187,9 @@ class Connector:
         return await self._open(statements=0 if self._is_pooled else STATEMENTS_KEPT)
 
     async def _open(self, *, statements: int) -> Link:
-        # In a task of its own: a request starts outside of a task, where asyncio.timeout fails.
-        opening = asyncio.get_running_loop().create_task(self._open_in_task(statements))
-        try:
-            return await opening
-        except asyncio.CancelledError:
-            opening.add_done_callback(_terminate)
-            raise
-
-    async def _open_in_task(self, statements: int) -> Link:
         connection: Any = None
+        # A request starts outside of a task, which a time limit needs: see service.http.protocol.
+        await asyncio.sleep(0)
         try:
             async with asyncio.timeout(CONNECT_SECONDS_MAX):
                 connection = await asyncpg.connect(
@@ -244,12 +237,6 @@ class Connector:
 
 def _number_of(version: Any) -> int:
     return int(version.major) * 10_000 + int(version.minor)
-
-
-def _terminate(opening: "asyncio.Task[Link]") -> None:
-    """End a connection whose request was cancelled just when it was open."""
-    if not opening.cancelled() and opening.exception() is None:
-        opening.result().terminate()
 
 
 def _retrieve(task: "asyncio.Future[Any]") -> None:

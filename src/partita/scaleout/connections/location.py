@@ -1,13 +1,11 @@
 """Where a database is: the URL of a PostgreSQL server, shown without its secrets. Pure."""
 
-from urllib.parse import parse_qsl, urlencode, urlsplit
-
 import msgspec
 
+from partita.addresses import without_secrets
 from partita.errors import ConfigurationError
 
 SCHEMES = ("postgresql", "postgres")
-_SECRET_OPTIONS = {"password", "sslpassword"}
 
 
 class Location(msgspec.Struct, frozen=True):
@@ -20,7 +18,7 @@ class Location(msgspec.Struct, frozen=True):
         """Check a URL.
 
         >>> str(Location.parse("postgresql://ada:secret@one:5432,two/partita?password=x"))
-        'postgresql://ada:***@one:5432,two/partita?password=%2A%2A%2A'
+        'postgresql://***@one:5432,two/partita'
         """
         scheme, separator, rest = url.partition("://")
         if scheme not in SCHEMES or not separator or not rest.partition("/")[2].partition("?")[0]:
@@ -34,15 +32,7 @@ class Location(msgspec.Struct, frozen=True):
         return cls(url)
 
     def __str__(self) -> str:
-        scheme, authority, path, query, _ = urlsplit(self.url)
-        user, at, hosts = authority.rpartition("@")
-        name, colon, _ = user.partition(":")
-        options = [
-            (option, "***" if option in _SECRET_OPTIONS else value)
-            for option, value in parse_qsl(query)
-        ]
-        shown = name + (":***" if colon else "") + at + hosts
-        return f"{scheme}://{shown}{path}" + ("?" + urlencode(options) if options else "")
+        return without_secrets(self.url)
 
     def __repr__(self) -> str:
         return f"Location({str(self)!r})"

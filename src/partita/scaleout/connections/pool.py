@@ -80,25 +80,13 @@ class Pool:
             return
         if self._waiting >= POOL_WAITING_MAX:
             raise busy("connections")
-        # In a task of its own: a request starts outside of a task, where asyncio.timeout fails.
-        waiting = asyncio.get_running_loop().create_task(self._wait_for_slot())
-        try:
-            await waiting
-        except asyncio.CancelledError:
-            waiting.add_done_callback(self._give_back)
-            raise
-
-    async def _wait_for_slot(self) -> None:
         self._waiting += 1
         try:
+            # A request starts outside of a task, which a time limit needs.
+            await asyncio.sleep(0)
             async with asyncio.timeout(self._wait_seconds_max):
                 await self._slots.acquire()
         except TimeoutError as error:
             raise busy("connections") from error
         finally:
             self._waiting -= 1
-
-    def _give_back(self, waiting: "asyncio.Task[None]") -> None:
-        """Release a slot whose request was cancelled just when it got it."""
-        if not waiting.cancelled() and waiting.exception() is None:
-            self._slots.release()

@@ -112,7 +112,7 @@ def outcome_unknown(reason: str) -> InDoubtError:
     return InDoubtError(
         "OperationTimedOut",
         "The operation could not be completed within the permitted time.",
-        facts={"reason": reason},
+        facts={"reason": reason, "status": 500},
         hint="The write may or may not be stored: read it, then decide.",
     )
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from partita.errors import FormatVersionError
-from partita.scaleout.schema import blobs, catalog, entities, messages
+from partita.scaleout.schema import blobs, catalog, copying, entities, messages
 
 MAJOR = 1
 MINOR = 0
@@ -17,7 +17,7 @@ MINOR = 0
 UPGRADES: Mapping[int, str] = MappingProxyType({})
 """By minor version: the statements that change the tables from it to the next one."""
 
-PARTS = (catalog, entities, messages, blobs)
+PARTS = (catalog, entities, messages, blobs, copying)
 VERSION_TABLE = """
 CREATE TABLE partita.schema_version (
   id int PRIMARY KEY CHECK (id = 1), major int NOT NULL, minor int NOT NULL

@@ -9,6 +9,7 @@ each other in a circle.
 import asyncio
 import enum
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from partita.errors import PartitaError
@@ -22,6 +23,9 @@ from partita.tables.expectations import ANYTHING, NOTHING
 
 GATHERED_KEYS_MAX = 16
 """A read or change of more keys than this has a connection of the pool for itself ..."""
+LOCKED_SECONDS_MAX = 10.0
+"""For how long a trip is halved to find the changes that others lock: each attempt waits for
+`lock_timeout`, and there are twice as many attempts as changes if another client locks all."""
 
 _READ = """
 WITH own AS (
@@ -204,8 +208,15 @@ async def _read_apart(link: Link, items: Sequence[Read]) -> "list[Found | Stale 
 Answer = Refused | Stale | PartitaError | None
 
 
-async def send_changes(link: Link, items: Sequence[Change]) -> list[Answer]:
-    """Write the changes, each wholly or not at all."""
+async def send_changes(
+    link: Link, items: Sequence[Change], ends: float | None = None
+) -> list[Answer]:
+    """Write the changes, each wholly or not at all.
+
+    From `ends` on, by the time of the loop, what others lock is not tried again.
+    """
+    loop = asyncio.get_running_loop()
+    ends = loop.time() + LOCKED_SECONDS_MAX if ends is None else ends
     try:
         return await _write(link, items)
     except DriverError as error:
@@ -216,9 +227,10 @@ async def send_changes(link: Link, items: Sequence[Change]) -> list[Answer]:
                 return await _write(link, items)
             except DriverError as again:
                 error = again
-        if len(items) == 1:
-            return [translated(error)]
-    return await _in_halves(send_changes, link, items)
+        is_over = sqlstate_of(error) == _LOCKED and loop.time() >= ends
+        if len(items) == 1 or is_over:
+            return [translated(error) for _ in items]
+    return await _in_halves(partial(send_changes, ends=ends), link, items)
 
 
 def _is_ones_fault(error: BaseException) -> bool:

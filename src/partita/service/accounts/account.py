@@ -3,23 +3,17 @@
 import contextlib
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from partita.blobs.engine.engine import BlobEngine
-from partita.blobs.store.sqlite_store import SqliteBlobStore
 from partita.errors import ConfigurationError
 from partita.queues.engine import QueueEngine
-from partita.queues.sqlite_store import SqliteQueueStore
 from partita.service.accounts import service_properties_xml as xml_wire
 from partita.service.accounts.rate_targets import Targets
 from partita.service.accounts.service_properties_xml import ServiceProperties
+from partita.service.accounts.stores import Backing, Stores
 from partita.service.accounts.throttled_tables import ThrottledTables
 from partita.service.auth.shared_key import SigningKey
-from partita.storage.database import DATABASE_FILE, Database
-from partita.storage.durability import Durability
-from partita.storage.store_clock import StoreClock
 from partita.tables.engine import TableEngine
-from partita.tables.sqlite_store import SqliteTableStore
 from partita.ticks import Clock
 
 DEVELOPMENT_ACCOUNT = "devstoreaccount1"
@@ -40,7 +34,7 @@ _PROPERTIES = {
 class Account:
     """One namespace with its own keys and data. Build it with `open`."""
 
-    database: Database
+    backing: Backing
     tables: TableEngine
     queues: QueueEngine
     blobs: BlobEngine
@@ -50,7 +44,7 @@ class Account:
         self.name = name
         self.set_keys(keys)
         self.properties = dict.fromkeys(_PROPERTIES, ServiceProperties())
-        """By letter of the service; stored, and changed only by `set_properties`."""
+        """By letter of the service; a copy of what is stored."""
 
     def set_keys(self, keys: Sequence[str]) -> None:
         """Replace the keys; requests that are already authenticated continue."""
@@ -60,54 +54,40 @@ class Account:
 
     @classmethod
     async def open(
-        cls,
-        name: str,
-        keys: Sequence[str],
-        *,
-        root: Path | None,
-        durability: Durability = Durability.FULL,
-        clock: Clock,
-        targets: Targets | None = None,
+        cls, name: str, keys: Sequence[str], stores: Stores, *, targets: Targets | None = None
     ) -> "Account":
-        """Open an account in its folder below `root`; None keeps it in memory.
+        """Open an account on its stores, which it closes, also if it cannot be opened.
 
         With `targets`, its tables refuse requests above them.
         """
-        account = cls(check_account_name(name), keys)
-        folder = None if root is None else root / name
-        if root is not None and (root / DATABASE_FILE).exists():
-            raise ConfigurationError(
-                "FolderUnusable",
-                f"The folder {root} is the folder of an account.",
-                hint=f"Give its parent folder: {root.parent}",
-            )
-        database = await Database.open(folder, durability=durability)
         async with contextlib.AsyncExitStack() as opened:
-            opened.push_async_callback(database.close)
-            store_clock = StoreClock(database, clock)
-            tables = await SqliteTableStore.open(database, store_clock=store_clock)
+            opened.push_async_callback(stores.tables.close)
+            opened.push_async_callback(stores.queues.close)
+            opened.push_async_callback(stores.blobs.close)
+            account = cls(check_account_name(name), keys)
+            account.backing = stores.backing
             account.tables = (
-                TableEngine(tables) if targets is None else ThrottledTables(tables, name, targets)
+                TableEngine(stores.tables)
+                if targets is None
+                else ThrottledTables(stores.tables, name, targets)
             )
-            opened.push_async_callback(tables.close)
-            account.queues = QueueEngine(await SqliteQueueStore.open(database, store_clock))
-            opened.push_async_callback(account.queues.close)
-            account.blobs = BlobEngine(await SqliteBlobStore.open(database, store_clock))
-            opened.push_async_callback(account.blobs.close)
-            await account._read_properties()
-            account.database = database
+            account.queues = QueueEngine(stores.queues)
+            account.blobs = BlobEngine(stores.blobs)
+            await account.refresh_properties()
             account._opened = opened.pop_all()
         return account
 
     async def close(self) -> None:
-        """Finish accepted requests and release the folder."""
+        """Finish accepted requests and close the stores."""
         await self._opened.aclose()
 
-    async def _read_properties(self) -> None:
+    async def refresh_properties(self) -> None:
+        """Read the stored service properties: another process may have changed them."""
         for letter, setting in _PROPERTIES.items():
             stored = await self.tables.store.get_setting(setting)
-            if stored is not None:
-                self.properties[letter] = xml_wire.decode(stored)
+            self.properties[letter] = (
+                ServiceProperties() if stored is None else xml_wire.decode(stored)
+            )
 
     async def set_properties(self, letter: str, properties: ServiceProperties) -> None:
         await self.tables.store.set_setting(_PROPERTIES[letter], xml_wire.encode(properties))

@@ -6,7 +6,7 @@ has passed is removed, so that an idle partition costs nothing.
 """
 
 import enum
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import TypeVar
 
 import msgspec
@@ -55,7 +55,11 @@ def counted(size: int) -> int:
 
 
 class Targets:
-    """The buckets of one server. Times are whole nanoseconds, so that nothing is rounded away."""
+    """The buckets of one server. Times are whole nanoseconds, so that nothing is rounded away.
+
+    Several front ends of the same accounts divide the rates: a load balancer gives each of them
+    an equal part of the requests. `front_ends` returns their present number.
+    """
 
     def __init__(
         self,
@@ -63,8 +67,10 @@ class Targets:
         *,
         partition_rate: int = PARTITION_ENTITIES_PER_SECOND,
         account_rate: int = ACCOUNT_ENTITIES_PER_SECOND,
+        front_ends: Callable[[], int] = lambda: 1,
     ) -> None:
         self._clock = clock
+        self._front_ends = front_ends
         self._partition_step = _SECOND // partition_rate
         self._account_step = _SECOND // account_rate
         self._partitions: dict[tuple[str, str, str], int] = {}
@@ -87,14 +93,15 @@ class Targets:
         """
         now = self._now()
         self._sweep(now)
+        partition_step, account_step = self._steps()
         if partition_key is not None:
             place = (account, table.lower(), partition_key)
             full_at = self._partitions.get(place, now)
-            excess = _excess(full_at - now, entities, self._partition_step)
+            excess = _excess(full_at - now, entities, partition_step)
             if excess > 0:
                 return Excess(RateTarget.PARTITION, excess / _SECOND)
         full_at = self._accounts.get(account, now)
-        excess = _excess(full_at - now, entities, self._account_step)
+        excess = _excess(full_at - now, entities, account_step)
         if excess > 0:
             return Excess(RateTarget.ACCOUNT, excess / _SECOND)
         self._take(now, account, table, partition_key, entities)
@@ -111,13 +118,19 @@ class Targets:
     ) -> None:
         if entities <= 0:
             return
-        _move(self._accounts, account, now, entities * self._account_step)
+        partition_step, account_step = self._steps()
+        _move(self._accounts, account, now, entities * account_step)
         if partition_key is None:
             return
         place = (account, table.lower(), partition_key)
         if place not in self._partitions and len(self._partitions) >= WATCHED_PARTITIONS_MAX:
             del self._partitions[next(iter(self._partitions))]
-        _move(self._partitions, place, now, entities * self._partition_step)
+        _move(self._partitions, place, now, entities * partition_step)
+
+    def _steps(self) -> tuple[int, int]:
+        """Return in how many nanoseconds one entity returns to each kind of bucket."""
+        share = max(1, self._front_ends())
+        return self._partition_step * share, self._account_step * share
 
     def _sweep(self, now: int) -> None:
         if now < self._sweep_at:

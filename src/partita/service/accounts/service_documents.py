@@ -8,12 +8,14 @@ from partita.service.http.request import Response
 _XML = ("Content-Type", "application/xml")
 
 
-def get_properties(authorized: AuthorizedRequest, letter: str) -> Response:
+async def get_properties(authorized: AuthorizedRequest, letter: str) -> Response:
+    await authorized.account.refresh_properties()
     properties = authorized.account.properties[letter]
     return Response(200, [_XML], xml_wire.print_properties(properties, authorized.version, letter))
 
 
 async def set_properties(authorized: AuthorizedRequest, letter: str, body: bytes) -> Response:
+    await authorized.account.refresh_properties()
     current = authorized.account.properties[letter]
     wanted = xml_wire.parse_properties(body, current, authorized.version, letter)
     await authorized.account.set_properties(letter, wanted)

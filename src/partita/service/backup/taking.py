@@ -54,9 +54,8 @@ from partita.service.backup.manifest import (
     encode,
     encode_contents,
 )
-from partita.storage.database import DATABASE_FILE, check_sqlite
-from partita.storage.format_numbers import refuse_foreign
-from partita.storage.schema import distrust
+from partita.storage.database import DATABASE_FILE
+from partita.storage.reading_beside import open_source
 from partita.ticks import TICKS_PER_SECOND, Clock
 
 MOMENTS_MAX = 20
@@ -65,7 +64,6 @@ MISSING_MAX = 3
 """Attempts at which a file may be missing, because it was removed and restored."""
 STEP_PAGES = 1024
 """Pages of the database between two reports of progress."""
-BUSY_MS = 10_000
 
 
 def back_up(folder: Path, target: Path, *, clock: Clock, progress: Progress = silent) -> Manifest:
@@ -145,24 +143,6 @@ def _copy_account(
     write_new(arriving / CONTENTS_FILE, encode_contents(contents))
     check_database(arriving / DATABASE_FILE, contents, progress)
     return _manifest_of(arriving, folder.absolute().name, contents, clock)
-
-
-def open_source(folder: Path) -> apsw.Connection:
-    """Open the database read-only, while a server may have it open."""
-    check_sqlite()
-    source = apsw.Connection(str(folder / DATABASE_FILE), flags=apsw.SQLITE_OPEN_READWRITE)
-    source.set_busy_timeout(BUSY_MS)
-    source.pragma("query_only", 1)
-    source.pragma("mmap_size", 0)
-    source.wal_autocheckpoint(0)
-    source.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-    distrust(source)
-    try:
-        refuse_foreign(source)
-    except BaseException:
-        source.close()
-        raise
-    return source
 
 
 class _Copying:

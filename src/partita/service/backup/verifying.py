@@ -23,8 +23,8 @@ from partita.errors import DamageError
 from partita.queues.message import unpack_text
 from partita.service.backup.files import COPY_BYTES, opened_beneath, translating
 from partita.service.backup.manifest import Content
-from partita.service.backup.taking import open_source
 from partita.storage.database import DATABASE_FILE
+from partita.storage.reading_beside import open_source
 from partita.tables import edm
 from partita.tables.entity import unpack_document
 

@@ -336,7 +336,7 @@ class BlobService:
             case wire.GetAccountInformation():
                 return answers.account_answer()
             case wire.GetBlobServiceProperties():
-                return service_documents.get_properties(authorized, self.letter)
+                return await service_documents.get_properties(authorized, self.letter)
             case wire.SetBlobServiceProperties():
                 return await service_documents.set_properties(authorized, self.letter, call.body)
             case wire.GetBlobServiceStatistics():

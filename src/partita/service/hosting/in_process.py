@@ -5,18 +5,20 @@ them; acknowledged writes are as durable as with a server.
 """
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable, Coroutine
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from partita.addresses import is_postgresql
 from partita.clock import SystemClock
 from partita.errors import ConfigurationError, UsageError
 from partita.loop_thread import LoopThread
 from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, Account, Accounts
-from partita.service.accounts.rate_targets import Targets
 from partita.service.accounts.respond import Front
+from partita.service.hosting.opening import Place, open_accounts
 from partita.service.hosting.services import BLOBS, KINDS, QUEUES, TABLES, ServiceKind
 from partita.service.http.request import Request, Response
 from partita.storage.durability import Durability
@@ -44,10 +46,13 @@ def open_account(
     durability: str = "full",
     clock: Clock | None = None,
     enforce_targets: bool = False,
+    blob_store: str | None = None,
 ) -> "LocalAccount":
     """Open the development account of a folder; None keeps everything in memory.
 
-    `path` is a folder as for `partita serve --path`; only one process can open it at a time.
+    `path` is a folder as for `partita serve --path`; only one process can open it at a time. Or it
+    is the URL of a PostgreSQL database, as for `partita serve --store`, which any number of
+    processes can use; `blob_store` is the URL of the object store for its larger blobs.
     For tests, `clock` controls leases and the visibility of messages (the clients sign requests
     with the machine's time, so it may differ from that by 15 minutes at most), and
     `enforce_targets` answers 503 above the cloud's scalability targets, as the flag of
@@ -77,28 +82,31 @@ def open_account(
             f"{durability!r} is not a durability.",
             hint=f"Set durability to one of: {', '.join(modes)}.",
         )
-    root = None if path is None else Path(path)
-    return LocalAccount(
-        root, Durability(durability), clock or SystemClock(), enforce_targets=enforce_targets
-    )
+    url = path if isinstance(path, str) and is_postgresql(path) else None
+    if blob_store is not None and url is None:
+        raise ConfigurationError(
+            "Configuration",
+            "blob_store applies to PostgreSQL: a folder contains its blobs.",
+            hint="Leave blob_store out, or give the URL of a database.",
+        )
+    where = url if url is not None or path is None else Path(path)
+    place = Place(where, Durability(durability), blob_store)
+    return LocalAccount(place, clock or SystemClock(), enforce_targets=enforce_targets)
 
 
 class LocalAccount:
     """An account in this process and its clients. Close it, or use it as a context manager."""
 
-    def __init__(
-        self,
-        root: Path | None,
-        durability: Durability,
-        clock: Clock,
-        *,
-        enforce_targets: bool = False,
-    ) -> None:
+    def __init__(self, place: Place, clock: Clock, *, enforce_targets: bool = False) -> None:
         self._clock = clock
-        self._targets = Targets(clock) if enforce_targets else None
+        self._opened = contextlib.AsyncExitStack()
+        opening = open_accounts(
+            {DEVELOPMENT_ACCOUNT: [DEVELOPMENT_KEY]}, place, clock, enforces_targets=enforce_targets
+        )
         self._thread = LoopThread("partita-account", account_closed)
         try:
-            self._account = self._thread.submit(self._open(root, durability)).result()
+            entering = self._opened.enter_async_context(opening)
+            [self._account] = self._thread.submit(entering).result()
         except BaseException:
             self._thread.stop()
             raise
@@ -173,10 +181,10 @@ class LocalAccount:
         }
 
     def close(self) -> None:
-        """Finish the accepted requests and release the folder."""
+        """Finish the accepted requests and release the folder or the connections."""
         if self._thread.is_stopping:
             return
-        self._thread.submit(self._account.close()).result()
+        self._thread.submit(self._opened.aclose()).result()
         self._thread.stop()
 
     def __enter__(self) -> "LocalAccount":
@@ -184,16 +192,6 @@ class LocalAccount:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    async def _open(self, root: Path | None, durability: Durability) -> Account:
-        return await Account.open(
-            DEVELOPMENT_ACCOUNT,
-            [DEVELOPMENT_KEY],
-            root=root,
-            durability=durability,
-            clock=self._clock,
-            targets=self._targets,
-        )
 
 
 def account_closed() -> UsageError:

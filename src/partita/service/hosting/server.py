@@ -54,7 +54,7 @@ class Server:
         tls: TlsFiles | None = None,
         clock: Clock | None = None,
         log: RequestLog | None = None,
-        is_ready: Callable[[], bool] = lambda: True,
+        why_not_ready: Callable[[], str] = lambda: "",
         dialect: Dialect = TABLE_DIALECT,
         budget: ByteBudget | None = None,
     ) -> None:
@@ -68,7 +68,7 @@ class Server:
         self._dialect = dialect
         self._budget = budget
         self._context: ssl.SSLContext | None = None
-        self._is_ready = is_ready
+        self._why_not_ready = why_not_ready
         self._connections: Connections | None = None
         self._turn = Turn(self._limits.write_buffer_bytes_max, self._clock)
         self._fixed = {
@@ -159,13 +159,14 @@ class Server:
             self._connections.hurry()
 
     def _readiness(self) -> Response:
-        is_stopping = self._connections is not None and self._connections.is_stopping
+        if self._connections is not None and self._connections.is_stopping:
+            return _not_ready("The server is stopping.")
         try:
-            is_ready = not is_stopping and self._is_ready()
+            reason = self._why_not_ready()
         except Exception:
             logger.exception("Readiness could not be determined.")
-            is_ready = False
-        return plain(200, b"ready\n") if is_ready else plain(503, b"not ready\n")
+            reason = "Readiness could not be determined."
+        return _not_ready(reason) if reason else plain(200, b"ready\n")
 
 
 class Servers:
@@ -199,6 +200,10 @@ class Servers:
 
 def _alive() -> Response:
     return plain(200, b"ok\n")
+
+
+def _not_ready(reason: str) -> Response:
+    return plain(503, f"not ready: {reason}\n".encode())
 
 
 def plain(status: int, body: bytes) -> Response:

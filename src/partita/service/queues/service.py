@@ -113,7 +113,7 @@ class QueueService:
                     count, answers.page_answer, page, call, authorized.target.root, account
                 )
             case wire.GetQueueProperties():
-                return service_documents.get_properties(authorized, self.letter)
+                return await service_documents.get_properties(authorized, self.letter)
             case wire.SetQueueProperties():
                 return await service_documents.set_properties(
                     authorized, self.letter, authorized.request.body

@@ -166,7 +166,7 @@ class TableService:
                 await tables.set_policies(call.table, xml_wire.parse_policies(call.body))
                 return Response(204)
             case GetTableProperties():
-                return service_documents.get_properties(authorized, self.letter)
+                return await service_documents.get_properties(authorized, self.letter)
             case SetTableProperties():
                 return await service_documents.set_properties(authorized, self.letter, call.body)
             case GetTableStatistics():

@@ -224,16 +224,23 @@ class BlobModel(RuleBasedStateMachine):
     def teardown(self) -> None:
         async def close() -> None:
             await self.engine.close()
-            await store_of(self.engine).database.close()
+            await self._close()
 
         self.loop.run_until_complete(close())
         self.loop.close()
+
+    async def _reclaim(self) -> None:
+        await store_of(self.engine).collector.collect()
+        await store_of(self.engine).collector.sweep()
+
+    async def _close(self) -> None:
+        await store_of(self.engine).database.close()
 
     # Running both
 
     @property
     def now(self) -> int:
-        return store_of(self.engine).clock.now()
+        return self.engine.store.now()
 
     def run(self, expect: Callable[[], None], work: Coroutine[Any, Any, Any]) -> Any:
         """Do it; both refuse with the same code, or neither does. Return the outcome or None."""
@@ -676,8 +683,7 @@ class BlobModel(RuleBasedStateMachine):
 
     @rule()
     def collect(self) -> None:
-        self.loop.run_until_complete(store_of(self.engine).collector.collect())
-        self.loop.run_until_complete(store_of(self.engine).collector.sweep())
+        self.loop.run_until_complete(self._reclaim())
 
     # What must hold at every step
 

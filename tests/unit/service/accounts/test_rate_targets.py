@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from partita.clock import ManualClock
 from partita.errors import EntityExistsError, EntityNotFoundError, GroupRuleError, StoreBusyError
 from partita.service.accounts import rate_targets as module
-from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, Account
+from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
 from partita.service.accounts.rate_targets import Excess, RateTarget, Targets, counted
 from partita.tables.engine import TableEngine
 from partita.tables.entity import EntityKey
 from partita.tables.filters import parse
 from partita.tables.operations import Delete, EntityGroup, Insert, InsertOrReplace
 from partita.tables.paging import KeyRange
+from support.accounts import open_folder_account
 
 KIB = 1024
 
@@ -193,12 +194,23 @@ def test_an_entity_counts_once_for_each_kibibyte_that_it_begins(size: int, count
     assert counted(size) == count
 
 
+def test_front_ends_divide_the_targets_by_their_present_number(clock: ManualClock) -> None:
+    running = [4]
+    targets = Targets(clock, front_ends=lambda: running[0])
+
+    assert targets.charge("acc", "Staff", "Sales", 500) is None
+    assert targets.charge("acc", "Staff", "Sales", 1) == Excess(RateTarget.PARTITION, 0.002)
+    clock.advance(1)
+    running[0] = 1
+    assert targets.charge("acc", "Staff", "Sales", 2_000) is None
+
+
 # The tables that keep to them
 
 
 @pytest.fixture
 async def tables(clock: ManualClock) -> AsyncIterator[TableEngine]:
-    account = await Account.open(
+    account = await open_folder_account(
         DEVELOPMENT_ACCOUNT, [DEVELOPMENT_KEY], root=None, clock=clock, targets=Targets(clock)
     )
     await account.tables.create_table("Staff")
@@ -359,7 +371,9 @@ async def test_a_group_that_breaks_a_rule_is_told_so_and_counts_nothing(
 
 
 async def test_without_targets_the_tables_are_the_plain_ones(clock: ManualClock) -> None:
-    account = await Account.open(DEVELOPMENT_ACCOUNT, [DEVELOPMENT_KEY], root=None, clock=clock)
+    account = await open_folder_account(
+        DEVELOPMENT_ACCOUNT, [DEVELOPMENT_KEY], root=None, clock=clock
+    )
 
     assert type(account.tables) is TableEngine
     await account.close()

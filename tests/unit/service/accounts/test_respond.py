@@ -27,6 +27,7 @@ from partita.service.auth.shared_key import SigningKey, string_to_sign
 from partita.service.hosting.services import KINDS
 from partita.service.http.message_bytes import http_date
 from partita.service.http.request import Request, Response
+from support.accounts import open_folder_account
 from support.fronts import EXPIRY, opened_fronts, told
 
 KEY = SigningKey.from_base64(DEVELOPMENT_KEY)
@@ -86,7 +87,7 @@ class Door:
 
 async def open_door(root: Path | None = None) -> Door:
     clock = ManualClock()
-    account = await Account.open(ACCOUNT, [DEVELOPMENT_KEY], root=root, clock=clock)
+    account = await open_folder_account(ACCOUNT, [DEVELOPMENT_KEY], root=root, clock=clock)
     return Door(account, clock)
 
 

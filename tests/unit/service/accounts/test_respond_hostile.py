@@ -13,12 +13,13 @@ from partita.blobs.rules.model import BlobName
 from partita.clock import ManualClock
 from partita.errors import PartitaError
 from partita.service.accounts.account import DEVELOPMENT_ACCOUNT as ACCOUNT
-from partita.service.accounts.account import DEVELOPMENT_KEY, Account, Accounts
+from partita.service.accounts.account import DEVELOPMENT_KEY, Accounts
 from partita.service.accounts.respond import Front
 from partita.service.auth.shared_key import SigningKey, string_to_sign
 from partita.service.hosting.services import KINDS
 from partita.service.http.message_bytes import http_date
 from partita.service.http.request import Request, Response
+from support.accounts import open_folder_account
 from support.repeats import repeat
 
 KEY = SigningKey.from_base64(DEVELOPMENT_KEY)
@@ -33,7 +34,7 @@ class Doors:
         self.loop = asyncio.new_event_loop()
         self.clock = ManualClock()
         self.account = self.loop.run_until_complete(
-            Account.open(ACCOUNT, [DEVELOPMENT_KEY], root=None, clock=self.clock)
+            open_folder_account(ACCOUNT, [DEVELOPMENT_KEY], root=None, clock=self.clock)
         )
         accounts = Accounts([self.account], self.clock)
         self.fronts = {

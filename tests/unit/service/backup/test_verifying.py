@@ -19,7 +19,7 @@ from partita.cli.main import main
 from partita.cli.serve import build
 from partita.clock import ManualClock, SystemClock
 from partita.errors import ConfigurationError
-from partita.service.accounts.account import DEVELOPMENT_KEY, Account
+from partita.service.accounts.account import DEVELOPMENT_KEY
 from partita.service.backup.scrubbing import Scrubber, ScrubRecord, read_record, write_record
 from partita.service.backup.verifying import (
     Damage,
@@ -29,6 +29,7 @@ from partita.service.backup.verifying import (
     stored_bytes,
     verify_account,
 )
+from support.accounts import open_folder_account
 
 ACCOUNT = "devstoreaccount1"
 LONG = [bytes([number]) * 200_000 for number in range(3)]
@@ -323,7 +324,7 @@ def test_command_refuses_a_wrong_rate(data: Path, capsys: pytest.CaptureFixture[
 
 @contextlib.asynccontextmanager
 async def opened(data: Path, clock: ManualClock) -> Any:
-    account = await Account.open(ACCOUNT, [DEVELOPMENT_KEY], root=data, clock=clock)
+    account = await open_folder_account(ACCOUNT, [DEVELOPMENT_KEY], root=data, clock=clock)
     scrubber = Scrubber(data / ACCOUNT, account.blobs.store, 1e-6, clock)
     try:
         yield account, scrubber

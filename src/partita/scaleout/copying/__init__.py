@@ -1,0 +1,1 @@
+"""Copies of whole accounts between folders and PostgreSQL: resumable, verified."""
