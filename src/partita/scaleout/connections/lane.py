@@ -21,6 +21,10 @@ TRIPS_MAX = 2
 """Trips of one lane that run at the same time, ..."""
 WAITING_FOR_SECOND_TRIP = 64
 """... the second only if more requests than this wait."""
+TURNS_BETWEEN_TRIPS = 3
+"""Turns of the event loop from the end of a trip to the next: the callers that were just answered
+need them to answer over HTTP and to read what their clients ask next. Without them, busy clients
+split into two halves that take turns, and each trip has half of the requests."""
 TRIP_LEFT_MAX = 1024
 """How many requests may be passed over, because their key is in the trip, to fill it."""
 LANE_WAITING_MAX = 8192
@@ -95,6 +99,8 @@ class Lane(Generic[Item, Result]):
                     outcomes = [error] * len(trip)
                 for waiting, outcome in zip(trip, outcomes, strict=True):
                     _answer(waiting.answer, outcome)
+                for _ in range(TURNS_BETWEEN_TRIPS):
+                    await asyncio.sleep(0)
         finally:
             # At once: an item that is asked before this task is done needs a trip of its own.
             self._running -= 1

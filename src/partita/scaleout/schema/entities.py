@@ -7,7 +7,7 @@ CREATE TABLE partita.entity (
   tid bigint NOT NULL, pk text COLLATE "C" NOT NULL, rk text COLLATE "C" NOT NULL,
   ticks bigint NOT NULL, marks bigint NOT NULL, short jsonb, document bytea NOT NULL,
   PRIMARY KEY (tid, pk, rk)
-) WITH (fillfactor = 90);
+) WITH (fillfactor = 80);
 CREATE TABLE partita.change (
   range_id int NOT NULL, tx xid8 NOT NULL DEFAULT pg_catalog.pg_current_xact_id(),
   pk text COLLATE "C" NOT NULL, rk text COLLATE "C" NOT NULL
