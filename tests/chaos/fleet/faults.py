@@ -4,11 +4,13 @@ import contextlib
 import time
 
 import psycopg
+from psycopg import sql
 
 from chaos.fleet.world import ROLE, Fault, FrontEnd, World
 from support.proxy import Direction
 
 LOCK_SECONDS = 10.0
+TABLES = ("entity", "entity", "message", "blob", "range_own")
 EXHAUSTED_SECONDS = 4.0
 
 
@@ -49,10 +51,11 @@ def exhaust_connections(world: World) -> float:
     return time.monotonic()
 
 
-def lock_entities(world: World) -> float:
-    """Lock the table of all entities, as a careless operator does."""
+def lock_table(world: World) -> float:
+    """Lock the whole table of a service, as a careless operator does."""
+    table = sql.Identifier("partita", world.chance.choice(TABLES))
     with world.server.connect() as connection, connection.transaction():
-        connection.execute("LOCK TABLE partita.entity IN ACCESS EXCLUSIVE MODE")
+        connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(table))
         time.sleep(LOCK_SECONDS)
     return time.monotonic()
 
@@ -113,7 +116,7 @@ OF_DATABASE: dict[str, Fault] = {
     "restart of PostgreSQL (immediate)": restart_database,
     "kill of PostgreSQL": kill_database,
     "no free connection": exhaust_connections,
-    "table locked by another": lock_entities,
+    "table locked by another": lock_table,
 }
 OF_FRONT_END: dict[str, Fault] = {"SIGSTOP of a front end": freeze, "kill of a front end": kill}
 OF_NETWORK: dict[str, Fault] = {

@@ -5,7 +5,6 @@ import getpass
 import http.client
 import itertools
 import json
-import os
 import random
 import signal
 import subprocess
@@ -60,8 +59,9 @@ class Postgres(LocalPostgres):
 
     def kill(self) -> None:
         """Kill the server's first process; the others notice it and end."""
-        assert self.pid is not None
-        os.kill(self.pid, signal.SIGKILL)
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
 
     def restart(self) -> None:
         """Start it again, as its supervisor does: until processes from before have ended."""
