@@ -1,7 +1,6 @@
 """The tutorial "from a folder to PostgreSQL": its commands are typed, its answers compared."""
 
 import contextlib
-import getpass
 import os
 import re
 import signal
@@ -46,7 +45,7 @@ def alike(text: str, folder: Path) -> str:
     """What may differ from run to run taken out: times, ports, users, bytes of rows, the folder."""
     text = text.replace(str(folder.resolve()), FOLDER)
     text = re.sub(r"\d+\.\d+ s|about [\d,]+ bytes|127\.0\.0\.1:\d+", "0", text)
-    text = re.sub(rf"//({getpass.getuser()}|ada)@", "//", text)
+    text = text.replace("//***@", "//")
     return re.sub(r"[ \t]+", " ", text).strip()
 
 
