@@ -133,7 +133,9 @@ async def killed_copy(source: Place, target: Place, last: int) -> int:
     """Copy in another process, which is killed at a moment; return its status."""
     words = [msgspec.json.encode(each).decode() for each in (source, target)]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "support.copying", *words, str(last)
+        sys.executable,
+        *("-m", "support.copying", *words, str(last)),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
     return await process.wait()
 
