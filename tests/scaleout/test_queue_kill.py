@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import os
 import random
 import subprocess
 import sys
@@ -65,7 +66,8 @@ async def queues() -> AsyncIterator[OpenQueues]:
 def run_and_kill(account_id: int, name: str, *words: str) -> list[str]:
     """Run a front end, kill it a moment after it works, and return what its clients told."""
     command = [sys.executable, str(PROGRAM), queue_url(), str(account_id), name, *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=paths) as process:
         assert process.stdout is not None
         first = process.stdout.readline()
         threading.Timer(random.Random(name).uniform(0.05, 0.8), process.kill).start()
