@@ -1,5 +1,7 @@
 import asyncio
 import uuid
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
@@ -26,3 +28,14 @@ class TestPostgres(TableStoreConformance):
         async with asyncio.timeout(60):  # the fleet's own purge may be at work on it
             while await self.store.fleet.pool.read(statement, table.id):
                 await self.store.purge()
+
+    async def cancel_after(self, steps: int, work: Coroutine[Any, Any, object]) -> None:
+        await super().cancel_after(steps, work)
+        # Changes of the catalog have several connections: another change does not wait for them.
+        changes = ("Catalog._create_table", "Catalog._delete_table")
+        while under_way := [
+            task
+            for task in asyncio.all_tasks()
+            if getattr(task.get_coro(), "__qualname__", "") in changes
+        ]:
+            await asyncio.wait(under_way)
