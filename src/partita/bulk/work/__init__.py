@@ -1,0 +1,1 @@
+"""The bulk verbs: what each of them does to an account, without its command line."""
