@@ -1,0 +1,60 @@
+"""The shell of the console in a real browser."""
+
+import pytest
+
+from support.browser import Watch, use_theme, violations
+from support.live import LiveServer
+
+
+def test_the_token_moves_from_the_address_into_the_tab(watch: Watch, console: LiveServer) -> None:
+    address = console.announced["console"]
+    page = watch.page
+
+    page.goto(address)
+
+    page.get_by_role("heading", name="Tables", exact=True).wait_for()
+    assert "token" not in page.url
+    assert page.context.cookies() == []
+    assert page.evaluate("Object.keys(localStorage)") == []
+
+
+def test_a_tab_without_the_token_says_where_it_is(watch: Watch, console: LiveServer) -> None:
+    address, _, token = console.announced["console"].partition("#token=")
+    page = watch.page
+
+    page.goto(address)
+    page.get_by_role("button", name="Enter the token").click()
+    page.get_by_label("Token or address").fill(f"{address}#token={token}")
+    page.get_by_role("button", name="Open", exact=True).click()
+
+    page.get_by_role("navigation").wait_for()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_shell_is_accessible(watch: Watch, console: LiveServer, axe: str, theme: str) -> None:
+    page = watch.page
+    use_theme(page, theme)
+
+    page.goto(console.announced["console"])
+    page.get_by_role("heading", name="Tables", exact=True).wait_for()
+
+    assert violations(page, axe) == []
+
+
+def test_the_question_mark_shows_the_keys(watch: Watch, console: LiveServer) -> None:
+    page = watch.page
+    page.goto(console.announced["console"])
+    page.get_by_role("heading", name="Tables", exact=True).wait_for()
+
+    page.keyboard.press("?")
+
+    page.get_by_role("dialog", name="Keys").get_by_text("Show the keys").wait_for()
+    page.keyboard.press("Escape")
+    assert page.get_by_role("dialog").count() == 0
+
+
+def test_an_address_that_is_not_a_screen_says_so(watch: Watch, console: LiveServer) -> None:
+    address, _, token = console.announced["console"].partition("#")
+    watch.page.goto(f"{address}a/devstoreaccount1/nothing#{token}")
+
+    watch.page.get_by_text("There is no such screen").wait_for()
