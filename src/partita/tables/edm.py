@@ -52,8 +52,9 @@ _USUAL_DATETIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,7}))?Z
 """The format of most clients: it needs no conversion, only a check of the date."""
 _FIRST_YEAR = "1601"
 _INTEGER = re.compile(rf"[+-]?\d{{1,{limits.NUMBER_DIGITS_MAX}}}", re.ASCII)
+_USUAL_INT64 = re.compile(r"[1-9]\d{0,17}", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(?:\d{1,400}\.?\d{0,400}|\.\d{1,400})(?:[eE][+-]?\d{1,6})?", re.ASCII)
-_GUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+GUID_TEXT = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _NOT_FINITE = {
     "NaN": "NaN",
     "Infinity": "Infinity",
@@ -187,6 +188,8 @@ def _annotated_int32(name: str, value: object) -> tuple[str | None, Scalar]:
 
 
 def _int64(name: str, value: object) -> tuple[str | None, Scalar]:
+    if type(value) is str and _USUAL_INT64.fullmatch(value):
+        return INT64, value  # as most clients print it
     number = _integer(name, value)
     if not INT64_MIN <= number <= INT64_MAX:
         raise _bad_value(name)
@@ -227,7 +230,9 @@ def _datetime(name: str, value: object) -> tuple[str | None, Scalar]:
     if usual := _USUAL_DATETIME.fullmatch(value):
         whole, fraction = usual.groups()
         if whole >= _FIRST_YEAR and _is_moment(whole):
-            digits = fraction.rstrip("0") if fraction else ""
+            if fraction is None:
+                return DATETIME, value
+            digits = fraction.rstrip("0")
             return DATETIME, f"{whole}.{digits}Z" if digits else whole + "Z"
     ticks = ticks_of(value)
     if ticks is None:
@@ -255,7 +260,7 @@ def _us_date(text: str) -> str:
 
 
 def _guid(name: str, value: object) -> tuple[str | None, Scalar]:
-    if not (isinstance(value, str) and _GUID.fullmatch(value)):
+    if not (isinstance(value, str) and GUID_TEXT.fullmatch(value)):
         raise _bad_value(name)
     return GUID, value.lower()
 

@@ -8,7 +8,7 @@ from partita.errors import EntityNotFoundError, GroupRuleError, TableNotFoundErr
 from partita.policies import Policy
 from partita.refusals import invalid_input, not_found
 from partita.tables import limits
-from partita.tables.entity import Entity, EntityKey, check_table_name
+from partita.tables.entity import Entity, EntityKey, check_table_name, is_system_table
 from partita.tables.expectations import expectation_of
 from partita.tables.filters import Filter, compile_table_filter
 from partita.tables.operations import EntityGroup, Outcome
@@ -106,7 +106,7 @@ class TableEngine:
     async def _read(self, table: Table, chosen: Plan, span: KeyRange, limit: int) -> Page:
         if chosen.kind is PlanKind.POINT and chosen.residual is None and limit > 0:
             found = None if span.is_empty else await self.store.get(table, span.lower)
-            return Page([] if found is None else [found])
+            return Page([] if found is None else [found], examined=0 if found is None else 1)
         return await self.store.scan(table, span, chosen.residual, limit)
 
     async def create_table(self, name: str) -> Table:
@@ -125,14 +125,18 @@ class TableEngine:
     async def list_tables(
         self, filter_: Filter | None, *, start: str = "", limit: int = limits.PAGE_ENTITIES_MAX
     ) -> TablePage:
-        """List tables by lower-cased name, from `start` on (inclusive)."""
+        """List tables by lower-cased name, from `start` on (inclusive); no system tables."""
         if limit <= 0:
             return TablePage([])
         matches = compile_table_filter(filter_) if filter_ is not None else None
         chosen: list[Table] = []
         while len(chosen) <= limit:
             tables = await self.store.list_tables(start, limits.PAGE_ENTITIES_MAX)
-            chosen += [table for table in tables if matches is None or matches(table.name)]
+            chosen += [
+                table
+                for table in tables
+                if (matches is None or matches(table.name)) and not is_system_table(table.name)
+            ]
             if len(tables) < limits.PAGE_ENTITIES_MAX:
                 break
             start = after(tables[-1].name.lower())

@@ -153,6 +153,12 @@ class EntityGroup(msgspec.Struct, frozen=True):
 
     def check(self) -> None:
         """Raise for the first operation that breaks a rule; the error's facts name its index."""
+        keys = {operation.key for operation in self.operations}
+        if (
+            len(keys) == len(self.operations) <= limits.GROUP_OPERATIONS_MAX
+            and len({key.partition_key for key in keys}) <= 1
+        ):
+            return
         seen: set[EntityKey] = set()
         for index, operation in enumerate(self.operations):
             if index == limits.GROUP_OPERATIONS_MAX:

@@ -58,3 +58,8 @@ class Page(msgspec.Struct, frozen=True):
 
     entities: list[Entity]
     continuation: EntityKey | None = None
+    examined: int = 0
+    """Entities that were read to find them: at least so many."""
+    is_counted: bool = True
+    """Whether `examined` is exact: so it is without a filter, and with one if the scan took more
+    than 20 ms. Counting what a short scan reads would take half as long as the scan."""

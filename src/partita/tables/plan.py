@@ -243,6 +243,26 @@ def describe(chosen: Plan) -> str:
     return " ".join(parts)
 
 
+def describe_bounds(chosen: Plan) -> str:
+    """Describe which bounds the keys of a plan have, without the keys.
+
+    >>> from partita.tables.filters import parse
+    >>> describe_bounds(plan(parse("PartitionKey eq 'a' and RowKey ge 'b' and Age gt 40")))
+    'pk=? rk>=?'
+    """
+    span = chosen.span
+    if span.is_empty:
+        return "nothing"
+    upper = None if span.upper is None else _masked(span.upper)
+    masked = Plan(chosen.kind, KeyRange(_masked(span.lower), upper))
+    return " ".join(_describe_span(masked)).replace("'?'", "?") or "everything"
+
+
+def _masked(key: EntityKey) -> EntityKey:
+    """Return a key of which only is known whether its parts are empty or directly after a text."""
+    return EntityKey(*(text and ("?\x00" if text.endswith("\x00") else "?") for text in key))
+
+
 def _describe_span(chosen: Plan) -> list[str]:
     span = chosen.span
     match chosen.kind:

@@ -14,7 +14,8 @@ strings come last. A comparison then costs one lookup: `v >= x` is an interval, 
 for every other type as well) is all but an interval, and a missing property makes both NULL.
 
 `marks` is a small Bloom filter: each pair of a name and a short value sets two of 64 bits. An
-equality checks its two bits first, which avoids nearly all lookups in the JSONB.
+equality checks its two bits first, which avoids nearly all lookups in the JSONB. Types that are
+rarely compared for equality (Boolean, DateTime, Binary) have none.
 """
 
 import binascii
@@ -51,16 +52,22 @@ DEPTH_MAX = 16
 """Below this depth nothing is pushed down: older SQLite has a parser stack of 100."""
 
 MARKS = {edm.BOOLEAN: "\x01", edm.DATETIME: "\x02", edm.GUID: "\x03", edm.BINARY: "\x04"}
-_MARK_FALSE, MARK_TRUE = MARKS[edm.BOOLEAN] + "f", MARKS[edm.BOOLEAN] + "t"
-_MARKED = {False: _MARK_FALSE, True: MARK_TRUE}
-_UNMARKED = frozenset({edm.DATETIME, edm.BINARY, edm.DOUBLE})
-"""Types that are rarely compared for equality; a Double with an annotation is not finite."""
+MARK_FALSE, MARK_TRUE = MARKS[edm.BOOLEAN] + "f", MARKS[edm.BOOLEAN] + "t"
+_MARK_DATETIME, _MARK_GUID = MARKS[edm.DATETIME], MARKS[edm.GUID]
+_MARK_BINARY = MARKS[edm.BINARY]
 EXACT_MAX = 2**53
 """Whole numbers up to this are equal as Int64 and as Double, whose text SQLite parses exactly."""
 STRING_FIRST = "\x06"
 """No described string starts below this; every marked value does."""
 LAST = "~"
 """Greater than everything that follows a mark."""
+
+MARKED_CHARACTERS_MAX = SHORT_CHARACTERS_MAX + 4
+PAIRS = [1 << (pair & 63) | 1 << (pair >> 6) for pair in range(64 * 64)]
+"""The two marks that a checksum sets, by its lowest bits, ..."""
+_PAIR = len(PAIRS) - 1
+"""... which are these."""
+_CHANCES_KEPT = 4096
 
 Sql = tuple[str, tuple[object, ...]]
 
@@ -71,66 +78,104 @@ _encode = msgspec.json.Encoder().encode
 # Stored columns
 
 
+class Described(Members):
+    """Properties whose columns are known; nothing may change them."""
+
+    __slots__ = ("columns",)
+    columns: tuple[int, str | None]
+    """As `columns_of` returns them."""
+
+
+def columns_of(  # noqa: PLR0912, PLR0915 - one loop over all types, on the hot path of writes
+    properties: Members,
+) -> tuple[int, str | None]:
+    """Return the columns `marks` and `short`: see `marks_of` and `describe`."""
+    if type(properties) is Described:
+        return properties.columns
+    marks = 0
+    short: dict[str, Scalar] = {}
+    is_described = True
+    annotation: Scalar | None = None
+    for name, value in properties.items():
+        if isinstance(value, str):
+            if annotation is None:
+                if "@" in name:
+                    annotation = value  # it precedes its property
+                    continue
+                short[name] = cut = value[:SHORT_CHARACTERS_MAX]
+                if not (cut.isprintable() or is_plain(cut)):
+                    is_described = False
+                if len(value) > MARKED_CHARACTERS_MAX:
+                    continue
+            else:
+                kind, annotation = annotation, None
+                if kind == edm.DATETIME:
+                    short[name] = _MARK_DATETIME + value[:-1]
+                    continue
+                if kind == edm.GUID:
+                    short[name] = _MARK_GUID + value
+                elif kind == edm.INT64:
+                    short[name] = int(value)
+                elif kind == edm.BINARY:
+                    short[name] = _MARK_BINARY + _hex_of(value)
+                    continue
+                else:
+                    is_described = False  # a Double that is not finite
+                    continue
+            try:
+                text = value.encode()
+            except UnicodeEncodeError:
+                text = value.encode("utf-8", "surrogatepass")
+        elif isinstance(value, bool):
+            short[name] = MARK_TRUE if value else MARK_FALSE
+            continue
+        else:
+            short[name] = value
+            if isinstance(value, float) and not (value.is_integer() and abs(value) <= EXACT_MAX):
+                continue
+            text = b"%d" % value
+        marks |= PAIRS[crc32(text, CHANCES[name]) & _PAIR]
+    if marks >> 63:
+        marks -= 1 << 64  # SQLite and PostgreSQL have signed integers
+    return marks, _encode(short).decode() if is_described else None
+
+
 def describe(properties: Members) -> str | None:
     """Return the JSON text of the short values; None if one value has no exact description.
 
     Text and not bytes: `jsonb()` takes some JSON in a BLOB for JSONB.
     """
-    short: dict[str, Scalar] = {}
-    annotation: Scalar | None = None
-    for name, value in properties.items():
-        if type(value) is not str:
-            short[name] = value if type(value) is not bool else _MARKED[value]
-        elif "@" in name:
-            annotation = value  # it precedes its property
-            continue
-        elif annotation is None:
-            cut = value[:SHORT_CHARACTERS_MAX]
-            if not (cut.isprintable() or is_plain(cut)):
-                return None
-            short[name] = cut
-        elif annotation == edm.DOUBLE:
-            return None  # it is not finite
-        else:
-            short[name] = _describe_annotated(value, annotation)
-        annotation = None
-    return _encode(short).decode()
+    return columns_of(properties)[1]
 
 
 def marks_of(properties: Members) -> int:
     """Return the marks of all values that an equality may compare, as SQLite's integer."""
-    marks = 0
-    annotation: Scalar | None = None
-    for name, value in properties.items():
-        if type(value) is str:
-            if "@" in name:
-                annotation = value  # it precedes its property
-                continue
-            if annotation not in _UNMARKED and len(value) <= SHORT_CHARACTERS_MAX + 4:
-                marks |= _mark(name, value)
-        elif type(value) is int:
-            marks |= _mark(name, str(value))
-        elif type(value) is float and value.is_integer() and abs(value) <= EXACT_MAX:
-            marks |= _mark(name, str(int(value)))
-        annotation = None
-    return _signed(marks)
+    return columns_of(properties)[0]
 
 
 def _mark(name: str, value: str) -> int:
-    chance = crc32(f"{name}={value}".encode("utf-8", "surrogatepass"))
-    return 1 << (chance & 63) | 1 << (chance >> 6 & 63)
-
-
-def _signed(marks: int) -> int:
-    """Return 64 bits as a signed integer of SQLite."""
+    marks = PAIRS[crc32(value.encode("utf-8", "surrogatepass"), CHANCES[name]) & _PAIR]
     return marks - (1 << 64) if marks >> 63 else marks
+
+
+class _Chances(dict[str, int]):
+    """By name: the checksum of the name and `=`, with which that of its value begins."""
+
+    def __missing__(self, name: str) -> int:
+        if len(self) >= _CHANCES_KEPT:
+            self.clear()
+        chance = self[name] = crc32(f"{name}=".encode("utf-8", "surrogatepass"))
+        return chance
+
+
+CHANCES = _Chances()
 
 
 def _mark_of_literal(name: str, literal: Literal) -> int | None:
     """Return the marks of every entity that equals a literal; None if it may have none."""
     value = literal.value
     if literal.type in (edm.STRING, edm.GUID):
-        return _mark(name, str(value)) if len(str(value)) <= SHORT_CHARACTERS_MAX + 4 else None
+        return _mark(name, str(value)) if len(str(value)) <= MARKED_CHARACTERS_MAX else None
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     is_number = literal.type in (edm.INT32, edm.INT64, edm.DOUBLE)
@@ -138,16 +183,10 @@ def _mark_of_literal(name: str, literal: Literal) -> int | None:
     return _mark(name, str(int(value))) if is_number and is_exact else None
 
 
-def _describe_annotated(value: str, annotation: Scalar) -> Scalar:
-    if annotation == edm.INT64:
-        return int(value)
-    if annotation == edm.DATETIME:
-        return MARKS[edm.DATETIME] + value[:-1]
-    if annotation == edm.GUID:
-        return MARKS[edm.GUID] + value
+def _hex_of(text: str) -> str:
+    """Return the first digits of a Binary."""
     # Four characters of base64 are three bytes: decode only the part that is stored.
-    raw = binascii.a2b_base64(value[:SHORT_CHARACTERS_MAX])
-    return MARKS[edm.BINARY] + raw.hex()[:SHORT_CHARACTERS_MAX]
+    return binascii.a2b_base64(text[:SHORT_CHARACTERS_MAX]).hex()[:SHORT_CHARACTERS_MAX]
 
 
 def is_plain(text: str) -> bool:
@@ -267,8 +306,7 @@ def _comparison(node: Comparison, dialect: Dialect, *, negated: bool) -> Sql | N
     mark = _mark_of_literal(node.name, node.literal) if comparison == "eq" else None
     if mark is None:
         return leaf
-    marks = _signed(mark)
-    return dialect.with_marks.format(leaf[0]), (marks, marks, *leaf[1])
+    return dialect.with_marks.format(leaf[0]), (mark, mark, *leaf[1])
 
 
 def _test(name: str, form: str, *values: object) -> Sql:

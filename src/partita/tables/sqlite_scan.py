@@ -25,9 +25,14 @@ from partita.ticks import Clock
 CHUNK_ENTITIES = 12_000
 """The entities that one step of a long filtered scan reads."""
 WHOLE_RANGE_SECONDS = 0.02
-"""How long a filtered scan reads a range as a whole before it continues in steps."""
+"""How long a filtered scan reads a range as a whole before it continues in steps.
+
+Measured in instructions of SQLite and not by a clock, by which a busy machine would often read a
+range twice."""
 PROGRESS_INSTRUCTIONS = 20_000
-"""SQLite checks the time after this many instructions: about every millisecond."""
+"""SQLite reports its progress after this many instructions, ..."""
+PROGRESS_SECONDS = 0.001
+"""... which take about this long."""
 FIRST_ROWS = 16
 """Rows that are read before their size is known: each may have 1 MiB."""
 
@@ -61,9 +66,9 @@ class Scan:
         """Read without a filter, in the caller's snapshot; at most `limit` entities."""
         rows, is_all = _take(_select(connection, self._table, self._span, None), limit + 1)
         if len(rows) > limit or is_all:
-            return _page_of(rows, limit)
+            return _page_of(rows, limit, min(len(rows), limit))
         rest = _behind(self._span, rows[-1])
-        return Page(list(starmap(stored_entity, rows)), rest.lower if rest else None)
+        return Page(list(starmap(stored_entity, rows)), rest.lower if rest else None, len(rows))
 
     def _read_filtered(self, connection: apsw.Connection, residual: Filter, seconds: float) -> Page:
         """Read the whole range within a short time limit; otherwise continue in steps.
@@ -72,32 +77,16 @@ class Scan:
         """
         search = _Search(self._table, residual, self._limit + 1)
         deadline = self._clock.monotonic() + seconds
-        if self._within(connection, WHOLE_RANGE_SECONDS, search, self._span):
-            return self._page(search, None)
+        if _within(connection, search, self._span):
+            return msgspec.structs.replace(self._page(search, None), is_counted=False)
         rest: KeyRange | None = self._span
         while rest is not None and not search.is_full:
             part, rest = self._cut(connection, rest)
             search.go_through(connection, part)
+            search.examined += self._examined(connection, part, search, is_whole=rest is not None)
             if self._clock.monotonic() > deadline:
                 break
         return self._page(search, rest)
-
-    def _within(
-        self, connection: apsw.Connection, seconds: float, search: "_Search", span: KeyRange
-    ) -> bool:
-        """Read a range within a time limit; return nothing if it takes longer."""
-        deadline = self._clock.monotonic() + seconds
-        connection.set_progress_handler(
-            lambda: self._clock.monotonic() > deadline, PROGRESS_INSTRUCTIONS
-        )
-        try:
-            search.go_through(connection, span)
-        except apsw.InterruptError:
-            search.forget()
-            return False
-        finally:
-            connection.set_progress_handler(None)
-        return True
 
     def _cut(self, connection: apsw.Connection, span: KeyRange) -> tuple[KeyRange, KeyRange | None]:
         """Limit a range to the entities of one step."""
@@ -111,12 +100,24 @@ class Scan:
         key = EntityKey(*end[0])
         return KeyRange(span.lower, key), KeyRange(key, span.upper)
 
+    def _examined(
+        self, connection: apsw.Connection, part: KeyRange, search: "_Search", *, is_whole: bool
+    ) -> int:
+        """Return how many entities of a step were looked at."""
+        if search.is_full:
+            last = search.rows[-1]
+            part = KeyRange(part.lower, EntityKey(last[0], after(last[1])))
+        elif is_whole:
+            return CHUNK_ENTITIES
+        return _count(connection, self._table, part)
+
     def _page(self, search: "_Search", rest: KeyRange | None) -> Page:
         if len(search.rows) > self._limit:
-            return _page_of(search.rows, self._limit)
+            return _page_of(search.rows, self._limit, max(search.examined, self._limit))
         if search.is_full:
             rest = _behind(self._span, search.rows[-1])
-        return Page(list(starmap(stored_entity, search.rows)), rest.lower if rest else None)
+        found = list(starmap(stored_entity, search.rows))
+        return Page(found, rest.lower if rest else None, max(search.examined, len(found)))
 
 
 class _Search:
@@ -124,6 +125,8 @@ class _Search:
 
     def __init__(self, table: Table, residual: Filter, wanted: int) -> None:
         self.rows: list[Row] = []
+        self.examined = 0
+        """Entities that SQLite has looked at; those of a short range are not counted."""
         self._size = 0
         self._table = table
         self._wanted = wanted
@@ -148,7 +151,21 @@ class _Search:
         cursor.close()
 
     def forget(self) -> None:
-        self.rows, self._size = [], 0
+        self.rows, self._size, self.examined = [], 0, 0
+
+
+def _within(connection: apsw.Connection, search: _Search, span: KeyRange) -> bool:
+    """Read a range within `WHOLE_RANGE_SECONDS`; return False, and nothing, if it takes longer."""
+    reports = iter(range(round(WHOLE_RANGE_SECONDS / PROGRESS_SECONDS)))
+    connection.set_progress_handler(lambda: next(reports, None) is None, PROGRESS_INSTRUCTIONS)
+    try:
+        search.go_through(connection, span)
+    except apsw.InterruptError:
+        search.forget()
+        return False
+    finally:
+        connection.set_progress_handler(None)
+    return True
 
 
 @lru_cache(maxsize=256)
@@ -184,6 +201,14 @@ def _select(
     )
 
 
+def _count(connection: apsw.Connection, table: Table, span: KeyRange) -> int:
+    """Count the entities of a nonempty range: up to half of the time that filtering them takes."""
+    where, parameters = where_of(table, span)
+    statement = f"SELECT count(*) FROM entity WHERE {where}"  # noqa: S608 - only our own text
+    counted: Any = connection.execute(statement, parameters).get
+    return int(counted)
+
+
 def _take(cursor: Any, wanted: int) -> tuple[list[Row], bool]:
     """Read rows up to a count or the byte budget of a page; return whether these were all."""
     rows: list[Row] = []
@@ -212,6 +237,6 @@ def _behind(span: KeyRange, row: Row) -> KeyRange | None:
     return None if rest.is_empty else rest
 
 
-def _page_of(rows: list[Row], limit: int) -> Page:
+def _page_of(rows: list[Row], limit: int, examined: int) -> Page:
     entities = list(starmap(stored_entity, rows[:limit]))
-    return Page(entities, EntityKey(*rows[limit][:2]) if len(rows) > limit else None)
+    return Page(entities, EntityKey(*rows[limit][:2]) if len(rows) > limit else None, examined)

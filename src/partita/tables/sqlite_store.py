@@ -15,7 +15,12 @@ import apsw
 import msgspec
 
 from partita.clock import SystemClock
-from partita.errors import TableExistsError, TableNotFoundError, UnavailableError
+from partita.errors import (
+    PartitaError,
+    TableExistsError,
+    TableNotFoundError,
+    UnavailableError,
+)
 from partita.policies import Policy
 from partita.refusals import not_found
 from partita.storage.database import Database, Upgrades
@@ -28,8 +33,10 @@ from partita.tables.entity import (
     replaceable_entity,
     stored_entity,
 )
+from partita.tables.expectations import ANYTHING, NOTHING
 from partita.tables.filters import Filter
 from partita.tables.paging import KeyRange, Page
+from partita.tables.pushdown import Described
 from partita.tables.sqlite_scan import Scan, where_of
 from partita.tables.store import Decide, Expected, Statistics, Table
 from partita.ticks import Clock
@@ -68,10 +75,14 @@ _GET_MANY = (
     "SELECT pk, rk, ticks, document FROM entity"
     " WHERE tid = ? AND pk = ? AND rk IN (SELECT value FROM json_each(?))"
 )
-_PUT = (
+_INSERT = (
     "INSERT INTO entity (tid, pk, rk, ticks, marks, short, document)"
-    " VALUES (?, ?, ?, ?, ?, jsonb(?), ?) ON CONFLICT DO UPDATE SET ticks = excluded.ticks,"
-    " marks = excluded.marks, short = excluded.short, document = excluded.document"
+    " VALUES (?, ?, ?, ?, ?, jsonb(?), ?) ON CONFLICT DO NOTHING"
+)
+_PUT = _INSERT.replace(
+    "NOTHING",
+    "UPDATE SET ticks = excluded.ticks,"
+    " marks = excluded.marks, short = excluded.short, document = excluded.document",
 )
 _COUNT = (
     "SELECT count(*), coalesce(sum(length(document) - 5 * (substr(document, -1) = x'02')), 0)"
@@ -108,7 +119,7 @@ class SqliteTableStore:
         for identity, name in database.reader.execute("SELECT id, name FROM catalog"):
             self._tables[_folded(name)] = Table(identity, name)
         self._cursors: dict[apsw.Connection, apsw.Cursor] = {}
-        """One per reader connection of the loop: a new cursor costs as much as binding the keys."""
+        """One per connection of the loop: a new cursor costs as much as binding the keys."""
         # Folders of older versions have their mark here; it is not updated any more.
         clock.not_before(
             database.reader.execute("SELECT value FROM setting WHERE name = 'ticks'").get or 0
@@ -132,9 +143,8 @@ class SqliteTableStore:
         if self._purging is not None:
             self._purging.cancel()
             await asyncio.wait([self._purging])
-        for cursor in self._cursors.values():
-            cursor.close()
         await self.database.close()
+        self._cursors.clear()
 
     # Tables
 
@@ -189,7 +199,7 @@ class SqliteTableStore:
 
     async def get(self, table: Table, key: EntityKey) -> Entity | None:
         reader = self.database.reader_of_this_turn()
-        cursor = self._cursors.get(reader) or self._cursors.setdefault(reader, reader.cursor())
+        cursor = self._cursors.get(reader) or self._cursor_of(reader)
         rows: list[Any] = cursor.execute(_GET, (table.id, *key)).fetchall()
         return stored_entity(key[0], key[1], *rows[0]) if rows else None
 
@@ -218,10 +228,18 @@ class SqliteTableStore:
         row_keys: Sequence[str],
         decide: Decide,
         *,
-        expected: Expected | None = None,  # noqa: ARG002 - it reads in its savepoint
+        expected: Expected | None = None,
         frees_space: bool = False,
         is_long: bool = False,
     ) -> Sequence[Entity | None]:
+        if len(row_keys) == 1:
+            async with self.database.change(
+                frees_space=frees_space, is_one_statement=True
+            ) as connection:
+                key = EntityKey(partition_key, row_keys[0])
+                expectation = expected()[0] if expected is not None else None
+                return self._change_one(connection, table, key, decide, expectation)
+
         def change_here(
             connection: apsw.Connection, bytes_max: int | None = None
         ) -> Sequence[Entity | None]:
@@ -229,7 +247,7 @@ class SqliteTableStore:
             entities = decide(before, self._clock.next())
             put = [entity for entity in entities if entity is not None]
             if put:
-                _put(connection, table, put)
+                put_entities(connection, table, put)
             if len(put) < len(row_keys):
                 connection.executemany(
                     _REMOVE,
@@ -251,6 +269,40 @@ class SqliteTableStore:
             return change_here(connection)
 
         return await self.database.run_alone(change_alone, frees_space=frees_space)
+
+    def _change_one(
+        self,
+        connection: apsw.Connection,
+        table: Table,
+        key: EntityKey,
+        decide: Decide,
+        expectation: int | None,
+    ) -> Sequence[Entity | None]:
+        """Change one entity by one statement; read it before only if the decision needs it."""
+        cursor = self._cursor_of(connection)
+        if expectation in (NOTHING, ANYTHING):
+            try:
+                entities = decide({}, self._clock.next())
+            except PartitaError:
+                pass  # what is stored may be refused for another reason
+            else:
+                assert entities[0] is not None  # only a delete removes, and it expects something
+                statement = _INSERT if expectation == NOTHING else _PUT
+                cursor.execute(statement, _row_of(table, entities[0]))
+                if expectation == ANYTHING or connection.changes():
+                    return entities
+        rows: list[Any] = cursor.execute(_GET, (table.id, *key)).fetchall()
+        before = {key.row_key: replaceable_entity(*key, *rows[0])} if rows else {}
+        entities = decide(before, self._clock.next())
+        if entities[0] is not None:
+            cursor.execute(_PUT, _row_of(table, entities[0]))
+        else:
+            cursor.execute(_REMOVE, (table.id, *key))
+        return entities
+
+    def _cursor_of(self, connection: apsw.Connection) -> apsw.Cursor:
+        cursor = self._cursors.get(connection)
+        return cursor or self._cursors.setdefault(connection, connection.cursor())
 
     async def statistics(self, table: Table, span: KeyRange) -> Statistics:
         where, parameters = where_of(table, span)
@@ -320,10 +372,6 @@ def _read(
     bytes_max: int | None,
 ) -> dict[str, Entity]:
     """Read the entities that exist; raise LongGroupError above the limit, if there is one."""
-    if len(row_keys) == 1:
-        rk = row_keys[0]
-        rows = _rows(connection, _GET, (table.id, partition_key, rk))
-        return {rk: replaceable_entity(partition_key, rk, *rows[0])} if rows else {}
     parameters = (table.id, partition_key, _encode(row_keys).decode())
     found: dict[str, Entity] = {}
     size = 0
@@ -335,22 +383,23 @@ def _read(
     return found
 
 
-def _put(connection: apsw.Connection, table: Table, entities: Sequence[Entity]) -> None:
-    describe, marks_of = pushdown.describe, pushdown.marks_of
-    connection.executemany(
-        _PUT,
-        [
-            (
-                table.id,
-                entity.partition_key,
-                entity.row_key,
-                entity.ticks,
-                marks_of(entity.properties()),
-                describe(entity.properties()),
-                pack_document(entity.ticks, entity.document),
-            )
-            for entity in entities
-        ],
+def put_entities(connection: apsw.Connection, table: Table, entities: Sequence[Entity]) -> None:
+    """Insert or replace the rows of entities."""
+    connection.executemany(_PUT, [_row_of(table, entity) for entity in entities])
+
+
+def _row_of(table: Table, entity: Entity) -> tuple[Any, ...]:
+    properties = entity.properties()
+    columns = (
+        properties.columns if type(properties) is Described else pushdown.columns_of(properties)
+    )
+    return (
+        table.id,
+        entity.partition_key,
+        entity.row_key,
+        entity.ticks,
+        *columns,
+        pack_document(entity.ticks, entity.document),
     )
 
 
