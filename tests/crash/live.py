@@ -27,10 +27,13 @@ GROUP_ROWS = 7
 
 
 class Server:
-    """`partita serve` on a folder."""
+    """`partita serve` on a folder; `program` is a script that takes the place of `partita`."""
 
-    def __init__(self, folder: Path, prefix: Sequence[str] = ()) -> None:
-        command = [*prefix, sys.executable, "-m", "partita.cli.main", "serve"]
+    def __init__(
+        self, folder: Path, prefix: Sequence[str] = (), program: Path | None = None
+    ) -> None:
+        what = ["-m", "partita.cli.main"] if program is None else [str(program)]
+        command = [*prefix, sys.executable, *what, "serve"]
         flags = ["--path", str(folder), *ANY_PORTS, "--json", "--no-request-log"]
         self.process = subprocess.Popen(
             [*command, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -58,8 +61,10 @@ class Server:
 
 
 @contextmanager
-def serving(folder: Path, prefix: Sequence[str] = ()) -> Iterator[Server]:
-    server = Server(folder, prefix)
+def serving(
+    folder: Path, prefix: Sequence[str] = (), program: Path | None = None
+) -> Iterator[Server]:
+    server = Server(folder, prefix, program)
     try:
         yield server
     finally:

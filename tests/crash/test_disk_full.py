@@ -1,3 +1,4 @@
+import asyncio
 import contextlib
 import os
 import subprocess
@@ -11,7 +12,7 @@ import pytest
 from crash.shim_vfs import Watcher, registered
 from partita.clock import SystemClock
 from partita.errors import StoreFullError
-from partita.storage import database
+from partita.storage import database, vacuum
 from partita.storage.database import Database
 from partita.storage.disk_reserve import RESERVE_FILE, DiskReserve
 from partita.tables.engine import TableEngine
@@ -183,6 +184,27 @@ async def test_a_table_can_be_dropped_on_a_full_disk(place: Place) -> None:
         await engine.delete_table(TABLE)
 
         assert await engine.store.find_table(TABLE) is None
+
+
+@pytest.mark.proof
+async def test_a_dropped_table_gives_its_space_back_to_a_full_disk(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("START_BYTES", "KEEP_BYTES"):
+        monkeypatch.setattr(vacuum, name, 0)
+    monkeypatch.setattr(vacuum, "LOOK_SECONDS", 0.02)
+    file = place.folder / database.DATABASE_FILE
+    async with place.engine() as engine:
+        await engine.create_table("Kept")
+        await engine.create_table(TABLE)
+        await fill(engine)
+        before = file.stat().st_size
+        await engine.delete_table(TABLE)
+        while file.stat().st_size > before // 2:  # noqa: ASYNC110 - a timer and threads do it
+            await asyncio.sleep(0.02)
+        await engine.run("Kept", EntityGroup([Insert(a_key(1), {"Text": TEXT})]))
+
+        assert [each.name for each in (await engine.list_tables(None)).tables] == ["Kept"]
 
 
 @pytest.mark.proof

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from crash.power_cut import power_cuts
-from crash.recording_vfs import Sync, Trace
+from crash.recording_vfs import Sync, Trace, Truncate
 from crash.shim_vfs import registered, scratch_folder
 from crash.workload import Finding, examine, run_clients, write_image
-from partita.storage import database
+from partita.storage import database, vacuum
 from partita.storage.durability import Durability
 from support.repeats import repeat
 
@@ -43,7 +43,9 @@ class Tally:
         return sum(bool(getattr(finding, kind)) for _, _, finding in self.bad)
 
 
-async def replay(scratch: Path, wanted: int, durability: Durability) -> Tally:
+async def replay(
+    scratch: Path, wanted: int, durability: Durability, *, is_vacuumed: bool = False
+) -> Tally:
     tally = Tally()
     for seed in range(SEEDS):
         trace = Trace()
@@ -59,6 +61,8 @@ async def replay(scratch: Path, wanted: int, durability: Durability) -> Tally:
         # Without checkpoints and a log that starts again, the cuts would prove little.
         assert sum(isinstance(event, Sync) and event.file == "main" for event in trace.events) > 10
         assert sum(event[:2] == ("log", 0) for event in trace.events) > 3
+        cut_short = [e for e in trace.events if isinstance(e, Truncate) and e.file == "main"]
+        assert len(cut_short) > 3 or not is_vacuumed
         cuts = power_cuts(trace.events, wanted // SEEDS, random.Random(seed))
         for position, image in cuts:
             folder = scratch / "image"
@@ -81,6 +85,21 @@ async def test_a_power_cut_at_any_moment_loses_nothing_that_was_acknowledged(
     print(f"{tally.states} crash states")
     assert tally.bad == []
     assert tally.states >= STATES
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(1800)
+async def test_a_power_cut_in_a_vacuum_loses_nothing_that_was_acknowledged(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("START_BYTES", "KEEP_BYTES", "PAUSE_SECONDS", "PAUSE_FACTOR"):
+        monkeypatch.setattr(vacuum, name, 0)
+    monkeypatch.setattr(vacuum, "LOOK_SECONDS", 0.002)
+    monkeypatch.setattr(vacuum, "STEP_PAGES_MAX", 2)
+
+    tally = await replay(scratch, STATES, Durability.FULL, is_vacuumed=True)
+
+    assert tally.bad == []
 
 
 @pytest.mark.repeated

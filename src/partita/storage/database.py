@@ -1,10 +1,12 @@
 """One SQLite file for one account: connections, group commit, checkpoints, lock, full disk.
 
-Changes are applied on the event loop in one open transaction, each in its savepoint; COMMIT
+Changes are applied on the event loop in one open transaction, each in its savepoint unless it is
+one statement; COMMIT
 with its sync runs in a thread while the next group collects, and a change returns after it. A
 long change runs alone in that thread (`run_alone`), so that it does not hold the loop.
 Reads use other connections and see only committed state. The block of a change must not await
-anything that suspends: the transaction is shared.
+anything that suspends: the transaction is shared. Free pages are returned to the disk in the
+background (`vacuum`).
 
 After a failed sync the kernel may have dropped the pages and report the next sync as successful,
 so the database acknowledges nothing more; a restart recovers from the files on disk.
@@ -34,6 +36,8 @@ from partita.errors import (
     StoreFullError,
     StoreStoppedError,
 )
+from partita.metrics.store_meter import StoreMeter
+from partita.metrics.waits import WAITS
 from partita.refusals import store_stopped
 from partita.sqlite_versions import has_wal_reset_bug, version_of
 from partita.storage.disk_reserve import RESERVE_BYTES, RESERVE_FILE, DiskReserve
@@ -43,6 +47,7 @@ from partita.storage.format_numbers import APPLICATION_ID, guarded_numbers, refu
 from partita.storage.readers import Readers
 from partita.storage.schema import check_tables, distrust, schema_of
 from partita.storage.sqlite_errors import DISK_ERRORS, closing, translated
+from partita.storage.vacuum import INCREMENTAL, Vacuum
 
 logger = logging.getLogger("partita.storage.database")
 
@@ -90,6 +95,9 @@ class Database:
     _is_held = False
     """True while writers wait for a checkpoint to catch up."""
     _is_checkpointing = False
+    _is_checkpoint_wanted = False
+    """Another checkpoint is to follow the one in progress."""
+    _vacuum: Vacuum | None = None
     _commit_is_scheduled = False
     _lock_timer: asyncio.TimerHandle | None = None
     _wal_pages = 0
@@ -114,6 +122,7 @@ class Database:
         self.on_rollback: list[Callable[[], None]] = []
         """Run when a whole transaction was lost, so that caches drop its changes."""
         self._loop = asyncio.get_running_loop()
+        self.meter = self._new_meter()
         self._members: list[asyncio.Future[None]] = []
         """Changes that wait for the commit of the open transaction."""
         self._committing: list[asyncio.Future[None]] = []
@@ -144,7 +153,7 @@ class Database:
             if not self._reserve.keep(RESERVE_BYTES):
                 self._became_full()
             self._writer.set_wal_hook(self._saw_wal)
-            self._check_lock_later()
+            self._start_background()
 
     @classmethod
     async def open(
@@ -171,6 +180,13 @@ class Database:
                 hint="Choose another folder, or check its permissions.",
             ) from error
 
+    def _new_meter(self) -> StoreMeter:
+        meter = StoreMeter()
+        meter.queue_length = lambda: len(self._waiters)
+        meter.wal_bytes = lambda: self.wal_bytes
+        meter.store_bytes = lambda: self.store_bytes
+        return meter
+
     @property
     def is_writable(self) -> bool:
         return self._failure is None and not self._is_closing
@@ -182,10 +198,26 @@ class Database:
             return "A write to the disk failed: restart the server."
         return "The database is closing." if self._is_closing else ""
 
+    def find_room(self) -> int:
+        """Return the free bytes of the disk; 0 while it counts as full, which ends with space."""
+        if self._is_full:
+            with contextlib.suppress(StoreFullError):
+                self._refuse_if_still_full()
+        return 0 if self._is_full else self._reserve.free_bytes()
+
     @property
     def wal_bytes(self) -> int:
         """Size of the write-ahead log after the last commit."""
         return self._wal_pages * PAGE_BYTES
+
+    @property
+    def store_bytes(self) -> int:
+        """Size of the database file, without its log; in memory, of its pages."""
+        if self.folder is not None:
+            with contextlib.suppress(OSError):
+                return (self.folder / DATABASE_FILE).stat().st_size
+            return 0
+        return int(self._writer.pragma("page_count")) * int(self._writer.pragma("page_size"))
 
     def prepare(
         self, system: str, version: int, statements: str, upgrades: Upgrades = NO_UPGRADES
@@ -222,13 +254,15 @@ class Database:
                 )
             check_tables(self._writer, schema_of(statements))
 
-    def change(self, *, frees_space: bool = False) -> "Change":
+    def change(self, *, frees_space: bool = False, is_one_statement: bool = False) -> "Change":
         """Open a change: `async with database.change() as connection`.
 
         Leaving the block returns when the change is durable. An exception rolls the block back, and
-        leaves when everything that the block has read is durable.
+        leaves when everything that the block has read is durable. `is_one_statement` promises that
+        at most the last statement of the block changes something: SQLite rolls a failing statement
+        back, so that the block needs no savepoint.
         """
-        return Change(self, frees_space)
+        return Change(self, frees_space, is_one_statement)
 
     def read_here(self, read: Callable[[apsw.Connection], T]) -> T:
         """Run a short read in the caller's thread; not for a database in memory."""
@@ -264,6 +298,8 @@ class Database:
             return
         self._is_closing = True
         self._readers.refuse()
+        if self._vacuum is not None:
+            await self._vacuum.close()
         while self._members or self._is_committing or self._is_checkpointing:  # noqa: ASYNC110 - rare
             await asyncio.sleep(0.001)
         self._wake_waiters()
@@ -319,7 +355,10 @@ class Database:
             for hook in self.on_begin:
                 hook(self._writer)
             result = _finished(work(self._writer))
+            started = self._loop.time()
             self._writer.execute("COMMIT")
+            self.meter.commit_seconds.observe(self._loop.time() - started)
+            self.meter.commit_changes.observe(1)
         except BaseException as error:  # noqa: BLE001 - handed to the loop, which decides
             self._loop.call_soon_threadsafe(self._alone_failed, ended, error)
         else:
@@ -347,14 +386,23 @@ class Database:
         self._waiters.append(turn)
         await turn
 
+    async def _measured_turn(self) -> None:
+        started = self._loop.time()
+        await self._turn()
+        seconds = self._loop.time() - started
+        self.meter.queue_seconds.observe(seconds)
+        waits = WAITS.get()  # only after a wait: until then, the request has no task of its own
+        if waits is not None:
+            waits.queue_seconds += seconds
+
     async def enter(self, *, frees_space: bool) -> apsw.Connection:
+        """Wait for a transaction, and return the connection on which it is open."""
         self._refuse_if_unfit(frees_space=frees_space)
         while self._is_committing or self._is_held or self._alone_waiting:
-            await self._turn()
+            await self._measured_turn()
             self._refuse_if_unfit(frees_space=frees_space)
         if not self._writer.in_transaction:
             self._begin()
-        self._writer.execute("SAVEPOINT change")
         return self._writer
 
     def _begin(self) -> None:
@@ -366,13 +414,14 @@ class Database:
             self._rollback()
             raise self.failed(error) from error
 
-    def leave(self, error: BaseException | None) -> asyncio.Future[None]:
+    def leave(self, error: BaseException | None, *, has_savepoint: bool) -> asyncio.Future[None]:
         """Close the savepoint and return the future that the commit resolves."""
         if self._writer.in_transaction:
             try:
-                if error is not None:
-                    self._writer.execute("ROLLBACK TO change")
-                self._writer.execute("RELEASE change")
+                if has_savepoint:
+                    if error is not None:
+                        self._writer.execute("ROLLBACK TO change")
+                    self._writer.execute("RELEASE change")
             except apsw.Error as failure:
                 self._rollback()
                 self._finish(self._members, self.failed(failure))
@@ -396,6 +445,17 @@ class Database:
             self._loop.call_soon(self._start_commit)
         return done
 
+    async def durable(self, done: asyncio.Future[None]) -> None:
+        """Wait for the commit of a change, and measure it for the request that waits."""
+        if done.done():
+            await done
+            return
+        started = self._loop.time()
+        await done
+        waits = WAITS.get()  # only after the wait: until then, the request has no task of its own
+        if waits is not None:
+            waits.commit_seconds += self._loop.time() - started
+
     def _commit_in_memory(self) -> None:
         self._writer.execute("COMMIT")
         self._finish(self._members, None)
@@ -415,15 +475,19 @@ class Database:
 
     def _commit(self) -> None:
         error: BaseException | None = None
+        started = self._loop.time()
         try:
             self._check_lock()
             self._writer.execute("COMMIT")
         except BaseException as failure:  # noqa: BLE001 - handed to the loop, which decides
             error = failure
+        self.meter.commit_seconds.observe(self._loop.time() - started)
         self._loop.call_soon_threadsafe(self._commit_ended, error)
 
     def _commit_ended(self, error: BaseException | None) -> None:
         members, self._committing = self._committing, []
+        if members:
+            self.meter.commit_changes.observe(len(members))
         self._is_committing = False
         self._readers.reads_since_commit = 0
         outcome = None
@@ -458,6 +522,10 @@ class Database:
             with contextlib.suppress(apsw.Error):  # the transaction is lost in any case
                 self._writer.execute("ROLLBACK")
         self._wake_waiters()
+
+    def _start_background(self) -> None:
+        self._check_lock_later()
+        self._vacuum = Vacuum(self, PAGE_BYTES)
 
     # The lock of the folder
 
@@ -503,6 +571,7 @@ class Database:
             self._became_full()
         elif isinstance(result, StoreStoppedError | DamageError) and self._failure is None:
             self._failure = error
+            self.meter.sync_failures += 1
             logger.critical("the database stops acknowledging writes: %s", error)
             if self.on_failure is not None:
                 self.on_failure(error)
@@ -528,6 +597,13 @@ class Database:
         logger.warning("the disk has space again: writes resume")
 
     # Checkpoints
+
+    def checkpoint_soon(self) -> None:
+        """Start a checkpoint that no writer waits for, although little log is new."""
+        if self._is_checkpointing:
+            self._is_checkpoint_wanted = True
+        elif self._failure is None:
+            self._start_checkpoint(is_held=False)
 
     def _saw_wal(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
         self._wal_pages = pages
@@ -567,10 +643,21 @@ class Database:
     def _checkpoint(self, gives_space: bool) -> tuple[int, int]:  # noqa: FBT001 - internal
         """Return the pages of the log, and how many of them are in the main file."""
         assert self._checkpointer is not None
-        pages, carried = self._checkpointer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        started = self._loop.time()
+        try:
+            return self._checkpoint_with(self._checkpointer, gives_space)
+        finally:
+            self.meter.checkpoint_seconds.observe(self._loop.time() - started)
+
+    def _checkpoint_with(
+        self,
+        checkpointer: apsw.Connection,
+        gives_space: bool,  # noqa: FBT001 - internal
+    ) -> tuple[int, int]:
+        pages, carried = checkpointer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         if gives_space and carried == pages:
             with contextlib.suppress(apsw.BusyError):  # a reader uses the log: next time
-                self._checkpointer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+                checkpointer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
                 return 0, 0
         return pages, carried
 
@@ -585,6 +672,9 @@ class Database:
                 self._wal_pages = 0
         elif isinstance(self.failed(error), StoreFullError) and not was_full:
             self._checkpoint_if_due()  # again, with the space of the reserve
+        if self._is_checkpoint_wanted and not self._is_checkpointing:
+            self._is_checkpoint_wanted = False
+            self.checkpoint_soon()
         if was_held and not self._is_held:
             self._wake_waiters()
 
@@ -675,16 +765,25 @@ def refuse_unfinished_copy(connection: apsw.Connection, folder: Path | None) -> 
 
 
 class Change:
-    """One savepoint in the open transaction; see `Database.change`."""
+    """A part of the open transaction, usually a savepoint in it; see `Database.change`."""
 
-    __slots__ = ("_database", "_frees_space")
+    __slots__ = ("_database", "_frees_space", "_is_one_statement")
 
-    def __init__(self, database: Database, frees_space: bool) -> None:  # noqa: FBT001 - internal
+    def __init__(
+        self,
+        database: Database,
+        frees_space: bool,  # noqa: FBT001 - internal
+        is_one_statement: bool,  # noqa: FBT001 - internal
+    ) -> None:
         self._database = database
         self._frees_space = frees_space
+        self._is_one_statement = is_one_statement
 
     async def __aenter__(self) -> apsw.Connection:
-        return await self._database.enter(frees_space=self._frees_space)
+        connection = await self._database.enter(frees_space=self._frees_space)
+        if not self._is_one_statement:
+            connection.execute("SAVEPOINT change")
+        return connection
 
     async def __aexit__(
         self,
@@ -692,7 +791,8 @@ class Change:
         error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
-        await self._database.leave(error)
+        done = self._database.leave(error, has_savepoint=not self._is_one_statement)
+        await self._database.durable(done)
         if isinstance(error, DISK_ERRORS):
             raise self._database.failed(error) from error
 
@@ -714,6 +814,8 @@ def _prepare(connection: apsw.Connection, *, is_file: bool, durability: Durabili
         refuse_foreign(connection)
     connection.pragma("page_size", PAGE_BYTES)
     if is_file:
+        if not has_tables:
+            connection.pragma("auto_vacuum", INCREMENTAL)
         connection.pragma("journal_mode", "wal")
     connection.pragma("synchronous", "full" if durability is Durability.FULL else "normal")
     if found != APPLICATION_ID:

@@ -67,6 +67,23 @@ def keep_private(path: Path) -> None:
             path.chmod(0o600)
 
 
+def is_locked(folder: Path) -> bool:
+    """Return whether a process holds the lock of a folder now; nothing is written."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        return False
+    finally:
+        os.close(descriptor)
+
+
 class FolderLock:
     """The lock of the folder of an account, a state or a NATS cluster, until `release`.
 
