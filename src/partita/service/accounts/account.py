@@ -2,25 +2,29 @@
 
 import contextlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from partita.blobs.engine.engine import BlobEngine
 from partita.errors import ConfigurationError
+from partita.heat.meter import Meter
 from partita.queues.engine import QueueEngine
+from partita.service.accounts import development
 from partita.service.accounts import service_properties_xml as xml_wire
 from partita.service.accounts.rate_targets import Targets
 from partita.service.accounts.service_properties_xml import ServiceProperties
 from partita.service.accounts.stores import Backing, Stores
+from partita.service.accounts.system_places import make_places
 from partita.service.accounts.throttled_tables import ThrottledTables
 from partita.service.auth.shared_key import SigningKey
 from partita.tables.engine import TableEngine
 from partita.ticks import Clock
 
-DEVELOPMENT_ACCOUNT = "devstoreaccount1"
-DEVELOPMENT_KEY = (
-    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-)
-"""The public key of every emulator and SDK."""
+if TYPE_CHECKING:
+    from partita.heat.recorder import Heat
+
+DEVELOPMENT_ACCOUNT = development.DEVELOPMENT_ACCOUNT
+DEVELOPMENT_KEY = development.DEVELOPMENT_KEY
 
 _NAME = re.compile(r"[a-z0-9]{3,24}")
 _PROPERTIES = {
@@ -45,6 +49,12 @@ class Account:
         self.set_keys(keys)
         self.properties = dict.fromkeys(_PROPERTIES, ServiceProperties())
         """By letter of the service; a copy of what is stored."""
+        self.on_properties: list[Callable[[], None]] = []
+        """Called after they were read or set."""
+        self.meter = Meter(None)
+        """Samples the load of its tables, if `heat` is not None."""
+        self.heat: Heat | None = None
+        """Where this is kept: one object for all accounts of a process."""
 
     def set_keys(self, keys: Sequence[str]) -> None:
         """Replace the keys; requests that are already authenticated continue."""
@@ -88,10 +98,18 @@ class Account:
             self.properties[letter] = (
                 ServiceProperties() if stored is None else xml_wire.decode(stored)
             )
+        self._tell_properties()
 
     async def set_properties(self, letter: str, properties: ServiceProperties) -> None:
+        """Store the properties of a service, after what Storage Analytics needs for them exists."""
+        await make_places(self.tables.store, self.blobs, letter, properties)
         await self.tables.store.set_setting(_PROPERTIES[letter], xml_wire.encode(properties))
         self.properties[letter] = properties
+        self._tell_properties()
+
+    def _tell_properties(self) -> None:
+        for listener in self.on_properties:
+            listener()
 
 
 class Accounts(dict[str, Account]):

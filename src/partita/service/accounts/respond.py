@@ -37,6 +37,7 @@ from partita.service.auth.sas import (
 from partita.service.formats.address import parse_query
 from partita.service.formats.error_wire import ACCOUNT_SETTING, is_told, message_of
 from partita.service.http.message_bytes import STREAM_ABOVE_BYTES
+from partita.service.http.observed import ANONYMOUSLY, BY_SAS, UNOBSERVED
 from partita.service.http.request import Request, Response
 from partita.service.http.streams import with_whole_body
 from partita.tables import edm
@@ -105,7 +106,11 @@ class Service(Protocol):
         ...
 
     async def answer(self, authorized: AuthorizedRequest) -> Response:
-        """Answer an authenticated request: decode, authorize, perform, answer."""
+        """Answer an authenticated request: decode, authorize, perform, answer.
+
+        It notes the account and the operation (`Request.observe`), except of a point read that
+        succeeds: its answer has them.
+        """
         ...
 
     def is_cacheable(self, request: Request) -> bool:
@@ -147,7 +152,7 @@ class Front:
     async def respond(self, request: Request) -> Response:
         """Answer one request; its errors are answers, too."""
         service, request_id = self.service, self._request_ids.take()
-        now, properties, unserved = self._clock.ticks(), _NO_PROPERTIES, ""
+        now, properties, located = self._clock.ticks(), _NO_PROPERTIES, ("", "")
         version = request.headers.get("x-ms-version")
         today = now // TICKS_PER_DAY if self._bounds_versions else None
         is_versioned = version is not None and is_served(version, today)
@@ -158,7 +163,7 @@ class Front:
             target = locate(request.scheme, host, request.path, self.accounts, service.name)
             account = self.accounts[target.account]
             properties = account.properties[service.letter]
-            unserved = "" if account.name else target.account
+            located = account.name, target.account
             # A request to this machine that names no origin is not from a web page.
             if account.is_guarded and not (
                 browsers.names_this_machine(host)
@@ -169,7 +174,7 @@ class Front:
                 _check_unversioned(request)
                 version = _unnamed_version(request, properties.default_version or version)
             if request.method == "OPTIONS":
-                response = cors.preflight(properties.cors, request)
+                response = self._preflight(request, account, properties)
             else:
                 pairs = parse_query(request.query) if request.query else []
                 sas = (
@@ -195,7 +200,7 @@ class Front:
                     )
                 )
         except PartitaError as error:
-            response = self._refuse(error, request, request_id, unserved)
+            response = self._refuse(error, request, request_id, located)
         headers = response.headers
         headers += (
             ("x-ms-request-id", request_id),
@@ -211,6 +216,15 @@ class Front:
             headers.extend(cors.response_headers(properties.cors, request))
         return response
 
+    def _preflight(
+        self, request: Request, account: Account, properties: ServiceProperties
+    ) -> Response:
+        observed = request.observe()
+        observed.account = account.name
+        observed.operation = f"{self.service.name.capitalize()}PreflightRequest"
+        observed.credentials = ANONYMOUSLY
+        return cors.preflight(properties.cors, request)
+
     async def _admit(self, request: Request) -> Request:
         """Read the body of an authenticated request, except a long one of a blob."""
         if request.stranger is not None:
@@ -218,12 +232,15 @@ class Front:
         upload = request.upload
         if upload is None:
             return request
+        if request.observed is UNOBSERVED:
+            request.observe()  # the request with its body shares it
         is_long = upload.length is None or upload.length > STREAM_ABOVE_BYTES
         return request if self._streams and is_long else await with_whole_body(request)
 
     def _check_signature(self, request: Request, account: Account, now: int) -> Grant:
         authorization = request.headers.get("authorization")
         if authorization is None:
+            request.observe().credentials = ANONYMOUSLY
             if not self.service.allows_anonymous:
                 raise no_credentials()
             if not account.name:
@@ -239,6 +256,7 @@ class Front:
         return FULL
 
     async def _evaluate(self, sas: Sas, request: Request, account: Account, now: int) -> Grant:
+        request.observe().credentials = BY_SAS
         check_single_credential(request, sas)
         policies: Sequence[Policy] = ()
         if sas.policy_id and account.name:
@@ -255,11 +273,18 @@ class Front:
         )
 
     def _refuse(
-        self, error: PartitaError, request: Request, request_id: str, unserved: str
+        self, error: PartitaError, request: Request, request_id: str, located: tuple[str, str]
     ) -> Response:
-        """Return the answer of an error; `unserved` is the addressed name of an unknown account."""
-        if unserved and error.code == "AuthenticationFailed" and not error.setting:
-            error = _not_served(unserved)
+        """Return the answer of an error.
+
+        `located` has the name of the account, empty if it is unknown, and the addressed name.
+        """
+        account, addressed = located
+        if not account and addressed and error.code == "AuthenticationFailed" and not error.setting:
+            error = _not_served(addressed)
+        observed = request.observe()
+        observed.account = account
+        observed.code, observed.hint = error.code, error.hint
         message = message_of(error, request_id, self._clock.ticks(), index=None)
         extra: list[tuple[str, str]] = []
         challenge = error.facts.get("www_authenticate")

@@ -39,6 +39,10 @@ WEBSITE_PATH_CHARACTERS_MAX = 1024
 HOUR_AND_MINUTE_VERSION = "2013-08-15"
 """Older versions have one `Metrics` element and no CORS."""
 
+LOGGING_VERSIONS = ("1.0", "2.0")
+"""2.0 is for blobs and queues only."""
+METRICS_VERSIONS = ("1.0",)
+
 _ROOT_NAMES = ("Logging", "HourMetrics", "MinuteMetrics", "Cors")
 _BLOB_NAMES = ("DeleteRetentionPolicy", "StaticWebsite", "DefaultServiceVersion")
 _WEBSITE_NAMES = ("IndexDocument", "ErrorDocument404Path", "DefaultIndexDocumentPath")
@@ -48,17 +52,23 @@ _DIGITS = re.compile(r"\d{1,10}", re.ASCII)
 
 
 class Logging(msgspec.Struct, frozen=True, gc=False):
-    """Which requests to log; stored and returned, without effect."""
+    """Which requests to log in the container `$logs`."""
 
     read: bool = False
     write: bool = False
     delete: bool = False
     retention_days: int | None = None
     """None: no retention policy."""
+    version: str = "1.0"
+    """The format of the lines."""
+
+    @property
+    def is_on(self) -> bool:
+        return self.read or self.write or self.delete
 
 
 class Metrics(msgspec.Struct, frozen=True, gc=False):
-    """Which metrics to collect; stored and returned, without effect."""
+    """Which metrics to collect in the tables `$Metrics…`."""
 
     enabled: bool = False
     include_apis: bool = False
@@ -177,23 +187,26 @@ def parse_properties(
     changes = {
         field: read(members[name]) for name, (field, read) in _READERS.items() if name in members
     }
+    logging = changes.get("logging")
+    if service == "t" and isinstance(logging, Logging) and logging.version != "1.0":
+        raise invalid_xml_value(hint="The Version of the logging of tables is 1.0.")
     return msgspec.structs.replace(current, **changes)
 
 
 def _logging(element: Element) -> Logging:
     members = _members(element, ("Version", "Read", "Write", "Delete", "RetentionPolicy"))
-    _check_version(members)
     return Logging(
         _boolean(_required(members, "Read")),
         _boolean(_required(members, "Write")),
         _boolean(_required(members, "Delete")),
         _retention_days(_required(members, "RetentionPolicy")),
+        _version(members, LOGGING_VERSIONS),
     )
 
 
 def _metrics(element: Element) -> Metrics:
     members = _members(element, ("Version", "Enabled", "IncludeAPIs", "RetentionPolicy"))
-    _check_version(members)
+    _version(members, METRICS_VERSIONS)
     enabled = _boolean(_required(members, "Enabled"))
     return Metrics(
         enabled,
@@ -202,9 +215,11 @@ def _metrics(element: Element) -> Metrics:
     )
 
 
-def _check_version(members: dict[str, Element]) -> None:
-    if _text(_required(members, "Version")).strip() != "1.0":
-        raise invalid_xml_value(hint="Version is 1.0.")
+def _version(members: dict[str, Element], known: Sequence[str]) -> str:
+    version = _text(_required(members, "Version")).strip()
+    if version not in known:
+        raise invalid_xml_value(hint=f"Version is {' or '.join(known)}.")
+    return version
 
 
 def _retention_days(element: Element) -> int | None:
@@ -349,7 +364,7 @@ def _print_of_blobs(properties: ServiceProperties) -> str:
 
 def _print_logging(logging: Logging) -> str:
     return (
-        element("Version", "1.0")
+        element("Version", logging.version)
         + _print_boolean("Read", logging.read)
         + _print_boolean("Write", logging.write)
         + _print_boolean("Delete", logging.delete)

@@ -6,6 +6,7 @@ from typing import Protocol
 import msgspec
 
 from partita.blobs.store.contract import BlobStore
+from partita.metrics.store_meter import StoreMeter
 from partita.queues.store import QueueStore
 from partita.tables.store import TableStore
 
@@ -15,6 +16,7 @@ class Backing(Protocol):
 
     on_failure: Callable[[BaseException], None] | None
     """Called once if it failed in a way that only a restart of the process resolves."""
+    meter: StoreMeter
 
     @property
     def why_not_ready(self) -> str:

@@ -3,7 +3,8 @@
     <folder>/                 the full backup, number 1
     <folder>/backup-000002/   an increment: pages, contents, blobs/…, increment.json
 
-    pages     the changed pages of the database in order, then the number of each, 4 bytes
+    pages     the changed pages of the database in order, then the number of each, 4 bytes;
+              compressed, the numbers come first, so that it is read from its beginning to its end
 
 The manifest of an increment contains the hash of the previous manifest and of the whole database:
 a missing, foreign or changed backup is detected before a restore creates an account. The database
@@ -17,14 +18,21 @@ import os
 import re
 import sys
 from array import array
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain as chain_of
 from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
 from partita.errors import BackupOrderError
-from partita.service.backup.files import COPY_BYTES, copy_hashed, opened_beneath, write_new
+from partita.service.backup.compression import (
+    BadStreamError,
+    Compression,
+    Stream,
+    expanded,
+    read_fully,
+)
+from partita.service.backup.files import COPY_BYTES, copy_hashed, opened_beneath, pieces_of
 from partita.service.backup.manifest import (
     CONTENTS_FILE,
     INCREMENT_FILE,
@@ -115,6 +123,18 @@ def _numbers_in(folder: Path) -> Iterator[int]:
 
 
 @contextlib.contextmanager
+def opened_stream(backup: Backup, parts: Sequence[str]) -> Iterator[Stream]:
+    """Open a file of a backup that may be compressed; it is damage if it cannot be expanded."""
+    how = backup.manifest.compression
+    stored = (*parts[:-1], parts[-1].removesuffix(how.suffix) + how.suffix)
+    with opened_part(backup.folder, stored) as descriptor:
+        try:
+            yield expanded(descriptor, how)
+        except BadStreamError as error:
+            raise backup_damaged("/".join(stored)) from error
+
+
+@contextlib.contextmanager
 def opened_part(folder: Path, parts: Sequence[str]) -> Iterator[int]:
     """Open a file of a backup; it is damage if it is missing or not a regular file."""
     with contextlib.ExitStack() as opened:
@@ -134,7 +154,7 @@ def read_contents(backup: Backup) -> list[Content]:
     """Return the content files that the database of a backup refers to."""
     facts = backup.manifest.contents
     with opened_part(backup.folder, (CONTENTS_FILE,)) as descriptor:
-        _, sha256 = copy_hashed(descriptor, None)
+        _, sha256 = copy_hashed(pieces_of(expanded(descriptor, Compression.NONE)), None)
         if sha256 != facts.sha256:
             raise backup_damaged(CONTENTS_FILE)
         os.lseek(descriptor, 0, os.SEEK_SET)
@@ -145,19 +165,21 @@ def read_contents(backup: Backup) -> list[Content]:
     return contents
 
 
-def stored_contents(chain: Iterable[Backup]) -> dict[Content, Path]:
-    """Return the content files of a chain, each with the folder of the backup that has it."""
-    found: dict[Content, Path] = {}
+def stored_contents(chain: Iterable[Backup]) -> dict[Content, Backup]:
+    """Return the content files of a chain, each with the backup that has it."""
+    found: dict[Content, Backup] = {}
     for backup in chain:
         for content in read_contents(backup):
-            found.setdefault(content, backup.folder)
+            found.setdefault(content, backup)
     return found
 
 
 # Pages
 
 
-def write_changed_pages(chain: Sequence[Backup], database: Path, target: Path) -> FileFacts:
+def write_changed_pages(
+    chain: Sequence[Backup], database: Path, target: Path, how: Compression
+) -> FileFacts:
     """Write the pages in which a database differs from the newest one of a chain.
 
     That one is verified, because an increment to a damaged backup is not a backup.
@@ -172,9 +194,17 @@ def write_changed_pages(chain: Sequence[Backup], database: Path, target: Path) -
                 yield page
         yield _big_endian(numbers).tobytes()
 
-    write_new(target, pieces())
+    facts = FileFacts(*copy_hashed(pieces(), target))
+    if how is Compression.NONE:
+        return facts
+    os.truncate(target, facts.bytes - NUMBER_BYTES * len(numbers))
     with opened_beneath(target.parent, (target.name,)) as descriptor:
-        return FileFacts(*copy_hashed(descriptor, None))
+        pages = pieces_of(expanded(descriptor, Compression.NONE))
+        ordered = chain_of((numbers.tobytes(),), pages)
+        compact = target.with_name(target.name + how.suffix)
+        facts = FileFacts(*copy_hashed(ordered, compact, how))
+    target.unlink()
+    return facts
 
 
 def changed_pages(old: Iterable[bytes], new: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
@@ -193,12 +223,15 @@ def read_database(chain: Sequence[Backup]) -> Iterator[bytes]:
     facts = chain[-1].manifest.database
     digest = hashlib.sha256()
     with contextlib.ExitStack() as opened:
-        full = opened.enter_context(opened_part(chain[0].folder, (DATABASE_FILE,)))
-        if os.fstat(full).st_size != chain[0].manifest.database.bytes:
-            raise backup_damaged(DATABASE_FILE)
-        layers = [_Pages(*pair, opened) for pair in pairwise(chain)]
+        full = opened.enter_context(opened_stream(chain[0], (DATABASE_FILE,)))
+        layers = [_pages_of(*pair, opened) for pair in pairwise(chain)]
+        left = chain[0].manifest.database.bytes
         for start in range(0, facts.bytes, COPY_BYTES):
-            piece = bytearray(os.pread(full, COPY_BYTES, start).ljust(COPY_BYTES, b"\0"))
+            read = read_fully(full, min(COPY_BYTES, left))
+            if len(read) < min(COPY_BYTES, left):
+                raise backup_damaged(DATABASE_FILE)
+            left -= len(read)
+            piece = bytearray(read.ljust(COPY_BYTES, b"\0"))
             for layer in layers:
                 layer.copy_to(piece, start)
             del piece[facts.bytes - start :]
@@ -209,35 +242,68 @@ def read_database(chain: Sequence[Backup]) -> Iterator[bytes]:
 
 
 class _Pages:
-    """The changed pages of an increment."""
+    """The changed pages of an increment; they are read in their order."""
 
-    def __init__(self, previous: Backup, backup: Backup, opened: contextlib.ExitStack) -> None:
+    def __init__(self, stream: Stream, previous: Backup, backup: Backup) -> None:
         facts = backup.manifest
         assert isinstance(facts, Increment)
-        self._file = opened.enter_context(opened_part(backup.folder, (PAGES_FILE,)))
-        if os.fstat(self._file).st_size != facts.pages.bytes:
-            raise backup_damaged(PAGES_FILE)
-        count = -(-facts.pages.bytes // (PAGE_BYTES + NUMBER_BYTES))
-        self._end = facts.pages.bytes - count * NUMBER_BYTES
-        """The end of the pages, where their numbers start."""
-        index = os.pread(self._file, count * NUMBER_BYTES, self._end)
-        self._numbers = _big_endian(array("I", index))
-        after_last = self._numbers[-1] + 1 if count else 0
+        self._stream = stream
+        self._count = -(-facts.pages.bytes // (PAGE_BYTES + NUMBER_BYTES))
+        self._bytes = facts.pages.bytes - self._count * NUMBER_BYTES
+        """Of the pages, without their numbers."""
+        self._numbers = self._read_numbers()
+        self._next = 0
+        after_last = self._numbers[-1] + 1 if self._count else 0
         is_ordered = all(before < after for before, after in pairwise(self._numbers))
         # A size that the pages do not reach would be filled with zeros, without a limit.
         size_max = max(previous.manifest.database.bytes, after_last * PAGE_BYTES)
         if not is_ordered or facts.database.bytes > size_max:
             raise backup_damaged(PAGES_FILE)
 
+    def _read_numbers(self) -> "array[int]":
+        """Read the numbers at the beginning, piece by piece: their count is not trusted."""
+        numbers = bytearray()
+        while len(numbers) < self._count * NUMBER_BYTES:
+            left = self._count * NUMBER_BYTES - len(numbers)
+            piece = read_fully(self._stream, min(COPY_BYTES, left))
+            if not piece:
+                raise backup_damaged(PAGES_FILE)
+            numbers += piece
+        return _big_endian(array("I", bytes(numbers)))
+
     def copy_to(self, piece: bytearray, start: int) -> None:
         """Replace the changed pages of a piece of the database."""
-        first = bisect_left(self._numbers, start // PAGE_BYTES)
-        end = bisect_left(self._numbers, (start + COPY_BYTES) // PAGE_BYTES)
-        for index in range(first, end):
-            place = index * PAGE_BYTES
-            page = os.pread(self._file, min(PAGE_BYTES, self._end - place), place)
-            at = self._numbers[index] * PAGE_BYTES - start
+        end = (start + COPY_BYTES) // PAGE_BYTES
+        while self._next < self._count and self._numbers[self._next] < end:
+            at = self._numbers[self._next] * PAGE_BYTES - start
+            wanted = min(PAGE_BYTES, self._bytes - self._next * PAGE_BYTES)
+            page = read_fully(self._stream, wanted)
+            if len(page) < wanted:
+                raise backup_damaged(PAGES_FILE)
             piece[at : at + len(page)] = page
+            self._next += 1
+
+
+class _PlainPages(_Pages):
+    """In a file that is not compressed, the numbers are at the end."""
+
+    def __init__(self, descriptor: int, previous: Backup, backup: Backup) -> None:
+        self._descriptor = descriptor
+        super().__init__(expanded(descriptor, Compression.NONE), previous, backup)
+
+    def _read_numbers(self) -> "array[int]":
+        if os.fstat(self._descriptor).st_size != self._bytes + self._count * NUMBER_BYTES:
+            raise backup_damaged(PAGES_FILE)
+        index = os.pread(self._descriptor, self._count * NUMBER_BYTES, self._bytes)
+        return _big_endian(array("I", index))
+
+
+def _pages_of(previous: Backup, backup: Backup, opened: contextlib.ExitStack) -> _Pages:
+    if backup.manifest.compression is Compression.NONE:
+        plain = opened.enter_context(opened_part(backup.folder, (PAGES_FILE,)))
+        return _PlainPages(plain, previous, backup)
+    stream = opened.enter_context(opened_stream(backup, (PAGES_FILE,)))
+    return _Pages(stream, previous, backup)
 
 
 def _big_endian(numbers: "array[int]") -> "array[int]":

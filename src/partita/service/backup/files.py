@@ -21,6 +21,7 @@ import apsw
 from partita.blobs.store.rows import SCHEMA as BLOBS_SCHEMA
 from partita.errors import ConfigurationError, DamageError, PartitaError
 from partita.queues.sqlite_store import SCHEMA as QUEUES_SCHEMA
+from partita.service.backup.compression import Compression, Stream, compressed, expanded
 from partita.service.backup.manifest import Content
 from partita.storage import store_clock
 from partita.storage.database import FORMAT_SCHEMA
@@ -105,38 +106,51 @@ def opened_beneath(folder: Path, parts: Sequence[str]) -> Iterator[int]:
         os.close(file)
 
 
-def copy_content(content: Content, descriptor: int, arriving: Path | None) -> bool:
+def copy_content(
+    content: Content, stream: Stream, arriving: Path | None, how: Compression = Compression.NONE
+) -> bool:
     """Copy one content file, if a target is given; return whether its bytes match its name."""
-    target = None if arriving is None else arriving.joinpath(*content.parts)
+    target = None if arriving is None else arriving.joinpath(*content.parts_in(how))
     if target is not None:
         # Not parents=True: that makes the parent folders readable for all users.
         for folder in (target.parents[2], target.parents[1], target.parents[0]):
             folder.mkdir(mode=0o700, exist_ok=True)
-    return copy_hashed(descriptor, target) == (content.size, content.digest.hex())
+    found = copy_hashed(pieces_of(stream, content.size), target, how)
+    return found == (content.size, content.digest.hex())
 
 
-def copy_hashed(descriptor: int, target: Path | None) -> tuple[int, str]:
-    """Copy a file, if a target is given; return its size and its SHA-256."""
+def pieces_of(stream: Stream, size_max: int | None = None) -> Iterator[bytes]:
+    """Yield what a file has; at most one piece more than it should have."""
+    size = 0
+    while (size_max is None or size <= size_max) and (piece := stream.read(COPY_BYTES)):
+        size += len(piece)
+        yield piece
+
+
+def copy_hashed(
+    pieces: Iterable[bytes], target: Path | None, how: Compression = Compression.NONE
+) -> tuple[int, str]:
+    """Write a file, if a target is given; return the size and the SHA-256 of the pieces."""
     digest, size = hashlib.sha256(), 0
 
-    def pieces() -> Iterator[bytes]:
+    def hashed() -> Iterator[bytes]:
         nonlocal size
-        while piece := os.read(descriptor, COPY_BYTES):
+        for piece in pieces:
             digest.update(piece)
             size += len(piece)
             yield piece
 
     if target is None:
-        for _ in pieces():
+        for _ in hashed():
             pass
     else:
-        write_new(target, pieces())
+        write_new(target, compressed(hashed(), how))
     return size, digest.hexdigest()
 
 
 def hash_of(folder: Path, name: str) -> tuple[int, str]:
     with opened_beneath(folder, (name,)) as descriptor:
-        return copy_hashed(descriptor, None)
+        return copy_hashed(pieces_of(expanded(descriptor, Compression.NONE)), None)
 
 
 def write_new(path: Path, pieces: Iterable[bytes]) -> None:

@@ -6,7 +6,8 @@
     manifest.json     written last: a folder without it is not a backup
     backup-000002/    an increment; its manifest is increment.json (chain.py)
 
-No path is taken from a file: content files are named by their hashes.
+In a compressed backup, the names of the database, the pages and the content files end with `.gz`
+or `.zst`. No path is taken from a file: content files are named by their hashes.
 """
 
 import hashlib
@@ -19,8 +20,11 @@ import msgspec
 
 from partita.blobs.store.files import CONTENT_FOLDER
 from partita.errors import ChecksumError, FormatVersionError, PartitaError
+from partita.service.backup.compression import Compression
 
 FORMAT = 1
+COMPRESSED_FORMAT = 2
+"""The format of a compressed backup; others stay readable for earlier versions."""
 MANIFEST_FILE = "manifest.json"
 INCREMENT_FILE = "increment.json"
 CONTENTS_FILE = "contents"
@@ -41,8 +45,10 @@ class ContentFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The SHA-256 of the list of contents; each content file has its own as its name."""
 
 
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The contents of a backup."""
+class Manifest(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+):
+    """The contents of a backup; sizes and hashes are those before a compression."""
 
     account: str
     made_at: str
@@ -50,9 +56,10 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The version of Partita that took the backup."""
     database: FileFacts
     contents: ContentFacts
+    compression: Compression = Compression.NONE
 
 
-class Increment(Manifest, frozen=True, forbid_unknown_fields=True):
+class Increment(Manifest, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The contents of an incremental backup: `database` and `contents` describe the whole account.
 
     The folder has the pages that changed since the previous backup, and the content files that
@@ -92,13 +99,19 @@ class Content(NamedTuple):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Its path below the folder of the account, or of the backup."""
+        """Its path below the folder of the account, or of a backup that is not compressed."""
+        return self.parts_in(Compression.NONE)
+
+    def parts_in(self, how: Compression) -> tuple[str, ...]:
+        """Its path below the folder of a backup."""
         name = self.digest.hex()
-        return CONTENT_FOLDER, name[:2], name[2:4], name
+        return CONTENT_FOLDER, name[:2], name[2:4], name + how.suffix
 
 
 def encode(manifest: Manifest) -> bytes:
-    envelope = _Envelope(FORMAT, manifest, _check_of(manifest))
+    is_plain = manifest.compression is Compression.NONE
+    number = FORMAT if is_plain else COMPRESSED_FORMAT
+    envelope = _Envelope(number, manifest, _check_of(number, manifest))
     return msgspec.json.format(msgspec.json.encode(envelope), indent=2) + b"\n"
 
 
@@ -115,12 +128,14 @@ def decode_increment(text: bytes) -> Increment:
 def _decode(text: bytes, kind: type[M], name: str) -> M:
     try:
         any_format = msgspec.json.decode(text, type=_AnyEnvelope)
-        if any_format.format != FORMAT:
+        if any_format.format not in (FORMAT, COMPRESSED_FORMAT):
             raise _newer(any_format, name)
-        envelope = msgspec.json.decode(text, type=_Envelope[kind])  # type: ignore[valid-type]
+        envelope: _Envelope[M] = msgspec.json.decode(text, type=_Envelope[kind])  # type: ignore[valid-type]
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise backup_damaged(name) from error
-    if envelope.check != _check_of(envelope.backup):
+    is_plain = envelope.backup.compression is Compression.NONE
+    is_format = envelope.format == (FORMAT if is_plain else COMPRESSED_FORMAT)
+    if not is_format or envelope.check != _check_of(envelope.format, envelope.backup):
         raise backup_damaged(name)
     return envelope.backup
 
@@ -131,7 +146,8 @@ def _newer(envelope: _AnyEnvelope, name: str) -> PartitaError:
         return backup_damaged(name)
     return FormatVersionError(
         "FormatVersion",
-        f"The backup was made in format {envelope.format}; this version reads {FORMAT}.",
+        f"The backup was made in format {envelope.format}; this version reads up to"
+        f" {COMPRESSED_FORMAT}.",
         facts={"format": envelope.format},
         hint="Restore it with a version of Partita at least as new as the one that made it: pip "
         "install --upgrade partita. Nothing was changed.",
@@ -143,7 +159,9 @@ def check_of_format(number: int, backup: object) -> str:
     return hashlib.blake2b(msgspec.json.encode([number, backup]), digest_size=16).hexdigest()
 
 
-def _check_of(manifest: Manifest) -> str:
+def _check_of(number: int, manifest: Manifest) -> str:
+    if number != FORMAT:
+        return check_of_format(number, manifest)
     return hashlib.blake2b(msgspec.json.encode(manifest), digest_size=16).hexdigest()
 
 

@@ -8,7 +8,7 @@ is not involved; its write-ahead log grows while the database is copied.
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from partita.service.backup.chain import (
     stored_contents,
     write_changed_pages,
 )
+from partita.service.backup.compression import Compression, Stream, compressed, expanded
 from partita.service.backup.files import (
     OPEN_FILES_MAX,
     Progress,
@@ -36,6 +37,7 @@ from partita.service.backup.files import (
     in_threads,
     named_contents,
     opened_beneath,
+    pieces_of,
     silent,
     sync_file,
     translating,
@@ -66,20 +68,33 @@ STEP_PAGES = 1024
 """Pages of the database between two reports of progress."""
 
 
-def back_up(folder: Path, target: Path, *, clock: Clock, progress: Progress = silent) -> Manifest:
+def back_up(
+    folder: Path,
+    target: Path,
+    *,
+    clock: Clock,
+    progress: Progress = silent,
+    compression: Compression = Compression.NONE,
+) -> Manifest:
     """Copy the account of a folder into a new folder and verify the copy.
 
     Writes acknowledged before the call are in the backup; writes during the call may be.
     """
     refuse_unless_account(folder)
     with translating(folder), arriving_folder(target, clock) as arriving:
-        manifest = _copy_account(folder, arriving, {}, clock, progress)
+        manifest = _Copying(folder, arriving, {}, progress, compression).copy_account(clock)
+        _compress(arriving / DATABASE_FILE, compression, progress)
         write_new(arriving / MANIFEST_FILE, [encode(manifest)])
     return manifest
 
 
 def back_up_changes(
-    folder: Path, target: Path, *, clock: Clock, progress: Progress = silent
+    folder: Path,
+    target: Path,
+    *,
+    clock: Clock,
+    progress: Progress = silent,
+    compression: Compression = Compression.NONE,
 ) -> Increment:
     """Add an increment to the backups in a folder: what changed since the newest of them.
 
@@ -91,9 +106,10 @@ def back_up_changes(
         number = len(chain) + 1
         with arriving_folder(target / increment_name(number), clock) as arriving:
             stored = stored_contents(chain)
-            whole = _copy_account(folder, arriving, stored, clock, progress)
+            copying = _Copying(folder, arriving, stored, progress, compression)
+            whole = copying.copy_account(clock)
             database = arriving / DATABASE_FILE
-            pages = write_changed_pages(chain, database, arriving / PAGES_FILE)
+            pages = write_changed_pages(chain, database, arriving / PAGES_FILE, compression)
             database.unlink()
             manifest = Increment(
                 **msgspec.structs.asdict(whole),
@@ -130,36 +146,55 @@ def _full_needed(target: Path, reason: str) -> BackupOrderError:
     )
 
 
-def _copy_account(
-    folder: Path,
-    arriving: Path,
-    stored: Iterable[Content],
-    clock: Clock,
-    progress: Progress,
-) -> Manifest:
-    """Copy the database and the content files that are not stored yet; verify the copy."""
-    with contextlib.closing(open_source(folder)) as source:
-        contents = _Copying(folder, arriving, stored, progress).copy_all(source)
-    write_new(arriving / CONTENTS_FILE, encode_contents(contents))
-    check_database(arriving / DATABASE_FILE, contents, progress)
-    return _manifest_of(arriving, folder.absolute().name, contents, clock)
+def _compress(path: Path, how: Compression, progress: Progress) -> None:
+    """Replace a file by its compressed form."""
+    if how is Compression.NONE:
+        return
+    total, done = path.stat().st_size, 0
+
+    def pieces(stream: Stream) -> Iterator[bytes]:
+        nonlocal done
+        for piece in pieces_of(stream):
+            yield piece
+            done += len(piece)
+            progress("compress", done, total)
+
+    with opened_beneath(path.parent, (path.name,)) as descriptor:
+        stream = expanded(descriptor, Compression.NONE)
+        write_new(path.with_name(path.name + how.suffix), compressed(pieces(stream), how))
+    path.unlink()
 
 
 class _Copying:
     """One backup: most files before the moment, the database at it, the last files after it."""
 
     def __init__(
-        self, folder: Path, arriving: Path, stored: Iterable[Content], progress: Progress
+        self,
+        folder: Path,
+        arriving: Path,
+        stored: Iterable[Content],
+        progress: Progress,
+        compression: Compression,
     ) -> None:
         self._folder = folder
         self._arriving = arriving
         self._progress = progress
+        self._compression = compression
         self._stored = {content.digest for content in stored}
         """Content files that an earlier backup of the chain has."""
         self._copied = set(self._stored)
         self._copied_bytes = 0
         self._missing: Counter[bytes] = Counter()
         """Consecutive attempts at which a referenced file was missing."""
+
+    def copy_account(self, clock: Clock) -> Manifest:
+        """Copy the database and the content files that are not stored yet; verify the copy."""
+        with contextlib.closing(open_source(self._folder)) as source:
+            contents = self.copy_all(source)
+        write_new(self._arriving / CONTENTS_FILE, encode_contents(contents))
+        check_database(self._arriving / DATABASE_FILE, contents, self._progress)
+        made = _manifest_of(self._arriving, self._folder.absolute().name, contents, clock)
+        return msgspec.structs.replace(made, compression=self._compression)
 
     def copy_all(self, source: apsw.Connection) -> list[Content]:
         """Return the contents that the copied database refers to, after copying all of them."""
@@ -235,7 +270,8 @@ class _Copying:
         return None if missing else files
 
     def _copy(self, content: Content, descriptor: int) -> None:
-        if not copy_content(content, descriptor, self._arriving):
+        stream = expanded(descriptor, Compression.NONE)
+        if not copy_content(content, stream, self._arriving, self._compression):
             raise damaged("its bytes are not those that were written")
 
     def _took(self, content: Content, total: int) -> None:
@@ -262,7 +298,8 @@ class _Copying:
         """Remove copied files that the database does not refer to."""
         needed = {content.digest for content in contents}
         for digest in self._copied - self._stored - needed:
-            self._arriving.joinpath(*Content(digest, 0).parts).unlink()
+            parts = Content(digest, 0).parts_in(self._compression)
+            self._arriving.joinpath(*parts).unlink()
 
 
 def _manifest_of(arriving: Path, account: str, contents: list[Content], clock: Clock) -> Manifest:

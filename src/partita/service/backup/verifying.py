@@ -261,7 +261,7 @@ class _Verification:
         for table, partition, row, ticks, document in self._pages(
             "SELECT tid, pk, rk, ticks, document FROM entity WHERE (tid, pk, rk) > ({})", 3
         ):
-            reason = _problem_of_entity(partition, row, ticks, document)
+            reason = problem_of_entity(partition, row, ticks, document)
             if reason is not None:
                 self._note(f"entity {partition!r}, {row!r} of table {table}", reason)
 
@@ -316,7 +316,8 @@ class _Document(msgspec.Struct, frozen=True):
     timestamp: str = msgspec.field(name="Timestamp")
 
 
-def _problem_of_entity(partition: str, row: str, ticks: int, stored: bytes) -> str | None:
+def problem_of_entity(partition: str, row: str, ticks: int, stored: bytes) -> str | None:
+    """Return why the row of an entity is damaged; None if it is sound."""
     document = unpack_document(ticks, stored)
     if document is None:
         return "its bytes do not match their checksum"

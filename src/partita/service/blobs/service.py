@@ -23,9 +23,10 @@ from partita.blobs.rules.model import (
     Terms,
     Written,
 )
+from partita.blobs.rules.names import LOGS
 from partita.errors import ConflictError, NotAuthorizedError, PartitaError
 from partita.policies import Policy
-from partita.refusals import body_too_large, invalid_parameter
+from partita.refusals import body_too_large, invalid_parameter, written_by_analytics
 from partita.service.accounts import service_documents
 from partita.service.accounts import service_properties_xml as xml_wire
 from partita.service.accounts.account import Account, Accounts
@@ -36,6 +37,7 @@ from partita.service.auth.browser_guard import EVERY_HOST
 from partita.service.auth.sas import Need, Sas, no_credentials
 from partita.service.blobs import answers, copy_source, wire
 from partita.service.blobs.batch import run_batch
+from partita.service.blobs.operation_names import name_of
 from partita.service.blobs.wire import BlobCall, BlobOperation, BlobRequest, CopySource
 from partita.service.blobs.xml import parse_block_list
 from partita.service.formats.error_wire import encode_error
@@ -91,11 +93,16 @@ class BlobService:
     async def answer(self, authorized: AuthorizedRequest) -> Response:
         request, target = authorized.request, authorized.target
         asked = wire.locate(request, target.path, authorized.pairs, authorized.version)
+        observed = request.observe()
+        observed.account, observed.operation = authorized.account.name, name_of(asked)
+        observed.object = f"{asked.container}/{asked.blob}" if asked.blob else asked.container
         operation = wire.operation_of(asked)
         if target.is_secondary and asked.method not in ("GET", "HEAD"):
             raise read_only()
         if not authorized.grant.everything:
             await _authorize(operation, asked, authorized)
+        if asked.container == LOGS and not _is_open_in_logs(asked):
+            raise written_by_analytics("Read the blobs of this container, or delete them.")
         if asked.blob and asked.options.get("versionid"):
             # A version is never replaced by the blob itself: deleting an old version must not
             # delete the blob.
@@ -295,7 +302,10 @@ class BlobService:
                 account = authorized.account.name
                 marker = call.marker.removeprefix(answers.container_marker(account, ""))
                 found = await containers.list_containers(
-                    prefix=call.prefix, marker=marker, limit=call.limit
+                    prefix=call.prefix,
+                    marker=marker,
+                    limit=call.limit,
+                    with_system=call.with_system,
                 )
                 return await computed(
                     _lines_of(found), answers.containers_answer, found, root, asked.options, account
@@ -400,6 +410,12 @@ class BlobService:
         except PartitaError as error:
             raise copy_source.unverified(error) from error
         return answers.copied_answer(copied, Declared(call.declared.md5, copied.written.crc64))
+
+
+def _is_open_in_logs(asked: BlobRequest) -> bool:
+    """Return whether clients may do this in the container of Storage Analytics."""
+    is_delete = asked.method == "DELETE" and bool(asked.blob)
+    return is_delete or asked.method in ("GET", "HEAD") or asked.comp == "batch"
 
 
 async def _authorize(

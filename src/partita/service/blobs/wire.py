@@ -185,6 +185,7 @@ class ListContainers(msgspec.Struct, frozen=True):
     prefix: str
     marker: str
     limit: int
+    with_system: bool
 
 
 class CreateContainer(msgspec.Struct, frozen=True):
@@ -539,7 +540,12 @@ def content_of(request: Request) -> Content:
 
 def _list_containers(asked: BlobRequest) -> BlobCall:
     options = asked.options
-    return ListContainers(options.get("prefix", ""), options.get("marker", ""), asked.limit())
+    return ListContainers(
+        options.get("prefix", ""),
+        options.get("marker", ""),
+        asked.limit(),
+        "system" in _included(asked),
+    )
 
 
 def _create_container(asked: BlobRequest) -> BlobCall:

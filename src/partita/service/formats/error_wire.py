@@ -134,6 +134,7 @@ STATUS: dict[str, int] = {
     "StoreSlotsTaken": 503,
     "StoreStopped": 503,
     "StoreUnfit": 500,
+    "StoreUnreachable": 503,
     "TableAlreadyExists": 409,
     "TableNotFound": 404,
     "TagsTooLarge": 400,

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from http import HTTPStatus
+from typing import NamedTuple
 
 import msgspec
 
@@ -31,6 +32,13 @@ LOOKALIKES_MAX = 1000
 """Lines that start like a delimiter and are not one: one boundary may be a prefix of another."""
 
 
+class Span(NamedTuple):
+    """A part of the body, which is not copied."""
+
+    start: int
+    end: int
+
+
 class BatchRequest(msgspec.Struct, frozen=True):
     """The requests inside a batch, in order."""
 
@@ -40,6 +48,7 @@ class BatchRequest(msgspec.Struct, frozen=True):
     """One GET outside of any change set."""
 
 
+_CR, _LF = b"\r\n"
 _CONTENT_TYPE_CHARACTERS_MAX = 1024
 _REQUEST_TYPE = "application/http"
 _ENCODINGS = frozenset({"binary", "8bit", "7bit"})
@@ -64,16 +73,16 @@ def read_batch(body: bytes, content_type: str, root_path: str = "") -> BatchRequ
     """
     is_query = False
     requests: list[Request] | None = None
-    for part in _split_parts(body, _boundary_of(content_type)):
+    for part in _split_parts(body, _boundary_of(content_type), Span(0, len(body))):
         if requests is not None:
             raise _malformed("Send one change set or one query in a batch.")
-        head, content = _cut_head(part)
+        head, content = _cut_head(body, part)
         part_type = _part_type(head)
         is_query = part_type == _REQUEST_TYPE
         if is_query:
-            requests = [_read_query(content, root_path)]
+            requests = [_read_query(body, content, root_path)]
         else:
-            requests = _read_change_set(content, part_type, root_path)
+            requests = _read_change_set(body, content, part_type, root_path)
     if requests is None:
         raise _malformed("Send at least one operation.")
     return BatchRequest(requests, is_query)
@@ -83,42 +92,63 @@ def read_parts(
     body: bytes, content_type: str, root_path: str, parts_max: int
 ) -> Iterator[tuple[str, Request]]:
     """Parse a batch without change sets: yield the Content-ID of each part, and its request."""
-    for count, part in enumerate(_split_parts(body, _boundary_of(content_type))):
+    parts = _split_parts(body, _boundary_of(content_type), Span(0, len(body)))
+    for count, part in enumerate(parts):
         if count == parts_max:
             raise _malformed("Send fewer parts in a batch.")
-        head, content = _cut_head(part)
+        head, content = _cut_head(body, part)
         if _part_type(head) != _REQUEST_TYPE:
             raise _malformed("Send parts of type application/http in a batch.")
         headers, _ = _parse_headers(_head_lines(head))
         number = headers.get("content-id", str(count))
         if not _CONTENT_ID.fullmatch(number):
             raise _malformed("Use a number for Content-ID.")
-        yield number, _read_request(content, root_path)
+        yield number, _read_request(body, content, root_path)[0]
 
 
-def _read_query(content: bytes, root_path: str) -> Request:
-    request = _read_request(content, root_path)
+def _read_query(body: bytes, content: Span, root_path: str) -> Request:
+    request, _ = _read_request(body, content, root_path)
     if request.method != "GET":
         raise _malformed("Put changes into a change set.")
     return request
 
 
-def _read_change_set(content: bytes, content_type: str, root_path: str) -> list[Request]:
+def _read_change_set(
+    body: bytes, content: Span, content_type: str, root_path: str
+) -> list[Request]:
     requests: list[Request] = []
     is_blank = False
-    for part in _split_parts(content, _boundary_of(content_type)):
+    before = b""
+    """What precedes the body of the last request in its part: usually equal in all parts."""
+    for part in _split_parts(body, _boundary_of(content_type), content):
+        if before and body.startswith(before, *part):
+            last = requests[-1]
+            requests.append(
+                Request(
+                    last.method,
+                    last.path,
+                    last.query,
+                    last.headers,
+                    body[part.start + len(before) : part.end].strip(b"\r\n"),
+                    repeated=last.repeated,
+                )
+            )
+            if len(requests) > limits.GROUP_OPERATIONS_MAX:
+                break
+            continue
         if is_blank:
             raise _malformed("A part of the change set is blank.")
-        if not requests and not part.strip():
+        if not requests and not body[part.start : part.end].strip():
             is_blank = True  # MIME libraries print a multipart without parts as one blank part
             continue
-        head, request_bytes = _cut_head(part)
+        head, inside = _cut_head(body, part)
         if _part_type(head) != _REQUEST_TYPE:
             raise _malformed("Send parts of type application/http in a change set.")
-        request = _read_request(request_bytes, root_path)
+        request, start = _read_request(body, inside, root_path)
         if request.method == "GET":
             raise _malformed("Send the query outside of a change set.")
         requests.append(request)
+        before = body[part.start : start] if start < part.end else b""
         if len(requests) > limits.GROUP_OPERATIONS_MAX:
             break
     return requests
@@ -138,40 +168,40 @@ def _boundary_of(content_type: str) -> bytes:
     return bytes(boundary, "ascii")
 
 
-def _split_parts(body: bytes, boundary: bytes) -> Iterator[bytes]:
-    """Yield the text between the delimiter lines, without the line end before each."""
-    start, is_last = _find_first(body, boundary)
+def _split_parts(body: bytes, boundary: bytes, within: Span) -> Iterator[Span]:
+    """Yield where the text between the delimiter lines is, without the line end before each."""
+    start, is_last = _find_first(body, boundary, within)
     lookalikes = 0
     line = b"\n--" + boundary
     search_from = start - 1
     while not is_last:
-        found = body.find(line, search_from)
+        found = body.find(line, search_from, within.end)
         if found < 0:
             break
-        end = _DELIMITER_END.match(body, found + len(line))
+        end = _DELIMITER_END.match(body, found + len(line), within.end)
         if end is None:
             lookalikes += 1
             if lookalikes > LOOKALIKES_MAX:
                 raise _malformed("Too many lines begin like a delimiter.")
             search_from = found + 1
             continue
-        yield body[start:found].removesuffix(b"\r")
+        has_return = found > start and body[found - 1] == _CR
+        yield Span(start, found - has_return if found > start else start)
         start, is_last = end.end(), end[1] is not None
         search_from = start - 1
     # Some clients leave out the closing delimiter, or its last two dashes: the end closes too.
-    rest = body[start:]
-    if not is_last and not rest.isspace() and rest:
-        yield rest
+    if not is_last and body[start : within.end].strip():
+        yield Span(start, within.end)
 
 
-def _find_first(body: bytes, boundary: bytes) -> tuple[int, bool]:
+def _find_first(body: bytes, boundary: bytes, within: Span) -> tuple[int, bool]:
     """Return where the first part starts, and whether the delimiter already closes."""
     delimiter = b"--" + boundary
-    start = body.find(delimiter)
-    if start < 0 or body[:start].strip():
+    start = body.find(delimiter, *within)
+    if start < 0 or body[within.start : start].strip():
         raise _malformed("The body does not start with the boundary of its Content-Type.")
-    end = _DELIMITER_END.match(body, start + len(delimiter))
-    if end is None or (start > 0 and body[start - 1 : start] != b"\n"):
+    end = _DELIMITER_END.match(body, start + len(delimiter), within.end)
+    if end is None or (start > within.start and body[start - 1] != _LF):
         raise _malformed("The body does not start with the boundary of its Content-Type.")
     return end.end(), end[1] is not None
 
@@ -189,11 +219,16 @@ def _part_type(head: bytes) -> str:
     return media_type if media_type == _REQUEST_TYPE else content_type
 
 
-def _read_request(content: bytes, root_path: str) -> Request:
+def _read_request(body: bytes, content: Span, root_path: str) -> tuple[Request, int]:
+    """Return a request and where its body starts."""
+    start, end = content
     # Some clients put a second blank line before the request line, or before the body.
-    head, body = _cut_head(content.lstrip(b"\r\n"))
+    while start < end and body[start] in (_CR, _LF):
+        start += 1
+    head, rest = _cut_head(body, Span(start, end))
     method, path, query, headers, repeated = _read_head(head, root_path)
-    return Request(method, path, query, headers, body.strip(b"\r\n"), repeated=repeated)
+    text = body[rest.start : rest.end].strip(b"\r\n")
+    return Request(method, path, query, headers, text, repeated=repeated), rest.start
 
 
 @lru_cache(maxsize=256)
@@ -209,14 +244,15 @@ def _read_head(head: bytes, root_path: str) -> tuple[str, str, str, dict[str, st
     return method, path, query, *_parse_headers(header_lines)
 
 
-def _cut_head(content: bytes) -> tuple[bytes, bytes]:
-    """Split at the first blank line."""
-    blank = _BLANK_LINE.search(content, 0, PART_HEAD_BYTES_MAX)
+def _cut_head(body: bytes, part: Span) -> tuple[bytes, Span]:
+    """Split at the first blank line: return the text before it, and where the rest is."""
+    start, end = part
+    blank = _BLANK_LINE.search(body, start, min(end, start + PART_HEAD_BYTES_MAX))
     if blank is not None:
-        return content[: blank.start()], content[blank.end() :]
-    if len(content) > PART_HEAD_BYTES_MAX:
+        return body[start : blank.start()], Span(blank.end(), end)
+    if end - start > PART_HEAD_BYTES_MAX:
         raise _malformed("The headers of a part are too long.")
-    return content, b""
+    return body[start:end], Span(end, end)
 
 
 def _head_lines(head: bytes) -> list[str]:
@@ -272,30 +308,33 @@ def batch_content_type(batch_id: str) -> str:
     return f"multipart/mixed; boundary=batchresponse_{batch_id}"
 
 
-def print_batch(parts: Sequence[Response], batch_id: str, changeset_id: str | None) -> bytes:
+def print_batch(
+    parts: Sequence[Response | bytes], batch_id: str, changeset_id: str | None
+) -> bytes:
     """Print the answer; without a `changeset_id` it is the answer to a query.
 
     The exact bytes matter: some clients fail with an additional line end, others without it, and
-    one splits the text at `--changesetresponse_`.
+    one splits the text at `--changesetresponse_`. A part may be printed already (`print_part`).
     """
-    batch = f"--batchresponse_{batch_id}"
-    if changeset_id is None:
-        pieces = [piece for part in parts for piece in _print_part(part, batch)]
-    else:
-        changeset = f"--changesetresponse_{changeset_id}"
-        front = f"{batch}\r\nContent-Type: multipart/mixed; boundary={changeset[2:]}\r\n\r\n"
-        pieces = [front.encode()]
-        for part in parts:
-            pieces += _print_part(part, changeset)
-        pieces.append(f"{changeset}--\r\n".encode())
-    pieces.append(f"{batch}--\r\n".encode())
+    batch = f"--batchresponse_{batch_id}\r\n".encode()
+    changeset = f"changesetresponse_{changeset_id}"
+    delimiter, pieces = batch, []
+    if changeset_id is not None:
+        pieces += [batch, f"Content-Type: multipart/mixed; boundary={changeset}\r\n\r\n".encode()]
+        delimiter = f"--{changeset}\r\n".encode()
+    for part in parts:
+        pieces += (delimiter, part if isinstance(part, bytes) else print_part(part))
+    if changeset_id is not None:
+        pieces.append(f"--{changeset}--\r\n".encode())
+    pieces.append(f"--batchresponse_{batch_id}--\r\n".encode())
     return b"".join(pieces)
 
 
-def _print_part(part: Response, delimiter: str) -> tuple[bytes, bytes, bytes]:
+def print_part(part: Response) -> bytes:
+    """Print a part of an answer, without the delimiter before it."""
     headers = "".join([f"{name}: {value}\r\n" for name, value in part.headers])
     head = (
-        f"{delimiter}\r\nContent-Type: application/http\r\nContent-Transfer-Encoding: binary\r\n"
+        "Content-Type: application/http\r\nContent-Transfer-Encoding: binary\r\n"
         f"\r\nHTTP/1.1 {part.status} {REASONS[part.status]}\r\n{headers}\r\n"
     )
-    return head.encode(), part.body, b"\r\n"
+    return b"%b%b\r\n" % (head.encode(), part.body)

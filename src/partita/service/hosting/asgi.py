@@ -29,7 +29,7 @@ from partita.service.http.message_bytes import (
     sanitised_headers,
 )
 from partita.service.http.protocol import Respond, Turn, resumed
-from partita.service.http.request import Download, Request, Response
+from partita.service.http.request import Download, Observer, Request, Response
 from partita.service.http.streams import body_too_long, client_gone, pour, slices
 from partita.ticks import Clock
 
@@ -41,25 +41,31 @@ AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 logger = logging.getLogger(__name__)
 
+FOLD_REQUESTS = 1024
+"""After so many requests the observer sums up what it noted."""
+
 
 class _ClientGoneError(Exception):
     """The client disconnected before its request was complete."""
 
 
-def asgi_app(
+def asgi_app(  # noqa: PLR0915 - one application, of three closures
     respond: Respond,
     *,
     limits: HttpLimits | None = None,
     clock: Clock | None = None,
     dialect: Dialect = TABLE_DIALECT,
+    observer: Observer | None = None,
 ) -> AsgiApp:
     """Return an ASGI application that answers like the server.
 
-    Its `/metrics` measures the turns of the loop that it takes in this process.
+    Its `/metrics` measures the turns of the loop that it takes in this process. `observer` is told
+    about each answer, before it is sent, such as `partita.service.observing.ServiceMeter`.
     """
     bounds = limits or HttpLimits()
     time = clock or SystemClock()
     turn = Turn(bounds.write_buffer_bytes_max, time)
+    notes = None if observer is None else _Notes(observer)
 
     def refuse(refusal: Refusal) -> Response:
         return dialect.refuse(refusal, time.new_id(), time.ticks())
@@ -71,11 +77,15 @@ def asgi_app(
             return refuse(refused.refusal)
         if request.path == METRICS_PATH:
             return plain(200, turn.watchdog.metrics())
+        started = turn.now()
         try:
-            return await _measured(respond, request, turn)
+            response = await _measured(respond, request, turn)
         except Exception:
             logger.exception("%s %s failed", request.method, request.path)
-            return refuse(FAILED)
+            response = refuse(FAILED)
+        if notes is not None:
+            notes.note(request, response, turn.now() - started)
+        return response
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -104,6 +114,20 @@ def asgi_app(
             await response.download.close()
 
     return app
+
+
+class _Notes:
+    """Tells an observer about answers, and to sum up, which a server does every second."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._count = 0
+
+    def note(self, request: Request, response: Response, seconds: float) -> None:
+        self._observer.answered(request, response, seconds, False)  # noqa: FBT003 - see Observer
+        self._count += 1
+        if self._count % FOLD_REQUESTS == 0:
+            self._observer.fold()
 
 
 async def _measured(respond: Respond, request: Request, turn: Turn) -> Response:
@@ -211,7 +235,7 @@ class _ReceivedBody:
         self.length = length
         self._receive = receive
         self._bytes_max = bytes_max
-        self._received_bytes = len(first)
+        self.received_bytes = len(first)
         self._pieces = slices(first)[::-1] if first else []
         """In reverse order."""
         self._is_whole = False
@@ -233,18 +257,18 @@ class _ReceivedBody:
         except _ClientGoneError:
             raise client_gone() from None
         part: bytes = message.get("body", b"")
-        self._received_bytes += len(part)
+        self.received_bytes += len(part)
         self._is_whole = not message.get("more_body", False)
         self._check_length()
         return part
 
     def _check_length(self) -> None:
         if self.length is None:
-            if self._received_bytes > self._bytes_max:
+            if self.received_bytes > self._bytes_max:
                 raise refusal_error(BODY_TOO_LARGE)
-        elif self._received_bytes > self.length:
+        elif self.received_bytes > self.length:
             raise body_too_long()
-        elif self._is_whole and self._received_bytes < self.length:
+        elif self._is_whole and self.received_bytes < self.length:
             raise client_gone()
 
 

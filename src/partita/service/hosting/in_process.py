@@ -16,6 +16,7 @@ from partita.addresses import is_postgresql
 from partita.clock import SystemClock
 from partita.errors import ConfigurationError, UsageError
 from partita.loop_thread import LoopThread
+from partita.service.accounts import development
 from partita.service.accounts.account import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY, Account, Accounts
 from partita.service.accounts.respond import Front
 from partita.service.hosting.opening import Place, open_accounts
@@ -36,8 +37,8 @@ Respond = Callable[[Request], Coroutine[Any, Any, Response]]
 Around = Callable[[ServiceKind, Request, Respond], Coroutine[Any, Any, Response]]
 """Answers a request itself, raises an error, or calls the service, which is the last argument."""
 
-ENDPOINTS = {kind.name: f"http://127.0.0.1:{kind.port}/{DEVELOPMENT_ACCOUNT}" for kind in KINDS}
-"""The addresses that the clients are given: the defaults of `partita serve`."""
+
+ENDPOINTS = development.ENDPOINTS
 
 
 def open_account(

@@ -22,6 +22,7 @@ class KeptBody:
 
     def __init__(self, content: bytes | bytearray | memoryview) -> None:
         self.length: int | None = len(content)
+        self.received_bytes = len(content)
         self._rest = memoryview(content)
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -45,7 +46,7 @@ class AskedBody:
         self._error: Exception | None = None
         self._pieces: list[bytes] = []
         """The rest of a longer piece, in reverse order."""
-        self._received_bytes = 0
+        self.received_bytes = 0
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
@@ -67,12 +68,12 @@ class AskedBody:
             raise client_gone() from error
         finally:
             self._asked = None
-        self._received_bytes += len(part)
-        if self.length is not None and self._received_bytes > self.length:
+        self.received_bytes += len(part)
+        if self.length is not None and self.received_bytes > self.length:
             raise body_too_long()
         if part:
             return part
-        if self.length is not None and self._received_bytes < self.length:
+        if self.length is not None and self.received_bytes < self.length:
             raise client_gone()
         raise StopAsyncIteration
 

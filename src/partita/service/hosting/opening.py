@@ -6,20 +6,29 @@ copy of the catalog.
 
 import contextlib
 import importlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from partita.addresses import without_secrets
-from partita.errors import ConfigurationError
+from partita.errors import ConfigurationError, PartitaError
+from partita.heat.recorder import Heat
+from partita.heat.sqlite_heat import SqliteHeat
 from partita.service.accounts.account import Account
 from partita.service.accounts.folder_stores import open_folder_stores
 from partita.service.accounts.rate_targets import Targets
-from partita.service.accounts.stores import Backing, Stores
+from partita.service.accounts.stores import Stores
 from partita.storage.durability import Durability
 from partita.ticks import Clock
+
+if TYPE_CHECKING:
+    from partita.heat.kept import KeptHeat
+    from partita.scaleout.fleet import Fleet  # it needs an extra
+
+logger = logging.getLogger("partita.heat")
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -32,26 +41,12 @@ class Place(msgspec.Struct, frozen=True):
     """The URL of the object store of larger blobs; for PostgreSQL only."""
     checks_clock: bool = True
     """Whether a process is not ready if its clock is wrong; for PostgreSQL only."""
+    measures_heat: bool = False
+    """Whether the load of the tables is sampled and kept."""
 
     def __repr__(self) -> str:
         shown = without_secrets(self.where) if isinstance(self.where, str) else self.where
         return f"Place({shown!r})"
-
-
-class Fleet(Backing, Protocol):
-    """What is used of `partita.scaleout.fleet.Fleet`."""
-
-    on_change: list[Callable[[], Awaitable[None] | None]]
-    """Called when the catalog has changed."""
-
-    @property
-    def front_ends(self) -> int:
-        """The number of front ends that serve the same accounts now, with this one."""
-        ...
-
-    async def stores(self, account_name: str, /) -> Any: ...
-
-    async def close(self) -> None: ...
 
 
 @contextlib.asynccontextmanager
@@ -75,10 +70,34 @@ async def open_accounts(
             accounts.append(account)
             if fleet is not None:
                 fleet.on_change.append(account.refresh_properties)
+        if place.measures_heat:
+            heat = Heat(clock, None if fleet is None else fleet.heat)
+            opened.push_async_callback(heat.close)
+            for account in accounts:
+                await _measure(account, heat, place, fleet)
+            heat.start()
         yield accounts
 
 
-async def _open_fleet(place: Place, clock: Clock) -> Fleet:
+async def _measure(account: Account, heat: Heat, place: Place, fleet: "Fleet | None") -> None:
+    """Let an account sample its load; without a usable file it is served without."""
+    try:
+        if fleet is not None:
+            kept: KeptHeat = await fleet.heat.of_account(account.name)
+        else:
+            assert not isinstance(place.where, str)
+            folder = None if place.where is None else place.where / account.name
+            kept = await SqliteHeat.open(folder)
+    except PartitaError as error:
+        logger.warning(
+            "heat of account %s is not measured: %s %s", account.name, error.message, error.hint
+        )
+        return
+    account.meter = heat.add(account.name, kept)
+    account.heat = heat
+
+
+async def _open_fleet(place: Place, clock: Clock) -> "Fleet":
     fleet: Fleet = await import_scaleout("fleet").Fleet.open(
         place.where,
         durability=place.durability,
@@ -89,7 +108,7 @@ async def _open_fleet(place: Place, clock: Clock) -> Fleet:
     return fleet
 
 
-async def _open_stores(name: str, place: Place, clock: Clock, fleet: Fleet | None) -> Stores:
+async def _open_stores(name: str, place: Place, clock: Clock, fleet: "Fleet | None") -> Stores:
     if fleet is not None:
         found = await fleet.stores(name)
         return Stores(found.tables, found.queues, found.blobs, fleet)

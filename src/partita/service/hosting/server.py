@@ -21,11 +21,12 @@ import msgspec
 from partita.clock import SystemClock
 from partita.errors import ConfigurationError
 from partita.loop_thread import new_event_loop
-from partita.service.http.connections import ByteBudget, Connection, Connections, RequestLog
+from partita.service.http.connections import ByteBudget, Connection, Connections
 from partita.service.http.handshakes import TlsListener
 from partita.service.http.message_bytes import TABLE_DIALECT, Dialect, HttpLimits
-from partita.service.http.protocol import HttpProtocol, Respond, Turn
-from partita.service.http.request import Response
+from partita.service.http.protocol import Fixed, HttpProtocol, Respond, Turn
+from partita.service.http.request import Observer, Response
+from partita.service.http.watchdog import LoopWatchdog
 from partita.ticks import Clock
 
 METRICS_PATH = "/metrics"
@@ -53,10 +54,11 @@ class Server:
         limits: HttpLimits | None = None,
         tls: TlsFiles | None = None,
         clock: Clock | None = None,
-        log: RequestLog | None = None,
+        observer: Observer | None = None,
         why_not_ready: Callable[[], str] = lambda: "",
         dialect: Dialect = TABLE_DIALECT,
         budget: ByteBudget | None = None,
+        has_fixed: bool = True,
     ) -> None:
         self._respond = respond
         self._hosts = tuple(hosts)
@@ -64,18 +66,21 @@ class Server:
         self._limits = limits or HttpLimits()
         self._tls = tls
         self._clock = clock or SystemClock()
-        self._log = log
+        self._observer = observer
         self._dialect = dialect
         self._budget = budget
         self._context: ssl.SSLContext | None = None
         self._why_not_ready = why_not_ready
         self._connections: Connections | None = None
         self._turn = Turn(self._limits.write_buffer_bytes_max, self._clock)
-        self._fixed = {
-            "/healthz": _alive,
-            "/readyz": self._readiness,
-            METRICS_PATH: lambda: plain(200, self._turn.watchdog.metrics()),
-        }
+        self._fixed: Fixed = {}
+        """Empty without `has_fixed`: then `respond` answers these paths, too."""
+        if has_fixed:
+            self._fixed = {
+                "/healthz": _alive,
+                "/readyz": self._readiness,
+                METRICS_PATH: lambda: plain(200, self._turn.watchdog.metrics()),
+            }
         self._listeners: list[asyncio.Server | TlsListener] = []
 
     @property
@@ -95,6 +100,15 @@ class Server:
     def connection_count(self) -> int:
         return 0 if self._connections is None else len(self._connections)
 
+    @property
+    def watchdog(self) -> LoopWatchdog:
+        return self._turn.watchdog
+
+    @property
+    def lag_seconds(self) -> float:
+        """How late the event loop ran the last sweep."""
+        return 0.0 if self._connections is None else self._connections.lag_seconds
+
     async def start(self) -> int:
         """Listen on every host and return the port.
 
@@ -105,7 +119,7 @@ class Server:
         sockets = _bind_all(self._hosts, self._port)
         self._port = int(sockets[0].getsockname()[1])
         self._connections = Connections(
-            self._limits, self._clock, self._log, dialect=self._dialect, budget=self._budget
+            self._limits, self._clock, self._observer, dialect=self._dialect, budget=self._budget
         )
         self._connections.start_sweeping()
         for bound in sockets:
@@ -271,8 +285,8 @@ def _unusable_address(hosts: Sequence[str], port: int, error: OSError) -> Config
         "AddressUnusable",
         "The server cannot listen on this address.",
         facts={"hosts": ", ".join(hosts), "port": port, "reason": error.strerror or str(error)},
-        hint="Stop the process that uses the port, or choose another one with --blob-port,"
-        " --queue-port and --table-port (0 for any free port).",
+        hint="Stop the process that uses the port, or choose another one (0 for any free port) with"
+        " --blob-port, --queue-port, --table-port, --console-port or --metrics-port.",
     )
 
 

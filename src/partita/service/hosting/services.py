@@ -5,6 +5,7 @@ from collections.abc import Callable
 import msgspec
 
 from partita.service.accounts.account import Accounts
+from partita.service.accounts.development import PORTS
 from partita.service.accounts.respond import Service
 from partita.service.blobs.service import BlobService
 from partita.service.http.message_bytes import (
@@ -32,8 +33,10 @@ class ServiceKind(msgspec.Struct, frozen=True):
     limits: HttpLimits = HttpLimits()
 
 
-BLOBS = ServiceKind("blobs", 10000, BlobService, BLOB_DIALECT, STREAMING_LIMITS)
-QUEUES = ServiceKind("queues", 10001, lambda _accounts, _clock: QueueService(), QUEUE_DIALECT)
-TABLES = ServiceKind("tables", 10002, TableService, TABLE_DIALECT)
+BLOBS = ServiceKind("blobs", PORTS["blobs"], BlobService, BLOB_DIALECT, STREAMING_LIMITS)
+QUEUES = ServiceKind(
+    "queues", PORTS["queues"], lambda _accounts, _clock: QueueService(), QUEUE_DIALECT
+)
+TABLES = ServiceKind("tables", PORTS["tables"], TableService, TABLE_DIALECT)
 
 KINDS = (BLOBS, QUEUES, TABLES)

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import ipaddress
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, Protocol
 
 from partita.service.http.message_bytes import (
@@ -19,13 +19,10 @@ from partita.service.http.message_bytes import (
     Dialect,
     HeaderNames,
     HttpLimits,
-    LoggedRequest,
     server_lines,
 )
+from partita.service.http.request import Observer
 from partita.ticks import Clock
-
-RequestLog = Callable[[LoggedRequest], None]
-"""Called with each answered request; must not raise."""
 
 STRANGERS_SHARE: Final = 8
 """Up to one slot in so many, strangers keep their slots while an idle known connection has one.
@@ -88,19 +85,21 @@ class Connections:
         self,
         limits: HttpLimits,
         clock: Clock,
-        log: RequestLog | None = None,
+        observer: Observer | None = None,
         *,
         dialect: Dialect = TABLE_DIALECT,
         budget: ByteBudget | None = None,
     ) -> None:
         self.limits = limits
         self.clock = clock
-        self.log = log
+        self.observer = observer
         self.dialect = dialect
         self.budget = budget or ByteBudget(limits.unauthenticated_bytes_max)
         self.header_names = HeaderNames()
         self.now = clock.monotonic()
         self.server_lines = server_lines(dialect, clock.ticks())
+        self.lag_seconds = 0.0
+        """How late the last sweep ran: how long the event loop was held."""
         self.is_stopping = False
         self._strangers: dict[Connection, str] = {}
         """Their peers; the one that has been idle longest is the first."""
@@ -212,7 +211,11 @@ class Connections:
             self._timer.cancel()
 
     def _sweep(self) -> None:
+        due = self.now + self.limits.sweep_seconds
         self.start_sweeping()
+        self.lag_seconds = max(0.0, self.now - due)
+        if self.observer is not None:
+            self.observer.fold()
         for connection in self:
             connection.sweep(self.now)
 

@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape
 import msgspec
 
 from partita.errors import InvalidRequestError, LimitExceededError, PartitaError, UnavailableError
-from partita.service.http.request import Request, Response
+from partita.service.http.request import Response
 from partita.ticks import TICKS_PER_SECOND
 
 CLOSE: Final = b"Connection: close\r\n"
@@ -163,20 +163,6 @@ STREAMING_LIMITS: Final = HttpLimits(
     linger_bytes_max=256 * 1024 * 1024,
 )
 """For blobs: the longest Put Blob, and room to refuse the default upload of clients."""
-
-
-class LoggedRequest(msgspec.Struct, frozen=True):
-    """One line of the request log; it never contains a signature."""
-
-    method: str
-    path: str
-    query: str
-    status: int
-    duration_seconds: float
-    body_bytes: int
-    """Of the answer."""
-    peer: str
-    request_id: str
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -413,17 +399,3 @@ def redact_query(query: str) -> str:
 def _redacted(part: str) -> str:
     name = part.partition("=")[0]
     return f"{name}=REDACTED" if unquote_plus(name).strip().lower() == "sig" else part
-
-
-def logged(request: Request, response: Response, duration_seconds: float) -> LoggedRequest:
-    """Return the log entry of one exchange."""
-    return LoggedRequest(
-        method=request.method,
-        path=request.path,
-        query=redact_query(request.query),
-        status=response.status,
-        duration_seconds=duration_seconds,
-        body_bytes=response.length,
-        peer=request.peer,
-        request_id=response.header("x-ms-request-id") or "",
-    )

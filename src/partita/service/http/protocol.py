@@ -18,6 +18,7 @@ from typing import Any, Final, cast
 
 import httptools
 
+from partita.metrics.waits import WAITS
 from partita.service.http.connections import Connection, Connections
 from partita.service.http.message_bytes import (
     BAD_EXPECTATION,
@@ -42,10 +43,10 @@ from partita.service.http.message_bytes import (
     encode_head,
     is_request_line,
     join_repeated,
-    logged,
     refusal_error,
     split_target,
 )
+from partita.service.http.observed import UNOBSERVED, Observed
 from partita.service.http.request import (
     NOTHING_SPELLED,
     PIECE_BYTES_MAX,
@@ -154,13 +155,14 @@ class Turn:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._serve_ready)
 
-    def measure(self, request: Request, started: float) -> None:
-        """Tell the watchdog how long a step of a request took."""
+    def measure(self, request: Request, started: float) -> float:
+        """Tell the watchdog how long a step of a request took, and return it in seconds."""
         seconds = self.now() - started
         if seconds > TURN_SECONDS_MAX:
             self.watchdog.note(request, seconds)
         elif seconds > self.watchdog.longest_seconds:
             self.watchdog.longest_seconds = seconds
+        return seconds
 
     def _serve_ready(self) -> None:
         ready, self._ready = self._ready, []
@@ -753,6 +755,8 @@ class HttpProtocol(asyncio.Protocol):
             self._upload,
             self._spelled,
             self if self._is_stranger else None,
+            # Nothing is noted of most point reads; they have no query.
+            UNOBSERVED if self._method == "GET" and not self._query else Observed(),
         )
         self._waiting.append((request, None, self._connection))
 
@@ -864,6 +868,8 @@ class HttpProtocol(asyncio.Protocol):
                     self._turn.serve_soon(self)
                     break
             elif refusal is not None:
+                if self._connections.observer is not None:
+                    self._connections.observer.refused(refusal)
                 self._send(None, refusal, connection)
                 self._linger()
         if self._held_bytes:
@@ -877,23 +883,27 @@ class HttpProtocol(asyncio.Protocol):
         started = turn.now()
         fixed = self._fixed.get(request.path)
         if fixed is not None:
-            self._send(request, fixed(), connection, started)
+            self._send(request, fixed(), connection)
             return
         try:
             coroutine = self._respond(request)
             awaited = coroutine.send(None)
         except StopIteration as finished:
-            turn.measure(request, started)
+            seconds = turn.measure(request, started)
             response: Response = finished.value
             if response.download is None:
-                self._send(request, response, connection, started)
+                self._send(request, response, connection, seconds)
             else:
                 rest = self._finish_download(request, response, connection, started)
                 self._running = self._loop.create_task(rest)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a bug must not end the server
-            self._send(request, self._failure(request, error), connection, started)
+            response = self._failure(request, error)
+            self._send(request, response, connection, turn.now() - started)
         else:
             turn.measure(request, started)
+            # The task gets a copy of this context: from here on, stores measure their waits.
+            observed = request.observed
+            WAITS.set(request.observe() if observed is UNOBSERVED else observed)
             others = resumed(coroutine, awaited, request, turn)
             rest = self._finish(others, request, connection, started)
             self._running = self._loop.create_task(rest)
@@ -920,7 +930,7 @@ class HttpProtocol(asyncio.Protocol):
             return
         self._running = None
         self._forget_if_lost()
-        self._send(request, response, connection, started)
+        self._send(request, response, connection, self._turn.now() - started)
         self.serve()
 
     async def _finish_download(
@@ -940,7 +950,7 @@ class HttpProtocol(asyncio.Protocol):
             await self._close_download(request, download)
             self._running = None
             self._forget_if_lost()
-            self._note(request, response, started)
+            self._note(request, response, self._turn.now() - started)
         self._after_answer(request, connection)
         self.serve()
         if self._connections.is_stopping or self._has_eof:
@@ -1017,13 +1027,17 @@ class HttpProtocol(asyncio.Protocol):
         request: Request | None,
         response: Response,
         connection: bytes,
-        started: float = 0.0,
+        seconds: float | None = None,
     ) -> None:
+        """Send an answer; its observer is told how long it took, unless that is None."""
         connections = self._connections
         transport = self._transport
-        if request is not None and connections.log is not None:
-            self._note(request, response, started)
-        if transport is None or transport.is_closing():
+        is_lost = transport is None or transport.is_closing()
+        observer = connections.observer
+        if observer is not None and seconds is not None:
+            # The duration is given only together with a request.
+            observer.answered(request, response, seconds, is_lost)  # type: ignore[arg-type]
+        if transport is None or is_lost:
             return
         if connections.is_stopping or self._has_eof or self._upload is not None:
             connection = self._last_line(request, connection)
@@ -1038,10 +1052,12 @@ class HttpProtocol(asyncio.Protocol):
         if request is not None and (connection is CLOSE or request.upload is not None):
             self._after_answer(request, connection)
 
-    def _note(self, request: Request, response: Response, started: float) -> None:
-        connections = self._connections
-        if connections.log is not None:
-            connections.log(logged(request, response, connections.clock.monotonic() - started))
+    def _note(self, request: Request, response: Response, seconds: float) -> None:
+        """Tell the observer about an answer that was sent in pieces."""
+        observer, transport = self._connections.observer, self._transport
+        if observer is not None:
+            is_lost = transport is None or transport.is_closing()
+            observer.answered(request, response, seconds, is_lost)
 
     def _last_line(self, request: Request | None, connection: bytes) -> bytes:
         """Close after this answer, if there can be no other on this connection."""

@@ -6,9 +6,11 @@ an answer.
 
 from collections.abc import AsyncIterator, Mapping
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
+
+from partita.service.http.observed import UNOBSERVED, Observed
 
 PIECE_BYTES_MAX = 256 * 1024
 """The maximal piece of an Upload, and the recommended one of a Download."""
@@ -25,6 +27,10 @@ class Upload(Protocol):
     @property
     def length(self) -> int | None:
         """The declared length in bytes; None when the body is chunked."""
+
+    @property
+    def received_bytes(self) -> int:
+        """How much of the body has arrived."""
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         """Yield the pieces as they arrive, none empty, none above PIECE_BYTES_MAX.
@@ -84,6 +90,14 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 
     stranger: Stranger | None = None
     """Told when the request is authenticated; None if it needs not to be."""
+    observed: Observed = msgspec.field(default_factory=Observed)
+    """What is noted while the request is answered; `UNOBSERVED` if it may be a point read."""
+
+    def observe(self) -> Observed:
+        """Return where to note something of this request."""
+        if self.observed is UNOBSERVED:
+            msgspec.structs.force_setattr(self, "observed", Observed())
+        return self.observed
 
     def given(self, name: str) -> str | None:
         """Find the value of a header; an empty header counts as absent."""
@@ -101,6 +115,8 @@ class Response(msgspec.Struct, frozen=True, gc=False):
     body: bytes = b""
     download: Download | None = None
     """The body if it is streamed; `body` is then empty."""
+    read: tuple[str, Any] | None = None
+    """Of the successful read of one entity: the account and the call, which nothing else notes."""
 
     @property
     def length(self) -> int:
@@ -111,3 +127,23 @@ class Response(msgspec.Struct, frozen=True, gc=False):
         """Find the first header with this name."""
         wanted = name.lower()
         return next((value for key, value in self.headers if key.lower() == wanted), None)
+
+
+class Observer(Protocol):
+    """What is told about the answers of a server; it must not raise."""
+
+    def answered(
+        self,
+        request: Request,
+        response: Response,
+        seconds: float,
+        is_lost: bool,  # noqa: FBT001 - a keyword costs more on the request path
+        /,
+    ) -> None:
+        """Handle the answer of a request; `is_lost` if its client has disconnected."""
+
+    def refused(self, response: Response) -> None:
+        """Handle a refusal by the protocol, which has no request."""
+
+    def fold(self) -> None:
+        """Sum up what was noted; called about once a second."""

@@ -40,6 +40,9 @@ class QueueService:
         call = wire.decode(
             authorized.request, authorized.target.path, authorized.pairs, authorized.version
         )
+        observed = authorized.request.observe()
+        observed.account = authorized.account.name
+        observed.call, observed.operation = call, wire.OPERATIONS[type(call)]
         if authorized.target.is_secondary and not isinstance(call, wire.READS):
             raise read_only()
         authorized.grant.check(call.need())

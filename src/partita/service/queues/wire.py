@@ -209,6 +209,25 @@ READS = (
     GetQueueStatistics,
 )
 """Calls that the secondary endpoint answers."""
+OPERATIONS: dict[type, str] = {
+    ListQueues: "ListQueues",
+    CreateQueue: "CreateQueue",
+    DeleteQueue: "DeleteQueue",
+    GetMetadata: "GetQueueMetadata",
+    SetMetadata: "SetQueueMetadata",
+    GetQueuePolicies: "GetQueueACL",
+    SetQueuePolicies: "SetQueueACL",
+    PutMessage: "PutMessage",
+    GetMessages: "GetMessages",
+    PeekMessages: "PeekMessages",
+    UpdateMessage: "UpdateMessage",
+    DeleteMessage: "DeleteMessage",
+    ClearMessages: "ClearMessages",
+    GetQueueProperties: "GetQueueServiceProperties",
+    SetQueueProperties: "SetQueueServiceProperties",
+    GetQueueStatistics: "GetQueueServiceStats",
+}
+"""The operation of each call as Storage Analytics names it."""
 
 
 def decode(

@@ -13,6 +13,7 @@ import msgspec
 from partita.errors import PartitaError
 from partita.service.formats.address import print_continuation
 from partita.service.formats.error_wire import encode_json, message_of
+from partita.service.formats.multipart import print_part
 from partita.service.http.request import Response
 from partita.service.tables.calls import (
     CONTENT,
@@ -28,7 +29,8 @@ from partita.service.tables.calls import (
 from partita.tables import edm
 from partita.tables.edm import TYPE_SUFFIX
 from partita.tables.engine import TablePage
-from partita.tables.entity import Entity, etag_of
+from partita.tables.entity import Entity, EntityKey, etag_of
+from partita.tables.filters import PARTITION_KEY, ROW_KEY
 from partita.tables.operations import Insert
 from partita.tables.paging import Page
 from partita.tables.store import Table
@@ -48,6 +50,8 @@ def entity_answer(entity: Entity, call: GetEntity, root: str, account: str) -> R
         200,
         [("Content-Type", call.level.content_type), ("ETag", etag_of(entity.ticks))],
         one_entity(entity, view),
+        None,
+        (account, call),
     )
 
 
@@ -118,8 +122,29 @@ def created_table_answer(table: Table, call: CreateTable, root: str, account: st
 # Parts of a batch: the header order is the service's, and clients match on the text
 
 
-def part_of_change(entity: Entity | None, call: Change, root: str, account: str) -> Response:
-    """Answer one write as a part of a batch."""
+def part_of_change(
+    entity: Entity | None, call: Change, root: str, account: str
+) -> Response | bytes:
+    """Answer one write as a part of a batch, or print this answer."""
+    if call.preference != NO_CONTENT or call.content_id or type(call.operation) is not Insert:
+        return _part_of_change(entity, call, root, account)
+    assert entity is not None
+    front, end = _printed_insert()
+    location = f"{root}/{edit_link(call.table, call.operation.key)}"
+    return (front.replace("\0", location) + etag_of(entity.ticks) + end).encode()
+
+
+@lru_cache(maxsize=1)
+def _printed_insert() -> tuple[str, str]:
+    """Print an insert without content, with NUL for its address; return what its etag separates."""
+    key, etag = EntityKey("", ""), etag_of(0)
+    call = Change("T", Insert(key, {}), Level.MINIMAL, NO_CONTENT)
+    part = print_part(_part_of_change(Entity(*key, 0, b""), call, "\0", ""))
+    front, _, end = part.decode().partition(etag)
+    return front.replace(entity_url("\0", "T", key), "\0"), end
+
+
+def _part_of_change(entity: Entity | None, call: Change, root: str, account: str) -> Response:
     is_insert = isinstance(call.operation, Insert)
     headers = list(_BATCH_FRONT)
     body = b""
@@ -181,6 +206,11 @@ class View(msgspec.Struct, frozen=True, gc=False):
     def suffix(self) -> str:
         return "" if self.select is None else "&$select=" + ",".join(self.select)
 
+    @property
+    def has_keys_only(self) -> bool:
+        is_short = self.level is not Level.FULL and bool(self.select)
+        return is_short and {PARTITION_KEY, ROW_KEY}.issuperset(self.select or ())
+
 
 def one_entity(entity: Entity, view: View) -> bytes:
     """Print one entity with the prefix of its level."""
@@ -211,12 +241,22 @@ def entity_page(entities: Sequence[Entity], view: View) -> bytes:
         return front + b"]}"
     if view.level is Level.MINIMAL and view.select is None:
         documents = [entity.document for entity in entities]
+    elif view.has_keys_only:
+        documents = [_key_members(entity, view) for entity in entities]
     else:
         documents = [_members(entity, view) for entity in entities]
     # Prefix and end are added to the first and last piece, so that a large page is copied once.
     documents[0] = front + b"{" + documents[0]
     documents[-1] += b"]}"
     return b",{".join(documents)
+
+
+def _key_members(entity: Entity, view: View) -> bytes:
+    """Print the same as `_members` without reading the document: verbs that count ask for this."""
+    front = {} if view.level is Level.NONE else {"odata.etag": etag_of(entity.ticks)}
+    for name in view.select or ():
+        front[name] = entity.partition_key if name == PARTITION_KEY else entity.row_key
+    return _encode(front)[1:]
 
 
 def _members(entity: Entity, view: View) -> bytes:
@@ -304,6 +344,6 @@ def edit_link(table: str, key: tuple[str, str]) -> str:
 
 
 def _print_literal(text: str) -> str:
-    if _PLAIN.fullmatch(text):
+    if (text.isalnum() and text.isascii()) or _PLAIN.fullmatch(text):
         return text
     return quote(text.replace("'", "''"), safe="'")

@@ -1,7 +1,11 @@
-"""The calls of the table protocol: decoded requests, and what each needs of a SAS. Pure."""
+"""The calls of the table protocol: decoded requests, and what each needs of a SAS. Pure.
+
+`logged_as` is the name of the operation in metrics and logs, as Storage Analytics has it.
+"""
 
 import enum
 from collections.abc import Sequence
+from typing import ClassVar
 
 import msgspec
 
@@ -47,6 +51,7 @@ class Level(enum.Enum):
 
 
 class QueryTables(msgspec.Struct, frozen=True, gc=False):
+    logged_as: ClassVar = "QueryTables"
     filter: Filter | None
     top: int
     start: str
@@ -57,6 +62,7 @@ class QueryTables(msgspec.Struct, frozen=True, gc=False):
 
 
 class GetTable(msgspec.Struct, frozen=True, gc=False):
+    logged_as: ClassVar = "QueryTable"
     name: str
     level: Level
 
@@ -65,6 +71,7 @@ class GetTable(msgspec.Struct, frozen=True, gc=False):
 
 
 class CreateTable(msgspec.Struct, frozen=True, gc=False):
+    logged_as: ClassVar = "CreateTable"
     name: str
     level: Level
     preference: str | None
@@ -74,6 +81,7 @@ class CreateTable(msgspec.Struct, frozen=True, gc=False):
 
 
 class DeleteTable(msgspec.Struct, frozen=True, gc=False):
+    logged_as: ClassVar = "DeleteTable"
     name: str
 
     def needs(self) -> Sequence[Need]:
@@ -81,6 +89,7 @@ class DeleteTable(msgspec.Struct, frozen=True, gc=False):
 
 
 class GetTablePolicies(msgspec.Struct, frozen=True, gc=False):
+    logged_as: ClassVar = "GetTableACL"
     table: str
 
     def needs(self) -> Sequence[Need]:
@@ -88,6 +97,7 @@ class GetTablePolicies(msgspec.Struct, frozen=True, gc=False):
 
 
 class SetTablePolicies(msgspec.Struct, frozen=True, gc=False):
+    logged_as: ClassVar = "SetTableACL"
     table: str
     body: bytes
 
@@ -96,11 +106,14 @@ class SetTablePolicies(msgspec.Struct, frozen=True, gc=False):
 
 
 class GetTableProperties(msgspec.Struct, frozen=True, gc=False):
+    logged_as: ClassVar = "GetTableServiceProperties"
+
     def needs(self) -> Sequence[Need]:
         return (Need(SERVICE, READ),)
 
 
 class SetTableProperties(msgspec.Struct, frozen=True, gc=False):
+    logged_as: ClassVar = "SetTableServiceProperties"
     body: bytes
 
     def needs(self) -> Sequence[Need]:
@@ -108,11 +121,14 @@ class SetTableProperties(msgspec.Struct, frozen=True, gc=False):
 
 
 class GetTableStatistics(msgspec.Struct, frozen=True, gc=False):
+    logged_as: ClassVar = "GetTableServiceStats"
+
     def needs(self) -> Sequence[Need]:
         return (Need(SERVICE, READ),)
 
 
 class QueryEntities(msgspec.Struct, frozen=True, gc=False):
+    logged_as: ClassVar = "QueryEntities"
     table: str
     filter: Filter | None
     select: tuple[str, ...] | None
@@ -125,6 +141,7 @@ class QueryEntities(msgspec.Struct, frozen=True, gc=False):
 
 
 class GetEntity(msgspec.Struct, frozen=True, gc=False):
+    logged_as: ClassVar = "QueryEntity"
     table: str
     key: EntityKey
     select: tuple[str, ...] | None
@@ -143,11 +160,23 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     preference: str | None = None
     content_id: str | None = None
 
+    @property
+    def logged_as(self) -> str:
+        return _LOGGED_AS[type(self.operation)]
+
     def needs(self) -> Sequence[Need]:
         permissions = _PERMISSIONS[type(self.operation)]
         return (Need(OBJECT, permissions, self.table, self.operation.key),)
 
 
+_LOGGED_AS: dict[type, str] = {
+    Insert: "InsertEntity",
+    Replace: "UpdateEntity",
+    Merge: "MergeEntity",
+    InsertOrReplace: "InsertOrReplaceEntity",
+    InsertOrMerge: "InsertOrMergeEntity",
+    Delete: "DeleteEntity",
+}
 _PERMISSIONS: dict[type, tuple[str, ...]] = {
     Insert: ADD,
     Replace: UPDATE,

@@ -11,13 +11,20 @@ from typing import assert_never
 import msgspec
 
 from partita.errors import (
+    ConflictError,
     DamageError,
+    EntityNotFoundError,
     InvalidRequestError,
     NotAuthorizedError,
     PartitaError,
+    TableNotFoundError,
     UnavailableError,
     UsageError,
 )
+from partita.heat.meter import READ as HEAT_READ
+from partita.heat.meter import SCAN as HEAT_SCAN
+from partita.heat.meter import WRITE as HEAT_WRITE
+from partita.heat.meter import Meter
 from partita.policies import Policy
 from partita.refusals import body_too_large, invalid_input, not_found
 from partita.service.accounts import service_documents
@@ -28,6 +35,7 @@ from partita.service.auth.sas import READ, Grant, Sas
 from partita.service.formats.address import parse_query
 from partita.service.formats.error_wire import encode_json, encode_xml, status_of
 from partita.service.formats.multipart import batch_content_type, print_batch, read_batch
+from partita.service.http.observed import UNOBSERVED, Observed, Queried
 from partita.service.http.request import Request, Response
 from partita.service.http.turns import computed
 from partita.service.tables import answers
@@ -54,6 +62,7 @@ from partita.service.tables.wire import (
     Resource,
     check_encoding,
     decode,
+    decode_like,
     is_xml,
     level_of,
     options_of,
@@ -61,7 +70,10 @@ from partita.service.tables.wire import (
     preference_of,
 )
 from partita.tables import limits, plan
+from partita.tables.engine import TableEngine
+from partita.tables.entity import EntityKey
 from partita.tables.operations import EntityGroup, Insert
+from partita.tables.paging import FIRST, KeyRange, Page
 from partita.ticks import Clock
 
 DEFAULT_VERSION = "2019-02-02"
@@ -71,6 +83,8 @@ QUERY_CHARACTERS_PER_TURN = 4096
 BODY_BYTES_PER_TURN = 128 * 1024
 """Bytes of the parts of a batch that are decoded in one turn of the event loop."""
 PARTS_PRINTED_PER_TURN = 50
+_SCANS = frozenset({plan.PlanKind.MULTI_PARTITION, plan.PlanKind.TABLE})
+_BATCH = "EntityGroupTransaction"
 _XML = ("Content-Type", "application/xml")
 _PREFERRING = frozenset({"POST", "PUT", "PATCH", "MERGE"})
 """Methods whose answers may contain the entity."""
@@ -100,6 +114,8 @@ class TableService:
         try:
             resource = parse_resource(target.path, target.account)
             if isinstance(resource, Batch) and request.method == "POST":
+                observed = request.observed
+                observed.account, observed.operation = authorized.account.name, _BATCH
                 return await self._answer_batch(authorized)
             options = options_of(authorized.pairs) if authorized.pairs else {}
             if len(request.query) <= QUERY_CHARACTERS_PER_TURN:
@@ -112,15 +128,23 @@ class TableService:
             if isinstance(table, str) and grant.everything:
                 await authorized.account.tables.require_table(table)
             raise
+        if not grant.everything or not isinstance(call, GetEntity):
+            _note(request, authorized.account, call)
         if target.is_secondary and isinstance(call, WRITES):
             raise read_only()
         if not grant.everything:
             check_needs(call, grant)
             if isinstance(call, Change):
                 call = _as_granted(call, grant)
-        return await self._perform(call, authorized)
+        try:
+            return await self._perform(call, authorized)
+        except PartitaError as error:
+            _note(request, authorized.account, call)
+            if isinstance(error, ConflictError):
+                _count_refused(authorized.account.meter, call, error)
+            raise
 
-    async def _perform(  # noqa: PLR0911, PLR0912 - one honest switch over the calls
+    async def _perform(  # noqa: PLR0911, PLR0912, PLR0915 - one honest switch over the calls
         self, call: Call, authorized: AuthorizedRequest
     ) -> Response:
         tables, root, name = (
@@ -128,25 +152,42 @@ class TableService:
             authorized.target.root,
             authorized.account.name,
         )
-        grant = authorized.grant
+        grant, meter = authorized.grant, authorized.account.meter
         match call:
             case GetEntity():
                 if not (grant.everything or grant.span.contains(call.key)):
                     raise not_found(NotAuthorizedError)
                 entity = await tables.get(call.table, call.key)
-                return answers.entity_answer(entity, call, root, name)
+                response = answers.entity_answer(entity, call, root, name)
+                meter.left -= 1
+                if meter.left <= 0:
+                    meter.take(call.table, call.key, HEAT_READ, len(response.body))
+                return response
             case QueryEntities():
                 chosen, page = await tables.query(
                     call.table, call.filter, within=grant.span, start=call.start, limit=call.top
+                )
+                authorized.request.observe().query = Queried(
+                    chosen, page.examined, len(page.entities), page.is_counted
                 )
                 is_copied = call.level is Level.MINIMAL and call.select is None
                 count = 0 if is_copied else sum(len(each.document) for each in page.entities) // 64
                 response = await computed(count, answers.page_answer, page, call, root, name)
                 if authorized.request.headers.get("x-partita-explain") == "true":
+                    examined = await _examined(tables, call, chosen, page)
                     response.headers.append(("x-partita-plan", plan.describe(chosen)))
+                    response.headers.append(("x-partita-examined", str(examined)))
+                kind = HEAT_SCAN if chosen.kind in _SCANS else HEAT_READ
+                first, last = _read_range(chosen.span.lower, call.start, page)
+                entities = max(len(page.entities), page.examined)
+                meter.span(call.table, first, last, kind, entities, len(response.body))
                 return response
             case Change():
                 outcome = await tables.run(call.table, EntityGroup([call.operation]))
+                meter.left -= 1
+                if meter.left <= 0:
+                    size = len(authorized.request.body)
+                    meter.take(call.table, call.operation.key, HEAT_WRITE, size)
                 return answers.change_answer(outcome.entities[0], call, root, name)
             case QueryTables():
                 found = await tables.list_tables(call.filter, start=call.start, limit=call.top)
@@ -190,12 +231,15 @@ class TableService:
             return self._multipart([], self._clock.new_id())
         try:
             calls = await self._decode_changes(batch.parts, target, authorized.grant)
+            request.observed.call = calls
             outcome = await account.tables.run(
                 calls[0].table, EntityGroup([call.operation for call in calls])
             )
         except (NotAuthorizedError, UnavailableError, DamageError):
             raise  # not an error of one operation: clients retry the answer of the whole batch
         except PartitaError as error:
+            observed = request.observed
+            observed.code, observed.hint = error.code, error.hint
             index = error.facts.get("index", 0)
             failing = batch.parts[index if isinstance(index, int) else 0]
             part = answers.part_of_error(
@@ -206,7 +250,12 @@ class TableService:
                 is_prefixed=len(batch.parts) > 1,
             )
             return self._multipart([part], self._clock.new_id())
-        parts: list[Response] = []
+        if account.heat is not None:
+            keys = [call.operation.key for call in calls]
+            account.meter.span(
+                calls[0].table, min(keys), max(keys), HEAT_WRITE, len(keys), len(request.body)
+            )
+        parts: list[Response | bytes] = []
         for call, entity in zip(calls, outcome.entities, strict=True):
             parts.append(answers.part_of_change(entity, call, target.root, account.name))
             if len(parts) % PARTS_PRINTED_PER_TURN == 0:
@@ -219,6 +268,8 @@ class TableService:
         """Decode and authorize the parts; an error names the index of its part."""
         calls: list[Change] = []
         known: dict[str, Resource] = {}
+        headers: dict[str, str] | None = None
+        """Those of the last part if it is an insert; equal heads have the same object."""
         size = 0
         for index, part in enumerate(parts):
             size += len(part.body)
@@ -226,11 +277,16 @@ class TableService:
                 size = 0
                 await asyncio.sleep(0)
             try:
-                call = self._decode_part(part, target, known)
-                if not isinstance(call, Change):
-                    raise _bad_batch("Use only writes of entities in a change set.")
-                if calls and call.table.lower() != calls[0].table.lower():
-                    raise _bad_batch("Use one table for all operations of a batch.")
+                call: Call
+                if part.headers is headers:
+                    call = decode_like(calls[-1], part.body)
+                else:
+                    call = self._decode_part(part, target, known)
+                    if not isinstance(call, Change):
+                        raise _bad_batch("Use only writes of entities in a change set.")
+                    if calls and call.table.lower() != calls[0].table.lower():
+                        raise _bad_batch("Use one table for all operations of a batch.")
+                    headers = part.headers if isinstance(call.operation, Insert) else None
                 check_needs(call, grant)
             except PartitaError as error:
                 error.facts["index"] = index
@@ -254,17 +310,21 @@ class TableService:
             call = await asyncio.to_thread(self._decode_part, part, authorized.target, {})
             if not isinstance(call, GetEntity | QueryEntities):
                 raise _bad_batch("Use a query of entities in a batch.")
+            observed = _note(authorized.request, authorized.account, call)
             check_needs(call, authorized.grant)
+            part = msgspec.structs.replace(part, observed=observed)
             answer = await self._perform(call, msgspec.structs.replace(authorized, request=part))
         except UnavailableError:
             raise  # clients retry the answer of the whole batch
         except PartitaError as error:
+            authorized.request.observed.code = error.code
+            authorized.request.observed.hint = error.hint
             return answers.part_of_error(
                 error, None, authorized.request_id, self._clock.ticks(), is_prefixed=True
             )
         return answers.part_of_query(answer)
 
-    def _multipart(self, parts: Sequence[Response], changeset_id: str | None) -> Response:
+    def _multipart(self, parts: Sequence[Response | bytes], changeset_id: str | None) -> Response:
         batch_id = self._clock.new_id()
         body = print_batch(parts, batch_id, changeset_id)
         return Response(202, [("Content-Type", batch_content_type(batch_id))], body)
@@ -283,6 +343,25 @@ class TableService:
         if preference is not None and request.method in _PREFERRING:
             extra.append(("Preference-Applied", preference))
         return encode_json(error, message, _error_content_type(error, request), extra=extra)
+
+
+async def _examined(tables: TableEngine, call: QueryEntities, chosen: plan.Plan, page: Page) -> int:
+    """Return how many entities a query has read, counted: for an explanation."""
+    span = chosen.span if call.start is None else chosen.span.starting_at(call.start)
+    span = KeyRange(span.lower, page.continuation or span.upper)
+    if chosen.residual is None or span.is_empty:
+        return len(page.entities)
+    table = await tables.require_table(call.table)
+    return (await tables.store.statistics(table, span)).entities
+
+
+def _note(request: Request, account: Account, call: Call) -> Observed:
+    """Note what a request asks for; of a point read that succeeds, the answer tells it."""
+    observed = request.observed
+    if observed is UNOBSERVED:
+        observed = request.observe()
+    observed.account, observed.call, observed.operation = account.name, call, call.logged_as
+    return observed
 
 
 def _wants_xml(request: Request) -> bool:
@@ -321,6 +400,26 @@ def _as_granted(call: Change, grant: Grant) -> Change:
     if isinstance(call.operation, Insert):
         return call
     return msgspec.structs.replace(call, preference=None)
+
+
+def _read_range(
+    lower: EntityKey, start: EntityKey | None, page: Page
+) -> tuple[EntityKey, EntityKey]:
+    """Return the first and the last key that a page was read from, as far as they are known."""
+    first = start or lower
+    if first == FIRST and page.entities:
+        first = page.entities[0].key
+    if page.continuation is not None:
+        return first, max(first, page.continuation)
+    return first, page.entities[-1].key if page.entities else first
+
+
+def _count_refused(meter: Meter, call: Call, error: ConflictError) -> None:
+    """Measure a request for an entity that does not exist, exists already, or has changed."""
+    if isinstance(call, GetEntity) and isinstance(error, EntityNotFoundError):
+        meter.count(call.table, call.key, HEAT_READ)
+    elif isinstance(call, Change) and not isinstance(error, TableNotFoundError):
+        meter.count(call.table, call.operation.key, HEAT_WRITE)
 
 
 def _bad_batch(hint: str) -> InvalidRequestError:

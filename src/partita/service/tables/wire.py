@@ -18,6 +18,7 @@ from partita.refusals import (
     missing_header,
     not_implemented,
     unsupported_media_type,
+    written_by_analytics,
 )
 from partita.service.formats.address import SURROGATES, decode_path, parse_continuation
 from partita.service.http.request import Request
@@ -40,12 +41,19 @@ from partita.service.tables.calls import (
     SetTableProperties,
 )
 from partita.tables import limits
+from partita.tables.body_readers import READERS, count_body
 from partita.tables.entity import (
+    QUOTES_MAX,
+    EntityBody,
     EntityKey,
+    body_of,
     check_key_in_address,
     check_table_name,
+    decode_flat,
+    is_system_table,
     parse_body,
     parse_object,
+    refuse_repeated_members,
 )
 from partita.tables.filters import parse, parse_table_filter
 from partita.tables.operations import (
@@ -58,6 +66,7 @@ from partita.tables.operations import (
     Operation,
     Replace,
 )
+from partita.tables.system_tables import find_system_table
 
 KEYS_IN_ADDRESS_MAX = 16
 """More named keys than this are refused without counting: no resource has more than two."""
@@ -158,7 +167,7 @@ def _parse_unusual(text: str, account: str) -> Resource:
         return _parse_below(name, rest, account)
     if name == "Tables":
         return _one_table(rest, account)
-    check_table_name(name)
+    name = _addressed(name)
     keys = _lex_keys(rest)
     if not keys:
         return EntitySet(name)
@@ -171,9 +180,14 @@ def _split_name(text: str) -> tuple[str, str]:
     return match[0], text[match.end() :]
 
 
+def _addressed(name: str) -> str:
+    """Return the table that a name in an address means."""
+    return find_system_table(name) or check_table_name(name)
+
+
 def _parse_below(table: str, rest: str, account: str) -> Resource:
     """Parse `T/more`: the service reads `T/Tables` as T, and `T/Tables('x')` as wrong keys."""
-    check_table_name(table)
+    table = _addressed(table)
     _, keys_text = _split_name(rest.lstrip("/"))
     if not keys_text.startswith("("):
         return EntitySet(table)
@@ -302,6 +316,7 @@ def decode(request: Request, resource: Resource, options: Mapping[str, str]) -> 
             if method == "GET":
                 return GetTable(name, level_of(request, options))
             if method == "DELETE":
+                _refuse_system_table(find_system_table(name) or name)
                 return DeleteTable(name)
         case ServiceRoot():
             return _decode_service(request, method, options)
@@ -329,8 +344,9 @@ def _decode_entity(
         if etag is None:
             raise missing_header("If-Match", "Send If-Match with an etag, or * for any version.")
         return Change(table, Delete(key, etag), level, content_id=content_id_of(request))
+    _refuse_system_table(table)
     check_media_type(request)
-    properties = parse_body(request.body, is_insert=False).properties
+    properties = read_body(request.body, is_insert=False).properties
     operation: Operation
     if method == "PUT":
         operation = (
@@ -344,7 +360,8 @@ def _decode_entity(
 def _decode_entity_set(
     request: Request, method: str, table: str, options: Mapping[str, str]
 ) -> Call:
-    check_table_name(table)
+    if not is_system_table(table):
+        check_table_name(table)
     if "comp" in options:
         return _decode_policies(request, method, table, options)
     _refuse_comp(options)
@@ -360,8 +377,30 @@ def _decode_entity_set(
         )
     if method != "POST":
         raise _method_not_allowed()
+    _refuse_system_table(table)
     check_media_type(request)
-    body = parse_body(request.body)
+    return Change(
+        table,
+        _decode_insert(table, request.body),
+        level_of(request, options),
+        preference_of(request),
+        content_id_of(request),
+    )
+
+
+def decode_like(other: Change, body: bytes) -> Change:
+    """Decode an insert whose request has the same head as that of another insert."""
+    return Change(
+        other.table,
+        _decode_insert(other.table, body),
+        other.level,
+        other.preference,
+        other.content_id,
+    )
+
+
+def _decode_insert(table: str, content: bytes) -> Insert:
+    body = read_body(content)
     if body.partition_key is None or body.row_key is None:
         raise InvalidKeyError(
             "PropertiesNeedValue",
@@ -369,14 +408,34 @@ def _decode_entity_set(
             facts={"table": table},
             hint="Give PartitionKey and RowKey in an insert.",
         )
-    key = EntityKey(body.partition_key, body.row_key)
-    return Change(
-        table,
-        Insert(key, body.properties),
-        level_of(request, options),
-        preference_of(request),
-        content_id_of(request),
-    )
+    return Insert(EntityKey(body.partition_key, body.row_key), body.properties)
+
+
+def read_body(body: bytes, *, is_insert: bool = True) -> EntityBody:
+    """Return what `parse_body` returns, or raise what it raises; usually by a generated reader."""
+    quotes = body.count(b'"')
+    if quotes > QUOTES_MAX:
+        return parse_body(body, is_insert=is_insert)
+    try:
+        members = decode_flat(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return parse_body(body, is_insert=is_insert)
+    names = tuple(members)
+    reader = READERS.get(names)
+    if reader is not None:
+        found = reader(members, quotes, is_insert)
+        if found is not None:
+            return found
+    refuse_repeated_members(body, members, quotes)
+    read = body_of(members, is_insert=is_insert)
+    if reader is None:
+        count_body(names, members)
+    return read
+
+
+def _refuse_system_table(table: str) -> None:
+    if is_system_table(table):
+        raise written_by_analytics("Read this table, or delete entities of it.")
 
 
 def _decode_policies(request: Request, method: str, table: str, options: Mapping[str, str]) -> Call:
@@ -385,6 +444,7 @@ def _decode_policies(request: Request, method: str, table: str, options: Mapping
     if method == "GET":
         return GetTablePolicies(table)
     if method == "PUT":
+        _refuse_system_table(table)
         return SetTablePolicies(table, request.body)
     raise _method_not_allowed()
 

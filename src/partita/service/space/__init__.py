@@ -1,0 +1,1 @@
+"""How much space an account takes, and compaction of its database."""
