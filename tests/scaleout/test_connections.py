@@ -45,9 +45,10 @@ def url() -> str:
     return empty_url("connections")
 
 
-@pytest.fixture
-async def link(url: str) -> AsyncIterator[Link]:
+@pytest.fixture(params=[True, False], ids=["shielded", "of a lane"])
+async def link(url: str, request: pytest.FixtureRequest) -> AsyncIterator[Link]:
     link = await connector(url).connect()
+    link.is_shielded = request.param
     yield link
     link.terminate()
 
@@ -155,21 +156,34 @@ async def test_a_wrong_role_database_or_option_is_a_configuration_error(url: str
         assert isinstance(await refusal(f"{url}?{option}"), ConfigurationError)
 
 
-async def test_a_server_that_is_not_there_is_busy() -> None:
-    error = await refusal("postgresql://root@127.0.0.1:1/partita")
+async def test_an_address_where_nothing_listens_is_named_without_its_password() -> None:
+    error = await refusal("postgresql://root:secret@127.0.0.1:1/partita")
 
-    assert isinstance(error, StoreBusyError)
-    assert error.facts["retry_after"] == 1
+    assert error.code == "StoreUnreachable"
+    assert "127.0.0.1:1/partita" in error.message
+    assert "secret" not in f"{error} {error.facts} {error.hint}"
+    assert error.hint.startswith("Check the URL")
 
 
-async def test_a_server_that_accepts_and_says_nothing_is_busy(
+async def test_a_server_that_has_answered_before_is_busy_when_it_is_away() -> None:
+    with own_server() as server:
+        connector = Connector(Location.parse(server.url()), Durability.FAST)
+        await (await connector.connect()).close()
+
+    with pytest.raises(StoreBusyError) as away:
+        await connector.connect()
+    assert away.value.facts["retry_after"] == 1
+
+
+async def test_a_server_that_accepts_and_says_nothing_is_unreachable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(links, "CONNECT_SECONDS_MAX", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
 
-        assert isinstance(await refusal(f"postgresql://root@127.0.0.1:{port}/x"), StoreBusyError)
+        error = await refusal(f"postgresql://root@127.0.0.1:{port}/x")
+    assert (error.code, error.facts["reason"]) == ("StoreUnreachable", "TimeoutError")
 
 
 async def test_a_session_has_its_settings(link: Link) -> None:
@@ -214,7 +228,7 @@ async def test_an_error_of_the_statement_is_not_in_doubt(link: Link) -> None:
 async def test_a_transaction_that_lost_its_connection_before_commit_is_undone(
     url: str, link: Link
 ) -> None:
-    run_sql(url, "CREATE TABLE undone (n int)")
+    run_sql(url, "CREATE TABLE IF NOT EXISTS undone (n int)")
 
     async def insert() -> None:
         async with link.transaction():
@@ -241,7 +255,7 @@ async def test_a_connection_that_is_lost_at_commit_is_in_doubt(url: str, link: L
 
 async def test_a_cancelled_wait_for_a_standby_is_in_doubt(weak: LocalPostgres) -> None:
     url = weak.url()
-    run_sql(url, "CREATE TABLE waited (n int)")
+    run_sql(url, "CREATE TABLE IF NOT EXISTS waited (n int)")
     link = await connector(url).connect()
     run_sql(url, "ALTER SYSTEM SET synchronous_standby_names = 'missing'", *RELOADED)
     try:
@@ -278,7 +292,7 @@ async def test_a_frozen_server_does_not_hold_a_request(
     assert weak.pid is not None
     os.kill(weak.pid, signal.SIGSTOP)
     try:
-        assert isinstance(await refusal(weak.url()), StoreBusyError)
+        assert (await refusal(weak.url())).code == "StoreUnreachable"
     finally:
         os.kill(weak.pid, signal.SIGCONT)
 

@@ -57,6 +57,19 @@ async def test_an_upgrade_is_one_transaction(monkeypatch: pytest.MonkeyPatch) ->
     assert ("added",) in run_sql(url, OBJECTS)
 
 
+async def test_a_database_of_version_1_1_is_upgraded_with_its_role() -> None:
+    url, role = empty_url(), f"front_end_{uuid.uuid4().hex[:8]}"
+    await install(url)
+    run_sql(url, "DROP TABLE partita.removed", "UPDATE partita.schema_version SET minor = 1")
+
+    done = await install(url, role=role)
+
+    assert (done.previous, done.version) == ((1, 1), VERSION)
+    assert run_sql(
+        url, f"SELECT has_table_privilege('{role}', 'partita.removed', 'SELECT, INSERT, DELETE')"
+    ) == [(True,)]
+
+
 async def test_a_newer_database_is_refused_by_init_and_by_an_older_front_end() -> None:
     url = empty_url()
     await install(url)

@@ -23,6 +23,7 @@ from partita.errors import (
     StoreBusyError,
     TableNotFoundError,
 )
+from partita.scaleout.catalog.purge import fold_removed
 from partita.scaleout.connections.link import Link
 from partita.scaleout.connections.session import may_repeat, sqlstate_of
 from partita.scaleout.schema import entities
@@ -303,10 +304,12 @@ async def test_torn_groups_would_be_seen(fronts: Fronts, monkeypatch: pytest.Mon
     """Broken: changes of a group are written each by itself."""
     whole = trips.Trips.write
 
-    async def torn(self: trips.Trips, item: trips.Change) -> trips.Refused | trips.Stale | None:
+    async def torn(
+        self: trips.Trips, item: trips.Change, keys: Sequence[Any]
+    ) -> trips.Refused | trips.Stale | None:
         answer: trips.Refused | trips.Stale | None = None
-        for row in item.rows:
-            answer = await whole(self, item._replace(rows=[row])) or answer
+        for row, key in zip(item.rows, keys, strict=True):
+            answer = await whole(self, item._replace(rows=[row]), [key]) or answer
         return answer
 
     monkeypatch.setattr(trips.Trips, "write", torn)
@@ -334,7 +337,7 @@ async def count_deadlocks(fronts: Fronts, monkeypatch: pytest.MonkeyPatch) -> in
                 names = chance.sample([f"{n:03}" for n in range(200)], 32)
                 rows = [trips.Row(name, ANYTHING, 0, None, b"}") for name in names]
                 stamp = store.fleet.clock.stamp(*names)
-                items = [trips.Change(range_, table.id, "p", stamp, [row], 1) for row in rows]
+                items = [trips.Change(range_, table.id, "p", stamp, [row]) for row in rows]
                 await trips.send_changes(link, items)
 
     monkeypatch.setattr(trips, "may_repeat", counted)
@@ -460,33 +463,164 @@ async def test_keys_that_do_not_fit_the_index_are_refused(fronts: Fronts) -> Non
 
 # Time
 
+EARLIER, LATER = 17_000_000_000_000_000, 17_000_036_000_000_000
+"""The clocks of two front ends: an hour apart."""
+KEY = EntityKey("p", "r")
 
-async def test_etags_never_repeat_though_clocks_are_an_hour_apart() -> None:
+
+@pytest.fixture
+async def apart() -> AsyncIterator[Fronts]:
+    """Two front ends; the clock of the second is an hour behind."""
     forget_slots()
-    ahead, behind = ManualClock(17_000_036_000_000_000), ManualClock(17_000_000_000_000_000)
-    fronts = await opened(2, [ahead, behind])
-    key = EntityKey("p", "r")
+    both = await opened(2, [ManualClock(LATER), ManualClock(EARLIER)])
+    yield both
+    for store in both.stores:
+        await store.close()
+
+
+async def count_etags_that_go_back(apart: Fronts) -> int:
+    """Write and delete an entity through both front ends; return how often its ticks fell."""
     chance = random.Random(5)
     seen: list[int] = []
     exists = False
     for _ in range(ROUNDS * 2):
-        engine = chance.choice(fronts.engines)
+        engine = chance.choice(apart.engines)
         if exists and chance.random() < 0.4:
-            await engine.run("Staff", EntityGroup([Delete(key)]))
+            await engine.run("Staff", EntityGroup([Delete(KEY)]))
             exists = False
             continue
-        outcome = await engine.run("Staff", EntityGroup([InsertOrReplace(key, {})]))
+        write = InsertOrReplace(KEY, {}) if exists or chance.random() < 0.5 else Insert(KEY, {})
+        outcome = await engine.run("Staff", EntityGroup([write]))
         assert outcome.entities[0] is not None
-        if exists:
-            assert outcome.entities[0].ticks > seen[-1]
         seen.append(outcome.entities[0].ticks)
         exists = True
         if chance.random() < 0.2:
-            chance.choice([ahead, behind]).advance(0.001)
-
+            clock = chance.choice(apart.stores).fleet.clock.clock
+            assert isinstance(clock, ManualClock)
+            clock.advance(0.001)
     assert len(set(seen)) == len(seen)
-    for store in fronts.stores:
-        await store.close()
+    return sum(after < before for before, after in itertools.pairwise(seen))
+
+
+async def test_etags_rise_across_deletes_though_clocks_are_an_hour_apart(apart: Fronts) -> None:
+    assert await count_etags_that_go_back(apart) == 0
+
+
+async def test_etags_would_go_back_if_deletes_left_nothing_behind(
+    apart: Fronts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken: the ticks of removed entities are not compared."""
+    await break_write(apart, monkeypatch, "IF early IS NOT NULL THEN", "IF false THEN")
+
+    assert await count_etags_that_go_back(apart) > 0
+
+
+async def test_front_ends_of_version_1_1_leave_the_ticks_of_removed_entities(
+    apart: Fronts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They call another function, and old and new ones work side by side."""
+    earlier = trips._WRITE.replace("write_2", "write_1").replace("''), $12", "'')::jsonb[], $12")
+    assert earlier.count("jsonb") == earlier.count("write_1") == 1
+    monkeypatch.setattr(trips, "_WRITE", earlier)
+
+    assert await count_etags_that_go_back(apart) == 0
+
+
+async def insert_while_it_is_deleted(apart: Fronts) -> tuple[int, int]:
+    """Insert an entity whose delete is not committed yet; return the ticks before and after."""
+    first, second = apart.engines
+    table = apart.table
+    before = (await first.run("Staff", EntityGroup([Insert(KEY, {})]))).entities[0]
+    range_ = apart.stores[0].fleet.catalog.range_of(table.id, KEY.partition_key)
+    assert before is not None
+    assert range_ is not None
+    row = trips.Row(KEY.row_key, before.ticks, 0, None, None)
+    delete = trips.Change(range_, table.id, KEY.partition_key, before.ticks + 1, [row])
+    async with apart.stores[0].fleet.pool.link() as link:
+        async with link.transaction():
+            assert await trips.send_changes(link, [delete]) == [None]
+            upsert = EntityGroup([InsertOrReplace(KEY, {})])
+            inserting = asyncio.ensure_future(second.run("Staff", upsert))
+            while not await apart.execute(
+                "SELECT FROM pg_stat_activity WHERE datname = current_database()"
+                " AND wait_event_type = 'Lock' AND query LIKE '%partita.write%'"
+            ):
+                assert not inserting.done()
+        after = (await inserting).entities[0]
+    assert after is not None
+    return before.ticks, after.ticks
+
+
+async def test_an_insert_that_waited_for_a_delete_has_later_ticks(apart: Fronts) -> None:
+    before, after = await insert_while_it_is_deleted(apart)
+
+    assert after > before
+
+
+async def test_a_look_at_removed_entities_before_the_write_would_be_seen(
+    apart: Fronts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken: the snapshot is older than the write, which waits for a delete."""
+    function = whole_write()
+    start, end = function.index("  -- The keys are sorted"), function.index("  IF is_captured THEN")
+    look, write = function[start:end], "  IF groups IS NULL THEN"
+    await break_write(apart, monkeypatch, write, look + write, function.replace(look, ""))
+
+    before, after = await insert_while_it_is_deleted(apart)
+
+    assert after < before
+
+
+async def test_entities_that_were_removed_long_ago_take_one_row(apart: Fronts) -> None:
+    """By the clock of the database, all of these are old."""
+    first, second = apart.engines
+    names = [EntityKey("p", f"{number}") for number in range(5)]
+    removed = []
+    for key in names:
+        outcome = await first.run("Staff", EntityGroup([Insert(key, {})]))
+        removed += [entity.ticks for entity in outcome.entities if entity is not None]
+        await first.run("Staff", EntityGroup([Delete(key)]))
+
+    for _ in range(2):
+        await fold_removed(apart.stores[0].fleet.pool)
+        rows = await apart.execute(
+            "SELECT ticks FROM partita.removed WHERE tid = $1", apart.table.id
+        )
+        assert [row["ticks"] for row in rows] == [max(removed)]
+    for key in names:
+        outcome = await second.run("Staff", EntityGroup([Insert(key, {})]))
+        assert outcome.entities[0] is not None
+        assert outcome.entities[0].ticks > max(removed)
+
+
+async def test_what_a_dropped_table_removed_is_forgotten(fronts: Fronts) -> None:
+    store, table = fronts.stores[0], fronts.table
+    await put(store, table, ["a"])
+    await store.change(table, "p", ["a"], lambda *_: [None])
+    await store.delete_table("Staff")
+
+    await store.purge()
+
+    assert not await fronts.execute("SELECT FROM partita.removed WHERE tid = $1", table.id)
+
+
+async def test_an_early_stamp_holds_up_only_its_own_change(apart: Fronts) -> None:
+    """A trip is written without the changes whose stamps are early; those follow."""
+    first, second = apart.engines
+    await first.run("Staff", EntityGroup([Insert(KEY, {})]))
+    await first.run("Staff", EntityGroup([Delete(KEY)]))
+    groups = [
+        EntityGroup([Insert(EntityKey("p", "a"), {})]),
+        EntityGroup([Insert(KEY, {}), Insert(EntityKey("p", "s"), {})]),
+        EntityGroup([InsertOrReplace(EntityKey("p", "z"), {})]),
+    ]
+
+    outcomes = await asyncio.gather(*(second.run("Staff", group) for group in groups))
+
+    ticks = [[entity.ticks for entity in each.entities if entity] for each in outcomes]
+    assert ticks[0][0] < LATER
+    assert min(ticks[1]) > LATER
+    assert ticks[2][0] < LATER
 
 
 # Ranges that change
@@ -569,6 +703,30 @@ async def test_a_range_that_is_being_changed_is_tried_again(fronts: Fronts) -> N
     assert await store.get(table, EntityKey("p", "a")) is not None
 
 
+def whole_write() -> str:
+    """Return the definition of the function that writes."""
+    text = entities.FUNCTIONS
+    start = text.index("CREATE OR REPLACE FUNCTION partita.write_2")
+    return text[start : text.index("$$;", start) + 3]
+
+
+async def break_write(
+    fronts: Fronts,
+    monkeypatch: pytest.MonkeyPatch,
+    what: str,
+    instead: str,
+    function: str | None = None,
+) -> None:
+    """Let front ends write by a function that has a part replaced."""
+    function = function or whole_write()
+    assert what in function
+    broken = function.replace(what, instead, 1).replace("partita.write_2", "partita.write_broken")
+    async with fronts.stores[0].fleet.pool.link() as link:
+        await link.connection.execute(broken)
+    if "write_2" in trips._WRITE:
+        monkeypatch.setattr(trips, "_WRITE", trips._WRITE.replace("write_2", "write_broken"))
+
+
 async def write_while_it_moves(fronts: Fronts) -> int:
     """Fence and move the range again and again; return what was written behind a fence."""
     store, table = fronts.stores[0], fronts.table
@@ -619,35 +777,21 @@ async def test_nothing_is_written_behind_a_fence(fronts: Fronts) -> None:
     ("what", "instead"),
     [
         pytest.param("IF owned < cardinality(range_ids) THEN", "IF false THEN", id="no fence"),
-        pytest.param(
-            "IF NOT pg_try_advisory_xact_lock_shared",
-            "IF 0 * pg_sleep(0)::text::int <> 0 AND NOT pg_try_advisory_xact_lock_shared",
-            id="no lock",
-        ),
+        pytest.param("IF NOT pg_try_advisory_xact_lock_shared", "IF false", id="no lock"),
     ],
 )
 async def test_a_missing_fence_or_lock_would_be_seen(
     fronts: Fronts, monkeypatch: pytest.MonkeyPatch, what: str, instead: str
 ) -> None:
     """Broken: the function does not look, or looks without a lock and then pauses."""
-    function = entities.FUNCTIONS[
-        entities.FUNCTIONS.index("CREATE OR REPLACE FUNCTION partita.write_1") :
-    ]
-    assert what in function
-    broken = function.replace("partita.write_1", "partita.write_broken").replace(what, instead)
+    function = whole_write()
     if "lock" in what:
-        broken = (
-            function.replace("partita.write_1", "partita.write_broken")
-            .replace(f"{what}({RANGE_LOCKS}, range_ids[place])", "IF false")
-            .replace(
-                "  IF groups IS NULL THEN",
-                "  PERFORM pg_sleep(0.003);\n  IF groups IS NULL THEN",
-                1,
-            )
+        what = f"{what}({RANGE_LOCKS}, range_ids[place])"
+        instead = "IF false"
+        function = function.replace(
+            "  IF groups IS NULL THEN", "  PERFORM pg_sleep(0.003);\n  IF groups IS NULL THEN", 1
         )
-    async with fronts.stores[0].fleet.pool.link() as link:
-        await link.connection.execute(broken)
-    monkeypatch.setattr(trips, "_WRITE", trips._WRITE.replace("write_1", "write_broken"))
+    await break_write(fronts, monkeypatch, what, instead, function)
 
     # On a busy machine, one round may miss the short time between the look and the write.
     for _ in range(BROKEN_ROUNDS_MAX):
@@ -692,6 +836,23 @@ async def test_a_scan_goes_over_all_ranges_in_key_order(fronts: Fronts) -> None:
             expected = [("b", "2"), *((pk, rk) for pk in "cde" for rk in "12"), ("f", "1")]
             assert found == ([] if residual == parse("Age eq 2") else expected)
     assert (await store.statistics(table, KeyRange())).entities == 12
+
+
+@pytest.mark.parametrize(("limit", "examined"), [(100, 60), (2, 13)])
+async def test_a_long_filtered_page_counts_what_it_examined(
+    fronts: Fronts, monkeypatch: pytest.MonkeyPatch, limit: int, examined: int
+) -> None:
+    store, table = fronts.stores[0], fronts.table
+    rows = [f"{number:02}" for number in range(60)]
+    for row in rows:
+        await store.change(table, "p", [row], putting("p", [row], Age=int(row) % 6))
+
+    page = await store.scan(table, KeyRange(), parse("Age eq 0"), limit)
+    assert not page.is_counted or page.examined == examined
+    monkeypatch.setattr(postgres_store, "UNCOUNTED_SECONDS_MAX", -1.0)
+    page = await store.scan(table, KeyRange(), parse("Age eq 0"), limit)
+
+    assert (page.examined, page.is_counted) == (examined, True)
 
 
 async def test_trips_with_several_ranges_find_the_stale_one(fronts: Fronts) -> None:

@@ -19,12 +19,14 @@ import msgspec
 from partita.blobs.store.contract import BlobStore
 from partita.clock import SystemClock
 from partita.errors import InDoubtError, PartitaError
+from partita.metrics.store_meter import StoreMeter
 from partita.queues.store import QueueStore
 from partita.scaleout.blobs.contents import Contents
 from partita.scaleout.blobs.postgres_store import PostgresBlobStore
 from partita.scaleout.catalog.catalog import Catalog
 from partita.scaleout.catalog.fleet_clock import CLOSE_SECONDS_MAX, FleetClock
-from partita.scaleout.catalog.purge import purge_tables
+from partita.scaleout.catalog.heat import FleetHeat
+from partita.scaleout.catalog.purge import fold_removed, purge_tables
 from partita.scaleout.catalog.slots import Slots
 from partita.scaleout.connections.link import Connector
 from partita.scaleout.connections.location import Location
@@ -51,6 +53,7 @@ CATALOG_LINKS_MAX = 2
 """Connections for the catalog: scans do not delay it."""
 
 _BEAT = "SELECT partita.beat_1($1, $2, $3, $4, $5) AS front_ends"
+_SIZE = "SELECT pg_database_size(current_database()) AS bytes"
 _TICKS = "SELECT partita.ticks_1() AS ticks"
 _LEAVE = "DELETE FROM partita.front_end WHERE id = $1"
 
@@ -76,13 +79,18 @@ class Fleet:
         follows_catalog: bool,
     ) -> None:
         self.connector = connector
+        self.meter = StoreMeter()
+        self.meter.store_bytes = lambda: self._database_bytes
+        self._database_bytes = 0
+        """The size of the database when it was last asked for."""
+        """The trips and the connections of all accounts."""
         self.blob_store = blob_store
         """The URL of the object store of long blobs; None: there is none."""
         self.contents: Contents | None = None
         """What the blob stores share, once it is open."""
-        self.pool = Pool(connector)
+        self.pool = Pool(connector, waits=self.meter.connection_wait_seconds)
         """For scans, long groups and transactions of the stores."""
-        self.trips = Trips(connector, self.pool)
+        self.trips = Trips(connector, self.pool, self.meter)
         """For reads and changes of entities."""
         self._catalog_pool = Pool(connector, links_max=CATALOG_LINKS_MAX)
         self.clock = FleetClock(
@@ -100,9 +108,11 @@ class Fleet:
         self.on_failure: Callable[[BaseException], None] | None = None
         """Called if the background work ended by an error that is a fault of the program."""
         self.catalog = Catalog(connector, self._catalog_pool)
+        self.heat = FleetHeat(self._catalog_pool, self.id)
+        """Where the load of tables is kept."""
         self._slots = Slots(self._catalog_pool, self.clock, self.id)
-        self._trouble: str | None = None
-        """Why the last background work failed."""
+        self._trouble = ""
+        """Why the last background work failed; empty if it did not."""
         self._tasks: list[asyncio.Task[None]] = []
         self._stores: dict[str, Stores] = {}
 
@@ -133,6 +143,7 @@ class Fleet:
         try:
             await fleet.catalog.start()
             await fleet._beat()
+            await fleet._measure()
             fleet.contents = await Contents.open(fleet.pool, fleet.clock, blob_store)
             fleet.queues.start()
             fleet.contents.start()
@@ -165,11 +176,11 @@ class Fleet:
 
     @property
     def is_ready(self) -> bool:
-        return self.why_not_ready is None
+        return not self.why_not_ready
 
     @property
-    def why_not_ready(self) -> str | None:
-        """Why a load balancer should send requests to other front ends."""
+    def why_not_ready(self) -> str:
+        """Why a load balancer should send requests to other front ends; empty if it need not."""
         if not self.clock.is_close:
             return (
                 f"the clock is {self.clock.seconds_apart:+.1f} s from the database's;"
@@ -201,21 +212,23 @@ class Fleet:
 
     async def _keep_beating(self) -> None:
         while True:
-            await asyncio.sleep(BEAT_SECONDS if self._trouble is None else BEAT_AGAIN_SECONDS)
+            await asyncio.sleep(BEAT_AGAIN_SECONDS if self._trouble else BEAT_SECONDS)
             try:
                 await self._beat()
             except InDoubtError as error:
                 # The server answers, but no standby does: reads go on.
-                self._trouble = None
+                self._trouble = ""
                 logger.warning("writes are not confirmed: %s", error)
             except PartitaError as error:
-                if self._trouble is None:
+                if not self._trouble:
                     logger.warning("not ready: %s", error)
                 self._trouble = f"{error.code}: {error.message}"
 
     async def _keep_purging(self) -> None:
         while True:
             try:
+                await self._measure()
+                await fold_removed(self._catalog_pool)
                 await purge_tables(self._catalog_pool)
             except PartitaError as error:
                 logger.info("the purge goes on later: %s", error)
@@ -235,7 +248,11 @@ class Fleet:
             _BEAT, self.id, self.name, slot, ALIVE_TICKS, FORGET_TICKS
         )
         self.front_ends = max(1, rows[0]["front_ends"])
-        self._trouble = None
+        self._trouble = ""
+
+    async def _measure(self) -> None:
+        rows = await self._catalog_pool.read(_SIZE)
+        self._database_bytes = rows[0]["bytes"]
 
     async def _leave(self) -> None:
         if self.clock.lease is not None:

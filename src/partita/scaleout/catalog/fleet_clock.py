@@ -99,18 +99,23 @@ class FleetClock:
 
         Raise StoreStoppedError if the slot was lost.
         """
-        lease = self.lease
-        if lease is None or not self.has_slot:
+        lease, clock = self.lease, self.lease_clock
+        if (  # as has_slot, without its call: this is the hot path of every write
+            lease is None or clock.monotonic() >= lease.ends or clock.ticks() >= lease.ends_at
+        ):
             raise _slot_lost()
-        now = self._quantum()
-        if now > self._last:
-            self._stamped.clear()
-            self._last = now
-        quantum = now
+        quantum = self._quantum()
+        stamped = self._stamped
+        if quantum > self._last:
+            stamped.clear()
+            self._last = quantum
+        elif stamped:
+            for key in keys:
+                if (last := stamped.get(key)) is not None and last >= quantum:
+                    quantum = last + 1
         for key in keys:
-            quantum = max(quantum, self._stamped.get(key, -1) + 1)
-        for key in keys:
-            self._remember(key, quantum)
+            stamped[key] = quantum
+        self._remembered(quantum)
         return quantum << SLOT_BITS | lease.slot
 
     def observe(self, ticks: int, key: Hashable = None) -> None:
@@ -119,7 +124,8 @@ class FleetClock:
         if key is None or 0 <= found - self._quantum() <= _CLOSE_QUANTA:
             self._move_ahead(found)
         elif found > self._stamped.get(key, -1):
-            self._remember(key, found)
+            self._stamped[key] = found
+            self._remembered(found)
 
     @property
     def last_stamp(self) -> int:
@@ -142,8 +148,8 @@ class FleetClock:
         if quantum >= self._quantum():
             self._lead, self._lead_since = quantum + 1, self.clock.monotonic()
 
-    def _remember(self, key: Hashable, quantum: int) -> None:
-        self._stamped[key] = quantum
+    def _remembered(self, quantum: int) -> None:
+        """Note the quantum of keys that were stamped; drop those in the past if there are many."""
         self._last = max(self._last, quantum)
         if len(self._stamped) > self._stamped_max:
             now = self._quantum()

@@ -1,4 +1,4 @@
-"""Reclaims the space of dropped tables, in intervals of keys.
+"""Reclaims the space of dropped tables, in intervals of keys, and of notes on removed entities.
 
 Any front end may run it; an advisory lock lets one statement of one of them run at a time.
 """
@@ -6,17 +6,26 @@ Any front end may run it; an advisory lock lets one statement of one of them run
 import asyncio
 
 from partita.scaleout.connections.pool import Pool
-from partita.ticks import TICKS_PER_DAY
+from partita.ticks import TICKS_PER_DAY, TICKS_PER_SECOND
 
 PURGE_ENTITIES = 200
 """Entities that one statement removes."""
 PURGE_PAUSE_SECONDS = 0.005
 FORGET_TICKS = TICKS_PER_DAY
 """How long the number of a purged table is kept for front ends that were away."""
+REMOVED_KEPT_TICKS = 10 * TICKS_PER_SECOND
+"""How long the ticks of each removed entity are kept. Then one number per table has to do: the
+greatest. A front end whose stamps are so late is refused once for each key that it inserts."""
 
 _DROPPED = "SELECT tid FROM partita.dropped_table WHERE purged_at IS NULL ORDER BY tid"
 _PURGE = "SELECT last_pk, last_rk FROM partita.purge_table_1($1, $2, $3, $4)"
 _FORGET = "DELETE FROM partita.dropped_table WHERE purged_at < partita.ticks_1() - $1"
+_FOLD = "SELECT partita.fold_removed_1($1)"
+
+
+async def fold_removed(pool: Pool) -> None:
+    """Keep one number per table of the entities that were removed some time ago."""
+    await pool.write(_FOLD, REMOVED_KEPT_TICKS)
 
 
 async def purge_tables(pool: Pool) -> None:

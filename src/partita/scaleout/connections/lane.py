@@ -61,6 +61,10 @@ class Lane(Generic[Item, Result]):
         self._free: list[Link] = []
         self._is_closed = False
 
+    def __len__(self) -> int:
+        """Return how many items wait for a trip."""
+        return len(self._waiting)
+
     async def ask(self, item: Item, *, keys: Sequence[Hashable] = (), size: int = 0) -> Result:
         """Send an item with the next trip. A caller that is cancelled loses only its answer."""
         if self._is_closed or len(self._waiting) >= LANE_WAITING_MAX:
@@ -110,6 +114,7 @@ class Lane(Generic[Item, Result]):
         if link is None or link.is_closed:
             try:
                 link = await self._connector.connect()
+                link.is_shielded = False  # the task of a trip is not cancelled
             except PartitaError as error:
                 # All wait for the same connection: their time is not spent on further attempts.
                 while self._waiting:

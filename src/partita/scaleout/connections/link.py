@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from partita.errors import PartitaError, StoreBusyError
+from partita.errors import PartitaError, StoreBusyError, UnavailableError
 from partita.scaleout.connections import checks
 from partita.scaleout.connections.checks import Facts
 from partita.scaleout.connections.location import Location
@@ -51,7 +51,10 @@ class Link:
         self.facts = facts
         self.is_pooled = is_pooled
         """Whether a pooler may give each transaction another session of the server."""
+        self.is_shielded = True
+        """Whether a task that calls may be cancelled. In a task that is not, a call costs less."""
         self._warning: str | None = None
+        self._is_late = False
         connection.add_log_listener(self._heard)
 
     @property
@@ -134,6 +137,8 @@ class Link:
 
     async def _until(self, call: Coroutine[Any, Any, T], seconds: float) -> T:
         """Await a call of the driver; beyond its time, or if cancelled, end the connection."""
+        if not self.is_shielded:
+            return await self._until_late(call, seconds)
         task = asyncio.ensure_future(call)
         try:
             await asyncio.wait((task,), timeout=seconds)
@@ -146,6 +151,22 @@ class Link:
             task.add_done_callback(_retrieve)
             raise TimeoutError
         return task.result()
+
+    async def _until_late(self, call: Coroutine[Any, Any, T], seconds: float) -> T:
+        """Await a call in this task; the end of the connection ends it."""
+        timer = asyncio.get_running_loop().call_later(seconds, self._end_late)
+        try:
+            return await call
+        except DriverError as error:
+            if self._is_late:
+                raise TimeoutError from error
+            raise
+        finally:
+            timer.cancel()
+
+    def _end_late(self) -> None:
+        self._is_late = True
+        self.terminate()
 
     def _heard(self, _connection: object, message: Any) -> None:
         if (getattr(message, "sqlstate", None) or "").startswith(_WARNING_CLASS):
@@ -179,12 +200,26 @@ class Connector:
     async def connect_unchecked(self) -> Link:
         """Open a connection whose facts are not judged: to look at a server, not to use it."""
         if self._is_pooled is None:
-            probe = await self._open(statements=0)
+            try:
+                probe = await self._open(statements=0)
+            except StoreBusyError as error:
+                if isinstance(error.__cause__, OSError):
+                    raise self._unreachable(error) from error
+                raise
             self._is_pooled = probe.is_pooled
             if probe.is_pooled:
                 return probe
             await probe.close()
         return await self._open(statements=0 if self._is_pooled else STATEMENTS_KEPT)
+
+    def _unreachable(self, error: StoreBusyError) -> UnavailableError:
+        """Return the error of a first connection: more often a wrong address than a busy server."""
+        return UnavailableError(
+            "StoreUnreachable",
+            f"No PostgreSQL answers at {self.location}.",
+            facts={"reason": error.facts["reason"]},
+            hint="Check the URL, and that PostgreSQL runs and accepts connections from here.",
+        )
 
     async def _open(self, *, statements: int) -> Link:
         connection: Any = None

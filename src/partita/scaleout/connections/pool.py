@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
+from partita.metrics.families import Histogram
 from partita.scaleout.connections.link import Connector, Link, Rows, busy
 from partita.scaleout.connections.session import DriverError, translated
 
@@ -22,12 +23,15 @@ class Pool:
         *,
         links_max: int = POOL_LINKS_MAX,
         wait_seconds_max: float = POOL_WAIT_SECONDS_MAX,
+        waits: Histogram | None = None,
     ) -> None:
         self._connector = connector
         self._wait_seconds_max = wait_seconds_max
         self._free: list[Link] = []
         self._slots = asyncio.Semaphore(links_max)
         self._waiting = 0
+        self._waits = waits
+        """Observes how long requests wait for a connection; only those that wait."""
         self._is_closed = False
 
     @contextlib.asynccontextmanager
@@ -81,6 +85,7 @@ class Pool:
         if self._waiting >= POOL_WAITING_MAX:
             raise busy("connections")
         self._waiting += 1
+        started = asyncio.get_running_loop().time()
         try:
             # A request starts outside of a task, which a time limit needs.
             await asyncio.sleep(0)
@@ -90,3 +95,5 @@ class Pool:
             raise busy("connections") from error
         finally:
             self._waiting -= 1
+            if self._waits is not None:
+                self._waits.observe(asyncio.get_running_loop().time() - started)

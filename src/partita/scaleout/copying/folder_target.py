@@ -264,7 +264,7 @@ def _stored(part: CopyPart, target: int, rows: Sequence[Row]) -> Iterator[Row]:
         if part.kind == "table":
             entity = Entity(*row)
             properties = entity.properties()
-            marks, short = pushdown.marks_of(properties), pushdown.describe(properties)
+            marks, short = pushdown.columns_of(properties)
             stored = pack_document(entity.ticks, entity.document)
             yield target, *row[:3], marks, short, stored
         elif part.kind == "queue":

@@ -441,8 +441,7 @@ def _entities(target: int, rows: Sequence[Row]) -> Iterator[Row]:
         yield (
             target,
             *row[:3],
-            pushdown.marks_of(properties),
-            pushdown.describe(properties),
+            *pushdown.columns_of(properties),
             pack_document(entity.ticks, entity.document),
         )
 

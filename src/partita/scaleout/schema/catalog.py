@@ -188,6 +188,7 @@ BEGIN
            ORDER BY e.pk, e.rk LIMIT entities_max) k
    ORDER BY k.pk DESC, k.rk DESC LIMIT 1;
   IF last_pk IS NULL THEN
+    DELETE FROM partita.removed r WHERE r.tid = of_tid;
     UPDATE partita.dropped_table d SET purged_at = partita.ticks_1() WHERE d.tid = of_tid;
     RETURN;
   END IF;

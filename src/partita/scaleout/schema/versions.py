@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from partita.errors import FormatVersionError
-from partita.scaleout.schema import blobs, catalog, copying, entities, messages
+from partita.scaleout.schema import blobs, catalog, copying, entities, heat, messages
 
 MAJOR = 1
-MINOR = 0
+MINOR = 2
 
-UPGRADES: Mapping[int, str] = MappingProxyType({})
+UPGRADES: Mapping[int, str] = MappingProxyType({0: heat.TABLES, 1: entities.REMOVED_TABLES})
 """By minor version: the statements that change the tables from it to the next one."""
 
-PARTS = (catalog, entities, messages, blobs, copying)
+PARTS = (catalog, entities, messages, blobs, copying, heat)
 VERSION_TABLE = """
 CREATE TABLE partita.schema_version (
   id int PRIMARY KEY CHECK (id = 1), major int NOT NULL, minor int NOT NULL

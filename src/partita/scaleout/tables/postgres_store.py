@@ -10,7 +10,7 @@ entity that is not older makes the clock go on behind it.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from partita.errors import LimitExceededError
 from partita.policies import Policy
@@ -23,6 +23,7 @@ from partita.scaleout.tables.bounds import numbered, where_of
 from partita.scaleout.tables.scan import (
     CANDIDATES_MIN,
     Budget,
+    LookEnds,
     Part,
     Selection,
     read_part,
@@ -42,7 +43,7 @@ from partita.tables.entity import (
 from partita.tables.expectations import ANYTHING, NOTHING, SOMETHING, assumed
 from partita.tables.filters import Filter
 from partita.tables.paging import FIRST, KeyRange, Page
-from partita.tables.pushdown import describe, marks_of
+from partita.tables.pushdown import columns_of
 from partita.tables.store import Decide, Expected, Statistics, Table
 
 KEY_BYTES_MAX = 2600
@@ -53,6 +54,8 @@ PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.002, 0.05
 """... with these pauses in between, ..."""
 REPEATS_AT_ONCE = 8
 """... except for the first of these."""
+UNCOUNTED_SECONDS_MAX = 0.02
+"""A filtered page that took longer counts what it has examined."""
 
 _COUNT = """
 SELECT n.* FROM partita.range_own r CROSS JOIN LATERAL (
@@ -79,6 +82,7 @@ class PostgresTableStore:
         self._trips = trips
         self._pool = pool
         self._turns = Turns()
+        self._look_ends = LookEnds(clock.clock)
 
     async def close(self) -> None:
         """Do nothing: the connections belong to the fleet."""
@@ -134,9 +138,7 @@ class PostgresTableStore:
         draft = _Draft(table, partition_key, row_keys, decide, is_long=is_long)
         expectations = expected() if expected is not None else [None]
         if None not in expectations:
-            done = await self._change_unread(
-                draft, [each for each in expectations if each is not None]
-            )
+            done = await self._change_unread(draft, cast("Sequence[int]", expectations))
             if done is not None:
                 return done
         async with self._turns.take(draft.keys):
@@ -151,7 +153,11 @@ class PostgresTableStore:
         while True:
             stamp = self._clock.stamp(*draft.keys)
             try:
-                entities, rows = await draft.decide(before, expectations, stamp)
+                entities, rows = (
+                    await asyncio.to_thread(draft.decide, before, expectations, stamp)
+                    if draft.is_long
+                    else draft.decide(before, expectations, stamp)
+                )
             except Exception:  # noqa: BLE001 - whatever it refuses, it must refuse what is stored
                 return None
             refused = await self._write(draft, stamp, rows)
@@ -173,7 +179,11 @@ class PostgresTableStore:
             if stamp <= max(expectations):
                 self._observe(draft, dict(zip(draft.row_keys, expectations, strict=True)))
                 stamp = self._clock.stamp(*draft.keys)
-            entities, rows = await draft.decide(before, expectations, stamp)
+            entities, rows = (
+                await asyncio.to_thread(draft.decide, before, expectations, stamp)
+                if draft.is_long
+                else draft.decide(before, expectations, stamp)
+            )
             refused = await self._write(draft, stamp, rows)
             if refused is None:
                 return entities
@@ -181,8 +191,10 @@ class PostgresTableStore:
             await patience.wait("contention")
 
     async def _read(self, table: Table, partition_key: str, row_keys: Sequence[str]) -> Found:
-        range_ = await self._range_of(table, partition_key)
         patience = Patience()
+        range_ = self._catalog.range_of(table.id, partition_key)
+        if range_ is None:
+            range_ = await self._renewed(table, partition_key, patience)
         while True:
             found = await self._trips.read(Read(range_, table.id, partition_key, row_keys))
             if found is not STALE:
@@ -190,13 +202,14 @@ class PostgresTableStore:
             range_ = await self._renewed(table, partition_key, patience)
 
     async def _write(self, draft: "_Draft", stamp: int, rows: Sequence[Row]) -> Refused | None:
-        size = sum([len(row.document) for row in rows if row.document is not None])
         table, partition_key = draft.table, draft.partition_key
-        range_ = await self._range_of(table, partition_key)
         patience = Patience()
+        range_ = self._catalog.range_of(table.id, partition_key)
+        if range_ is None:
+            range_ = await self._renewed(table, partition_key, patience)
         while True:
-            change = Change(range_, table.id, partition_key, stamp, rows, size)
-            refused = await self._trips.write(change)
+            change = Change(range_, table.id, partition_key, stamp, rows)
+            refused = await self._trips.write(change, draft.keys)
             if refused is not STALE:
                 return refused
             range_ = await self._renewed(table, partition_key, patience)
@@ -208,12 +221,6 @@ class PostgresTableStore:
                 self._clock.observe(ticks, key)
 
     # Ranges of keys
-
-    async def _range_of(self, table: Table, partition_key: str) -> Range:
-        range_ = self._catalog.range_of(table.id, partition_key)
-        if range_ is None:
-            return await self._renewed(table, partition_key, Patience())
-        return range_
 
     async def _renewed(self, table: Table, partition_key: str, patience: "Patience") -> Range:
         """Ask the catalog which range has a key now; raise if the table was dropped."""
@@ -230,25 +237,46 @@ class PostgresTableStore:
 
     async def scan(self, table: Table, span: KeyRange, residual: Filter | None, limit: int) -> Page:
         if span.is_empty or limit <= 0:
+            # Another front end may have dropped the table: the database must be asked.
+            await self._scan_part(table, KeyRange(), Budget(1, limits.PAGE_BYTES_MAX), None)
             return Page([])
         selection = None if residual is None else Selection(residual)
-        deadline = self._clock.clock.monotonic() + limits.PAGE_SECONDS_MAX
+        started = self._clock.clock.monotonic()
+        deadline = started + limits.PAGE_SECONDS_MAX
         found: list[Entity] = []
-        room = limits.PAGE_BYTES_MAX
+        room, examined = limits.PAGE_BYTES_MAX, 0
+        uncounted: list[Part] = []
         rest: KeyRange | None = span
         wanted = limit + 1
         while rest is not None:
             part, rest = await self._scan_part(table, rest, Budget(wanted, room), selection)
             found += part.entities
+            examined += part.examined
+            if part.uncounted is not None:
+                uncounted.append(part)
             room -= sum([len(entity.document) for entity in part.entities])
             if len(found) > limit or room <= 0 or self._clock.clock.monotonic() > deadline:
                 break
             wanted = limit + 1 - len(found)
             if selection is not None:
                 wanted = max(wanted, CANDIDATES_MIN)
+        if uncounted and self._clock.clock.monotonic() - started > UNCOUNTED_SECONDS_MAX:
+            examined += await self._count(table, uncounted)
+            uncounted = []
+        is_counted = not uncounted
         if len(found) > limit:
-            return Page(found[:limit], found[limit].key)
-        return Page(found, None if rest is None else rest.lower)
+            examined = examined if selection else limit
+            return Page(found[:limit], found[limit].key, examined, is_counted)
+        return Page(found, None if rest is None else rest.lower, examined, is_counted)
+
+    async def _count(self, table: Table, parts: Sequence[Part]) -> int:
+        """Return how many entities were looked at that `examined` of these parts leaves out."""
+        counted = 0
+        for part in parts:
+            assert part.uncounted is not None
+            found = await self.statistics(table, part.uncounted)
+            counted += max(found.entities - part.examined, 0)
+        return counted
 
     async def _scan_part(
         self, table: Table, span: KeyRange, budget: Budget, selection: Selection | None
@@ -258,7 +286,9 @@ class PostgresTableStore:
         async def read(link: Link, range_: Range, here: KeyRange) -> Part | Stale:
             if selection is None:
                 return await read_part(link, table.id, range_, here, budget)
-            return await read_selected(link, table.id, range_, here, budget, selection)
+            return await read_selected(
+                link, table.id, range_, here, budget, selection=selection, ends=self._look_ends
+            )
 
         part, rest = await self._in_first_range(table, span, read)
         if part.rest is not None:
@@ -288,8 +318,10 @@ class PostgresTableStore:
     ) -> tuple[T, KeyRange | None]:
         """Read within the range that has the start of a span; return also the span behind it."""
         partition_key = span.lower.partition_key
-        range_ = await self._range_of(table, partition_key)
         patience = Patience()
+        range_ = self._catalog.range_of(table.id, partition_key)
+        if range_ is None:
+            range_ = await self._renewed(table, partition_key, patience)
         while True:
             end = None if range_.hi is None else EntityKey(range_.hi, "")
             async with self._pool.link() as link:
@@ -317,14 +349,16 @@ class _Draft:
         self.row_keys = row_keys
         self.keys = [(table.id, partition_key, row_key) for row_key in row_keys]
         self._decide = decide
-        self._is_long = is_long
+        self.is_long = is_long
+        """Whether it is decided in a thread."""
 
     def assumed(self, expectations: Sequence[int]) -> dict[str, Entity]:
         """Return stand-ins for what is expected."""
         before: dict[str, Entity] = {}
         for row_key, expectation in zip(self.row_keys, expectations, strict=True):
-            entity = assumed(EntityKey(self.partition_key, row_key), expectation)
-            if entity is not None:
+            if expectation not in (ANYTHING, NOTHING):
+                entity = assumed(EntityKey(self.partition_key, row_key), expectation)
+                assert entity is not None
                 before[row_key] = entity
         return before
 
@@ -336,7 +370,7 @@ class _Draft:
             if each is not None:
                 before[row_key] = replaceable_entity(self.partition_key, row_key, *each)
                 size += len(each[1])
-        self._is_long = self._is_long or size > limits.TURN_BYTES_MAX
+        self.is_long = self.is_long or size > limits.TURN_BYTES_MAX
         return before
 
     def is_met(self, expectations: Sequence[int], refused: Refused) -> bool:
@@ -348,14 +382,7 @@ class _Draft:
                     return False
         return True
 
-    async def decide(
-        self, before: Mapping[str, Entity], expectations: Sequence[int], stamp: int
-    ) -> tuple[Sequence[Entity | None], list[Row]]:
-        if self._is_long:
-            return await asyncio.to_thread(self._decided, before, expectations, stamp)
-        return self._decided(before, expectations, stamp)
-
-    def _decided(
+    def decide(
         self, before: Mapping[str, Entity], expectations: Sequence[int], stamp: int
     ) -> tuple[Sequence[Entity | None], list[Row]]:
         entities = self._decide(before, stamp)
@@ -364,19 +391,19 @@ class _Draft:
             if entity is None:
                 rows.append(Row(row_key, expectation, 0, None, None))
                 continue
-            members = entity.properties()
+            marks, short = columns_of(entity.properties())
             document = pack_document(entity.ticks, entity.document)
-            rows.append(Row(row_key, expectation, marks_of(members), describe(members), document))
+            rows.append(Row(row_key, expectation, marks, short, document))
         return entities, rows
 
 
 class Patience:
     """How long a call is repeated that others prevent."""
 
-    def __init__(self) -> None:
-        self._count = 0
-        self._pause = PAUSE_SECONDS_MIN
-        self._waited = 0.0
+    # Of the class: every call has its patience, and nearly none needs it.
+    _count = 0
+    _pause = PAUSE_SECONDS_MIN
+    _waited = 0.0
 
     async def wait(self, reason: str) -> None:
         """Wait before the next attempt; raise StoreBusyError if there were enough."""

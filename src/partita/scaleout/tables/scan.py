@@ -22,9 +22,14 @@ from partita.tables.edm import TYPE_SUFFIX
 from partita.tables.entity import Entity, EntityKey, stored_entity
 from partita.tables.filters import Filter, Predicate, compile_filter, names_in
 from partita.tables.paging import KeyRange, after
+from partita.ticks import Clock
 
 LOOK_ENTITIES_MAX = 12_000
 """Entities that one statement of a filtered page looks at."""
+LOOK_END_SECONDS_MAX = 5.0
+"""How long the key where such a statement ends is used again for the same keys, ..."""
+LOOK_ENDS_KEPT = 1024
+"""... and for how many ranges of keys it is kept."""
 CANDIDATES_MIN = 1000
 """Entities that a further statement of a filtered page may select: the exact filter refused those
 of the first one."""
@@ -82,6 +87,32 @@ SELECT pk, rk, ticks, document FROM (
 Candidate = tuple[str, str, int, bytes]
 
 
+class LookEnds:
+    """The keys where filtered statements end, by table and range of keys.
+
+    To find such a key costs a third of a filtered statement, and a key of some seconds ago is as
+    good: entities that were added since only make the statement look at more of them.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._kept: dict[tuple[int, KeyRange], tuple[float, EntityKey | None]] = {}
+
+    async def find(self, link: Link, tid: int, span: KeyRange) -> EntityKey | None:
+        """Return the first key beyond those to look at; None: look at the whole range."""
+        now = self._clock.monotonic()
+        kept = self._kept.get((tid, span))
+        if kept is not None and now - kept[0] <= LOOK_END_SECONDS_MAX:
+            return kept[1]
+        where, values = where_of(span)
+        rows = await link.read(numbered(_NEXT.format(where=where)), tid, *values, LOOK_ENTITIES_MAX)
+        end = EntityKey(*rows[0]) if rows else None
+        if len(self._kept) >= LOOK_ENDS_KEPT:
+            self._kept.clear()
+        self._kept[tid, span] = now, end
+        return end
+
+
 class Budget(NamedTuple):
     """What a part of a page may hold."""
 
@@ -93,8 +124,12 @@ class Part(NamedTuple):
     """What one statement found of a range."""
 
     entities: Sequence[Entity]
+    examined: int
+    """Entities that were looked at; at least so many if there is an `uncounted`."""
     rest: KeyRange | None
     """What of the span was not read; None: it was read to its end."""
+    uncounted: KeyRange | None = None
+    """The keys that were looked at, if the entities were not counted."""
 
 
 class Selection:
@@ -134,25 +169,30 @@ async def read_part(
     if not rows:
         return STALE
     if rows[0]["pk"] is None:
-        return Part([], None)
+        return Part([], 0, None)
     is_cut = len(rows) == budget.entities or _size_of(rows) >= budget.bytes
-    return Part([stored_entity(*row) for row in rows], _behind(span, rows[-1]) if is_cut else None)
+    rest = _behind(span, rows[-1]) if is_cut else None
+    return Part([stored_entity(*row) for row in rows], len(rows), rest)
 
 
 def _fenced(statement: str, where: str, condition: str = "") -> str:
     return numbered(_FENCED.format(statement.format(where=where, condition=condition)))
 
 
-async def read_selected(
-    link: Link, tid: int, range_: Range, span: KeyRange, budget: Budget, selection: Selection
+async def read_selected(  # noqa: PLR0913 - as read_part, and what to select
+    link: Link,
+    tid: int,
+    range_: Range,
+    span: KeyRange,
+    budget: Budget,
+    *,
+    selection: Selection,
+    ends: LookEnds,
 ) -> Part | Stale:
     """Look at some entities of a span within one range, and select from them."""
-    where, values = where_of(span)
-    beyond = await link.read(numbered(_NEXT.format(where=where)), tid, *values, LOOK_ENTITIES_MAX)
-    rest = None
-    if beyond:
-        rest = KeyRange(EntityKey(*beyond[0]), span.upper)
-        where, values = where_of(KeyRange(span.lower, rest.lower))
+    end = await ends.find(link, tid, span)
+    rest = None if end is None else KeyRange(end, span.upper)
+    where, values = where_of(span if end is None else KeyRange(span.lower, end))
     condition, literals = selection.condition(link)
     rows = await link.read(
         _fenced(_FILTERED, where, condition),
@@ -166,8 +206,12 @@ async def read_selected(
     else:
         entities = selection.select(candidates)
     if len(candidates) == budget.entities or _size_of(candidates) >= budget.bytes:
-        return Part(entities, _behind(span, candidates[-1]))
-    return Part(entities, rest)
+        left = _behind(span, candidates[-1])
+        read = KeyRange(span.lower, left.lower if left else span.upper)
+        return Part(entities, len(candidates), left, read)
+    if rest is None:
+        return Part(entities, len(candidates), None, span)
+    return Part(entities, LOOK_ENTITIES_MAX, rest)
 
 
 def _size_of(rows: Sequence[Any]) -> int:
