@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 
@@ -12,10 +13,25 @@ from partita.patterns import (
     ETagMismatchError,
     Table,
     UniqueViolationError,
+    entity,
+    entity_type,
     evolve,
+    index,
 )
 from partita.patterns.faults import Faults
+from partita.patterns.operations import bulk, verbs
+from partita.patterns.protocol.calls import Parallel, Steps, WriteRows
 from support.staff import Department, Employee, Note, by_email, note, person
+
+
+@entity(table="indexed", partition="{dept}", row="{id:06d}")
+class Indexed:
+    dept: str
+    id: int
+    email: str
+
+
+anywhere = index(Indexed, table="indexedemail", partition="{email}", row="{id:06d}_{dept}")
 
 
 async def test_many_entities_go_in_few_groups(any_db: Database) -> None:
@@ -183,3 +199,65 @@ async def test_an_entity_of_another_type_stops_everything(notes: Table[Note]) ->
         await notes.save_all([note(1), person(1)])  # type: ignore[list-item]
 
     assert await notes.partition(topic="tables").all().list() == []
+
+
+async def test_upsert_all_writes_entities_with_followers_in_groups(db: Database) -> None:
+    table = db.table(Indexed)
+    await db.create_tables()
+    some = [Indexed(dept="Sales", id=number, email=f"{number}@x") for number in range(40)]
+
+    with db.measuring() as new:
+        await table.upsert_all(some)
+    again = [Indexed(dept="Sales", id=each.id, email=f"new-{each.email}") for each in some]
+    with db.measuring() as overwritten:
+        outcome = await table.upsert_all(again)
+    report = await db.drain()
+
+    assert not outcome.failures
+    assert new.requests <= len(some) + 4  # the reads, one group, one hint, and its queue
+    assert overwritten.requests <= len(some) + 2
+    assert report.entries == 2
+    assert await db.verify(Indexed) == []
+    assert (await table.via(anywhere).range(email="new-7@x").list()) == [again[7]]
+    assert await table.via(anywhere).range(email="7@x").list() == []
+
+
+async def test_upsert_all_overwrites_what_another_writer_changes_between_read_and_write(
+    db: Database,
+) -> None:
+    table = db.table(Indexed)
+    await db.create_tables()
+    some = [Indexed(dept="Sales", id=number, email=f"{number}@x") for number in range(4)]
+    model = entity_type(Indexed)
+    interfered: list[Steps[Any]] = [
+        verbs.upsert(db.context, model, Indexed(dept="Sales", id=2, email="other@x"))
+    ]
+
+    def interfering(steps: Steps[Any]) -> Steps[Any]:
+        """Run steps, and let another writer write before their first write."""
+        answer: Any = None
+        error: Exception | None = None
+        while True:
+            try:
+                call = steps.send(answer) if error is None else steps.throw(error)
+            except StopIteration as end:
+                return end.value
+            if isinstance(call, Parallel):
+                call = Parallel(tuple(map(interfering, call.steps)), call.limit)
+            if isinstance(call, WriteRows) and interfered:
+                yield from interfered.pop()
+            answer, error = None, None
+            try:
+                answer = yield call
+            except Exception as caught:  # noqa: BLE001 - raised in the steps
+                error = caught
+
+    writing = bulk.write_all(
+        db.context, model, some, "upsert", rate=None, concurrency=1, progress=lambda _: None
+    )
+    outcome = await db.run(interfering(writing))
+    await db.drain()
+
+    assert not outcome.failures
+    assert await table.partition(dept="Sales").all().list() == some
+    assert await db.verify(Indexed) == []

@@ -11,7 +11,7 @@ import pytest
 
 from partita.cli.kit.facts import as_text
 from partita.cli.main import main
-from partita.cli.patterns.facts import DriftFacts, IndexesVerified
+from partita.cli.patterns.facts import DriftFacts, IndexesVerified, drift_counts
 from partita.cli.patterns.worker import Pace, Worker, _stopping
 from partita.clock import ManualClock
 from partita.errors import UnavailableError
@@ -66,13 +66,20 @@ def test_a_worker_for_encrypted_fields_is_not_started_without_keys(
 def test_of_many_differences_people_are_shown_some_and_told_of_the_rest() -> None:
     drifts = [
         DriftFacts("Employee", "missing", "by_email", "staff", "Sales", f"emp_{number:06d}")
-        for number in range(1_250)
+        for number in range(1_200)
     ]
+    drifts += [DriftFacts("Employee", "stale", "total", "staff", "Sales", "emp")] * 50
 
-    facts = IndexesVerified(False, {"Employee": 1_250}, drifts, 0, 0)
+    facts = IndexesVerified(False, {"Employee": 1_250}, drift_counts(drifts), drifts, 0, 0)
     lines = as_text(facts.lines()).splitlines()
 
-    assert len([line for line in lines if "missing" in line]) == 100
+    assert [line.split() for line in lines[:4]] == [
+        ["Employee:", "1,250", "read."],
+        ["type", "index", "or", "field", "wrong", "count"],
+        ["Employee", "by_email", "missing", "1,200"],
+        ["Employee", "total", "stale", "50"],
+    ]
+    assert len([line for line in lines if "emp_" in line]) == 100
     assert lines[-2:] == [
         "... and 1,150 more; --json has them all.",
         "1,250 differences: repair them with --repair.",

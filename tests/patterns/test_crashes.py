@@ -352,7 +352,7 @@ def test_an_increment_is_never_doubled(fault: Fault, name: str, slot: int | None
     for call in range(1, 8):
         world.fail(call % 2 + 1, fault)
         try:
-            world.run(verbs.increment(context, HITS, hits, name, slot, 1))
+            world.run(verbs.increment(context, HITS, hits, verbs.Addition(name, slot, 1)))
         except UnavailableError:
             assert fault is not Fault.LOST or call % 2 == 0  # only a lost read says nothing
         else:
@@ -369,11 +369,11 @@ def test_an_increment_that_others_followed_is_not_doubled() -> None:
 
     def others(_: object) -> None:
         for _again in range(3):
-            world.run(verbs.increment(other, HITS, hits, "total", None, 10))
+            world.run(verbs.increment(other, HITS, hits, verbs.Addition("total", None, 10)))
 
     world.between = others
     world.fail_when(is_group, Fault.REPEATED)
-    world.run(verbs.increment(context, HITS, hits, "total", None, 1))
+    world.run(verbs.increment(context, HITS, hits, verbs.Addition("total", None, 1)))
 
     assert world.run(verbs.get(context, HITS, {"site": "x"})).total == 31
 

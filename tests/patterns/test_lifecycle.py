@@ -28,6 +28,7 @@ from partita.patterns import (
     sync,
 )
 from partita.patterns.following import index_lifecycle as lifecycle
+from partita.patterns.following.drift_sample import Sample, sample_drift
 from partita.patterns.following.index_lifecycle import Drift
 from partita.patterns.operations import bulk, verbs
 from partita.patterns.operations.run_query import Ask, read_all
@@ -553,6 +554,35 @@ def put_right(
             world.run(lifecycle.repair(context, model, [each], ignore))
 
     return run
+
+
+def sample(world: FakeWorld, context: Context, limit: int) -> list[Sample]:
+    return [
+        world.run(sample_drift(context, model, limit, ignore)) for model in context.models.values()
+    ]
+
+
+@every_damage
+def test_a_sample_that_is_everything_finds_seeded_drift(name: str) -> None:
+    world = damaged(name)
+
+    found = sample(world, begin(world), 100)
+
+    assert {(each.kind, each.what) for one in found for each in one.drifts} >= DAMAGES[name][1]
+    assert all(one.is_whole for one in found)
+
+
+def test_a_sample_of_what_is_right_finds_nothing_and_stops_at_its_limit() -> None:
+    world = fork(beginning())
+    context = begin(world)
+
+    whole, cut = sample(world, context, 100), sample(world, context, 1)
+
+    assert [one.drifts for one in (*whole, *cut)] == [[]] * (len(whole) + len(cut))
+    people = [model.name for model in context.models.values()].index("Person")
+    assert (whole[people].entities, whole[people].is_whole) == (3, True)
+    assert (cut[people].entities, cut[people].is_whole) == (1, False)
+    assert cut[people].rows == len(INDEXES)
 
 
 @every_damage

@@ -44,7 +44,7 @@ def test_a_write_whose_answer_was_lost_is_not_made_twice(verb: str, others: int)
     context = begin(world, models=(SCORE,))
     saved = world.run(verbs.save(context, SCORE, ScoreV2(game="g", id=1)))
     for _ in range(4):
-        world.run(verbs.increment(context, SCORE, saved, "total", None, 1))
+        world.run(verbs.increment(context, SCORE, saved, verbs.Addition("total", None, 1)))
     key = SCORE.key({"game": "g", "id": 1})
     lost: list[Any] = []
 
@@ -54,14 +54,14 @@ def test_a_write_whose_answer_was_lost_is_not_made_twice(verb: str, others: int)
         lost.append(call)
         world.perform(call)  # the answer is lost, and the client asks again after the others
         for _ in range(others):
-            world.run(verbs.increment(context, SCORE, saved, "total", None, 1))
+            world.run(verbs.increment(context, SCORE, saved, verbs.Addition("total", None, 1)))
         return ETagMismatchError("UpdateConditionNotSatisfied", "No.", facts={"answer_lost": True})
 
     world.refuse = refuse
     told: Any = None
     try:
         if verb == "increment":
-            world.run(verbs.increment(context, SCORE, saved, "total", None, 1))
+            world.run(verbs.increment(context, SCORE, saved, verbs.Addition("total", None, 1)))
         else:
             world.run(
                 verbs.update(context, SCORE, key, lambda old: evolve(old, total=old.total + 1))

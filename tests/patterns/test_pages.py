@@ -10,11 +10,12 @@ import pytest
 
 from partita.errors import UsageError
 from partita.patterns import entity, index, list_index
-from partita.patterns.operations import bulk, verbs
-from partita.patterns.operations.run_query import Ask, Position, print_continuation, read_page
+from partita.patterns.operations import bulk, continuations, verbs
+from partita.patterns.operations.continuations import Position, Slice
+from partita.patterns.operations.run_query import Ask, fingerprint_of, reader_of
 from partita.patterns.planning.columns import Columns
 from partita.patterns.planning.plans import plan_query
-from partita.patterns.protocol.calls import QueryRows
+from partita.patterns.protocol.calls import QueryRows, Steps
 from partita.patterns.protocol.capabilities import COSMOS
 from partita.patterns.types.decorators import entity_type
 from partita.patterns.writing.context import Context
@@ -80,6 +81,16 @@ QUERIES: dict[str, Callable[[int], Ask]] = {
         True,
     ),
 }
+
+
+def read_page(
+    context: Context, query: Ask, text: str | None, size: int, limit: int | None
+) -> Steps[Slice]:
+    return continuations.read_page(reader_of(context, query, limit), text, size)
+
+
+def print_continuation(query: Ask, position: Position | None) -> str | None:
+    return continuations.print_continuation(fingerprint_of(query), position)
 
 
 def pages(world: FakeWorld, context: Context, query: Ask, size: int) -> list[list[int]]:

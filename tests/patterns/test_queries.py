@@ -557,7 +557,7 @@ async def test_explain_shows_the_type_the_limit_and_the_latest(any_db: Database)
         (True, "a value of type bool"),
         (None, "a value of type NoneType"),
         ("Age gt 40", "a value of type str"),
-        (lambda each: each.age > 40, "a function"),
+        (lambda each: True, "a function"),
     ],
 )
 async def test_where_takes_conditions_alone(db: Database, wrong: Any, what: str) -> None:

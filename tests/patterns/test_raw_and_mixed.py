@@ -145,6 +145,7 @@ async def test_one_partition_in_three_ways(sales: Database) -> None:
     assert isinstance(department, Department)
     assert department.headcount == 2
     assert employees == typed
+    assert isinstance(employees[0], Employee)
     assert employees[0].messages == {300: 1}
 
 

@@ -7,6 +7,7 @@ are imported when first used, because the pytest plugin is in this package and m
 protocol, fields, keys, encryption, types   what an entity class declares          pure
 planning, design                            from conditions to requests; advice    pure
 writing, following, operations, series      steps that yield calls                 pure
+adoption                                    from stored rows to entity classes     pure
 ports, grants                               the official clients: the only I/O
 aio, sync (generated)                       the public API
 
@@ -31,24 +32,35 @@ if TYPE_CHECKING:
     from partita.errors import ScanWarning as ScanWarning
     from partita.errors import ThrottledError as ThrottledError
     from partita.errors import UniqueViolationError as UniqueViolationError
+    from partita.patterns.adoption.adopt import Adoption as Adoption
     from partita.patterns.aio import CachedTable as CachedTable
     from partita.patterns.aio import Database as Database
     from partita.patterns.aio import Group as Group
+    from partita.patterns.aio import KeyedTable as KeyedTable
+    from partita.patterns.aio import Large as Large
     from partita.patterns.aio import Log as Log
     from partita.patterns.aio import Mixed as Mixed
+    from partita.patterns.aio import MixedQuery as MixedQuery
     from partita.patterns.aio import Page as Page
     from partita.patterns.aio import Partition as Partition
     from partita.patterns.aio import PeriodTables as PeriodTables
     from partita.patterns.aio import Query as Query
+    from partita.patterns.aio import RawGroup as RawGroup
+    from partita.patterns.aio import RawQuery as RawQuery
     from partita.patterns.aio import RawTable as RawTable
     from partita.patterns.aio import Table as Table
     from partita.patterns.aio import Via as Via
+    from partita.patterns.aio import Worker as Worker
     from partita.patterns.aio import connect as connect
     from partita.patterns.design.access_patterns import access as access
     from partita.patterns.design.access_patterns import check_access as check_access
+    from partita.patterns.design.calculator import Design as Design
+    from partita.patterns.design.calculator import calculate_design as calculate_design
     from partita.patterns.design.explain import explain as explain
     from partita.patterns.design.lints import lint as lint
+    from partita.patterns.design.prices import PriceList as PriceList
     from partita.patterns.design.prices import Prices as Prices
+    from partita.patterns.design.report_page import report_page as report_page
     from partita.patterns.design.schema_lock import compare_lock as compare_lock
     from partita.patterns.design.schema_lock import write_lock as write_lock
     from partita.patterns.encryption.keyring import AesKey as AesKey
@@ -58,17 +70,23 @@ if TYPE_CHECKING:
     from partita.patterns.encryption.sealing import seal as seal
     from partita.patterns.encryption.sealing import unseal as unseal
     from partita.patterns.faults import Faults as Faults
+    from partita.patterns.fields.large_values import LargeValue as LargeValue
     from partita.patterns.fields.markers import CopiedFrom as CopiedFrom
     from partita.patterns.fields.markers import CountOf as CountOf
     from partita.patterns.fields.markers import Encrypted as Encrypted
     from partita.patterns.fields.markers import InBlob as InBlob
+    from partita.patterns.fields.markers import MaxOf as MaxOf
+    from partita.patterns.fields.markers import MinOf as MinOf
     from partita.patterns.fields.markers import Named as Named
     from partita.patterns.fields.markers import Series as Series
+    from partita.patterns.fields.markers import SumOf as SumOf
     from partita.patterns.following.eventual_transactions import (
         EventualTransaction as EventualTransaction,
     )
+    from partita.patterns.following.eventual_transactions import Transaction as Transaction
     from partita.patterns.following.eventual_transactions import eventual as eventual
     from partita.patterns.following.eventual_transactions import idempotent as idempotent
+    from partita.patterns.following.eventual_transactions import transaction as transaction
     from partita.patterns.following.index_lifecycle import Drift as Drift
     from partita.patterns.grants.grants import Grant as Grant
     from partita.patterns.keys.intervals import at_least as at_least
@@ -83,13 +101,21 @@ if TYPE_CHECKING:
     from partita.patterns.operations.references import Reference as Reference
     from partita.patterns.operations.references import reference as reference
     from partita.patterns.operations.sizes import measure as measure
+    from partita.patterns.operations.versions import etag_of as etag_of
+    from partita.patterns.operations.versions import timestamp_of as timestamp_of
+    from partita.patterns.planning.predicates import is_absent as is_absent
+    from partita.patterns.planning.predicates import is_in as is_in
+    from partita.patterns.planning.predicates import is_present as is_present
+    from partita.patterns.planning.predicates import present as present
     from partita.patterns.planning.requests import QueryKind as QueryKind
     from partita.patterns.protocol.calls import Cost as Cost
+    from partita.patterns.protocol.calls import TablePolicy as TablePolicy
     from partita.patterns.protocol.capabilities import capabilities_of as capabilities_of
     from partita.patterns.protocol.values import Int32 as Int32
     from partita.patterns.protocol.values import RowKey as RowKey
     from partita.patterns.series.log_blobs import LogBuffering as LogBuffering
     from partita.patterns.series.log_blobs import LogLine as LogLine
+    from partita.patterns.series.log_handler import LogHandler as LogHandler
     from partita.patterns.series.log_names import LogPlace as LogPlace
     from partita.patterns.types.decorators import entity as entity
     from partita.patterns.types.decorators import entity_type as entity_type
@@ -111,20 +137,28 @@ _NAMES = {
         "PartitaError ProjectionError ScanRefusedError ScanWarning ThrottledError "
         "UniqueViolationError"
     ),
+    "partita.patterns.adoption.adopt": "Adoption",
     "partita.patterns.aio": (
-        "CachedTable Database Group Log Mixed Page Partition PeriodTables Query RawTable "
-        "Table Via connect"
+        "CachedTable Database Group KeyedTable Large Log Mixed MixedQuery Page Partition "
+        "PeriodTables Query RawGroup RawQuery RawTable Table Via Worker connect"
     ),
     "partita.patterns.design.access_patterns": "access check_access",
+    "partita.patterns.design.calculator": "Design calculate_design",
     "partita.patterns.design.explain": "explain",
     "partita.patterns.design.lints": "lint",
-    "partita.patterns.design.prices": "Prices",
+    "partita.patterns.design.prices": "PriceList Prices",
+    "partita.patterns.design.report_page": "report_page",
     "partita.patterns.design.schema_lock": "compare_lock write_lock",
     "partita.patterns.encryption.keyring": "AesKey Keyring RsaKey",
     "partita.patterns.encryption.sealing": "rewrap seal unseal",
     "partita.patterns.faults": "Faults",
-    "partita.patterns.fields.markers": "CopiedFrom CountOf Encrypted InBlob Named Series",
-    "partita.patterns.following.eventual_transactions": "EventualTransaction eventual idempotent",
+    "partita.patterns.fields.large_values": "LargeValue",
+    "partita.patterns.fields.markers": (
+        "CopiedFrom CountOf Encrypted InBlob MaxOf MinOf Named Series SumOf"
+    ),
+    "partita.patterns.following.eventual_transactions": (
+        "EventualTransaction Transaction eventual idempotent transaction"
+    ),
     "partita.patterns.following.index_lifecycle": "Drift",
     "partita.patterns.grants.grants": "Grant",
     "partita.patterns.keys.intervals": (
@@ -135,11 +169,14 @@ _NAMES = {
     "partita.patterns.operations.raw": "RawEntity",
     "partita.patterns.operations.references": "Reference reference",
     "partita.patterns.operations.sizes": "measure",
+    "partita.patterns.operations.versions": "etag_of timestamp_of",
+    "partita.patterns.planning.predicates": "is_absent is_in is_present present",
     "partita.patterns.planning.requests": "QueryKind",
-    "partita.patterns.protocol.calls": "Cost",
+    "partita.patterns.protocol.calls": "Cost TablePolicy",
     "partita.patterns.protocol.capabilities": "capabilities_of",
     "partita.patterns.protocol.values": "Int32 RowKey",
     "partita.patterns.series.log_blobs": "LogBuffering LogLine",
+    "partita.patterns.series.log_handler": "LogHandler",
     "partita.patterns.series.log_names": "LogPlace",
     "partita.patterns.types.decorators": "entity entity_type evolve upcast",
     "partita.patterns.types.indexes": "Index ListIndex index list_index",

@@ -6,6 +6,7 @@ the module is long because it describes one thing, a database, and is easiest to
 """
 
 from collections.abc import (
+    AsyncIterable,
     AsyncIterator,
     Callable,
     Collection,
@@ -17,26 +18,56 @@ from collections.abc import (
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import date, datetime, timedelta
+from decimal import Decimal
 from functools import partial
-from typing import Any, Generic, Literal, TypeVar, get_args, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    ParamSpec,
+    Self,
+    TypeVar,
+    get_args,
+    overload,
+)
 
 import msgspec
 
 from partita.clock import SystemClock
-from partita.errors import UsageError
+from partita.errors import UnavailableError, UsageError
+from partita.patterns.adoption.adopt import Adoption, adopt
+from partita.patterns.adoption.sampling import SAMPLE_ROWS, sample_rows
+from partita.patterns.background import AsyncLoops
 from partita.patterns.design.explain import explain
 from partita.patterns.encryption.keyring import Keyring
+from partita.patterns.fields.large_values import LargeValue
+from partita.patterns.fields.naming import did_you_mean
 from partita.patterns.following import index_lifecycle as lifecycle
 from partita.patterns.following import rotate_keys as rotating
 from partita.patterns.following import worker
-from partita.patterns.following.eventual_transactions import EventualTransaction, start_message
+from partita.patterns.following.eventual_transactions import (
+    EventualTransaction,
+    NamedSteps,
+    Transaction,
+    start_message,
+)
 from partita.patterns.following.index_lifecycle import Drift
 from partita.patterns.following.worker import Report
-from partita.patterns.grants.grants import Grant, Issuer, terms_of
+from partita.patterns.grants.blob_urls import signed_url
+from partita.patterns.grants.granted_ranges import partitions_between
+from partita.patterns.grants.grants import TTL_DEFAULT, Grant, Issuer, check_policies, terms_of
 from partita.patterns.keys.intervals import starting_with
-from partita.patterns.operations import bulk, raw, references, verbs
+from partita.patterns.operations import bulk, large_fields, mixed, raw, references, verbs, versions
+from partita.patterns.operations.continuations import (
+    Position,
+    Reader,
+    print_continuation,
+    read_page,
+)
 from partita.patterns.operations.groups import Collected
-from partita.patterns.operations.joins import Cache, aim, join, load_many
+from partita.patterns.operations.joins import Cache, aim, join, load_many, preload
+from partita.patterns.operations.mixed import Resolve
 from partita.patterns.operations.partition_skew import Balance, count_partitions
 from partita.patterns.operations.rate_limit import Rate
 from partita.patterns.operations.raw import RawEntity
@@ -44,20 +75,32 @@ from partita.patterns.operations.references import Reference
 from partita.patterns.operations.run_query import (
     Ask,
     Misfits,
-    Position,
     QueryTerms,
-    check_allowed,
-    print_continuation,
     read_each,
-    read_page,
     read_slice,
+    reader_of,
 )
 from partita.patterns.operations.verbs import key_of
-from partita.patterns.planning.columns import Columns, Condition, checked_condition
+from partita.patterns.planning.columns import Columns, Condition
 from partita.patterns.planning.plans import QueryKind, QueryPlan, plan_query
+from partita.patterns.planning.predicates import (
+    Predicate,
+    chosen_field,
+    condition_of,
+    projection_of,
+)
 from partita.patterns.ports.aio_port import AsyncPort, run_steps
 from partita.patterns.ports.connecting import Where, credential_of, open_async
-from partita.patterns.protocol.calls import Continuation, Cost, CreateQueue, PutMessage, Steps, ask
+from partita.patterns.protocol.calls import (
+    Cost,
+    CreateQueue,
+    GetPolicies,
+    PutMessage,
+    SetPolicies,
+    Steps,
+    TablePolicy,
+    ask,
+)
 from partita.patterns.protocol.utc import utc_now
 from partita.patterns.protocol.values import RowKey, Value
 from partita.patterns.scan_warnings import warn_of_scan
@@ -68,13 +111,21 @@ from partita.patterns.single_flight import AsyncKeyLocks
 from partita.patterns.types import projections
 from partita.patterns.types.decorators import EntityType, entity_type
 from partita.patterns.types.indexes import AnyIndex, Index, ListIndex
+from partita.patterns.types.key_classes import check_key_class
 from partita.patterns.types.table_series import TableSeries
+from partita.patterns.writing.chunks import Download
 from partita.patterns.writing.context import Context, Options
 from partita.patterns.writing.load import find_any
 from partita.ticks import Clock
 
 T = TypeVar("T")
 S = TypeVar("S")
+P = ParamSpec("P")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+N = TypeVar("N", int, float, Decimal, timedelta)
 
 _measured: ContextVar[tuple[Cost, ...]] = ContextVar("measured", default=())
 
@@ -230,36 +281,86 @@ class Database:
 
     # -- types
 
-    def table(self, cls: type[T]) -> "Table[T]":
-        """Return the table of an entity class; always the same object."""
+    @overload
+    def table(self, cls: type[T]) -> "Table[T]": ...
+    @overload
+    def table(self, cls: type[T], *, key: Callable[P, object]) -> "KeyedTable[T, P]": ...
+    def table(self, cls: type[T], *, key: Callable[..., object] | None = None) -> "Table[T]":
+        """Return the table of an entity class; always the same object.
+
+        `key` is a class that declares the key fields, such as a TypedDict: with it, a type checker
+        checks the key arguments of `get` and the other methods.
+        """
+        if key is not None:
+            check_key_class(entity_type(cls), key)
         found = self._tables.get(cls)
         if found is None:
             model = entity_type(cls)
             model.check_upcasters()
             self.context.know(model)
-            found = self._tables[cls] = Table(self, model)
+            found = self._tables[cls] = KeyedTable(self, model)
         return found
 
+    @overload
+    def mixed(
+        self, one: type[A], two: type[B], /, *, resolve: Resolve | None = ...
+    ) -> "Mixed[A | B]": ...
+    @overload
+    def mixed(
+        self, one: type[A], two: type[B], three: type[C], /, *, resolve: Resolve | None = ...
+    ) -> "Mixed[A | B | C]": ...
+    @overload
+    def mixed(
+        self,
+        one: type[A],
+        two: type[B],
+        three: type[C],
+        four: type[D],
+        /,
+        *,
+        resolve: Resolve | None = ...,
+    ) -> "Mixed[A | B | C | D]": ...
+    @overload
+    def mixed(
+        self,
+        *classes: type[Any],
+        keep_unknown: bool = ...,
+        resolve: Resolve | None = ...,
+    ) -> "Mixed[Any]": ...
     def mixed(
         self,
         *classes: type[Any],
         keep_unknown: bool = False,
-        resolve: raw.Resolve | None = None,
-    ) -> "Mixed":
+        resolve: Resolve | None = None,
+    ) -> "Mixed[Any]":
         """Return several types of one table, to be read together.
 
         With `keep_unknown`, entities of other types or of newer versions are returned as raw
         entities. `resolve` is called for raw entities without a type name, and returns a class.
         """
-        models = [entity_type(cls) for cls in classes]
-        raw.check_together(models, resolve)
+        models = tuple(entity_type(cls) for cls in classes)
+        mixed.check_together(models, resolve)
         for model in models:
             self.context.know(model)
-        return Mixed(self, models, keeps_unknown=keep_unknown, resolve=resolve)
+        return Mixed(self, mixed.MixedTypes(models, keep_unknown, resolve))
 
     def raw(self, table: str) -> "RawTable":
         """Return a table for entities without a declared type."""
         return RawTable(self, table)
+
+    async def adopt(
+        self,
+        table: str,
+        *,
+        rows: int = SAMPLE_ROWS,
+        report: Callable[[int], object] = lambda _: None,
+    ) -> Adoption:
+        """Return entity classes for a table that another program wrote, from some of its rows.
+
+        `report` is called with the number of rows that were read so far.
+        """
+        found = await self.run(sample_rows(table, rows, report=report))
+        return adopt(table, found, self.context.sealing.clock)
 
     def periods(self, cls: type[T], series: TableSeries, *, at: str) -> "PeriodTables[T]":
         """Return a type that is stored in one table per period, chosen by its field `at`."""
@@ -271,17 +372,32 @@ class Database:
         """Create the missing tables of all known types; return the names of the created ones."""
         return await self.run(lifecycle.create_tables(self.context))
 
+    async def drop_tables(self) -> list[str]:
+        """Delete the tables of all known types and of their indexes, with everything in them.
+
+        Returns the names of the deleted ones. Large values in blobs stay; `collect_blobs` removes
+        them.
+        """
+        return await self.run(lifecycle.drop_tables(self.context))
+
     # -- workers and indexes
 
-    def know(self, transaction: EventualTransaction) -> None:
+    def know(self, transaction: NamedSteps) -> None:
         """Register an eventually consistent transaction, so that workers can run it."""
         self.context.transactions[transaction.name] = transaction
 
-    async def start(self, transaction: EventualTransaction, /, **arguments: Any) -> None:
+    @overload
+    async def start(
+        self, transaction: Transaction[P], /, *positional: P.args, **arguments: P.kwargs
+    ) -> None: ...
+    @overload
+    async def start(self, transaction: EventualTransaction, /, **arguments: Any) -> None: ...
+    async def start(self, transaction: NamedSteps, /, *positional: Any, **arguments: Any) -> None:
         """Start an eventually consistent transaction by putting a message on the queue."""
         self.know(transaction)
         self.context.capabilities.require_queues("Starting a transaction")
-        await self.run(_start(self.context, transaction, arguments))
+        started = start_message(transaction, arguments, positional)
+        await self.run(_put(self.context, msgspec.json.encode(started).decode()))
 
     async def drain(self, *, sweep: bool = True) -> Report:
         """Process all pending work: outbox entries and queue messages.
@@ -319,6 +435,14 @@ class Database:
         queues = self.context.options.queues if queue is None else (queue,)
         await self.run(worker.work_queues(self.context, queues, report))
         return report
+
+    def worker(self, *, tasks: int = 4, poll: float = 0.5, sweep_every: float = 60.0) -> "Worker":
+        """Return workers that process the outbox and the queues beside this program.
+
+        `tasks` messages are processed at a time. `poll` is the pause of an idle worker in seconds;
+        every `sweep_every` seconds the tables are scanned for entries whose messages were lost.
+        """
+        return Worker(self, worker.Pace(tasks, poll, sweep_every))
 
     async def rebuild(self, index: AnyIndex, *, progress: Callable[[int], object] = _ignore) -> int:
         """Add every stored entity to an index, then allow queries to use it."""
@@ -451,9 +575,48 @@ class Database:
         terms = terms_of(permissions, ttl, policy_id)
         return self._issuer().grants(entity_type(cls), given, terms, force=force)
 
+    def grant_table(
+        self,
+        cls: type[Any],
+        /,
+        *,
+        partitions: tuple[str, str] = ("", ""),
+        permissions: str | None = None,
+        ttl: timedelta | None = None,
+        policy_id: str = "",
+        force: bool = False,
+    ) -> Grant:
+        """Return a SAS for the whole table of a type, or for some of its partitions.
+
+        `partitions` has the first and the last partition key as text, both inclusive; "" is
+        unbounded. Everything in the partitions can be read: entities of other types, rows of
+        indexes, and hidden rows. Prefer `grant`.
+        """
+        model = entity_type(cls)
+        others = [each for each in self.context.models.values() if each.table == model.table]
+        span = partitions_between(model.table, *partitions)
+        terms = terms_of(permissions, ttl, policy_id)
+        return self._issuer().grant_partitions([model, *others], span, terms, force=force)
+
+    async def policies(self, cls: type[Any], /) -> dict[str, TablePolicy]:
+        """Return the stored access policies of the table of a type, by name."""
+        return await self.run(ask(GetPolicies(entity_type(cls).table)))
+
+    async def set_policies(self, cls: type[Any], policies: Mapping[str, TablePolicy], /) -> None:
+        """Replace the stored access policies of the table of a type, at most five.
+
+        A grant with `policy_id=` ends when its policy is removed or expires.
+        """
+        check_policies(policies)
+        await self.run(ask(SetPolicies(entity_type(cls).table, dict(policies))))
+
     def _issuer(self) -> Issuer:
         account, key, endpoint = credential_of(self._where)
         return Issuer(account, key, self._clock, endpoint=endpoint)
+
+    def url_of(self, value: LargeValue, ttl: timedelta = TTL_DEFAULT) -> str:
+        """Return an address that reads a large value until `ttl` has passed; it is a secret."""
+        return signed_url(value, credential_of(self._where, "blobs"), self._clock, ttl)
 
     def log_writer(self, place: LogPlace, buffering: LogBuffering | None = None) -> "Log":
         """Return a writer that appends log lines to blobs."""
@@ -477,10 +640,7 @@ def _not_open() -> UsageError:
     )
 
 
-def _start(
-    context: Context, transaction: EventualTransaction, arguments: Mapping[str, Any]
-) -> Steps[None]:
-    text = msgspec.json.encode(start_message(transaction, dict(arguments))).decode()
+def _put(context: Context, text: str) -> Steps[None]:
     queue = context.queue_of(text)
     yield from ask(CreateQueue(queue))
     yield from ask(PutMessage(queue, text))
@@ -511,12 +671,17 @@ class Table(Generic[T]):
         found = await self._db.run(load_many(self._db.context, self._model, wanted))
         return [found[key] for key in wanted]
 
-    async def save(self, entity: T, *, force: bool = False) -> T:
+    async def save(self, entity: T, *, force: bool = False, if_match: str | None = None) -> T:
         """Insert a new entity, or replace a loaded one that has not changed since.
 
         Raises EntityExistsError, ETagMismatchError, EntityNotFoundError or
-        UniqueViolationError. `force=True` overwrites whatever is stored.
+        UniqueViolationError. `force=True` overwrites whatever is stored. `if_match` is a version
+        from `etag_of`, for an object that was not loaded here: the stored entity is replaced if it
+        still has this version ("*": any version, but it must exist).
         """
+        if if_match is not None:
+            steps = versions.save_version(self._db.context, self._model, entity, if_match)
+            return await self._db.run(steps)
         return await self._db.run(verbs.save(self._db.context, self._model, entity, force=force))
 
     async def upsert(self, entity: T, *, merge: bool | Collection[str] = False) -> T:
@@ -535,30 +700,102 @@ class Table(Generic[T]):
             verbs.patch(self._db.context, self._model, entity, changes, force=force)
         )
 
+    async def patch_by_key(
+        self,
+        key: Mapping[str, Any],
+        /,
+        *,
+        if_match: str | None = None,
+        create: bool = False,
+        **changes: Any,
+    ) -> str:
+        """Write some fields of the entity with these key fields, and return its new etag.
+
+        Without followers, this is one request that reads nothing: a merge. Of a series, only the
+        given slots are written. `if_match` is a version from `etag_of`; `create=True` inserts an
+        entity that does not exist.
+        """
+        steps = versions.patch_by_key(
+            self._db.context, self._model, key, changes, if_match=if_match, create=create
+        )
+        return await self._db.run(steps)
+
     async def update(self, function: Callable[[T], T], /, **key: Any) -> T:
         """Change an entity by a pure function, which is called again after a conflicting write."""
         steps = verbs.update_by(self._db.context, self._model, key, function)
         return await self._db.run(steps)
 
-    async def delete(self, entity: T, *, force: bool = False) -> None:
-        """Delete a loaded entity that has not changed since; `force=True` deletes it anyway."""
+    async def delete(self, entity: T, *, force: bool = False, if_match: str | None = None) -> None:
+        """Delete a loaded entity that has not changed since; `force=True` deletes it anyway.
+
+        `if_match` is the version of an object that was not loaded here, as in `save`.
+        """
+        if if_match is not None:
+            steps = versions.delete_version(self._db.context, self._model, entity, if_match)
+            await self._db.run(steps)
+            return
         await self._db.run(verbs.delete(self._db.context, self._model, entity, force=force))
 
     async def delete_if_exists(self, **key: Any) -> bool:
         """Delete the entity with these key fields; return False if there is none."""
         return await self._db.run(verbs.delete_by(self._db.context, self._model, key))
 
+    @overload
     async def increment(
-        self, entity: T, field: str, slot: int | None = None, *, by: Any = 1
+        self, entity: T, field: Callable[[T], N | None], *, by: N = ..., create: bool = ...
+    ) -> N: ...
+    @overload
+    async def increment(
+        self,
+        entity: T,
+        field: Callable[[T], Mapping[int, N]],
+        slot: int,
+        *,
+        by: N = ...,
+        create: bool = ...,
+    ) -> N: ...
+    @overload
+    async def increment(
+        self,
+        entity: T,
+        field: str,
+        slot: int | None = None,
+        *,
+        by: Any = 1,
+        create: bool = False,
+    ) -> Any: ...
+    async def increment(
+        self,
+        entity: T,
+        field: str | Callable[[T], Any],
+        slot: int | None = None,
+        *,
+        by: Any = 1,
+        create: bool = False,
     ) -> Any:
-        """Add `by` to a number, or to a slot of a series, and return the new value."""
+        """Add `by` to a number, or to a slot of a series, and return the new value.
+
+        The field is given by name, or as in `lambda e: e.hours`. The object need not be loaded.
+        With `create=True` it is inserted if it does not exist.
+        """
+        name = field if isinstance(field, str) else chosen_field(self._model, field).name
         return await self._db.run(
-            verbs.increment(self._db.context, self._model, entity, field, slot, by)
+            verbs.increment(
+                self._db.context,
+                self._model,
+                entity,
+                verbs.Addition(name, slot, by),
+                create=create,
+            )
         )
 
     async def move(self, entity: T, /, **key: Any) -> T:
         """Change the key fields of a loaded entity; crash-safe, also across partitions."""
         return await self._db.run(verbs.move(self._db.context, self._model, entity, key))
+
+    def large(self, entity: T, field: str) -> "Large[T]":
+        """Return a large value of an entity, to be read or written in chunks, or by its address."""
+        return Large(self._db, self._model, entity, field)
 
     # -- many entities
 
@@ -623,9 +860,12 @@ class Table(Generic[T]):
         """Return one partition, given the fields of the partition key."""
         return Partition(self._db, self._model, given)
 
-    def where(self, condition: Condition) -> "Query[T]":
-        """Return the query for a condition; its `explain()` describes how it is read."""
-        return Query(self._db, self._model, QueryTerms({}, checked_condition(condition)))
+    def where(self, condition: Condition | Predicate[T]) -> "Query[T]":
+        """Return the query for a condition; its `explain()` describes how it is read.
+
+        The condition is made from `c`, or by a function: `where(lambda e: e.age > 40)`.
+        """
+        return Query(self._db, self._model, QueryTerms({})).where(condition)
 
     def all(self) -> "Query[T]":
         """Return the query for all entities: a table scan, which `allow_scan()` must permit."""
@@ -648,9 +888,76 @@ class Table(Generic[T]):
         """Return several partitions, to be read in parallel, at most `limit` at a time."""
         return Partitions([self.partition(**given) for given in givens], limit)
 
-    def cached(self, ttl: float, *, entries_max: int = 10_000) -> "CachedTable[T]":
-        """Return a view of the table that caches entities for `ttl` seconds."""
-        return CachedTable(self._db, self._model, ttl, entries_max)
+    def cached(
+        self, ttl: float, *, entries_max: int = 10_000, preload: bool = False
+    ) -> "CachedTable[T]":
+        """Return a view of the table that caches entities for `ttl` seconds.
+
+        `preload=True` is for a small table: the first read, and the first after `ttl` seconds,
+        reads all its entities, at most `entries_max`, and no other read sends a request.
+        """
+        return CachedTable(self._db, self._model, ttl, entries_max, preload=preload)
+
+
+class Large(Generic[T]):
+    """One large value of an entity, which is stored in a blob."""
+
+    def __init__(self, db: Database, model: EntityType[T], entity: T, field: str) -> None:
+        self._db = db
+        self._model = verbs.check_entity(model, entity)
+        self._entity = entity
+        self._field = large_fields.large_field(self._model, field).name
+
+    @property
+    def value(self) -> LargeValue:
+        """The reference that the entity stores, with the length and the hash of the value."""
+        return large_fields.large_value_of(self._model, self._entity, self._field)
+
+    def url(self, ttl: timedelta = TTL_DEFAULT) -> str:
+        """Return an address that reads the value until `ttl` has passed; it is a secret.
+
+        It is for a browser or another program. The blob is removed when the value is replaced.
+        """
+        return self._db.url_of(self.value, ttl)
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """Yield the value in chunks. Raises at the end if it is not what was written."""
+        download = Download(self.value)
+        while chunk := await self._db.run(download.read()):
+            yield chunk
+
+    async def read(self) -> bytes:
+        """Return the whole value."""
+        return b"".join([chunk async for chunk in self.stream()])
+
+    async def write(self, chunks: AsyncIterable[bytes]) -> T:
+        """Write the value in chunks of any size, then save the entity with it, and return it.
+
+        Only one block of 4 MiB is in memory. If the entity cannot be saved, the blob is left for
+        `collect_blobs`.
+        """
+        context, name = self._db.context, self._field
+        upload = large_fields.new_upload(context, self._model, self._entity, name)
+        async for chunk in chunks:
+            await self._db.run(upload.put(chunk))
+        value = await self._db.run(upload.finish())
+        steps = large_fields.save_large(context, self._model, self._entity, name, value)
+        self._entity = await self._db.run(steps)
+        return self._entity
+
+
+class KeyedTable(Table[T], Generic[T, P]):
+    """A table whose key arguments have the names and types that a key class declares."""
+
+    if TYPE_CHECKING:
+
+        async def get(self, *_: P.args, **key: P.kwargs) -> T: ...
+
+        async def get_or_none(self, *_: P.args, **key: P.kwargs) -> T | None: ...
+
+        async def update(self, function: Callable[[T], T], /, *_: P.args, **key: P.kwargs) -> T: ...
+
+        async def delete_if_exists(self, *_: P.args, **key: P.kwargs) -> bool: ...
 
 
 class Partition(Generic[T]):
@@ -662,14 +969,15 @@ class Partition(Generic[T]):
             raise UsageError(
                 "KeyFields",
                 f"{unknown[0]!r} is not in the partition key of {model.name}.",
-                hint=f"Give these fields: {', '.join(model.partition.fields) or 'none'}.",
+                hint=f"Give these fields: {', '.join(model.partition.fields) or 'none'}."
+                f"{did_you_mean(unknown[0], model.partition.fields)}",
             )
         self.db = self._db = db
         self._model = model
         self._given = dict(given)
 
-    def _query(self, given: Mapping[str, Any], condition: Condition | None = None) -> "Query[T]":
-        return Query(self._db, self._model, QueryTerms({**self._given, **given}, condition))
+    def _query(self, given: Mapping[str, Any]) -> "Query[T]":
+        return Query(self._db, self._model, QueryTerms({**self._given, **given}))
 
     def range(self, **given: Any) -> "Query[T]":
         """Return the query for entities with these row key fields.
@@ -683,8 +991,8 @@ class Partition(Generic[T]):
         """Return the query for entities whose last given field starts with a text."""
         return self._query(_starting(given))
 
-    def where(self, condition: Condition) -> "Query[T]":
-        return self._query({}, checked_condition(condition))
+    def where(self, condition: Condition | Predicate[T]) -> "Query[T]":
+        return self._query({}).where(condition)
 
     def all(self) -> "Query[T]":
         return self._query({})
@@ -703,6 +1011,10 @@ class Partition(Generic[T]):
     async def page(self, *, size: int = 100, continuation: str | None = None) -> Page[T]:
         return await self._query({}).page(size=size, continuation=continuation)
 
+    def pages(self, *, size: int = 100) -> AsyncIterator[Page[T]]:
+        """Yield pages of up to `size` entities."""
+        return self._query({}).pages(size=size)
+
     def atomic(self) -> "Group":
         """Return a group of changes in this partition: all of them are applied, or none."""
         partition = self._model.partition.format(self._given)
@@ -720,7 +1032,72 @@ def _starting(given: Mapping[str, str]) -> dict[str, Any]:
     return {**given, last: starting_with(given[last])}
 
 
-class Query(Generic[T]):
+class _Pages(Generic[T]):
+    """Reading page by page, for every kind of query."""
+
+    _db: Database
+    cost: Cost
+
+    def _reader(self) -> Reader:
+        raise NotImplementedError
+
+    def _limited(self, count: int) -> Self:
+        raise NotImplementedError
+
+    def limit(self, count: int) -> Self:
+        """Return at most `count` entities."""
+        if count < 0:
+            raise UsageError(
+                "InvalidLimit", "A limit must not be negative.", facts={"limit": count}
+            )
+        return self._limited(count)
+
+    async def page(self, *, size: int = 100, continuation: str | None = None) -> Page[T]:
+        """Return up to `size` entities, with the continuation of the next page."""
+        reader = self._reader()
+        cost = Cost()
+        found = await self._db.run(read_page(reader, continuation, size), cost)
+        self.cost.add(cost)
+        following = None
+        if found.position is not None:
+            following = print_continuation(reader.fingerprint(), found.position)
+        return Page(found.entities, following, cost)
+
+    async def pages(
+        self, *, size: int = 100, continuation: str | None = None
+    ) -> AsyncIterator[Page[T]]:
+        """Yield pages of up to `size` entities; none is empty."""
+        while True:
+            page = await self.page(size=size, continuation=continuation)
+            if page.entities:
+                yield page
+            continuation = page.continuation
+            if continuation is None:
+                return
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        reader = self._reader()
+        position: Position | None = Position()
+        left = reader.count_max
+        while position is not None and (left is None or left > 0):
+            steps = reader.read(position, left if reader.is_counted else None)
+            found = await self._db.run(steps, self.cost)
+            for entity in found.entities[:left]:
+                yield entity
+            position = found.position
+            left = None if left is None else left - len(found.entities)
+
+    async def list(self) -> list[T]:
+        """Return all entities as a list."""
+        return [entity async for entity in self]
+
+    async def first(self) -> T | None:
+        """Return the first entity, or None."""
+        found = await self.limit(1).list()
+        return found[0] if found else None
+
+
+class Query(_Pages[T]):
     """A query that is sent when it is iterated or listed. Its methods return new queries."""
 
     def __init__(self, db: Database, model: EntityType[Any], terms: QueryTerms) -> None:
@@ -754,17 +1131,13 @@ class Query(Generic[T]):
     def _may_scan(self) -> bool:
         return self._terms.is_scan_allowed or self._db.context.options.scans != "refuse"
 
-    def where(self, condition: Condition) -> "Query[T]":
-        condition = checked_condition(condition)
-        joined = condition if self._terms.condition is None else self._terms.condition & condition
-        return self._with(condition=joined)
+    def where(self, condition: Condition | Predicate[T]) -> "Query[T]":
+        """Add a condition: one on `table.c`, or a function such as `lambda e: e.age > 40`."""
+        added = condition_of(self._model, condition)
+        before = self._terms.condition
+        return self._with(condition=added if before is None else before & added)
 
-    def limit(self, count: int) -> "Query[T]":
-        """Return at most `count` entities."""
-        if count < 0:
-            raise UsageError(
-                "InvalidLimit", "A limit must not be negative.", facts={"limit": count}
-            )
+    def _limited(self, count: int) -> "Query[T]":
         return self._with(count_max=count)
 
     def allow_scan(self) -> "Query[T]":
@@ -793,10 +1166,19 @@ class Query(Generic[T]):
     def select(self, fields: type[S], /) -> "Query[S]": ...
     @overload
     def select(self, fields: str, /, *more: str) -> "Query[projections.Partial[T]]": ...
+    @overload
+    def select(self, fields: Callable[[T], S], /) -> "Query[S]": ...
     def select(self, fields: Any, /, *more: str) -> Any:
-        """Read only some fields: given by name, or as a class that declares them."""
+        """Read only some fields: given by name, by a function, or as a class that declares them.
+
+        `select(lambda e: e.email)` returns the values of a field, `select(lambda e: (e.id,
+        e.email))` tuples.
+        """
         if isinstance(fields, str):
             return self._with(selected=self._checked((fields, *more)), make=None)
+        if not isinstance(fields, type):
+            names, make = projection_of(self._model, fields)
+            return self._with(selected=self._checked(names), make=make)
         names = projections.fields_of(fields)
         return self._with(selected=self._checked(names), make=lambda values: fields(**values))
 
@@ -814,7 +1196,7 @@ class Query(Generic[T]):
                     "NotSelectable",
                     f"{self._model.name} has no field {name!r} that can be selected.",
                     hint=f"Select from {', '.join(self._model.fields)}; large values cannot be "
-                    "selected.",
+                    f"selected.{did_you_mean(name, self._model.fields)}",
                 )
         return names
 
@@ -833,40 +1215,8 @@ class Query(Generic[T]):
             self._terms.misfits,
         )
 
-    async def page(self, *, size: int = 100, continuation: str | None = None) -> Page[T]:
-        """Return up to `size` entities, with the continuation of the next page."""
-        if size < 1:
-            raise UsageError("InvalidPageSize", "The size of a page must be at least 1.")
-        query = self.request()
-        cost = Cost()
-        steps = read_page(self._db.context, query, continuation, size, self._terms.count_max)
-        found = await self._db.run(steps, cost)
-        self.cost.add(cost)
-        return Page(found.entities, print_continuation(query, found.position), cost)
-
-    async def __aiter__(self) -> AsyncIterator[T]:
-        query = self.request()
-        check_allowed(query)
-        position: Position | None = Position()
-        left = self._terms.count_max
-        # If a filter is applied here, a small page may hold no match: read full pages then.
-        is_counted = query.plan.client is None
-        while position is not None and (left is None or left > 0):
-            steps = read_slice(self._db.context, query, position, left if is_counted else None)
-            found = await self._db.run(steps, self.cost)
-            for entity in found.entities[:left]:
-                yield entity
-            position = found.position
-            left = None if left is None else left - len(found.entities)
-
-    async def list(self) -> list[T]:
-        """Return all entities as a list."""
-        return [entity async for entity in self]
-
-    async def first(self) -> T | None:
-        """Return the first entity, or None."""
-        found = await self.limit(1).list()
-        return found[0] if found else None
+    def _reader(self) -> Reader:
+        return reader_of(self._db.context, self.request(), self._terms.count_max)
 
     async def count(self) -> int:
         """Count the entities by reading their keys, or those of the index that the query uses.
@@ -931,7 +1281,7 @@ class Via(Generic[T]):
         """Return the query for entities whose last given field starts with a text."""
         return self.range(**_starting(given))
 
-    def where(self, condition: Condition) -> Query[T]:
+    def where(self, condition: Condition | Predicate[T]) -> Query[T]:
         return self.range().where(condition)
 
     def all(self) -> Query[T]:
@@ -1029,10 +1379,16 @@ class Group:
         known = self._given if model is self._model else {}
         self._open().remove(model, key_of(model, {**known, **key}))
 
-    def start(self, transaction: EventualTransaction, /, **arguments: Any) -> None:
+    @overload
+    def start(
+        self, transaction: Transaction[P], /, *positional: P.args, **arguments: P.kwargs
+    ) -> None: ...
+    @overload
+    def start(self, transaction: EventualTransaction, /, **arguments: Any) -> None: ...
+    def start(self, transaction: NamedSteps, /, *positional: Any, **arguments: Any) -> None:
         """Start an eventually consistent transaction if the group is committed."""
         self._db.know(transaction)
-        self._open().start(transaction, arguments)
+        self._open().start(transaction, arguments, positional)
 
     def _open(self) -> Collected:
         if self._is_over:
@@ -1052,12 +1408,26 @@ class Group:
             self.entities = await self._db.run(collected.commit(), self.cost)
 
 
+_WHOLE_TABLE = RowKey("", "")
+"""The lock of callers that read a whole table into the cache."""
+
+
 class CachedTable(Generic[T]):
     """Entities that are cached for a time, for joins in the client."""
 
-    def __init__(self, db: Database, model: EntityType[T], ttl: float, entries_max: int) -> None:
+    def __init__(
+        self,
+        db: Database,
+        model: EntityType[T],
+        ttl: float,
+        entries_max: int,
+        *,
+        preload: bool = False,
+    ) -> None:
         self._db = db
         self._model = model
+        self._entries_max = entries_max
+        self._is_preloaded = preload
         self._cache = Cache(db.context.clock, ttl, entries_max)
         self._locks = AsyncKeyLocks()
 
@@ -1071,6 +1441,7 @@ class CachedTable(Generic[T]):
     async def get_or_none(self, **key: Any) -> T | None:
         """Return the entity with these key fields, or None; absence is cached as well."""
         wanted = key_of(self._model, key)
+        await self._preload()
         entity: T | None
         if (known := self._cache.find(wanted)) is not None:
             entity = known.entity
@@ -1079,6 +1450,14 @@ class CachedTable(Generic[T]):
                 steps = load_many(self._db.context, self._model, [wanted], self._cache)
                 entity = (await self._db.run(steps))[wanted]
         return entity
+
+    async def _preload(self) -> None:
+        if not self._is_preloaded or self._cache.is_complete:
+            return
+        async with self._locks.hold([_WHOLE_TABLE]):
+            if not self._cache.is_complete:
+                steps = preload(self._db.context, self._model, self._cache, self._entries_max)
+                await self._db.run(steps)
 
     async def save(self, entity: T) -> T:
         """Save an entity and replace it in the cache."""
@@ -1105,51 +1484,69 @@ class CachedTable(Generic[T]):
         """Pair each of `left` with the entity whose key fields `on` returns."""
         aimed = aim(left, self._model, on)
         keys = [key for _, key in aimed if key is not None]
+        await self._preload()
         async with self._locks.hold(self._cache.missing(keys)):
             return await self._db.run(join(self._db.context, aimed, self._model, self._cache))
 
 
-class Mixed:
+class Mixed(Generic[T]):
     """Several types of one table."""
 
-    def __init__(
-        self,
-        db: Database,
-        models: Sequence[EntityType[Any]],
-        *,
-        keeps_unknown: bool,
-        resolve: raw.Resolve | None,
-    ) -> None:
+    def __init__(self, db: Database, types: mixed.MixedTypes) -> None:
         self._db = db
-        self._models = models
-        self._keeps_unknown = keeps_unknown
-        self._resolve = resolve
+        self._types = types
 
-    async def partition(
-        self, partition_key: str | None = None, /, **given: Any
-    ) -> AsyncIterator[Any]:
-        """Yield the entities of a partition in the order of row keys, each as its own type.
+    def partition(self, partition_key: str | None = None, /, **given: Any) -> "MixedQuery[T]":
+        """Return the query for a partition, in the order of row keys, each entity as its own type.
 
         The partition is given by the key fields of one of the types, or by its key as text.
         """
-        partition = raw.partition_of(self._models, partition_key, given)
-        continuation: Continuation | None = None
-        while True:
-            found = await self._db.run(
-                raw.read_mixed(
-                    self._db.context,
-                    self._models,
-                    partition,
-                    continuation,
-                    keeps_unknown=self._keeps_unknown,
-                    resolve=self._resolve,
-                )
-            )
-            for entity in found.entities:
-                yield entity
-            continuation = found.continuation
-            if continuation is None:
-                return
+        return MixedQuery(self._db, mixed.MixedTerms(self._types, partition_key, given))
+
+    def range(self, **given: Any) -> "MixedQuery[T]":
+        """Return the query for a range of row keys that covers several types, in one request.
+
+        Give the fields of the partition key and then those of the row keys. A field limits the
+        types that have it; the last one may be an interval.
+        """
+        fields = mixed.partition_fields(self._types.models, given)
+        rows = {name: limit for name, limit in given.items() if name not in fields}
+        return MixedQuery(self._db, mixed.MixedTerms(self._types, None, fields, rows))
+
+    def prefix(self, **given: str) -> "MixedQuery[T]":
+        """Return the query for entities whose last given field starts with a text."""
+        return self.range(**_starting(given))
+
+
+class MixedQuery(_Pages[T]):
+    """A query for several types; one request per page. Its methods return new queries."""
+
+    def __init__(self, db: Database, terms: mixed.MixedTerms) -> None:
+        self._db = db
+        self._terms = terms
+        self.cost = Cost()
+        """The cost of this query so far."""
+
+    def where(self, condition: Condition | Predicate[Any]) -> "MixedQuery[T]":
+        """Limit the entities of one type, by its columns; those of other types are returned.
+
+        A function is a condition on the first of the types.
+        """
+        added = condition_of(self._terms.types.models[0], condition)
+        conditions = (*self._terms.conditions, added)
+        return MixedQuery(self._db, msgspec.structs.replace(self._terms, conditions=conditions))
+
+    def _limited(self, count: int) -> "MixedQuery[T]":
+        return MixedQuery(self._db, msgspec.structs.replace(self._terms, count_max=count))
+
+    def _reader(self) -> Reader:
+        plan = mixed.plan_mixed(self._terms)
+        return Reader(
+            partial(mixed.read_mixed, self._db.context, plan),
+            lambda: plan.fingerprint,
+            self._terms.count_max,
+            is_counted=not self._terms.conditions,
+        )
 
 
 class RawTable:
@@ -1164,25 +1561,90 @@ class RawTable:
 
     async def save(self, entity: RawEntity) -> RawEntity:
         """Insert an entity that has no etag, or replace the stored one that has the same etag."""
-        return await self._db.run(raw.save_raw(self._name, entity))
+        return await self._write(entity, raw.insertion_or_replacement(entity))
+
+    async def upsert(self, entity: RawEntity, *, merge: bool = False) -> RawEntity:
+        """Insert or overwrite an entity; with `merge`, other stored properties are kept."""
+        return await self._write(entity, raw.overwriting(entity, merge=merge))
+
+    async def _write(self, entity: RawEntity, change: raw.RawChange) -> RawEntity:
+        [written] = await self._db.run(raw.write_group(self._name, entity.partition_key, [change]))
+        return written
 
     async def patch(self, entity: RawEntity, changes: Mapping[str, Value]) -> RawEntity:
         """Change properties that the entity already has."""
         return await self._db.run(raw.patch_raw(self._name, entity, changes))
 
     async def delete(self, entity: RawEntity) -> None:
-        await self._db.run(raw.delete_raw(self._name, entity))
+        """Delete an entity that has this etag; any version if it has none."""
+        steps = raw.write_group(self._name, entity.partition_key, [raw.deletion(entity)])
+        await self._db.run(steps)
 
-    async def query(self, filter_text: str = "") -> AsyncIterator[RawEntity]:
-        """Yield the entities that a `$filter` selects."""
-        continuation: Continuation | None = None
-        while True:
-            found = await self._db.run(raw.query_raw(self._name, filter_text, continuation))
-            for entity in found.entities:
-                yield entity
-            continuation = found.continuation
-            if continuation is None:
-                return
+    def query(self, filter_text: str = "", /, **parameters: Value) -> "RawQuery":
+        """Return the entities that a `$filter` selects; `@name` in it stands for a parameter.
+
+        The filter is sent as it is: no plan is made, and a scan is not refused.
+        """
+        terms = raw.RawTerms(self._name, raw.bind(filter_text, parameters))
+        return RawQuery(self._db, terms)
+
+    def atomic(self, partition_key: str) -> "RawGroup":
+        """Return a group of changes in one partition: all of them are applied, or none."""
+        return RawGroup(self._db, self._name, partition_key)
+
+
+class RawQuery(_Pages[RawEntity]):
+    """The entities of a raw table that a filter selects. Its methods return new queries."""
+
+    def __init__(self, db: Database, terms: raw.RawTerms) -> None:
+        self._db = db
+        self._terms = terms
+        self.cost = Cost()
+        """The cost of this query so far."""
+
+    def select(self, *names: str) -> "RawQuery":
+        """Read only these properties, and the keys."""
+        selected = tuple(dict.fromkeys(("PartitionKey", "RowKey", *names)))
+        return RawQuery(self._db, msgspec.structs.replace(self._terms, selected=selected))
+
+    def _limited(self, count: int) -> "RawQuery":
+        return RawQuery(self._db, msgspec.structs.replace(self._terms, count_max=count))
+
+    def _reader(self) -> Reader:
+        terms = self._terms
+        return Reader(partial(raw.read_raw, terms), lambda: terms.fingerprint, terms.count_max)
+
+
+class RawGroup:
+    """Changes of raw entities that are sent together at the end of the block."""
+
+    def __init__(self, db: Database, table: str, partition_key: str) -> None:
+        self._db = db
+        self._table = table
+        self._partition_key = partition_key
+        self._changes: list[raw.RawChange] = []
+        self.entities: list[RawEntity] = []
+        """The written entities with their new etags, once the group was committed."""
+
+    def save(self, entity: RawEntity) -> None:
+        """Insert an entity that has no etag, or replace the stored one that has the same etag."""
+        self._changes.append(raw.insertion_or_replacement(entity))
+
+    def upsert(self, entity: RawEntity, *, merge: bool = False) -> None:
+        """Insert or overwrite an entity; with `merge`, other stored properties are kept."""
+        self._changes.append(raw.overwriting(entity, merge=merge))
+
+    def delete(self, entity: RawEntity) -> None:
+        """Delete an entity that has this etag; any version if it has none."""
+        self._changes.append(raw.deletion(entity))
+
+    async def __aenter__(self) -> "RawGroup":
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            steps = raw.write_group(self._table, self._partition_key, self._changes)
+            self.entities = await self._db.run(steps)
 
 
 class PeriodTables(Generic[T]):
@@ -1283,15 +1745,24 @@ class PeriodTables(Generic[T]):
 
 
 class Log:
-    """A buffered writer of log lines to blobs. Close it, or use it as a context manager."""
+    """A buffered writer of log lines to blobs. Close it, or use it as a context manager.
+
+    Inside the context, lines are written after `LogBuffering.seconds_max` seconds also if no
+    further line is appended.
+    """
 
     def __init__(self, db: Database, writer: LogWriter) -> None:
         self._db = db
         self._writer = writer
+        self._loops: AsyncLoops | None = None
 
     async def append(self, text: str | bytes, at: datetime | None = None) -> int:
         """Append a line and return its number; it is durable once `acknowledged` reaches it."""
         return await self._db.run(self._writer.append(text, at))
+
+    def add(self, text: str | bytes, at: datetime | None = None) -> int:
+        """Buffer a line without waiting, and return its number; see `LogHandler`."""
+        return self._writer.add(text, at)
 
     async def flush(self) -> int:
         """Make all appended lines durable; return `acknowledged`."""
@@ -1302,10 +1773,72 @@ class Log:
         return self._writer.acknowledged
 
     async def close(self) -> None:
+        if self._loops is not None:
+            loops, self._loops = self._loops, None
+            await loops.stop()
         await self._db.run(self._writer.close())
 
+    async def _flush_if_due(self) -> float:
+        return await self._db.run(self._writer.flush_if_due())
+
     async def __aenter__(self) -> "Log":
+        if self._loops is None:
+            self._loops = AsyncLoops("partita-log")
+            self._loops.start(self._flush_if_due)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+class Worker:
+    """Workers of this process: they process the outbox and the queues beside the program.
+
+    Use it as a context manager. At its end the work in progress is finished; what waits is left
+    for the next worker.
+    """
+
+    def __init__(self, db: Database, pace: worker.Pace) -> None:
+        self._db = db
+        self._pace = pace
+        self._loops: AsyncLoops | None = None
+        self._failed = 0
+        """How many turns in a row failed, because the service does not answer."""
+        self.report = Report()
+        """What was done so far, with the latest failures."""
+
+    async def settled(self) -> None:
+        """Wait until the work that this process has caused so far is done.
+
+        Work that keeps failing is not waited for: it is in `report`.
+        """
+        known = list(self._db.context.pending)
+        await self._db.run(worker.wait_for(self._db.context, known, self.report))
+
+    async def _work(self) -> float:
+        return await self._turn(worker.work_turn(self._db.context, self._pace, self.report))
+
+    async def _sweep(self) -> float:
+        return await self._turn(worker.sweep_turn(self._db.context, self._pace, self.report))
+
+    async def _turn(self, steps: Steps[float]) -> float:
+        try:
+            seconds = await self._db.run(steps)
+        except UnavailableError:  # the work is stored: it is done when the service answers again
+            self._failed += 1
+            return min(self._pace.poll * 2.0**self._failed, worker.PAUSE_SECONDS_MAX)
+        self._failed = 0
+        return seconds
+
+    async def __aenter__(self) -> "Worker":
+        self._loops = AsyncLoops("partita-worker")
+        for _ in range(self._pace.tasks):
+            self._loops.start(self._work)
+        if self._pace.sweep_every:
+            self._loops.start(self._sweep)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._loops is not None:
+            loops, self._loops = self._loops, None
+            await loops.stop()

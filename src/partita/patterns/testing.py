@@ -1,4 +1,4 @@
-"""The pytest plugin: a new in-memory account for each test, and fault injection.
+"""The pytest plugin: a new in-memory account or state for each test, and fault injection.
 
 Every pytest run loads it where Partita is installed, so it imports only pytest until a fixture is
 used.
@@ -14,11 +14,14 @@ import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
+    from contextlib import AbstractAsyncContextManager
 
     from partita.patterns.aio import Database
     from partita.patterns.faults import Faults
     from partita.patterns.following.worker import Report
     from partita.patterns.sync import Database as SyncDatabase
+    from partita.reliable.manager.state_manager import StateManager
+    from partita.reliable.sync import StateManager as SyncStateManager
     from partita.service.hosting.in_process import LocalAccount
 
 T = TypeVar("T")
@@ -82,3 +85,23 @@ def partita_worker(partita_db: "Database") -> "Callable[[], Coroutine[Any, Any, 
 def partita_worker_sync(partita_db_sync: "SyncDatabase") -> "Callable[[], Report]":
     """Return a function that processes the outbox of `partita_db_sync`."""
     return partita_db_sync.drain
+
+
+@pytest.fixture
+def partita_state() -> "AbstractAsyncContextManager[StateManager]":
+    """Return a reliable state in memory, to be opened by the test: `async with partita_state`.
+
+    The test opens it because a state belongs to the event loop that runs the test.
+    """
+    from partita.reliable.opening import open_state  # noqa: PLC0415
+
+    return open_state(":memory:")
+
+
+@pytest.fixture
+def partita_state_sync() -> "Iterator[SyncStateManager]":
+    """Open a reliable state in memory with the synchronous API."""
+    from partita.reliable.sync import open_state  # noqa: PLC0415
+
+    with open_state(":memory:") as state:
+        yield state

@@ -39,6 +39,8 @@ class Access(msgspec.Struct, frozen=True):
     where: tuple[str, ...] = ()
     via: str = ""
     allow: Literal["", "scan"] = ""
+    is_single: bool = False
+    """Whether it was declared with `get`: it returns one entity."""
 
 
 class AccessPlan(msgspec.Struct, frozen=True):
@@ -82,7 +84,7 @@ def access(  # noqa: PLR0913 - keyword-only, each with a plain default
     interval; `where` has conditions on any field. `via` is the name of an index.
     """
     given = (*_names(partition), *_names(get))
-    return Access(name, given, _names(range), _names(where), via, allow)
+    return Access(name, given, _names(range), _names(where), via, allow, bool(get))
 
 
 def _names(given: Sequence[str]) -> tuple[str, ...]:
@@ -93,7 +95,7 @@ def _names(given: Sequence[str]) -> tuple[str, ...]:
 def check_access(given: type[Any] | EntityType[Any]) -> list[AccessPlan]:
     """Plan the access patterns of a type; unknown fields or indexes raise DefinitionError."""
     model = type_of_given(given)
-    return [AccessPlan(each, _plan(model, each)) for each in _declared(model)]
+    return [AccessPlan(each, _plan(model, each)) for each in declared_access(model)]
 
 
 def require_access(*given: type[Any] | EntityType[Any]) -> None:
@@ -109,7 +111,8 @@ def require_access(*given: type[Any] | EntityType[Any]) -> None:
                 )
 
 
-def _declared(model: EntityType[Any]) -> Iterable[Access]:
+def declared_access(model: EntityType[Any]) -> Iterable[Access]:
+    """Return the access patterns of a type."""
     declared: Any = model.access
     if isinstance(declared, Mapping):
         return [_from_options(model, name, options) for name, options in declared.items()]

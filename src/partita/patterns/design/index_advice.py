@@ -112,18 +112,19 @@ def _texts_last(fields: Sequence[Field]) -> list[Field]:
 def _key(model: EntityType[Any], fields: Sequence[Field], lead: str = "") -> str:
     """Return a key template of these fields, each once."""
     unique = list({field.name: field for field in fields}.values())
-    parts = [_part(model, field, is_last=field is unique[-1]) for field in unique]
+    parts = [part_text(model, field, is_last=field is unique[-1]) for field in unique]
     return lead + "_".join(parts)
 
 
-def _part(model: EntityType[Any], field: Field, *, is_last: bool) -> str:
+def part_text(model: EntityType[Any], field: Field, *, is_last: bool) -> str:
+    """Return a field as a part of a key template, in the form that the type already uses."""
     kind = plain_type(field)
     if kind is str:
         return f"{{{field.name}}}" if is_last else f"{{{field.name}:esc}}"
     for template in (
         template for keyed in (model, *model.indexes) for template in (keyed.partition, keyed.row)
     ):
-        known = re.search(rf"\{{{field.name}(:(?!hash)[^}}]*)?\}}", template.text)
+        known = re.search(rf"\{{{field.name}(:(?!hash|%|lower)[^}}]*)?\}}", template.text)
         if known:
             return known[0]
     return f"{{{field.name}{_spec(kind)}}}"

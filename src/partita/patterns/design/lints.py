@@ -14,7 +14,10 @@ from uuid import UUID
 import msgspec
 
 from partita.errors import DefinitionError
+from partita.patterns.design.access_patterns import declared_access
 from partita.patterns.fields.fields import Field
+from partita.patterns.keys.fixed_width_parts import PaddedInt
+from partita.patterns.keys.key_parts import Escaped, PlainInt, Text
 from partita.patterns.keys.templates import KeyTemplate
 from partita.patterns.planning.columns import plain_type
 from partita.patterns.types.decorators import EntityType
@@ -32,6 +35,20 @@ _LOG_WORDS = frozenset(
     )
 )
 """Words in the names of log tables and their fields."""
+_TIME_WORDS = frozenset(
+    (
+        *("minute", "hour", "day", "date", "week", "month", "year", "quarter", "period"),
+        *("time", "timestamp", "ticks"),
+    )
+)
+"""The last words in the names of texts that contain a time, such as "2026-11-18"."""
+_COUNTED_WORDS = frozenset(
+    (
+        *("order", "event", "invoice", "ticket", "message", "transaction", "payment", "booking"),
+        *("entry", "record", "log", "request", "job", "task", "sequence"),
+    )
+)
+"""Words before "id" in the names of numbers that are usually given in sequence."""
 _OWN_WORDS = frozenset(("id", "key", "uuid", "guid"))
 
 
@@ -64,6 +81,7 @@ def lint(
         for index in declared:
             found += _hot_index(model, index)
     found += _lonely(model, declared, list(neighbours))
+    found += _unused(model, declared)
     return found
 
 
@@ -72,7 +90,7 @@ def lint(
 
 
 def _monotone(model: EntityType[Any]) -> Iterator[Lint]:
-    if model.partition.is_monotone:
+    if _is_monotone(model.partition):
         first = model.partition.fields[0]
         yield Lint(
             "MonotonePartition",
@@ -80,6 +98,23 @@ def _monotone(model: EntityType[Any]) -> Iterator[Lint]:
             "inserts go to the last partition (prepend/append anti-pattern).",
             f"{_rewritten(model)} Or set allow_hot=True for a few inserts per second.",
         )
+
+
+def _is_monotone(template: KeyTemplate) -> bool:
+    """Return whether keys only increase: by their type, or by the name of the first field."""
+    if template.is_monotone:
+        return True
+    first = next(template.parts(), None)
+    if isinstance(first, Text | Escaped):
+        return _has_growing_name(first.field, is_text=True)
+    return isinstance(first, PaddedInt | PlainInt) and _has_growing_name(first.field, is_text=False)
+
+
+def _has_growing_name(name: str, *, is_text: bool) -> bool:
+    words = [word.lower() for word in re.findall("[A-Z]?[a-z]+|[A-Z]+", name)]
+    if is_text:
+        return words[-1:] != [] and words[-1] in _TIME_WORDS
+    return words[-1:] == ["id"] and bool(set(words[:-1]) & _COUNTED_WORDS)
 
 
 def _rewritten(model: EntityType[Any]) -> str:
@@ -135,7 +170,10 @@ def _is_bare_text(model: EntityType[Any], part: str) -> bool:
 
 
 def _grows(model: EntityType[Any], name: str) -> bool:
-    if _is_time(model.fields[name]):
+    kind = plain_type(model.fields[name])
+    if _is_time(model.fields[name]) or (
+        kind in (int, str) and _has_growing_name(name, is_text=kind is str)
+    ):
         return True
     alone = KeyTemplate.compile(f"{{{name}:08d}}", {name: int}, role="partition", owner=model.name)
     return plain_type(model.fields[name]) is int and alone.is_monotone
@@ -154,13 +192,13 @@ def _is_proven(model: EntityType[Any], partition: str, row: str) -> bool:
         KeyTemplate.check_pair(made, rows)
     except DefinitionError:
         return False
-    return not made.is_monotone
+    return not _is_monotone(made)
 
 
 def _hot_index(model: EntityType[Any], index: AnyIndex) -> Iterator[Lint]:
     if index.is_local or (index.table == model.table and index.partition is model.partition):
         return
-    if index.partition.is_monotone:
+    if _is_monotone(index.partition):
         yield Lint(
             "MonotonePartition",
             f"The partition key of the index {index.name!r} begins with "
@@ -223,6 +261,25 @@ def _groups(indexes: Sequence[AnyIndex]) -> Iterator[str]:
 
 
 # ---------------------------------------------------------------------------------------------
+# Indexes without a query
+
+
+def _unused(model: EntityType[Any], indexes: Sequence[AnyIndex]) -> Iterator[Lint]:
+    """Find indexes that cost writes, while no declared access pattern reads them."""
+    accesses = [each for relative in model.family() for each in declared_access(relative)]
+    used = {each.via for each in accesses}
+    for index in indexes:
+        is_unique = getattr(index, "is_unique", False)  # then it is read by every write
+        if accesses and index.name not in used and not is_unique:
+            yield Lint(
+                "UnusedIndex",
+                f"No declared access pattern of {model.name} uses the index {index.name!r}, which "
+                "every write of an indexed field updates.",
+                f'Declare the query: access("...", via="{index.name}", ...), or remove the index.',
+            )
+
+
+# ---------------------------------------------------------------------------------------------
 # Logs
 
 
@@ -234,7 +291,7 @@ def _log(model: EntityType[Any]) -> Iterator[Lint]:
         return
     if not all(_is_text(field) for field in others):
         return
-    if model.partition.is_monotone or _sounds_like_log(model, others):
+    if _is_monotone(model.partition) or _sounds_like_log(model, others):
         yield Lint(
             "LogData",
             f"{model.name} is text keyed by time: log data, which is written often and read in "

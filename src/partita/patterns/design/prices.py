@@ -40,3 +40,45 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
     def keep(self, stored_bytes: int) -> Decimal:
         """Return the price of storing bytes, as counted by `measure`, for a month."""
         return Decimal(stored_bytes) / _GIB * self.gib_month
+
+
+class PriceList(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Prices by class of operation, with the date at which they were valid.
+
+    The classes are `read` (one entity by both keys), `query` (each page), `write` (one entity),
+    `group` and `queue`.
+    """
+
+    date: str
+    currency: str
+    gib_month: Decimal
+    operations: dict[str, Decimal]
+    """The price of ten thousand operations of each class."""
+    source: str = ""
+
+    def cost(self, operation: str, count: float) -> Decimal:
+        """Return the price of a number of operations of one class."""
+        price = self.operations.get(operation)
+        if price is None:
+            raise UsageError(
+                "PricesRefused",
+                f"The prices have no class {operation!r} of operations.",
+                hint="Give all of read, query, write, group and queue.",
+            )
+        return Decimal(count) / 10_000 * price
+
+    def keep(self, stored_bytes: float) -> Decimal:
+        """Return the price of storing bytes for a month."""
+        return Decimal(stored_bytes) / _GIB * self.gib_month
+
+
+def read_prices(text: str) -> PriceList:
+    """Read a price list from TOML."""
+    try:
+        return msgspec.toml.decode(text, type=PriceList, strict=False)
+    except msgspec.MsgspecError as error:
+        raise UsageError(
+            "PricesRefused",
+            f"The prices cannot be read: {error}.",
+            hint="Give date, currency, gib_month and the table operations.",
+        ) from error

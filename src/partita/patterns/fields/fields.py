@@ -3,6 +3,8 @@
 import builtins
 import types
 from collections.abc import Callable, Iterator
+from datetime import timedelta
+from decimal import Decimal
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
@@ -18,13 +20,18 @@ from partita.patterns.fields.annotations import (
 )
 from partita.patterns.fields.class_adapters import ClassField
 from partita.patterns.fields.codecs import Codec, codec_for
+from partita.patterns.fields.large_values import LargeValue
 from partita.patterns.fields.markers import (
     BlobMark,
     CopiedFrom,
     CountOf,
+    Derived,
     EncryptedMark,
+    MaxOf,
+    MinOf,
     Named,
     Series,
+    SumOf,
 )
 from partita.patterns.protocol.values import Int32
 from partita.tables import edm
@@ -33,8 +40,9 @@ from partita.tables.entity import check_property_name
 SLOTS_MAX = 5_000
 """The maximum number of slots of one series."""
 
-_MARKERS = (Named, EncryptedMark, BlobMark, Series, CopiedFrom, CountOf)
-_Marker = Named | EncryptedMark | BlobMark | Series | CopiedFrom | CountOf
+_DERIVED = (CopiedFrom, CountOf, SumOf, MinOf, MaxOf)
+_MARKERS = (Named, EncryptedMark, BlobMark, Series, *_DERIVED)
+_Marker = Named | EncryptedMark | BlobMark | Series | Derived
 
 
 class Field(msgspec.Struct, frozen=True):
@@ -51,8 +59,10 @@ class Field(msgspec.Struct, frozen=True):
     """Whether the field is part of the partition key or row key, and not a property."""
     is_encrypted: bool = False
     blob: BlobMark | None = None
+    is_lazy: bool = False
+    """Whether objects hold a reference to the value in the blob, and not the value."""
     series: Series | None = None
-    derived: CopiedFrom | CountOf | None = None
+    derived: Derived | None = None
     default: Callable[[], Any] | None = None
     slot_names: tuple[str, ...] = ()
 
@@ -81,7 +91,7 @@ def make_field(
     annotation, marks = _peel(declared.annotation, where)
     named = _one(marks, Named)
     blob, series = _one(marks, BlobMark), _one(marks, Series)
-    derived = _one(marks, CopiedFrom) or _one(marks, CountOf)
+    derived = next((mark for mark in marks if isinstance(mark, Derived)), None)
     _check_marks(marks, where)
     if is_key:
         _check_key(annotation, marks, where)
@@ -99,10 +109,10 @@ def make_field(
     )
     if blob is not None:
         _check_blob(blob, codec, where)
-    if isinstance(derived, CountOf) and (
-        codec.edm not in (edm.INT32, edm.INT64) or codec.is_optional
-    ):
-        raise _refused(where, "A count must be an int.", "Use Annotated[int, CountOf(...)] = 0.")
+    elif LargeValue in union_members(annotation):
+        hint = "Use Annotated[LargeValue | None, InBlob]."
+        raise _refused(where, "A large value is stored in a blob.", hint)
+    _check_derived(derived, annotation, codec, where)
     return Field(
         name=declared.name,
         property=naming(declared.name) if named is None else named.name,
@@ -111,11 +121,27 @@ def make_field(
         is_key=is_key,
         is_encrypted=_one(marks, EncryptedMark) is not None,
         blob=blob,
+        is_lazy=LargeValue in union_members(annotation),
         series=series,
         derived=derived,
         default=declared.default,
         slot_names=slot_names,
     )
+
+
+def _check_derived(derived: Derived | None, annotation: Any, codec: Codec, where: str) -> None:
+    is_int = codec.edm in (edm.INT32, edm.INT64)
+    if isinstance(derived, CountOf) and (not is_int or codec.is_optional):
+        raise _refused(where, "A count must be an int.", "Use Annotated[int, CountOf(...)] = 0.")
+    if isinstance(derived, SumOf) and plain(annotation) not in (int, Decimal, timedelta):
+        raise _refused(
+            where,
+            "A sum must be an int, a Decimal or a timedelta. A sum of floats would depend on the "
+            "order of the additions.",
+            "Use Annotated[int, SumOf(...)] = 0, or Decimal.",
+        )
+    if isinstance(derived, MinOf | MaxOf) and not codec.is_optional:
+        raise _refused(where, "There may be no source.", "Annotate it `| None`.")
 
 
 def _refused(where: str, reason: str, hint: str) -> DefinitionError:
@@ -190,7 +216,7 @@ def _reason_against(marks: list[_Marker]) -> tuple[str, str]:
             "The name of a blob contains the hash of its content, which would not be encrypted.",
             "Encrypt the bytes in the application, or use Encrypted without InBlob.",
         )
-    if EncryptedMark in kinds and kinds & {CopiedFrom, CountOf}:
+    if EncryptedMark in kinds and kinds & set(_DERIVED):
         return "A derived value is stored unencrypted in its source.", "Remove Encrypted."
     if EncryptedMark in kinds and Series in kinds:
         return (
@@ -214,7 +240,7 @@ def _reason_against_key(mark: _Marker) -> tuple[str, str]:
         return "A key field is not a property.", "Remove Named(...)."
     if isinstance(mark, EncryptedMark):
         return "Keys are never encrypted.", "Use a key without secrets, such as a UUID."
-    if isinstance(mark, CopiedFrom | CountOf):
+    if isinstance(mark, Derived):
         return "A key field cannot be derived.", "Use another field in the key template."
     return "A key field cannot be stored outside the entity.", "Use another field."
 

@@ -4,7 +4,7 @@
 >>> salary: Annotated[int | None, Encrypted] = None
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -61,8 +61,51 @@ class CopiedFrom(msgspec.Struct, frozen=True):
     where: Mapping[str, str]
 
 
+When = Callable[[Any], Any]
+"""Returns a condition on the columns of the source: `lambda order: order.status == "open"`."""
+
+
 class CountOf(msgspec.Struct, frozen=True):
-    """The number of `source` entities that `where` selects."""
+    """The number of `source` entities that `where` selects and `when` admits."""
 
     source: Any
     where: Mapping[str, str]
+    when: When | None = None
+
+
+class SumOf(msgspec.Struct, frozen=True):
+    """The sum of `field` over the `source` entities that `where` selects and `when` admits."""
+
+    source: Any
+    field: str
+    where: Mapping[str, str]
+    when: When | None = None
+
+
+class MinOf(msgspec.Struct, frozen=True):
+    """The least `field` of the `source` entities that `where` selects; None if there are none."""
+
+    source: Any
+    field: str
+    where: Mapping[str, str]
+    when: When | None = None
+
+
+class MaxOf(msgspec.Struct, frozen=True):
+    """The greatest `field` of the `source` entities that `where` selects, or None."""
+
+    source: Any
+    field: str
+    where: Mapping[str, str]
+    when: When | None = None
+
+
+Summary = CountOf | SumOf | MinOf | MaxOf
+"""A field that summarises several entities."""
+Derived = CopiedFrom | Summary
+"""A field that is computed from other entities."""
+
+
+def field_read(marker: Derived) -> str | None:
+    """Return the field of the source that a derived field reads; None for a count."""
+    return None if isinstance(marker, CountOf) else marker.field

@@ -20,6 +20,7 @@ from partita.errors import (
     EntityExistsError,
     EntityNotFoundError,
     StoreBusyError,
+    UniqueViolationError,
     UnknownTypeError,
 )
 from partita.patterns.encryption import sealing as encryption
@@ -42,12 +43,14 @@ from partita.patterns.types.decorators import Dependent, EntityType
 from partita.patterns.types.indexes import AnyIndex, ListIndex, Storage
 from partita.patterns.types.row_layout import GENERATION
 from partita.patterns.writing import derived_fields, index_rows
+from partita.patterns.writing.chunks import put_blob
+from partita.patterns.writing.claims import is_claimed_elsewhere, is_held, unique_violation
 from partita.patterns.writing.context import Context
 from partita.patterns.writing.index_rows import Version
-from partita.patterns.writing.load import count_sources, find, find_rows, keys_between, load
+from partita.patterns.writing.load import find, find_rows, keys_between, load, summarise
 from partita.patterns.writing.outbox_entry import Touched
 from partita.patterns.writing.rows import Stored, open_row, shows_secrets
-from partita.patterns.writing.write import Change, put_blob, too_many_conflicts, write
+from partita.patterns.writing.write import Change, too_many_conflicts, write
 
 _NAME_PART_MAX = 60
 """The most characters of a key in the name of a blob, which has 1,024 in all."""
@@ -157,6 +160,8 @@ def settle_index(
         try:
             for each in keys:
                 yield from _settle_key(context, index, key, version, followers[each], each)
+        except UniqueViolationError:
+            raise
         except ConflictError:
             continue  # because another worker wrote it
         again = yield from ask(GetRow(model.table, key))
@@ -259,10 +264,16 @@ def _settle_key(
         return
     if not is_wanted or version is None:
         if there is not None and index_rows.member_of(there, is_local=index.is_local) == member:
+            if is_claimed_elsewhere(index) and (yield from is_held(context, index, there)):
+                raise ConflictError("ConditionNotMet", "The entity got the value again.")
             yield from _change(index.table, RowOperation(Verb.DELETE, Row(key, {}), there.etag))
         return
     row = index_rows.row_of(index, version, context.sealing)
     assert row is not None
+    if there is not None and is_claimed_elsewhere(index):
+        other = index_rows.member_of(there, is_local=False)
+        if other != member and (yield from is_held(context, index, there)):
+            raise unique_violation(index, key, None)
     if there is None:
         yield from _change(index.table, RowOperation(Verb.INSERT, row))
     elif not _is_current(context, index, there, row):
@@ -395,7 +406,7 @@ def settle_owner(context: Context, dependent: Dependent, key: RowKey) -> Steps[N
                 found, _ = yield from load_as(context, source, source_key)
             value = None if found is None else found.values[marker.field]
         else:
-            value = yield from count_sources(context, source, marker, stored.values)
+            value = yield from summarise(context, source, marker, stored.values)
         if value == stored.values[field.name]:
             return
         change = Change(

@@ -55,6 +55,7 @@ from partita.patterns.protocol.calls import (
     CreateContainer,
     CreateTable,
     DeleteBlob,
+    DeleteTable,
     GetRow,
     ListBlobs,
     ListedBlob,
@@ -73,7 +74,7 @@ from partita.patterns.types.indexes import AnyIndex, ListIndex, Storage
 from partita.patterns.types.row_layout import COPY_MARK, STATES_PARTITION, VERSION
 from partita.patterns.writing import derived_fields, index_rows
 from partita.patterns.writing.context import Context, IndexState
-from partita.patterns.writing.load import count_sources, in_parallel, load, read_all_rows
+from partita.patterns.writing.load import in_parallel, load, read_all_rows, summarise
 from partita.patterns.writing.rows import read_copy, shows_secrets
 from partita.patterns.writing.write import Change, write
 from partita.ticks import TICKS_PER_SECOND
@@ -117,6 +118,18 @@ def create_tables(context: Context) -> Steps[list[str]]:
         for index in model.indexes:
             yield from _begin(context, index, is_new=model.table in made)
     return made
+
+
+def drop_tables(context: Context) -> Steps[list[str]]:
+    """Delete the tables of all registered types, with everything in them."""
+    gone: list[str] = []
+    for table in tables_of(context):
+        if (yield from ask(DeleteTable(table))):
+            gone.append(table)  # noqa: PERF401 - a comprehension cannot yield
+    context.states.clear()
+    for reference in list(context.pending):
+        context.forget(reference)
+    return gone
 
 
 def tables_of(context: Context) -> list[str]:
@@ -164,7 +177,7 @@ def _has_entities(model: EntityType[Any]) -> Steps[bool]:
     query = QueryRows(model.table, type_filter(model), ("PartitionKey", "RowKey"), 1)
     while True:
         page = yield from ask(query)
-        if _of_type(model, page.rows):
+        if of_type(model, page.rows):
             return True
         if page.continuation is None:
             return False
@@ -179,7 +192,7 @@ def type_filter(model: EntityType[Any]) -> str:
     return " or ".join(names)
 
 
-def _of_type(model: EntityType[Any], rows: Sequence[Row]) -> Sequence[Row]:
+def of_type(model: EntityType[Any], rows: Sequence[Row]) -> Sequence[Row]:
     """Return the rows that are entities of a type; without a type property their keys decide."""
     if model.type_property is not None:
         return rows
@@ -250,7 +263,7 @@ def rebuild(context: Context, index: AnyIndex, progress: Progress) -> Steps[int]
     )
     while True:
         page = yield from ask(query)
-        keys = [row.key for row in _of_type(index.owner, page.rows)]
+        keys = [row.key for row in of_type(index.owner, page.rows)]
         yield from _reindex_all(context, index, keys, counter)
         if page.continuation is None:
             break
@@ -281,7 +294,7 @@ def _reindex_all(
     Entities that share an index entity are added one after the other, to avoid conflicts.
     """
     lists: dict[object, list[tuple[RowKey, RowKey | None]]] = {}
-    if _is_shared(index):
+    if is_shared(index):
         wanted_keys = yield from in_parallel(
             context, [_list_of(context, index, key) for key in keys]
         )
@@ -293,7 +306,7 @@ def _reindex_all(
     yield from in_parallel(context, chains)
 
 
-def _is_shared(index: AnyIndex) -> bool:
+def is_shared(index: AnyIndex) -> bool:
     """Return whether one row or blob of an index holds several entities."""
     return isinstance(index, ListIndex) and index.storage is not Storage.ROWS
 
@@ -311,7 +324,7 @@ def _reindex_chain(
     counter: ProgressCounter,
 ) -> Steps[None]:
     for key, known in members:
-        if index.is_local or _is_shared(index):
+        if index.is_local or is_shared(index):
             yield from reindex(context, index, key, [] if known is None else [known])
         else:
             yield from settle_absent(context, index, key)
@@ -409,7 +422,7 @@ def ignore(_: int) -> None:
 
 def _index_rows(index: AnyIndex, select: tuple[str, ...] | None) -> Steps[list[Row]]:
     try:
-        return (yield from read_all_rows(QueryRows(index.table, _rows_of(index), select)))
+        return (yield from read_all_rows(QueryRows(index.table, rows_filter(index), select)))
     except TableNotFoundError:
         return []
 
@@ -430,7 +443,8 @@ def _list_blobs(index: ListIndex[Any]) -> Steps[list[ListedBlob]]:
         return blobs
 
 
-def _rows_of(index: AnyIndex) -> str:
+def rows_filter(index: AnyIndex) -> str:
+    """Return the filter that selects the rows of an index."""
     name = index.owner.type_property
     if name is None:
         bounds = index.row.bounds({})
@@ -456,8 +470,8 @@ def verify(context: Context, model: EntityType[Any], progress: Progress) -> Step
     while True:
         page = yield from ask(query)
         checks = [
-            _check_entity(context, model, row.key, indexes, counter)
-            for row in _of_type(model, page.rows)
+            check_entity(context, model, row.key, indexes, counter)
+            for row in of_type(model, page.rows)
         ]
         for checked in (yield from in_parallel(context, checks)):
             found += checked.drifts
@@ -471,21 +485,22 @@ def verify(context: Context, model: EntityType[Any], progress: Progress) -> Step
     return found
 
 
-class _Checked(msgspec.Struct):
+class Checked(msgspec.Struct):
     """The result of checking one entity: its drifts, and what its indexes should hold."""
 
     drifts: list[Drift] = []
     wanted: list[tuple[str, RowKey, tuple[str, ...]]] = []
 
 
-def _check_entity(
+def check_entity(
     context: Context,
     model: EntityType[Any],
     key: RowKey,
     indexes: Sequence[AnyIndex],
     counter: ProgressCounter,
-) -> Steps[_Checked]:
-    checked = _Checked()
+) -> Steps[Checked]:
+    """Compare one entity with its rows in indexes and with its derived fields."""
+    checked = Checked()
     stored, _ = yield from load_as(context, model, key)
     version = version_of(stored)
     if stored is not None and version is not None:
@@ -565,7 +580,7 @@ def _is_derived(
         expected = None if found is None else found.values[marker.field]
     else:
         assert marker is not None
-        expected = yield from count_sources(context, source, marker, values)
+        expected = yield from summarise(context, source, marker, values)
     return are_same(values[name], expected)
 
 
@@ -617,7 +632,7 @@ def repair(
             wrong.setdefault(drift.key, []).append(drift)
         elif drift.kind == "orphan":
             # A member of an orphaned list may belong to another list, which has other members too.
-            apart = drift.what if _is_shared(index) else (drift.what, drift.key)
+            apart = drift.what if is_shared(index) else (drift.what, drift.key)
             orphans.setdefault(apart, []).append(drift)
         else:
             absent.setdefault(drift.what, []).append(drift.key)

@@ -25,11 +25,7 @@ from partita.errors import (
     UsageError,
 )
 from partita.patterns.following.bring_up_to_date import settle
-from partita.patterns.following.eventual_transactions import (
-    EventualTransaction,
-    Started,
-    find_transaction,
-)
+from partita.patterns.following.eventual_transactions import Started, find_transaction
 from partita.patterns.following.moving import finish_move
 from partita.patterns.following.unknown_work import unknown_names, unknown_of
 from partita.patterns.protocol.calls import (
@@ -64,6 +60,10 @@ RENEWAL_WAIT_SECONDS = 0.01
 """The interval at which a finished message waits for the answer to its renewal."""
 RECEIVED_MAX = 16
 """The most messages of one queue that `work` processes, one after the other."""
+TROUBLES_MAX = 100
+"""The failures that a long report keeps."""
+PAUSE_SECONDS_MAX = 30.0
+"""The longest pause after a service that does not answer."""
 HINT_SECONDS_MAX = 3600.0
 """The longest delay of the hint of an entry that was left to a newer program."""
 STARTED_SECONDS_MAX = 7 * 86_400.0
@@ -76,6 +76,24 @@ character takes at most six bytes."""
 _SWEPT_BEFORE = "Before"
 _LEFT = (UnknownTypeError, NewerVersionError)
 """These errors mean that a newer program wrote an entry or a message, and can process it."""
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """How much the workers of a process do at a time, and how often they look for work."""
+
+    tasks: int = 4
+    poll: float = 0.5
+    """Seconds that a worker waits after it found nothing."""
+    sweep_every: float = 60.0
+    """Seconds between two sweeps; 0 is never."""
+
+    def __post_init__(self) -> None:
+        if self.tasks < 1 or self.poll <= 0 or self.sweep_every < 0:
+            raise UsageError(
+                "OptionRefused",
+                "A worker needs at least one task, and a poll of more than 0 seconds.",
+                hint="Use db.worker(tasks=4).",
+            )
 
 
 class Trouble(msgspec.Struct, frozen=True):
@@ -122,7 +140,7 @@ def do_entry(context: Context, reference: OutboxReference) -> Steps[bool]:
     that fails stays in the entry and does not prevent the other parts.
     """
     row = yield from ask(GetRow(reference.table, reference.key))
-    if row is None:
+    if row is None or outbox_entry.is_fence(row, context.clock):
         context.forget(reference)
         return False
     whole = outbox_entry.read_entry(row)
@@ -171,7 +189,7 @@ def _move(context: Context, move: outbox_entry.Move, reference: OutboxReference)
 
 def do_transaction(context: Context, started: Started) -> Steps[None]:
     """Run all steps of an eventually consistent transaction in order."""
-    transaction: EventualTransaction = find_transaction(context, started.transaction)
+    transaction = find_transaction(context, started.transaction)
     arguments = _arguments_of(started)
     for step in transaction.steps:
         yield from ask(Invoke(step, (context.database, arguments)))
@@ -209,6 +227,41 @@ def work_queues(context: Context, queues: Sequence[str], report: Report) -> Step
     for queue in queues:
         yield from _take(context, queue, report, RECEIVED_MAX)
     _raise_application_error(report, start)
+
+
+def work_turn(context: Context, pace: Pace, report: Report) -> Steps[float]:
+    """Process waiting messages for a worker in this process; return when to look again.
+
+    Failures are in the report: the message is retried, or was moved to the poison queue.
+    """
+    done = report.entries + report.transactions
+    if context.capabilities.has_queues:
+        for queue in context.options.queues:
+            yield from _take(context, queue, report, RECEIVED_MAX)
+    else:
+        yield from _do_all(context, list(context.pending), report)
+    del report.troubles[:-TROUBLES_MAX]
+    return 0.0 if report.entries + report.transactions > done else pace.poll
+
+
+def sweep_turn(context: Context, pace: Pace, report: Report) -> Steps[float]:
+    """Sweep for a worker in this process; return when to sweep again."""
+    yield from sweep(context, report, unless_within=pace.sweep_every)
+    return pace.sweep_every
+
+
+def wait_for(context: Context, entries: Collection[OutboxReference], report: Report) -> Steps[None]:
+    """Wait until entries of this process are done, or fail."""
+    while True:
+        failed = {trouble.text for trouble in report.troubles}
+        left = [
+            each
+            for each in entries
+            if each in context.pending and outbox_entry.hint(each) not in failed
+        ]
+        if not left:
+            return
+        yield from ask(Sleep(RENEWAL_WAIT_SECONDS))
 
 
 def _take(context: Context, queue: str, report: Report, count: int) -> Steps[int]:
@@ -271,7 +324,7 @@ def _do_held(context: Context, queue: str, claims: _Claims, report: Report) -> S
             if (yield from _is_finished(context, queue, message, report)):
                 yield from _delete(queue, message, claims)
         except Exception as error:  # noqa: BLE001 - not deleted: it is delivered again
-            _note(report, _trouble_of(queue, message, error))
+            _note(context, report, _trouble_of(queue, message, error))
         held.pop(name, None)
 
 
@@ -283,11 +336,11 @@ def _is_finished(context: Context, queue: str, message: Message, report: Report)
     except Exception as error:  # noqa: BLE001 - users' functions raise anything
         is_last = message.dequeue_count >= context.options.deliveries_max
         trouble = _trouble_of(queue, message, error, is_poison=is_last)
-        _note(report, trouble)
+        _note(context, report, trouble)
         if not is_last:
             return False
         yield from _poison(context, message, trouble.reason)
-        report.poisoned += 1
+        _note_poison(context, report)
     return True
 
 
@@ -309,12 +362,23 @@ def _trouble_of(
     return Trouble(queue, message.text, message.dequeue_count, is_poison, error, is_left)
 
 
-def _note(report: Report, trouble: Trouble) -> None:
-    if trouble.is_left:
-        report.left += 1
-    else:
-        report.failures += 1
+def _note(context: Context, report: Report, trouble: Trouble) -> None:
+    for counted in (report, context.work):
+        if trouble.is_left:
+            counted.left += 1
+        else:
+            counted.failures += 1
     report.troubles.append(trouble)
+
+
+def _note_entry(context: Context, report: Report) -> None:
+    report.entries += 1
+    context.work.entries += 1
+
+
+def _note_poison(context: Context, report: Report) -> None:
+    report.poisoned += 1
+    context.work.poisoned += 1
 
 
 def _check_deliveries(context: Context, message: Message) -> None:
@@ -335,6 +399,7 @@ def _do_text(context: Context, queue: str, message: Message, report: Report) -> 
             yield from _leave_started(context, queue, message, started, error, report)
             return
         report.transactions += 1
+        context.work.transactions += 1
         return
     try:
         reference = outbox_entry.read_hint(message.text)
@@ -346,12 +411,12 @@ def _do_text(context: Context, queue: str, message: Message, report: Report) -> 
         ) from error
     try:
         if (yield from do_entry(context, reference)):
-            report.entries += 1
+            _note_entry(context, report)
     except _LEFT as error:
         # Put the new hint before the message is deleted. Its deliveries are not counted: the entry
         # is not poison to a newer program.
         yield from ask(PutMessage(queue, message.text, _hint_delay(context, reference)))
-        _note(report, _trouble_of(queue, message, error, is_left=True))
+        _note(context, report, _trouble_of(queue, message, error, is_left=True))
 
 
 def _leave_started(
@@ -374,14 +439,14 @@ def _leave_started(
         # Without the time, so that it waits again if an operator puts it back.
         text = _started_text(msgspec.structs.replace(started, waiting_since=0))
         yield from _poison(context, msgspec.structs.replace(message, text=text), trouble.reason)
-        _note(report, trouble)
-        report.poisoned += 1
+        _note(context, report, trouble)
+        _note_poison(context, report)
         return
     text = _started_text(msgspec.structs.replace(started, waiting_since=since))
     if len(text.encode()) > MESSAGE_BYTES_MAX:
         text = message.text  # without the time it fits, and waits without a limit
     yield from ask(PutMessage(queue, text, _delay_after(context, waited)))
-    _note(report, _trouble_of(queue, message, error, is_left=True))
+    _note(context, report, _trouble_of(queue, message, error, is_left=True))
 
 
 def _started_text(started: Started) -> str:
@@ -597,9 +662,13 @@ def _do_all(
     for reference in entries:
         try:
             if (yield from do_entry(context, reference)):
-                report.entries += 1
+                _note_entry(context, report)
         except Exception as error:  # noqa: BLE001 - users' functions raise anything
             failed[reference] = error
             described, is_left = outbox_entry.hint(reference), isinstance(error, _LEFT)
-            _note(report, Trouble("", described, 0, is_poison=False, error=error, is_left=is_left))
+            _note(
+                context,
+                report,
+                Trouble("", described, 0, is_poison=False, error=error, is_left=is_left),
+            )
     return failed

@@ -13,7 +13,7 @@ import msgspec
 
 from partita.errors import LimitExceededError, UsageError
 from partita.patterns.keys.intervals import Interval
-from partita.patterns.keys.key_parts import KeyPart
+from partita.patterns.keys.key_parts import Bucket, KeyPart
 from partita.patterns.keys.key_text import Bounds, is_legal, successor
 from partita.patterns.keys.templates import KeyTemplate
 from partita.patterns.protocol.values import RowKey
@@ -30,7 +30,10 @@ _ORDERS_DIFFER = "\ud800"
 
 
 class GrantedRange(msgspec.Struct, frozen=True):
-    """The keys of one partition from `start_rk` to `end_rk`, both inclusive; "" is unbounded."""
+    """The keys from one pair to another, both inclusive; "" is unbounded.
+
+    It is within one partition, unless the caller asked for partitions or for the whole table.
+    """
 
     start_pk: str
     start_rk: str
@@ -39,10 +42,34 @@ class GrantedRange(msgspec.Struct, frozen=True):
 
     def holds(self, key: RowKey) -> bool:
         """Return whether the service grants access to a key with a token for this range."""
-        if key.partition != self.start_pk:
+        pair = (_utf16(key.partition), _utf16(key.row))
+        if self.start_pk and pair < (_utf16(self.start_pk), _utf16(self.start_rk)):
             return False
-        row = _utf16(key.row)
-        return _utf16(self.start_rk) <= row and (not self.end_rk or row <= _utf16(self.end_rk))
+        if self.end_pk and not self.end_rk:
+            return pair[0] <= _utf16(self.end_pk)
+        return not self.end_pk or pair <= (_utf16(self.end_pk), _utf16(self.end_rk))
+
+
+def partitions_between(table: str, first: str, last: str) -> GrantedRange:
+    """Return the range of whole partitions from one partition key to another.
+
+    Everything in them is included: hidden rows, rows of indexes, entities of other types.
+    """
+    if any(character >= _ORDERS_DIFFER for character in first + last):
+        raise UsageError(
+            "GrantNotExpressible",
+            "Services sort partition keys with characters above U+D7FF differently.",
+            facts={"table": table},
+            hint="Use bounds without such characters.",
+        )
+    if first and last and _utf16(first) > _utf16(last):
+        raise UsageError(
+            "GrantNotExpressible",
+            "The first partition key is greater than the last.",
+            facts={"table": table, "first": first, "last": last},
+            hint="Exchange them.",
+        )
+    return GrantedRange(first, "", last, "")
 
 
 def ranges(model: EntityType[Any], given: Mapping[str, Any]) -> list[GrantedRange]:
@@ -105,7 +132,7 @@ def _check_fields(model: EntityType[Any], given: Mapping[str, Any]) -> None:
 def _partitions(model: EntityType[Any], given: Mapping[str, Any]) -> tuple[str, ...]:
     template = model.partition
     missing = [part for part in template.parts() if _is_open(given, part.field)]
-    if any(part.is_full for part in missing):
+    if not all(isinstance(part, Bucket) for part in missing):
         raise _refused(
             model,
             "A grant is restricted to one partition, whose key is not given.",

@@ -4,7 +4,7 @@
 `Issuer` signs it with the account key, using the official SDK.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,11 +12,12 @@ import msgspec
 from azure.core.credentials import AzureNamedKeyCredential
 from azure.data.tables import TableSasPermissions, generate_table_sas
 
-from partita.errors import UsageError
+from partita.errors import LimitExceededError, UsageError
 from partita.patterns.grants.granted_ranges import GrantedRange, ranges
+from partita.patterns.protocol.calls import TablePolicy
 from partita.patterns.protocol.values import RowKey
 from partita.patterns.types.decorators import EntityType
-from partita.tables.limits import POLICY_ID_CHARACTERS_MAX
+from partita.tables.limits import POLICIES_MAX, POLICY_ID_CHARACTERS_MAX
 from partita.ticks import Clock
 
 PERMISSIONS = "raud"
@@ -130,6 +131,21 @@ class Issuer:
             _check_followers(model, terms)
         return [self._sign(model.table, each, terms) for each in ranges(model, given)]
 
+    def grant_partitions(
+        self,
+        models: Sequence[EntityType[Any]],
+        span: GrantedRange,
+        terms: GrantTerms,
+        *,
+        force: bool = False,
+    ) -> Grant:
+        """Sign a token for whole partitions of a table; `models` are the types stored there."""
+        check_terms(terms)
+        if not force:
+            for model in models:
+                _check_followers(model, terms)
+        return self._sign(models[0].table, span, terms)
+
     def _sign(self, table: str, span: GrantedRange, terms: GrantTerms) -> Grant:
         now = _EPOCH + timedelta(microseconds=self._clock.ticks() // 10)
         start = terms.start
@@ -180,6 +196,18 @@ def check_terms(terms: GrantTerms) -> None:
             message,
             hint='Use permissions="r" and ttl=timedelta(hours=1), or the id of a stored policy.',
         )
+
+
+def check_policies(policies: Mapping[str, TablePolicy]) -> None:
+    """Raise for policies that no service would accept."""
+    if len(policies) > POLICIES_MAX:
+        raise LimitExceededError(
+            "TooManyPolicies",
+            f"A table has at most {POLICIES_MAX} stored policies, not {len(policies)}.",
+            hint="Use a policy for each kind of user, and the keys of a grant for each user.",
+        )
+    for name, policy in policies.items():
+        check_terms(GrantTerms(policy.permissions, policy_id=name, start=policy.start))
 
 
 def _is_lifetime(ttl: object) -> bool:

@@ -47,6 +47,11 @@ class CodePart(KeyPart, frozen=True):
         return self.width
 
     @property
+    def letters(self) -> str:
+        """The characters of the written values."""
+        return "0123456789"
+
+    @property
     def pattern(self) -> str:
         return f"[0-9]{{{self.width}}}"
 
@@ -109,17 +114,24 @@ class CodePart(KeyPart, frozen=True):
 
 
 class PaddedInt(CodePart, frozen=True, kw_only=True):
-    """`{id:06d}`."""
+    """`{id:06d}`; with an offset, which makes the codes of negative numbers positive, `{n:+06d}`.
+
+    Code 0 of signed numbers is not used, so that the greatest number has a counterpart.
+    """
 
     kind: type[int]
+    offset: int = 0
 
     def code(self, value: Any) -> tuple[int, bool]:
         if not isinstance(value, int) or isinstance(value, bool):
             self.refuse_type("an int", value)
-        return int(value), True
+        code = int(value) + self.offset
+        return code, code >= bool(self.offset)
 
     def value(self, code: int) -> Any:
-        return self.kind(code)
+        if self.offset and not code:
+            raise ValueError(code)
+        return self.kind(code - self.offset)
 
 
 class FixedPoint(CodePart, frozen=True, kw_only=True):
@@ -228,6 +240,10 @@ class Guid(CodePart, frozen=True):
     """A UUID, whose text sorts as its number does."""
 
     @property
+    def letters(self) -> str:
+        return "0123456789abcdef-"
+
+    @property
     def pattern(self) -> str:
         return "-".join(f"[0-9a-f]{{{digits}}}" for digits in (8, 4, 4, 4, 12))
 
@@ -246,9 +262,22 @@ class Guid(CodePart, frozen=True):
         return UUID(text).int
 
 
-def padded_int(field: str, digits: int, kind: type[int]) -> CodePart:
+def padded_int(field: str, digits: int, kind: type[int], *, descends: bool = False) -> CodePart:
     domain = f"an int of up to {digits} digits, not negative"
-    return PaddedInt(field, 10**digits - 1, digits, domain, kind=kind)
+    return PaddedInt(field, 10**digits - 1, digits, domain, descends, kind=kind)
+
+
+def signed_int(field: str, digits: int, kind: type[int], *, descends: bool) -> CodePart:
+    domain = f"an int of up to {digits} digits"
+    offset = 10**digits
+    return PaddedInt(field, 2 * offset - 1, digits + 1, domain, descends, kind=kind, offset=offset)
+
+
+def complement(field: str, bits: int, kind: type[int]) -> CodePart:
+    """Return the greatest int of so many bits minus the number, as .NET programs write it."""
+    code_max = 2 ** (bits - 1) - 1
+    domain = f"an int of {bits} bits, not negative"
+    return PaddedInt(field, code_max, len(str(code_max)), domain, True, kind=kind)  # noqa: FBT003
 
 
 def fixed_point(field: str, digits: int, places: int) -> CodePart:

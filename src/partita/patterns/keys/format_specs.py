@@ -16,6 +16,7 @@ import msgspec
 
 from partita.patterns.fields.annotations import plain, union_members
 from partita.patterns.keys import fixed_width_parts
+from partita.patterns.keys.coarse_parts import Lowered, period
 from partita.patterns.keys.key_parts import Bucket, Choice, Escaped, KeyPart, PlainInt, Text
 from partita.patterns.keys.key_text import RESERVED, is_legal
 from partita.tables import limits
@@ -102,32 +103,36 @@ def _wrong_spec(field: str, spec: str, kind: str, *rest: str) -> UnfitPartError:
     )
 
 
-def _not_descending(field: str) -> UnfitPartError:
+def _not_descending(field: str, hint: str) -> UnfitPartError:
     return UnfitPartError(
         "TemplateSpec",
-        f"The number {field!r} cannot be written in descending order: only a datetime or a date "
-        "can.",
-        hint=f"Add an int field with a value such as 99999999 - {field}, and write that field in "
-        "the key with :08d.",
+        f"The number {field!r} cannot be written in descending order by :desc alone.",
+        hint=hint,
     )
 
 
 def _text(field: str, spec: str, _: type, context: PartContext) -> KeyPart:
     if spec == "esc":
         return Escaped(field, context.following[:1])
+    if spec == "lower":
+        return Lowered(field, context.is_wide)
     if spec:
-        raise _wrong_spec(field, spec, "str", "", "esc")
+        raise _wrong_spec(field, spec, "str", "", "esc", "lower")
     return Text(field, context.is_wide)
 
 
 def _int(field: str, spec: str, kind: type, context: PartContext) -> KeyPart:
-    padded = re.fullmatch("0([1-9][0-9]{0,5})d", spec)
+    padded = re.fullmatch(r"(\+?)0([1-9][0-9]{0,5})d(:desc)?", spec)
     if padded:
-        return fixed_width_parts.padded_int(field, _digits(field, padded[1]), kind)
+        digits, descends = _digits(field, padded[2]), padded[3] is not None
+        make = fixed_width_parts.signed_int if padded[1] else fixed_width_parts.padded_int
+        return make(field, digits, kind, descends=descends)
+    if spec in _COMPLEMENTS:
+        return fixed_width_parts.complement(field, _COMPLEMENTS[spec], kind)
     if spec == "" and context.role == "partition":
         return PlainInt(field, kind)
     if spec == "desc":
-        raise _not_descending(field)
+        raise _not_descending(field, f"Write :08d:desc, whose keys have 99999999 - {field}.")
     raise UnfitPartError(
         "TemplateSpec",
         f"The number {field!r} would not sort: as text, 10 comes before 9.",
@@ -135,9 +140,14 @@ def _int(field: str, spec: str, kind: type, context: PartContext) -> KeyPart:
     )
 
 
+_COMPLEMENTS = {"int32:desc": 32, "int64:desc": 64}
+"""The widths of int.MaxValue - n and long.MaxValue - n."""
+
+
 def _decimal(field: str, spec: str, _: type, _context: PartContext) -> KeyPart:
     if spec == "desc":
-        raise _not_descending(field)
+        hint = f"Add an int field with a value such as 99999999 - {field}, and write it with :08d."
+        raise _not_descending(field, hint)
     shape = re.fullmatch(r"D([1-9][0-9]{0,5})\.([0-9]{1,6})", spec)
     if not shape or int(shape[2]) > int(shape[1]):
         raise UnfitPartError(
@@ -167,12 +177,29 @@ def _bool(field: str, spec: str, _: type, _context: PartContext) -> KeyPart:
 
 
 def _datetime(field: str, spec: str, _: type, _context: PartContext) -> KeyPart:
+    if found := _period(field, spec, is_date=False):
+        return found
     if spec not in ("asc", "desc"):
         raise _wrong_spec(field, spec, "datetime", "desc", "asc")
     return fixed_width_parts.moment(field, descends=spec == "desc")
 
 
+def _period(field: str, spec: str, *, is_date: bool) -> KeyPart | None:
+    if "%" not in spec:
+        return None
+    found = period(field, spec, is_date=is_date)
+    if found is None or not is_legal(spec) or RESERVED in spec:
+        raise UnfitPartError(
+            "TemplateSpec",
+            f"Periods of the form {spec} do not sort, or cannot be written in a key.",
+            instead=f"{{{field}:%Y%m%d}}",
+        )
+    return found
+
+
 def _date(field: str, spec: str, _: type, _context: PartContext) -> KeyPart:
+    if found := _period(field, spec, is_date=True):
+        return found
     if spec not in ("asc", "desc"):
         raise _wrong_spec(field, spec, "date", "asc", "desc")
     return fixed_width_parts.day(field, descends=spec == "desc")

@@ -4,16 +4,21 @@ Every part is injective. Ordered parts sort as text in the order of their values
 order if they descend. Parts of fixed width are in `fixed_width_parts.py`. The written forms:
 
     int :0Nd        N digits with leading zeros; not negative
+    int :0Nd:desc   N digits: 10^N - 1 minus the number; :int32:desc, :int64:desc the greatest int
+                    of so many bits minus the number
+    int :+0Nd       N + 1 digits: the number plus 10^N; :+0Nd:desc 2 * 10^N - 1 minus that
     int             its digits; partition keys only
     Decimal :Dp.s   p + 1 digits: the number in units of 10^-s, plus 10^p
     bool            0 or 1
     datetime :asc   19 digits: ticks of 100 ns since year 1, UTC; :desc the last tick minus that
     date :asc       8 digits: YYYYMMDD; :desc 99991231 minus that
+    datetime, date :%Y%m%d%H   the period in UTC, by strftime; see `coarse_parts.py`
     UUID            36 characters, lower case
     Enum, Literal   the value
     str             the text itself; last in a key
     str :esc        the text, with =XX for each UTF-8 byte of an illegal or reserved character or
                     of a separator
+    str :lower      the text in lower case; last in a key
     any :hashN      blake2b of the written value (:esc, :asc) modulo N, in as many digits as N - 1
                     has; in addition to the whole value
 """

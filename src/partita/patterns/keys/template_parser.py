@@ -97,8 +97,11 @@ class TemplateText(msgspec.Struct, frozen=True):
                 f"There is no field {unknown!r}.",
                 f"The fields are {', '.join(annotations) or 'none'}.",
             )
-        full = Counter(item.field for item in fields if not item.spec.startswith("hash"))
-        if any(count > 1 for count in full.values()) or len(fields) > full.total() + 1:
+        full = Counter(item.field for item in fields if not item.spec.startswith(("hash", "%")))
+        hashed = [item for item in fields if item.spec.startswith("hash")]
+        periods = Counter(item.field for item in fields if item.spec.startswith("%"))
+        counts = (*full.values(), *periods.values(), len(hashed))
+        if any(count > 1 for count in counts):
             raise self._refusal(
                 "TemplateField",
                 "A field is written twice, or more than one is hashed.",

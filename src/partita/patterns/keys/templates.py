@@ -9,14 +9,15 @@ text, that literals are valid and that the key can fit. `key_parts.py` lists the
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from itertools import repeat
 from typing import Any
 
 import msgspec
 
 from partita.errors import DefinitionError, InvalidKeyError
-from partita.patterns.keys.fixed_width_parts import CodePart, Day, Guid, Moment, PaddedInt
+from partita.patterns.keys.coarse_parts import Lowered, Period
+from partita.patterns.keys.fixed_width_parts import CodePart, Day, Moment, PaddedInt
 from partita.patterns.keys.format_specs import Role
 from partita.patterns.keys.intervals import Interval
 from partita.patterns.keys.key_parts import Bucket, KeyPart, too_long
@@ -94,11 +95,16 @@ class KeyTemplate(msgspec.Struct, frozen=True, eq=False):
         )
 
     @staticmethod
-    def check_pair(partition: "KeyTemplate", row: "KeyTemplate") -> None:
-        """Check that both keys together identify one entity.
+    def check_pair(
+        partition: "KeyTemplate", row: "KeyTemplate"
+    ) -> tuple["KeyTemplate", "KeyTemplate"]:
+        """Return both templates if they together identify one entity.
 
-        Each field must be written in full in one of them; a hash is not enough.
+        Each field must be written in full in one of them; a hash is not enough. A period or a
+        text in lower case without that accepts only the values that it can give back.
         """
+        whole = {part.field for part in (*partition.parts(), *row.parts()) if part.is_full}
+        partition, row = partition.made_whole(whole), row.made_whole(whole)
         full = {part.field for part in (*partition.parts(), *row.parts()) if part.is_full}
         for template in (partition, row):
             lost = [field for field in template.fields if field not in full]
@@ -110,6 +116,17 @@ class KeyTemplate(msgspec.Struct, frozen=True, eq=False):
                     facts={"owner": template.owner, "partition": partition.text, "row": row.text},
                     hint=f"Write the field {lost[0]!r} in full in the row key too.",
                 )
+        return partition, row
+
+    def made_whole(self, known: Set[str]) -> "KeyTemplate":
+        """Return the template with coarse parts made whole, unless their fields are known."""
+        pieces = tuple(
+            piece.whole()
+            if isinstance(piece, Period | Lowered) and piece.field not in known
+            else piece
+            for piece in self.pieces
+        )
+        return self if pieces == self.pieces else msgspec.structs.replace(self, pieces=pieces)
 
     def __repr__(self) -> str:
         return f"KeyTemplate({self.text!r})"
@@ -141,7 +158,7 @@ class KeyTemplate(msgspec.Struct, frozen=True, eq=False):
             if isinstance(piece, str):
                 yield from map(frozenset, piece)
             elif isinstance(piece, CodePart | Bucket):
-                letters = "0123456789abcdef-" if isinstance(piece, Guid) else "0123456789"
+                letters = piece.letters if isinstance(piece, CodePart) else "0123456789"
                 yield from repeat(frozenset(letters), piece.length_min)
             else:
                 return
@@ -162,14 +179,16 @@ class KeyTemplate(msgspec.Struct, frozen=True, eq=False):
         Assumed if the first part is a time, or a number that is named like a sequence.
         """
         first = next(self.parts(), None)
-        if isinstance(first, PaddedInt):
+        if isinstance(first, PaddedInt) and not first.offset:
             words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+", first.field)
             return bool(words) and words[-1].lower() in _SEQUENCE_WORDS
-        return isinstance(first, Moment | Day)
+        return isinstance(first, Moment | Day | Period)
 
     def is_ordered(self, field: str) -> bool:
         """Return whether keys that are equal up to this field sort by it."""
-        return any(part.is_ordered for part in self.parts() if part.field == field)
+        parts = [part for part in self.parts() if part.field == field]
+        is_coarse = any(isinstance(part, Period | Lowered) and not part.is_full for part in parts)
+        return not is_coarse and any(part.is_ordered for part in parts)
 
     def is_descending(self, field: str) -> bool:
         return any(part.is_descending for part in self.parts() if part.field == field)
@@ -232,10 +251,10 @@ class KeyTemplate(msgspec.Struct, frozen=True, eq=False):
         return self._whole(prefix, expressed)
 
     def spread_values(self, given: Mapping[str, Any] | None = None) -> tuple[str, ...]:
-        """Return the prefixes of the keys of entities with these values, one per bucket.
+        """Return the prefixes of the keys of entities with these values, one per bucket or period.
 
         If all fields but the hashed one are given, these are whole keys. Without a hash, or with
-        the hashed field given, there is one prefix.
+        the hashed field given, there is one prefix. Periods need an interval with two ends.
         """
         given = given or {}
         found = [""]
@@ -248,9 +267,21 @@ class KeyTemplate(msgspec.Struct, frozen=True, eq=False):
             elif isinstance(piece, Bucket):
                 forms = [piece.write(bucket) for bucket in range(piece.buckets)]
                 found = [prefix + form for prefix in found for form in forms]
+            elif (periods := _periods(piece, given)) is not None:
+                found = [prefix + form for prefix in found for form in periods]
             else:
                 break
         return tuple(found)
+
+    def is_countable(self, given: Mapping[str, Any]) -> bool:
+        """Return whether `spread_values` returns whole keys, and not too many of them."""
+        missing = [
+            part
+            for part in self.parts()
+            if part.field not in given or isinstance(given[part.field], Interval)
+        ]
+        periods = [_periods(part, given) for part in missing if not isinstance(part, Bucket)]
+        return len(periods) <= 1 and None not in periods
 
     def _value(self, values: Mapping[str, Any], field: str) -> Any:
         if field not in values:
@@ -314,6 +345,14 @@ class KeyTemplate(msgspec.Struct, frozen=True, eq=False):
 
 
 _NOT_GIVEN = object()
+
+
+def _periods(part: KeyPart, given: Mapping[str, Any]) -> list[str] | None:
+    """Return the written periods of an interval; None if they cannot be enumerated."""
+    interval = given.get(part.field)
+    if not isinstance(part, Period) or not isinstance(interval, Interval):
+        return None
+    return part.forms_in(interval)
 
 
 def _pattern(pieces: tuple[str | KeyPart, ...]) -> re.Pattern[str]:

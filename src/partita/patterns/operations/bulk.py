@@ -25,11 +25,13 @@ from partita.patterns.operations.verbs import (
     not_loaded,
     remember,
     upsert,
+    upsert_of,
 )
 from partita.patterns.protocol.calls import Cost, Parallel, Sleep, Steps, ask
 from partita.patterns.protocol.values import RowKey
 from partita.patterns.types.decorators import EntityType
 from partita.patterns.writing.context import Context
+from partita.patterns.writing.load import in_parallel
 from partita.patterns.writing.write import Change, write
 from partita.tables import limits
 
@@ -171,10 +173,7 @@ class _Work:
         if self._mode == "upsert" and not all(
             can_be_replaced_unread(change.model) for change in changes
         ):
-            saved: list[Any] = []
-            for change in changes:
-                saved.append((yield from upsert(context, model, change.entity)))  # noqa: PERF401 - it yields
-            return saved
+            return (yield from self._send_read(changes))
         for change in changes:
             if self._mode == "upsert":
                 if change.before is not None:
@@ -194,3 +193,18 @@ class _Work:
         return [
             remember(change.entity, each) for change, each in zip(changes, written, strict=True)
         ]
+
+    def _send_read(self, changes: Sequence[Change]) -> Steps[list[Any]]:
+        """Overwrite entities that have followers: read them in parallel, and write one group.
+
+        If another writer changes one of them in between, the group is refused and split; a single
+        entity is read again until it can be written.
+        """
+        context, model = self._context, self._model
+        entities = [change.entity for change in changes]
+        if len(entities) == 1:
+            return [(yield from upsert(context, model, entities[0]))]
+        reads = [upsert_of(context, model, each, merge=False) for each in entities]
+        based = yield from in_parallel(context, reads)
+        written = yield from write(context, based)
+        return [remember(entity, each) for entity, each in zip(entities, written, strict=True)]

@@ -11,7 +11,7 @@ from partita.errors import (
     ETagMismatchError,
     GroupRuleError,
 )
-from partita.patterns.following.eventual_transactions import EventualTransaction, start_message
+from partita.patterns.following.eventual_transactions import NamedSteps, start_message
 from partita.patterns.following.moving import load_unmoving
 from partita.patterns.operations.verbs import (
     change_of,
@@ -102,7 +102,12 @@ class Collected:
     def _in_this_table(self, model: EntityType[Any]) -> EntityType[Any]:
         return model.in_table(self._table) if model.table == self._home else model
 
-    def start(self, transaction: EventualTransaction, arguments: Mapping[str, Any]) -> None:
+    def start(
+        self,
+        transaction: NamedSteps,
+        arguments: Mapping[str, Any],
+        positional: tuple[Any, ...] = (),
+    ) -> None:
         """Start an eventually consistent transaction, if and only if the group is committed."""
         if self._table != self._home:
             raise GroupRuleError(
@@ -112,7 +117,7 @@ class Collected:
                 facts={"table": self._table},
                 hint="Start the transaction separately: db.start(...).",
             )
-        started = start_message(transaction, dict(arguments))
+        started = start_message(transaction, arguments, positional)
         self._started.append(outbox_entry.Step(started.transaction, started.arguments))
 
     def _add(self, model: EntityType[Any], key: RowKey, change: Wanted) -> None:

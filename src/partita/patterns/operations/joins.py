@@ -2,7 +2,7 @@
 
 The guide's client-side join: entities of few, small types are cached, so that each distinct key
 costs one request. An entry is never older than its time to live. The absence of an entity is cached
-as well, and the writes of this process update the cache.
+as well, and the writes of this process update the cache. A small table can be read as a whole.
 """
 
 import threading
@@ -12,8 +12,11 @@ from typing import Any
 
 import msgspec
 
-from partita.errors import PartitaError
+from partita.errors import LimitExceededError, PartitaError
+from partita.patterns.operations.continuations import Position
+from partita.patterns.operations.run_query import Ask, read_slice
 from partita.patterns.operations.verbs import key_of
+from partita.patterns.planning.plans import plan_query
 from partita.patterns.protocol.calls import Steps
 from partita.patterns.protocol.values import RowKey
 from partita.patterns.types.decorators import EntityType
@@ -37,14 +40,18 @@ class Cache:
         self._ttl = ttl
         self._entries_max = entries_max
         self._entries: dict[RowKey, _CacheEntry] = {}
+        self._complete_until = 0.0
+        """Until then a key without an entry has no entity: the whole table was read."""
         self._lock = threading.Lock()  # threads of the synchronous API share a cache
 
     def find(self, key: RowKey) -> _CacheEntry | None:
         with self._lock:
-            entry = self._entries.get(key)
-            if entry is not None and self._clock.monotonic() >= entry.until:
+            entry, now = self._entries.get(key), self._clock.monotonic()
+            if entry is not None and now >= entry.until:
                 del self._entries[key]
-                return None
+                entry = None
+            if entry is None and now < self._complete_until:
+                return _CacheEntry(None, self._complete_until)
             return entry
 
     def put(self, key: RowKey, entity: Any, asked_at: float) -> None:
@@ -59,7 +66,29 @@ class Cache:
                 return
             while len(self._entries) >= self._entries_max:
                 del self._entries[next(iter(self._entries))]
+                self._complete_until = 0.0
             self._entries[key] = _CacheEntry(entity, asked_at + self._ttl)
+
+    def put_all(self, entities: Mapping[RowKey, Any], asked_at: float) -> None:
+        """Cache a whole table as of `asked_at`."""
+        if len(entities) > self._entries_max:
+            raise LimitExceededError(
+                "CacheTooSmall",
+                f"The table has more than {self._entries_max} entities.",
+                hint="Raise entries_max= of cached(), or cache without preload=True.",
+            )
+        until = asked_at + self._ttl
+        with self._lock:
+            later = {key: each for key, each in self._entries.items() if each.until > until}
+            read = {key: _CacheEntry(entity, until) for key, entity in entities.items()}
+            self._entries = read | later  # a write of this process after the read started
+            self._complete_until = until
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the whole table was read and has not expired."""
+        with self._lock:
+            return self._clock.monotonic() < self._complete_until
 
     @contextmanager
     def doubting(self, key: RowKey) -> Iterator[None]:
@@ -72,6 +101,7 @@ class Cache:
         except PartitaError:
             with self._lock:
                 self._entries.pop(key, None)
+                self._complete_until = 0.0
             raise
 
     def missing(self, keys: Iterable[RowKey]) -> list[RowKey]:
@@ -105,6 +135,21 @@ def load_many(
             if cache is not None:
                 cache.put(key, entity, asked_at)
     return found
+
+
+def preload(
+    context: Context, model: EntityType[Any], cache: Cache, entries_max: int
+) -> Steps[None]:
+    """Read a whole small table into a cache."""
+    asked_at = cache.now()
+    query = Ask(plan_query(model, {}), is_scan_allowed=True)
+    found: dict[RowKey, Any] = {}
+    position: Position | None = Position()
+    while position is not None and len(found) <= entries_max:
+        piece = yield from read_slice(context, query, position, None)
+        found |= {model.key(model.values(each)): each for each in piece.entities}
+        position = piece.position
+    cache.put_all(found, asked_at)
 
 
 Aimed = list[tuple[Any, RowKey | None]]

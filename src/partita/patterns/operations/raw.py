@@ -1,20 +1,26 @@
-"""Entities without a type: property bags, for foreign tables and tables of many types.
+"""Entities without a type: property bags, for foreign tables.
 
 Values are kept exactly as stored: an Int32 stays an Int32, a time keeps its seventh digit. (The
 guide's second way to work with heterogeneous types.)
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import re
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from partita.errors import EntityNotFoundError, NewerVersionError, UsageError
-from partita.patterns.planning.filter_text import quoted
+from partita.errors import EntityNotFoundError, GroupRuleError, UsageError
+from partita.patterns.operations.continuations import (
+    PAGE_SIZE_MAX,
+    Position,
+    Slice,
+    continuation_at,
+    fingerprint,
+    position_after,
+)
+from partita.patterns.planning.filter_text import literal
 from partita.patterns.protocol.calls import (
-    Continuation,
     GetRow,
-    Invoke,
     QueryRows,
     RowOperation,
     Steps,
@@ -23,10 +29,6 @@ from partita.patterns.protocol.calls import (
     ask,
 )
 from partita.patterns.protocol.values import Row, RowKey, Value
-from partita.patterns.types.decorators import EntityType, entity_type
-from partita.patterns.writing.context import Context
-from partita.patterns.writing.load import find, to_entity
-from partita.patterns.writing.rows import from_rows
 
 
 class RawEntity(msgspec.Struct):
@@ -40,15 +42,6 @@ class RawEntity(msgspec.Struct):
     @property
     def key(self) -> RowKey:
         return RowKey(self.partition_key, self.row_key)
-
-
-Resolve = Callable[[RawEntity], type[Any] | None]
-"""Returns the class of an entity without a type property; None if it is of no known class."""
-
-
-class RawSlice(msgspec.Struct, frozen=True):
-    entities: list[RawEntity]
-    continuation: Continuation | None = None
 
 
 def to_raw(row: Row) -> RawEntity:
@@ -66,11 +59,68 @@ def get_raw(table: str, key: RowKey) -> Steps[RawEntity]:
     return to_raw(row)
 
 
-def query_raw(
-    table: str, filter_text: str, continuation: Continuation | None = None
-) -> Steps[RawSlice]:
-    page = yield from ask(QueryRows(table, filter_text, continuation=continuation))
-    return RawSlice([to_raw(row) for row in page.rows], page.continuation)
+class RawTerms(msgspec.Struct, frozen=True):
+    """A query of a raw table."""
+
+    table: str
+    filter: str = ""
+    selected: tuple[str, ...] | None = None
+    count_max: int | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint((self.table, self.filter, ",".join(self.selected or ())))
+
+
+def read_raw(terms: RawTerms, position: Position, size: int | None) -> Steps[Slice]:
+    """Read up to `size` entities (None: one page of the service) from a position on."""
+    found: list[RawEntity] = []
+    at: Position | None = position
+    while at is not None and (size is None or len(found) < size):
+        wanted = None if size is None else min(size - len(found), PAGE_SIZE_MAX)
+        page = yield from ask(
+            QueryRows(terms.table, terms.filter, terms.selected, wanted, continuation_at(at))
+        )
+        found += [to_raw(row) for row in page.rows]
+        at = position_after(page.continuation)
+        if size is None:
+            break
+    return Slice(found, at)
+
+
+_PARAMETER = re.compile(r"'(?:[^']|'')*'|@(\w+)")
+
+
+def bind(filter_text: str, parameters: Mapping[str, Value]) -> str:
+    """Return a filter with its parameters as literals; text inside quotes is left alone.
+
+    >>> bind("Name eq @name and Note ne '@name'", {"name": "O'Brien"})
+    "Name eq 'O''Brien' and Note ne '@name'"
+    """
+    used: set[str] = set()
+
+    def literal_of(match: re.Match[str]) -> str:
+        name = match[1]
+        if name is None:
+            return match[0]
+        if name not in parameters:
+            raise UsageError(
+                "ParameterMissing",
+                f"The filter has a parameter @{name} without a value.",
+                hint=f"Pass it by name: query(..., {name}=...).",
+            )
+        used.add(name)
+        return literal(parameters[name])
+
+    bound = _PARAMETER.sub(literal_of, filter_text)
+    unused = sorted(set(parameters) - used)
+    if unused:
+        raise UsageError(
+            "ParameterMissing",
+            f"The filter has no parameter @{unused[0]}.",
+            hint=f"Write @{unused[0]} in the filter, or leave the argument out.",
+        )
+    return bound
 
 
 def patch_raw(table: str, raw: RawEntity, changes: Mapping[str, Value]) -> Steps[RawEntity]:
@@ -95,141 +145,46 @@ def patch_raw(table: str, raw: RawEntity, changes: Mapping[str, Value]) -> Steps
     return RawEntity(raw.partition_key, raw.row_key, {**raw.properties, **changes}, etag)
 
 
-def save_raw(table: str, raw: RawEntity) -> Steps[RawEntity]:
-    """Insert a raw entity without an etag, replace one with an etag."""
-    row = Row(raw.key, dict(raw.properties))
-    verb = Verb.REPLACE if raw.etag else Verb.INSERT
-    [etag] = yield from ask(WriteRows(table, (RowOperation(verb, row, raw.etag or "*"),)))
-    return RawEntity(raw.partition_key, raw.row_key, dict(raw.properties), etag)
-
-
-def delete_raw(table: str, raw: RawEntity) -> Steps[None]:
-    operation = RowOperation(Verb.DELETE, Row(raw.key, {}), raw.etag or "*")
-    yield from ask(WriteRows(table, (operation,)))
-
-
 # ---------------------------------------------------------------------------------------------
-# Several types at once
+# Groups
 
 
-class MixedSlice(msgspec.Struct, frozen=True):
-    entities: list[Any]
-    continuation: Continuation | None = None
+class RawChange(msgspec.Struct, frozen=True):
+    """One operation of a group, and the entity as it is after the group; None if deleted."""
+
+    operation: RowOperation
+    after: RawEntity | None
 
 
-def partition_of(
-    models: Sequence[EntityType[Any]], partition_key: str | None, given: Mapping[str, Any]
-) -> str:
-    """Return the given partition key, or the one that the fields have in one of the types."""
-    if partition_key is not None and not given:
-        return partition_key
-    for model in models:
-        if partition_key is None and set(model.partition.fields) == set(given):
-            return model.partition.format(given)
-    made = " or ".join(dict.fromkeys(", ".join(each.partition.fields) for each in models))
-    raise UsageError(
-        "KeyFields",
-        "The fields are not those of a partition key of these types.",
-        facts={"types": [model.name for model in models], "given": sorted(given)},
-        hint=f"Pass the fields {made or '(none)'}, or the text of a partition key.",
-    )
+def insertion_or_replacement(raw: RawEntity) -> RawChange:
+    verb = Verb.REPLACE if raw.etag else Verb.INSERT
+    return RawChange(RowOperation(verb, Row(raw.key, dict(raw.properties)), raw.etag or "*"), raw)
 
 
-def read_mixed(
-    context: Context,
-    models: Sequence[EntityType[Any]],
-    partition: str,
-    continuation: Continuation | None,
-    *,
-    keeps_unknown: bool,
-    resolve: Resolve | None = None,
-) -> Steps[MixedSlice]:
-    """Read a partition with entities of several types, each as its own (the guide's third way).
-
-    `resolve` decides the class of entities without a type. With `keeps_unknown` all others are
-    returned raw, including entities of newer versions.
-    """
-    name = models[0].type_property or "EntityType"
-    known = {each.name: each for model in models for each in model.family()}
-    condition = f"PartitionKey eq {quoted(partition)}"
-    if not keeps_unknown and resolve is None:
-        types = " or ".join(f"{name} eq {quoted(each)}" for each in known)
-        condition += f" and ({types})"
-    page = yield from ask(QueryRows(models[0].table, condition, continuation=continuation))
-    entities: list[Any] = []
-    for row in page.rows:
-        stored_type = row.properties.get(name)
-        model = known.get(stored_type) if isinstance(stored_type, str) else None
-        if model is None and _is_ours(row, stored_type):
-            continue
-        if model is None and resolve is not None:
-            model = _resolved(models, (yield from ask(Invoke(resolve, (to_raw(row),)))))
-            row = _marked(row, model)  # noqa: PLW2901 - with the resolved type
-        entity: Any = None
-        if model is not None:
-            try:
-                entity = yield from _typed(context, model, row)
-            except NewerVersionError:
-                if not keeps_unknown:
-                    raise
-        if entity is None and keeps_unknown:
-            entity = to_raw(row)
-        if entity is not None:
-            entities.append(entity)
-    return MixedSlice(entities, page.continuation)
+def overwriting(raw: RawEntity, *, merge: bool) -> RawChange:
+    verb = Verb.UPSERT_MERGE if merge else Verb.UPSERT_REPLACE
+    return RawChange(RowOperation(verb, Row(raw.key, dict(raw.properties))), raw)
 
 
-def _resolved(models: Sequence[EntityType[Any]], cls: type[Any] | None) -> EntityType[Any] | None:
-    if cls is None:
-        return None
-    model = entity_type(cls)
-    if not any(model in each.family() for each in models):
-        raise UsageError(
-            "TypeMismatch",
-            f"resolve() returned {model.name}, which is not one of the types to read.",
-            facts={"type": model.name},
-            hint=f"The types are {', '.join(each.name for each in models)}.",
+def deletion(raw: RawEntity) -> RawChange:
+    return RawChange(RowOperation(Verb.DELETE, Row(raw.key, {}), raw.etag or "*"), None)
+
+
+def write_group(table: str, partition: str, changes: Sequence[RawChange]) -> Steps[list[RawEntity]]:
+    """Apply changes of one partition, all or none; return the written entities."""
+    if not changes:
+        return []
+    others = [each for each in changes if each.operation.row.key.partition != partition]
+    if others:
+        raise GroupRuleError(
+            "PartitionMismatch",
+            "All entities of a group must be in one partition of one table.",
+            facts={"table": table, "partition_key": partition},
+            hint="Use one group for each partition.",
         )
-    return model
-
-
-def _marked(row: Row, model: EntityType[Any] | None) -> Row:
-    """Return a row with the type property of the resolved type."""
-    if model is None or model.type_property is None:
-        return row
-    properties = {**row.properties, model.type_property: model.name}
-    return msgspec.structs.replace(row, properties=properties)
-
-
-def _typed(context: Context, model: EntityType[Any], row: Row) -> Steps[Any]:
-    if model.is_wide or any(field.is_in_blob for field in model.fields.values()):
-        return (yield from find(context, model, row.key))
-    stored = from_rows(model, [row], context.sealing)
-    return to_entity(stored, stored.values)
-
-
-def _is_ours(row: Row, stored_type: object) -> bool:
-    """Return whether a row belongs to the library: hidden, a copy, or a further row."""
-    is_marked = isinstance(stored_type, str) and (
-        "@" in stored_type or stored_type.endswith("~") or "~" in stored_type[:1]
-    )
-    return row.key.row.startswith("~") or is_marked
-
-
-def check_together(models: Sequence[EntityType[Any]], resolve: Resolve | None) -> None:
-    """Refuse types that one query cannot read and distinguish."""
-    tables = {model.table for model in models}
-    if len(tables) != 1:
-        raise UsageError(
-            "TablesDiffer",
-            "Types that are read together must be in one table.",
-            facts={"tables": sorted(tables)},
-        )
-    names = {model.type_property for model in models if model.type_property or resolve is None}
-    if len(names) > 1:
-        raise UsageError(
-            "TypePropertiesDiffer",
-            "Types that are read together must have the same type property.",
-            facts={"properties": sorted(map(str, names))},
-            hint="Declare the same type_property= for all, or use mixed(..., resolve=...).",
-        )
+    etags = yield from ask(WriteRows(table, tuple(each.operation for each in changes)))
+    return [
+        msgspec.structs.replace(change.after, properties=dict(change.after.properties), etag=etag)
+        for change, etag in zip(changes, etags, strict=True)
+        if change.after is not None
+    ]

@@ -1,8 +1,6 @@
 """Run the plan of a query, page by page.
 
-A position says where the next page starts, and nothing else: it can be stored, and used by another
-process after a restart. It carries a fingerprint of its query, so that it cannot be used with
-another one. An empty page is not the end; only a missing continuation is.
+An empty page is not the end; only a missing continuation is.
 
 Where conditions are decided in the client, pages of the service are read ahead, and the last one is
 cut after the last entity that was requested. The service has no continuation for such a position:
@@ -10,22 +8,28 @@ in one partition the next page is bounded by the last row key; over several part
 is read again from its start, and the entities before the cut are left out.
 """
 
-import base64
-import hashlib
 import heapq
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, Literal
 
 import msgspec
 
-from partita.errors import ContinuationError, ScanRefusedError, TornReadError
+from partita.errors import ScanRefusedError, TornReadError
 from partita.patterns.design.explain import explain
 from partita.patterns.encryption import sealing
 from partita.patterns.fields.load_state import snapshot
 from partita.patterns.following.bring_up_to_date import read_list_blob
 from partita.patterns.following.index_lifecycle import require_readable
 from partita.patterns.keys.key_text import just_above
+from partita.patterns.operations.continuations import (
+    PAGE_SIZE_MAX,
+    Position,
+    Reader,
+    Slice,
+    fingerprint,
+)
 from partita.patterns.operations.raw import to_raw
 from partita.patterns.planning.columns import Condition, fields_in
 from partita.patterns.planning.filter_text import evaluate, evaluate_values
@@ -38,64 +42,23 @@ from partita.patterns.planning.plans import (
     ScanRead,
 )
 from partita.patterns.protocol.calls import Continuation, GetRow, Parallel, QueryRows, Steps, ask
-from partita.patterns.protocol.untrusted_json import decode
 from partita.patterns.protocol.values import Row, RowKey
 from partita.patterns.types.decorators import EntityType, Origin
 from partita.patterns.types.indexes import AnyIndex, Index, ListIndex, Storage, list_of
 from partita.patterns.types.projections import Partial
 from partita.patterns.types.row_layout import HIDDEN_MARK, PARTS, STAMP, VERSION, place_of
 from partita.patterns.writing import index_rows
+from partita.patterns.writing.claims import CLAIM
 from partita.patterns.writing.context import Context
 from partita.patterns.writing.load import find, in_parallel, to_entity
 from partita.patterns.writing.rows import Stored, from_rows, read_copy, read_some
 
-PAGE_SIZE_MAX = 1000
 READ_AHEAD = 4
 """The factor by which more rows are requested as long as some of them do not match."""
-_FORMAT = 1
-_FORMAT_CUT = 2
-"""The version of a position in a cut page, which older programs cannot read."""
 
 
 Misfits = Literal["raise", "skip", "raw"]
 """What to do with a stored entity whose keys do not fit the templates of the type."""
-
-
-class Position(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Which request of the plan is next, and where in it."""
-
-    request: int = 0
-    partition: str | None = None
-    row: str | None = None
-    member: int | None = None
-    """The place in an index entity at which the next page starts."""
-    left: int | None = None
-    """The number of entities left of the query's limit."""
-    parts: dict[int, str] = {}
-    """For a merged query: the last row key that was returned of each of its parts."""
-    passed: RowKey | None = None
-    """The last row that was returned of a cut page; for a list, the next member."""
-    seen: int = 0
-    """The number of rows before the cut, if the page must be read again."""
-    listed: RowKey | None = None
-    """The index entity in which a page was cut."""
-
-
-class Kept(msgspec.Struct, frozen=True):
-    """The content of a continuation."""
-
-    version: int
-    query: str
-    position: Position
-
-
-class Slice(msgspec.Struct, frozen=True):
-    """Part of an answer; without a position it is the last part."""
-
-    entities: list[Any]
-    position: Position | None = None
-    has_misses: bool = False
-    """Some rows did not match, so that more rows must be read than entities are wanted."""
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -138,37 +101,7 @@ def fingerprint_of(query: Ask) -> str:
     described += [request.bounds_text() for request in query.plan.requests]
     described += [",".join(query.selected or ()), repr(query.plan.client)]
     described += [] if query.misfits == "raise" else [query.misfits]
-    return hashlib.blake2b("\0".join(described).encode(), digest_size=8).hexdigest()
-
-
-def print_continuation(query: Ask, position: Position | None) -> str | None:
-    if position is None:
-        return None
-    version = _FORMAT if position.passed is None else _FORMAT_CUT
-    kept = msgspec.json.encode(Kept(version, fingerprint_of(query), position))
-    return base64.urlsafe_b64encode(kept).decode().rstrip("=")
-
-
-def parse_continuation(query: Ask, text: str | None) -> Position:
-    """Read a continuation that was handed out for this query."""
-    if text is None:
-        return Position()
-    try:
-        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-        kept = decode(raw, Kept)
-    except (ValueError, AttributeError, TypeError) as error:
-        raise ContinuationError(
-            "ContinuationDamaged",
-            "The continuation cannot be read.",
-            hint="Pass the value of page.continuation unchanged.",
-        ) from error
-    if kept.version not in (_FORMAT, _FORMAT_CUT) or kept.query != fingerprint_of(query):
-        raise ContinuationError(
-            "ContinuationMismatch",
-            "The continuation belongs to another query.",
-            hint="Use the same type, keys, conditions and selection as for the previous page.",
-        )
-    return kept.position
+    return fingerprint(described)
 
 
 def check_allowed(query: Ask) -> None:
@@ -182,20 +115,16 @@ def check_allowed(query: Ask) -> None:
         )
 
 
-def read_page(
-    context: Context, query: Ask, continuation: str | None, size: int, limit: int | None
-) -> Steps[Slice]:
-    """Read up to `size` entities from a continuation on; `limit` bounds all pages together."""
-    start = parse_continuation(query, continuation)
-    left = limit if continuation is None else start.left
-    if left == 0:
-        return Slice([])
-    found = yield from read_slice(context, query, start, size if left is None else min(size, left))
-    if left is None or found.position is None:
-        return found
-    left -= len(found.entities)
-    following = msgspec.structs.replace(found.position, left=left)
-    return Slice(found.entities, following if left > 0 else None)
+def reader_of(context: Context, query: Ask, count_max: int | None = None) -> Reader:
+    """Return how a query is read; refuse a scan that was not allowed."""
+    check_allowed(query)
+    return Reader(
+        partial(read_slice, context, query),
+        partial(fingerprint_of, query),
+        count_max,
+        # If a filter is applied here, a small page may hold no match: read full pages then.
+        is_counted=query.plan.client is None,
+    )
 
 
 def read_slice(context: Context, query: Ask, position: Position, size: int | None) -> Steps[Slice]:
@@ -361,7 +290,7 @@ def _select(context: Context, query: Ask) -> tuple[str, ...] | None:
     ours = [model.type_property, VERSION] if model.type_property else [VERSION]
     if via is not None:
         keys = [model.fields[name].property for name in model.key_fields]
-        names += [*keys, index_rows.MEMBER_ROW, index_rows.MEMBER_PARTITION]
+        names += [*keys, index_rows.MEMBER_ROW, index_rows.MEMBER_PARTITION, CLAIM]
     selected = ["PartitionKey", "RowKey", *names, *(name for name in ours if name)]
     if model.encrypt is not None or any(model.fields[each].is_encrypted for each in needed):
         # Request the seal even without a keyring: unsealed properties can be read without one.
@@ -470,7 +399,7 @@ def _whole(context: Context, query: Ask, key: RowKey, parts: list[Row]) -> Steps
 
 def _filled(context: Context, query: Ask, stored: Sequence[Stored]) -> Steps[dict[RowKey, Any]]:
     """Create objects, and read their large values in parallel."""
-    if any(each.references() for each in stored):
+    if any(each.unread() for each in stored):
         keys = [each.origin.key for each in stored]
         return (yield from _find_all(context, query, keys))
     entities = {each.origin.key: to_entity(each, each.values) for each in stored}
@@ -508,7 +437,11 @@ def _needed(query: Ask) -> set[str]:
 
 def _partial(query: Ask, values: Mapping[str, Any]) -> Any:
     selected = {name: values[name] for name in query.selected or () if name in values}
-    return query.make(selected) if query.make else Partial(query.model.name, selected)
+    if query.make:
+        return query.make(selected)
+    keys = query.model.key_fields
+    known = {name: values[name] for name in keys} if all(name in values for name in keys) else {}
+    return Partial(query.model.name, selected, known)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -520,7 +453,7 @@ def _from_copies(
 ) -> Steps[dict[RowKey, Any]]:
     if query.is_verified or not _have_copies_all_fields(query, via, rows):
         return (yield from _members(context, query, via, rows))
-    only = None if query.selected is None else _needed(query)
+    only = None if query.selected is None else _needed(query) | set(query.model.key_fields)
     copied = {row.key: read_copy(via, row, context.sealing, only) for row in rows}
     if query.selected is not None:
         return {key: _partial(query, one) for key, one in copied.items() if _holds(query, one)}
@@ -528,7 +461,7 @@ def _from_copies(
         row.key: Stored(query.model, copied[row.key], _origin(via, row, copied[row.key]))
         for row in rows
     }
-    if any(each.references() for each in stored.values()):
+    if any(each.unread() for each in stored.values()):
         return (yield from _members(context, query, via, rows))
     return _wanted(query, {key: to_entity(each, each.values) for key, each in stored.items()})
 
@@ -539,6 +472,8 @@ def _have_copies_all_fields(query: Ask, via: Index[Any], rows: Sequence[Row]) ->
         return False  # because a copy does not record a derived type
     if any(row.properties.get(VERSION, 1) != via.owner.version for row in rows):
         return False
+    if any(CLAIM in row.properties for row in rows):
+        return False  # because a claim is not a copy: the entity may not exist
     if query.selected is None:
         return via.is_complete
     return _needed(query) <= {*via.key_fields, *via.copied}

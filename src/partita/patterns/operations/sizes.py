@@ -5,10 +5,11 @@ This is the public `measure`; `values.measure` counts one row and is on the path
 
 from typing import Any
 
+from partita.patterns.fields.large_values import LargeValue
 from partita.patterns.operations.raw import RawEntity
 from partita.patterns.protocol import values
 from partita.patterns.protocol.values import Row, RowKey
-from partita.patterns.types.blob_values import BlobReference, folder_of, reference_to, to_content
+from partita.patterns.types.blob_values import folder_of, reference_to, to_content
 from partita.patterns.types.decorators import EntityType
 from partita.patterns.types.entity_types import entity_type
 from partita.patterns.types.row_layout import (
@@ -72,8 +73,8 @@ def _rows_of(model: EntityType[Any], entity: object) -> list[Row]:
 
 def _references(
     model: EntityType[Any], key: RowKey, entity_values: dict[str, Any]
-) -> dict[str, BlobReference | None]:
-    references: dict[str, BlobReference | None] = {}
+) -> dict[str, LargeValue | None]:
+    references: dict[str, LargeValue | None] = {}
     for field in model.fields.values():
         if field.blob is None:
             continue

@@ -4,11 +4,14 @@ Every write is conditional on what was read, unless the caller passes `force`. A
 caller's own entity is raised; `update` retries it by calling a pure function again.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Any, TypeVar, get_args
+
+import msgspec
 
 from partita.errors import (
     ConflictError,
@@ -22,6 +25,7 @@ from partita.errors import (
 )
 from partita.patterns.fields.annotations import plain, union_members
 from partita.patterns.fields.load_state import are_same, snapshot
+from partita.patterns.fields.naming import did_you_mean
 from partita.patterns.following.moving import (
     complete_move_of,
     finish_move,
@@ -47,7 +51,9 @@ from partita.patterns.types.row_layout import (
     WRITE,
     part_key,
 )
+from partita.patterns.writing.claims import is_claimed_elsewhere
 from partita.patterns.writing.context import Context
+from partita.patterns.writing.derived_fields import fields_needed
 from partita.patterns.writing.load import find, find_any, locate
 from partita.patterns.writing.merges import Merge, apply_merge, can_stand_alone, values_to_merge
 from partita.patterns.writing.outbox_entry import entry_removal
@@ -119,7 +125,8 @@ def key_of(model: EntityType[Any], given: Mapping[str, Any]) -> RowKey:
             f"The key fields of {model.name} are {', '.join(model.key_fields)}; {wrong}.",
             facts={"type": model.name},
             hint="Pass every key field by name; for more than one entity use "
-            "partition(...).range(...) or where(...).",
+            "partition(...).range(...) or where(...)."
+            f"{did_you_mean(unknown[0], model.fields) if unknown else ''}",
         )
     return model.key(given)
 
@@ -161,7 +168,10 @@ def change_of(model: EntityType[Any], entity: Any) -> Change:
 
 
 def remember(entity: T, written: Written) -> T:
-    """Set the origin of a written object; return a new object if derived fields changed."""
+    """Set the origin of a written object; return a new object if fields changed on the way.
+
+    These are derived fields, and large values that were copied from another entity.
+    """
     model = entity_type(type(entity))
     model.set_origin(entity, written.origin)
     differing = {
@@ -169,6 +179,9 @@ def remember(entity: T, written: Written) -> T:
         for field, _ in model.derived_fields
         if field.name in written.values
     }
+    if written.origin is not None:
+        known = written.origin.values
+        differing |= {name: known[name] for name in model.lazy_fields if name in known}
     if not differing:
         return entity
     now = model.values(entity)
@@ -239,7 +252,7 @@ def upsert(context: Context, model: EntityType[T], entity: T, *, merge: Merge = 
             is_there = not isinstance(error, EntityNotFoundError)
             continue
         return remember(entity, written)
-    raise _busy(own, own.key(own.values(entity)), context.options.attempts_max)
+    raise busy(own, own.key(own.values(entity)), context.options.attempts_max)
 
 
 def upsert_of(
@@ -265,7 +278,7 @@ def upsert_of(
     if can_be_replaced_unread(own):
         change.is_blind = True
         return change
-    stored = yield from _load_own(context, own, change.key)
+    stored = yield from load_own(context, own, change.key)
     if stored is not None:
         change.before = stored.origin
         change.before.extra = change.extra
@@ -282,13 +295,13 @@ def _merge_of(
     if origin is not None:
         change.number_types = origin.number_types
     written = values_to_merge(own, entity, origin, merge)
-    if _can_merge_unread(own, written, origin):
+    if can_merge_unread(own, written, origin):
         stands_alone = can_stand_alone(own, entity, written)
         if stands_alone or is_there:
             change.is_merge, change.is_blind, change.given = True, True, written
             change.must_exist = not stands_alone
             return change
-    stored = yield from _load_own(context, own, change.key)
+    stored = yield from load_own(context, own, change.key)
     if stored is not None:
         after = apply_merge(own, stored.values, written)
         return Change(own, stored.origin, after, entity, is_merge=True, given=written)
@@ -297,14 +310,14 @@ def _merge_of(
     return change
 
 
-def _load_own(context: Context, own: EntityType[Any], key: RowKey) -> Steps[Stored | None]:
+def load_own(context: Context, own: EntityType[Any], key: RowKey) -> Steps[Stored | None]:
     stored = yield from load_unmoving(context, own, key)
     if stored is not None and stored.model is not own:
         raise _other_type_stored(own, stored.model, key)
     return stored
 
 
-def _can_merge_unread(
+def can_merge_unread(
     model: EntityType[Any], written: Mapping[str, Any], origin: Origin | None
 ) -> bool:
     """Return whether one merge request has the right effect for any stored entity.
@@ -409,7 +422,7 @@ def update(
             return (yield from save(context, model, decided))
         except (EntityNotFoundError, ETagMismatchError):
             continue  # because it changed: call the function with the current entity
-    raise _busy(model, key, context.options.attempts_max)
+    raise busy(model, key, context.options.attempts_max)
 
 
 def update_by(
@@ -420,7 +433,7 @@ def update_by(
     return (yield from update(context, model, key, function))
 
 
-def _busy(model: EntityType[Any], key: RowKey, attempts: int) -> StoreBusyError:
+def busy(model: EntityType[Any], key: RowKey, attempts: int) -> StoreBusyError:
     return too_many_conflicts(
         f"The write of this {model.name} conflicted with other writers {attempts} times.",
         facts=key.facts,
@@ -476,38 +489,75 @@ def delete_key(context: Context, model: EntityType[Any], key: RowKey) -> Steps[b
         except (EntityNotFoundError, ETagMismatchError):
             continue  # because it was changed or deleted: read it again
         return True
-    raise _busy(model, key, context.options.attempts_max)
+    raise busy(model, key, context.options.attempts_max)
 
 
 # ---------------------------------------------------------------------------------------------
 # Increment
 
 
+class Addition(msgspec.Struct, frozen=True):
+    """What an increment adds to: a number, or a slot of a series."""
+
+    field: str
+    slot: int | None
+    by: Any
+
+    def applied_to(self, entity: T) -> T:
+        """Return a changed object that has no origin of its own."""
+        value, slot = getattr(entity, self.field), self.slot
+        if slot is None:
+            after = self.by if value is None else value + self.by
+        else:
+            after = {**value, slot: value[slot] + self.by if slot in value else self.by}
+        return entity_type(type(entity)).rebuild(entity, {self.field: after})
+
+    def value_in(self, entity: Any) -> Any:
+        value = getattr(entity, self.field)
+        return value if self.slot is None else value[self.slot]
+
+
 def increment(
     context: Context,
     model: EntityType[Any],
     entity: Any,
-    name: str,
-    slot: int | None,
-    by: Any,
+    addition: Addition,
+    *,
+    create: bool = False,
 ) -> Steps[Any]:
-    """Add to one number by merging one property; return the sum."""
+    """Add to one number by merging one property; return the sum.
+
+    With `create`, an entity that does not exist is inserted: the object, with the sum.
+    """
+    while True:
+        try:
+            return (yield from _increment(context, model, entity, addition))
+        except EntityNotFoundError:
+            if not create:
+                raise
+        changed = addition.applied_to(entity)
+        with contextlib.suppress(EntityExistsError):  # another writer inserted it: add to it
+            yield from save(context, model, changed)
+            return addition.value_in(changed)
+
+
+def _increment(
+    context: Context, model: EntityType[Any], entity: Any, addition: Addition
+) -> Steps[Any]:
     own = check_entity(model, entity)
-    field = _numeric_field(own, name, slot)
+    slot = addition.slot
+    field = _numeric_field(own, addition.field, slot)
     origin = own.origin(entity)
     key = own.key(own.values(entity)) if origin is None else origin.key
     property_name = field.property if slot is None else slot_name(field, slot)
     if _can_be_merged_alone(context, own, field) and (
         yield from _has_current_version(own, key, property_name)
     ):
-        added = yield from _merge_sum(context, own, key, property_name, field, by)
+        added = yield from _merge_sum(context, own, key, property_name, field, addition.by)
         if added is not None:
             return added
-    changed = yield from update(
-        context, own, key, lambda now: _evolved(now, {name: _added(now, name, slot, by)})
-    )
-    value = getattr(changed, name)
-    return value if slot is None else value[slot]
+    changed = yield from update(context, own, key, addition.applied_to)
+    return addition.value_in(changed)
 
 
 def _has_current_version(model: EntityType[Any], key: RowKey, name: str) -> Steps[bool]:
@@ -567,7 +617,7 @@ def _merge_sum(
             lost = error
             continue
         return value
-    raise _busy(model, key, context.options.attempts_max)
+    raise busy(model, key, context.options.attempts_max)
 
 
 def _is_elsewhere(model: EntityType[Any], key: RowKey, name: str) -> Steps[bool]:
@@ -612,18 +662,10 @@ def _can_be_merged_alone(context: Context, model: EntityType[Any], field: Field)
         return False
     if model.followers.views:
         return False
-    markers = [dependent.marker for dependent in model.followers.dependents]
     return not (
         any(field.name in index.needed_fields for index in context.live_indexes(model))
-        or any(field.name in (*each.where, getattr(each, "field", "")) for each in markers)
+        or any(field.name in fields_needed(each) for each in model.followers.dependents)
     )
-
-
-def _added(entity: Any, name: str, slot: int | None, by: Any) -> Any:
-    value = getattr(entity, name)
-    if slot is None:
-        return by if value is None else value + by
-    return {**value, slot: value[slot] + by if slot in value else by}
 
 
 # ---------------------------------------------------------------------------------------------
@@ -655,6 +697,15 @@ def move(context: Context, model: EntityType[T], entity: T, changes: Mapping[str
             "KeyUnchanged",
             "The move does not change the keys.",
             hint="Use save(evolve(entity, ...)) to change other fields.",
+        )
+    claimed = next(filter(is_claimed_elsewhere, context.live_indexes(own)), None)
+    if claimed is not None:
+        raise UsageError(
+            "UniqueMove",
+            f"A {own.name} cannot be moved: its value in the unique index {claimed.name!r} would "
+            "be free for a moment.",
+            facts={"type": own.name, "index": claimed.name},
+            hint="Delete it, and save a new object with the other keys.",
         )
     leaving = Change(own, origin, None, entity)
     yield from find_etag(context, leaving)

@@ -26,6 +26,7 @@ import msgspec
 from partita.errors import UnknownFieldError, UsageError
 from partita.patterns.fields.annotations import plain, union_members
 from partita.patterns.fields.fields import Field
+from partita.patterns.fields.naming import did_you_mean
 from partita.patterns.protocol.values import Value
 from partita.patterns.types.decorators import EntityType
 from partita.tables import edm
@@ -53,7 +54,7 @@ class Condition(msgspec.Struct, frozen=True):
     def __bool__(self) -> NoReturn:
         message = (
             "a condition is neither true nor false: use & for and, | for or, ~ for not, each side "
-            "in parentheses, and between() instead of a < c.x < b"
+            "in parentheses, between() instead of a < c.x < b, and is_in() instead of in"
         )
         raise TypeError(message)
 
@@ -174,24 +175,9 @@ def _shown(condition: Condition) -> str:  # noqa: PLR0911 - one honest switch
             raise AssertionError(condition)
 
 
-def checked_condition(given: object) -> Condition:
-    """Return the argument of where(), or raise if it is not a condition."""
-    if isinstance(given, Condition):
-        return given
-    if isinstance(given, Column):
-        what, hint = f"the field {given!r}", "Compare the field with a value."
-    elif callable(given):
-        what, hint = "a function", "Filter the entities that the query returns in Python."
-    else:
-        what, hint = f"a value of type {type(given).__name__}", "Omit where() to read all."
-    raise UsageError(
-        "NotACondition",
-        f"where() takes a condition on the columns of a table, not {what}.",
-        hint=f"Write where(table.c.age > 40). {hint}",
-    )
-
-
 def _checked(other: object) -> Condition:
+    if isinstance(other, Column) and other.is_bool:
+        return other.as_condition()
     if not isinstance(other, Condition):
         message = (
             f"a condition cannot be joined with a value of type {type(other).__name__}: put each "
@@ -233,7 +219,7 @@ def find_field(model: EntityType[Any], name: str) -> Field:
             "UnknownField",
             f"{model.name} has no field {name!r}.",
             facts={"type": model.name, "field": name},
-            hint=f"Use one of {', '.join(model.fields)}.",
+            hint=f"Use one of {', '.join(model.fields)}.{did_you_mean(name, model.fields)}",
         )
     return field
 
@@ -247,6 +233,25 @@ class Column:
 
     def __init__(self, field: Field) -> None:
         self._field = field
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):  # copy and inspect look these up
+            raise AttributeError(name)
+        raise UnknownFieldError(
+            "NotFilterable",
+            f"{self._field.name!r} has no {name!r} that the service can compare.",
+            facts={"field": self._field.name},
+            hint="Compare the field itself, or filter the entities in Python.",
+        )
+
+    @property
+    def field(self) -> Field:
+        return self._field
+
+    @property
+    def is_bool(self) -> bool:
+        """Whether the field alone is a condition in a function that is passed to where()."""
+        return plain_type(self._field) is bool
 
     def __eq__(self, value: object) -> Condition:  # type: ignore[override]
         return self._compare("eq", value)
@@ -310,17 +315,32 @@ class Column:
     def _compare(self, operator: Operator, value: object) -> Condition:
         return compare(self._field, operator, value)
 
-    def _refuse(self, _: object) -> NoReturn:
-        message = (
-            f"& and | bind tighter than comparisons: put each one in parentheses, as in "
-            f"(c.{self._field.name} == ...) & (...)"
-        )
-        raise TypeError(message)
+    def __and__(self, other: object) -> Condition:
+        return self.as_condition() & _checked(other)
 
-    __and__ = __rand__ = __or__ = __ror__ = _refuse
+    def __or__(self, other: object) -> Condition:
+        return self.as_condition() | _checked(other)
+
+    __rand__, __ror__ = __and__, __or__
+
+    def __invert__(self) -> Condition:
+        return ~self.as_condition()
+
+    def as_condition(self) -> Condition:
+        """Return the condition that a field is true."""
+        if not self.is_bool:
+            message = (
+                f"& and | bind tighter than comparisons: put each one in parentheses, as in "
+                f"(c.{self._field.name} == ...) & (...)"
+            )
+            raise TypeError(message)
+        return self._compare("eq", value=True)
 
     def __bool__(self) -> NoReturn:
-        message = f"c.{self._field.name} is not a condition: compare it with a value"
+        message = (
+            f"c.{self._field.name} is not a condition: compare it with a value, and use & for and, "
+            "| for or, ~ for not"
+        )
         raise TypeError(message)
 
     def __repr__(self) -> str:
@@ -335,6 +355,10 @@ def compare(field: Field, operator: Operator, value: object) -> Condition:
 
 def stored_form(field: Field, value: object) -> Value:
     """Return the stored form of a value; raise if no comparison with it can be true."""
+    if isinstance(value, Column):
+        raise _not_filterable(
+            field, "the service does not compare two fields.", "Compare it with a value."
+        )
     stored = None if value is None else field.codec.encode(value)
     if stored is None:
         raise UsageError(

@@ -12,8 +12,8 @@ import msgspec
 
 from partita.errors import UsageError
 from partita.patterns.fields.fields import Field
+from partita.patterns.keys.coarse_parts import Period
 from partita.patterns.keys.intervals import Interval
-from partita.patterns.keys.key_parts import Bucket
 from partita.patterns.keys.key_text import successor
 from partita.patterns.keys.templates import KeyTemplate
 from partita.patterns.planning.columns import (
@@ -220,7 +220,7 @@ def _find_point(asked: Asked) -> QueryPlan | None:
     is_point = len(pairs) == 1 and asked.given.keys() == set(names)
     if not is_point or any(isinstance(limit, Interval) for limit in asked.given.values()):
         return None
-    if isinstance(asked.via, ListIndex):
+    if isinstance(asked.via, ListIndex) or (asked.via is not None and _lost(partition, row)):
         return None
     key = RowKey(partition.format(asked.given), row.format(asked.given))
     return QueryPlan(
@@ -279,12 +279,15 @@ class _Found(msgspec.Struct, frozen=True):
     of_partition: frozenset[str] = frozenset()
     """The expressed fields that the partition key alone expresses."""
     bound: tuple[str, ...] = ()
-    is_spread: bool = False
+    is_exact: bool = True
+    """Whether a key that was asked for has only entities with the values that were asked for."""
+    is_hashed: bool = False
+    """Whether the partitions were enumerated by a hash."""
 
     @property
     def is_settled(self) -> bool:
         """Whether all conditions on key fields were evaluated, because their values are known."""
-        return not self.is_spread and all(spot.point is not None for spot in self.spots)
+        return self.is_exact and all(spot.point is not None for spot in self.spots)
 
 
 def _find(
@@ -300,7 +303,7 @@ def _find(
         return _Found(())
     if known is not None:
         partitions: tuple[str, ...] = (partition.format(known),)
-    elif _is_spread(partition, branch):
+    elif partition.is_countable(branch.limits):
         partitions = partition.spread_values(branch.limits)
     else:
         return _find_open(asked, templates, branch)
@@ -312,7 +315,7 @@ def _find(
         values = {**(known or {}), **row_values}
         if known is not None and not all(evaluate_values(each, values) for each in of_keys):
             return _Found(())
-        expressed |= frozenset(row.fields)
+        expressed |= frozenset(part.field for part in row.parts() if part.is_full)
     else:
         spots = tuple(Spot(each, rows.lower, rows.upper) for each in partitions)
         expressed |= rows.expressed
@@ -320,9 +323,23 @@ def _find(
         spots,
         expressed - branch.blurred,
         in_partition - branch.blurred,
-        _bound(templates, branch, expressed | set(known or ())),
-        is_spread=known is None,
+        _bound(templates, branch, expressed | _limiting(partition, known)),
+        is_exact=known is not None and not _lost(partition, row),
+        is_hashed=known is None and partition.spread is not None,
     )
+
+
+def _lost(partition: KeyTemplate, row: KeyTemplate) -> set[str]:
+    """Return the fields of which the keys of an index have only a hash or another coarse form."""
+    parts = (*partition.parts(), *row.parts())
+    return {part.field for part in parts} - {part.field for part in parts if part.is_full}
+
+
+def _limiting(partition: KeyTemplate, known: Mapping[str, Any] | None) -> set[str]:
+    """Return the fields that limit enumerated partitions, or the one known partition."""
+    if known is not None:
+        return set(known)
+    return {part.field for part in partition.parts() if isinstance(part, Period)}
 
 
 def _find_open(asked: Asked, templates: tuple[KeyTemplate, KeyTemplate], branch: Branch) -> _Found:
@@ -341,12 +358,6 @@ def _find_open(asked: Asked, templates: tuple[KeyTemplate, KeyTemplate], branch:
     )
     bound = _bound(templates, branch, partitions.expressed)
     return _Found((spot,), expressed, bound=bound)
-
-
-def _is_spread(partition: KeyTemplate, branch: Branch) -> bool:
-    """Return whether the partitions can be enumerated: only the hashed field is missing."""
-    missing = [part for part in partition.parts() if branch.values((part.field,)) is None]
-    return all(isinstance(part, Bucket) for part in missing)
 
 
 def _spots_of_row(
@@ -412,7 +423,7 @@ def _made(
         residual=all_of(*rest) if rest else None,
         bound=tuple(bound),
         asked=asked,
-        is_merged=kind is QueryKind.SPREAD and any(each.is_spread for each in found),
+        is_merged=kind is QueryKind.SPREAD and any(each.is_hashed for each in found),
     )
 
 

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from partita.bulk.batches import content_type
 from partita.errors import GroupRuleError
 from partita.patterns.ports import group_body
 from partita.patterns.ports.group_body import CONDITIONAL, METHODS
@@ -59,7 +60,7 @@ def request_of(call: RowCall, root: str, batch_id: str) -> RowRequest:
         return RowRequest("GET", url + "()" + _query(_asked(call)), _READ)
     check_group(call)
     if len(call.operations) > 1:
-        headers = {**group_body.HEADERS, "Content-Type": group_body.content_type(batch_id)}
+        headers = {**group_body.HEADERS, "Content-Type": content_type(batch_id)}
         # Cosmos DB does not accept PATCH. For single requests the SDK's pipeline handles that.
         is_tunnelled = capabilities_of(root) is COSMOS
         body = group_body.print_group(url, call.operations, batch_id, is_tunnelled=is_tunnelled)

@@ -15,11 +15,12 @@ import msgspec
 from azure.core import MatchConditions
 from azure.core.exceptions import AzureError, HttpResponseError
 from azure.core.rest import HttpRequest
+from azure.data.tables import TableAccessPolicy
 
 from partita.errors import PartitaError, UsageError
 from partita.patterns.ports import group_body
 from partita.patterns.ports.row_requests import RowCall, read_one, read_page, request_of
-from partita.patterns.ports.sdk_errors import code_of, refusal_of_part, translate
+from partita.patterns.ports.sdk_errors import code_of, refusal, refusal_of_part, translate
 from partita.patterns.protocol import calls
 from partita.patterns.protocol.calls import Call, Cost
 from partita.patterns.protocol.row_json import unreadable
@@ -201,6 +202,19 @@ def row_answer(call: RowCall, response: Any, meter: Meter, cost: Cost) -> Any:
     return etags
 
 
+def read_rows(call: RowCall, answer: Any, meter: Meter, cost: Cost) -> Any:
+    """Return the answer of a response that did not come through the SDK, or raise its error."""
+    if answer.status_code < _REFUSED:
+        return row_answer(call, answer, meter, cost)
+    error = refusal(answer.status_code, answer.headers, answer.content)
+    if error is None:
+        raise unreadable()
+    found = _CALLS[type(call)][2].get(error.code, _RAISE)
+    if found is _RAISE:
+        raise _with_facts(call, error, meter)
+    return found
+
+
 def is_group(call: RowCall) -> bool:
     """Return whether a call is sent as an entity group transaction."""
     return isinstance(call, calls.WriteRows) and len(call.operations) > 1
@@ -231,6 +245,31 @@ def _delete_table(call: calls.DeleteTable) -> Plan:
     return Plan("tables", call.table, "delete_table", options=TABLE_OPTIONS | _SAY_NOT_THERE)
 
 
+def _get_policies(call: calls.GetPolicies) -> Plan:
+    return Plan("tables", call.table, "get_table_access_policy")
+
+
+def _policies(
+    _call: calls.GetPolicies, result: Any, _meter: Meter, _cost: Cost
+) -> dict[str, calls.TablePolicy]:
+    return {
+        name: calls.TablePolicy()
+        if stored is None
+        else calls.TablePolicy(stored.permission or "", stored.expiry, stored.start)
+        for name, stored in result.items()
+    }
+
+
+def _set_policies(call: calls.SetPolicies) -> Plan:
+    policies = {
+        name: TableAccessPolicy(
+            permission=each.permissions or None, expiry=each.expires, start=each.start
+        )
+        for name, each in call.policies.items()
+    }
+    return Plan("tables", call.table, "set_table_access_policy", (policies,))
+
+
 def _list_tables(call: calls.ListTables) -> Plan:
     if not call.prefix:
         return Plan("tables", "", "list_tables", result="page")
@@ -249,7 +288,7 @@ def _table_names(
 # Queues
 
 
-def _seconds(value: float) -> int:
+def whole_seconds(value: float) -> int:
     """Return whole seconds, the unit of the service, rounded up."""
     return math.ceil(value)
 
@@ -259,7 +298,7 @@ def _create_queue(call: calls.CreateQueue) -> Plan:
 
 
 def _put_message(call: calls.PutMessage) -> Plan:
-    options = {"time_to_live": -1, "visibility_timeout": _seconds(call.delay)}
+    options = {"time_to_live": -1, "visibility_timeout": whole_seconds(call.delay)}
     return Plan("queues", call.queue, "send_message", (call.text,), options)
 
 
@@ -267,7 +306,7 @@ def _receive_messages(call: calls.ReceiveMessages) -> Plan:
     options = {
         "messages_per_page": call.count,
         "max_messages": call.count,
-        "visibility_timeout": max(1, _seconds(call.visibility)),
+        "visibility_timeout": max(1, whole_seconds(call.visibility)),
     }
     return Plan("queues", call.queue, "receive_messages", (), options, "page")
 
@@ -306,7 +345,7 @@ def _counted(_call: calls.CountMessages, result: Any, _meter: Meter, _cost: Cost
 
 def _renew_message(call: calls.RenewMessage) -> Plan:
     message = call.message
-    options = {"visibility_timeout": max(1, _seconds(call.visibility))}
+    options = {"visibility_timeout": max(1, whole_seconds(call.visibility))}
     return Plan("queues", call.queue, "update_message", (message.id, message.receipt), options)
 
 
@@ -343,7 +382,10 @@ def _blob_etag(call: calls.PutBlob, result: Any, _meter: Meter, cost: Cost) -> s
 
 
 def _get_blob(call: calls.GetBlob) -> Plan:
-    return Plan("blobs", call.container, "download_blob", result="stream", blob=call.name)
+    options = {} if call.length is None else {"offset": call.offset, "length": call.length}
+    return Plan(
+        "blobs", call.container, "download_blob", (), options, result="stream", blob=call.name
+    )
 
 
 def _blob(_call: calls.GetBlob, result: Any, _meter: Meter, cost: Cost) -> calls.Blob:
@@ -430,6 +472,8 @@ _CALLS: dict[type, tuple[Callable[[Any], Plan], Answer, dict[str, Any]]] = {
         {"ResourceNotFound": False, "TableNotFound": False, "TableBeingDeleted": False},
     ),
     calls.ListTables: (_list_tables, _table_names, {}),
+    calls.GetPolicies: (_get_policies, _policies, {}),
+    calls.SetPolicies: (_set_policies, _true, {}),
     calls.CreateQueue: (_create_queue, _made, {"QueueAlreadyExists": False}),
     calls.PutMessage: (_put_message, _put_done, {}),
     calls.ReceiveMessages: (_receive_messages, _messages, {}),

@@ -99,6 +99,7 @@ HINTS: dict[type[PartitaError], str] = {
 _TRAILER = re.compile(r"\n(?:RequestId|Time|ErrorCode):.*", re.DOTALL)
 _RETRY_AFTER = {"retry-after": 1, "retry-after-ms": 1000, "x-ms-retry-after-ms": 1000}
 _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+_NOT_FOUND = 404
 _INDEX = re.compile(r"(\d{1,3}):")
 
 
@@ -135,11 +136,23 @@ def _of_answer(error: HttpResponseError) -> PartitaError:
 
 def refusal_of_part(status: int, headers: Mapping[str, str], body: bytes) -> PartitaError:
     """Return the error for a refused part of a group."""
+    error = _refusal(status, headers, _decode_body(body))
+    error.facts.setdefault("index", 0)  # without an index, the first operation was refused
+    return error
+
+
+def refusal(status: int, headers: Mapping[str, str], body: bytes) -> PartitaError | None:
+    """Return the error for a refused request; None for a 404 of another server."""
     read = _decode_body(body)
+    if status == _NOT_FOUND and not read:
+        return None
+    return _refusal(status, headers, read)
+
+
+def _refusal(status: int, headers: Mapping[str, str], read: Mapping[str, str]) -> PartitaError:
     text = _TRAILER.sub("", read.get("message", "The service refused.")).strip()
     found = _INDEX.match(text)
-    # If the message has no index, the first operation was refused.
-    message, index = (text, 0) if found is None else (text[found.end() :], int(found[1]))
+    message, index = (text, None) if found is None else (text[found.end() :], int(found[1]))
     return _named(status, read.get("code", ""), message, index, headers)
 
 

@@ -121,6 +121,29 @@ class ListTables(Call[tuple[str, ...]], frozen=True):
     prefix: str = ""
 
 
+class TablePolicy(msgspec.Struct, frozen=True):
+    """A stored access policy of a table: what tokens that name it permit, and until when.
+
+    A term that is left out must be in the token.
+    """
+
+    permissions: str = ""
+    """Letters of `raud`: read, add, update, delete."""
+    expires: datetime | None = None
+    start: datetime | None = None
+
+
+class GetPolicies(Call[dict[str, TablePolicy]], frozen=True):
+    table: str
+
+
+class SetPolicies(Call[bool], frozen=True):
+    """Replace all policies of a table."""
+
+    table: str
+    policies: dict[str, TablePolicy]
+
+
 # ---------------------------------------------------------------------------------------------
 # Queues
 
@@ -220,8 +243,12 @@ class PutBlob(Call[str | None], frozen=True):
 
 
 class GetBlob(Call[Blob | None], frozen=True):
+    """Read a blob, or `length` bytes of it from `offset` on."""
+
     container: str
     name: str
+    offset: int = 0
+    length: int | None = None
 
 
 class AppendBlob(Call[int | None], frozen=True):

@@ -36,6 +36,8 @@ BUFFER_BYTES_LIMIT = 64 * 1024 * 1024
 """The most bytes that wait to be written while the service is unreachable; then `add` refuses."""
 TURN_SECONDS = 0.005
 """The interval at which a caller checks whether the flush of another caller is over."""
+RETRY_SECONDS = 0.05
+"""The shortest pause between two looks at the buffer."""
 
 _FULL = frozenset({"BlockCountExceedsLimit", "MaxBlobSizeConditionNotMet"})
 _DIRECTIVE = b"#"
@@ -147,6 +149,25 @@ class LogWriter:
             or self._buffered_bytes >= self.buffering.bytes_max
             or self._clock.monotonic() - self._oldest_at >= self.buffering.seconds_max
         )
+
+    @property
+    def seconds_until_due(self) -> float:
+        """How long the buffered lines may wait; half of `seconds_max` if there are none."""
+        if not self._buffer:
+            return self.buffering.seconds_max / 2
+        waited = self._clock.monotonic() - self._oldest_at
+        return max(self.buffering.seconds_max - waited, 0.0)
+
+    def flush_if_due(self) -> Steps[float]:
+        """Flush lines that have waited long enough; return when to look again.
+
+        A service that is unreachable now is tried again: the lines stay in the buffer.
+        """
+        if self.is_due:
+            with contextlib.suppress(UnavailableError):
+                yield from self.flush()
+                return self.seconds_until_due
+        return max(self.seconds_until_due, RETRY_SECONDS)
 
     def append(self, text: str | bytes, at: datetime | None = None) -> Steps[int]:
         """Add a line, and flush if it is due; return the ticket of the line."""

@@ -11,8 +11,9 @@ from typing import Any, Generic, TypeVar
 
 from partita.errors import DefinitionError, PartitaError, UsageError
 from partita.patterns.operations.bulk import BulkOutcome, Failure, write_all
+from partita.patterns.operations.continuations import Position, Slice
 from partita.patterns.operations.rate_limit import Rate
-from partita.patterns.operations.run_query import Ask, Position, Slice, check_allowed, read_slice
+from partita.patterns.operations.run_query import Ask, check_allowed, read_slice
 from partita.patterns.operations.verbs import check_entity, key_of, save
 from partita.patterns.planning.columns import Columns
 from partita.patterns.planning.plans import plan_query

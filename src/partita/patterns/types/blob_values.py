@@ -10,52 +10,14 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
-import msgspec
-
-from partita.errors import ChecksumError, InvalidPropertyError, LimitExceededError
+from partita.errors import LimitExceededError
 from partita.patterns.fields.fields import Field
-from partita.patterns.protocol.untrusted_json import decode
+from partita.patterns.fields.large_values import LargeValue
 from partita.patterns.protocol.values import RowKey
 from partita.tables import edm
 
 BLOB_BYTES_MAX = 256 * 1024 * 1024
 """The maximum size of one value, which is held in memory."""
-
-
-class BlobReference(msgspec.Struct, frozen=True):
-    """The reference that an entity stores instead of the value."""
-
-    name: str
-    length: int
-    sha256: str
-    container: str
-
-    def to_text(self) -> str:
-        return msgspec.json.encode(self).decode()
-
-    @classmethod
-    def from_text(cls, text: object) -> "BlobReference":
-        try:
-            return decode(str(text), cls)
-        except msgspec.DecodeError as error:
-            raise InvalidPropertyError(
-                "PropertyTypeMismatch",
-                "The property is not a reference to a blob.",
-                hint="Check the declaration: the field is InBlob, but another value was stored.",
-            ) from error
-
-    def is_of(self, content: bytes) -> bool:
-        """Return whether this is a reference to this content."""
-        return len(content) == self.length and hashlib.sha256(content).hexdigest() == self.sha256
-
-    def check(self, content: bytes) -> None:
-        """Raise if the content is not what was written."""
-        if not self.is_of(content):
-            raise ChecksumError(
-                "BlobChanged",
-                "The blob of a large property is not what was written.",
-                facts={"container": self.container, "blob": self.name},
-            )
 
 
 def folder_of(table: str, key: RowKey) -> str:
@@ -65,10 +27,10 @@ def folder_of(table: str, key: RowKey) -> str:
 
 def reference_to(
     content: bytes, *, folder: str, property_name: str, container: str, write_id: str
-) -> BlobReference:
+) -> LargeValue:
     digest = hashlib.sha256(content).hexdigest()
     name = f"{folder}{property_name}/{digest}-{write_id}"
-    return BlobReference(name, len(content), digest, container)
+    return LargeValue(name, len(content), digest, container)
 
 
 def blob_metadata(table: str, key: RowKey) -> dict[str, str]:
@@ -100,7 +62,8 @@ def to_content(field: Field, value: Any) -> bytes | None:
             "ValueTooLarge",
             f"{field.name!r} has {len(content)} bytes; the limit is {BLOB_BYTES_MAX}.",
             facts={"field": field.name},
-            hint="Write the blob in blocks with the blob client, and store its name in the entity.",
+            hint="Declare the field as LargeValue, and write it in chunks: table.large(entity, "
+            f"{field.name!r}).write(chunks).",
         )
     return content
 
@@ -116,3 +79,8 @@ def _part(text: str) -> str:
     if quoted and len(quoted) <= 200 and quoted.strip("."):
         return quoted
     return "~" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def upload_name(folder: str, property_name: str, write_id: str) -> str:
+    """Return the name of a blob that is written in chunks, before its hash is known."""
+    return f"{folder}{property_name}/chunks-{write_id}"

@@ -20,7 +20,7 @@ from partita.errors import DefinitionError, UsageError
 from partita.patterns.fields.class_adapters import adopt
 from partita.patterns.fields.fields import Field
 from partita.patterns.fields.load_state import Origin
-from partita.patterns.fields.naming import pascal_case
+from partita.patterns.fields.naming import did_you_mean, pascal_case
 from partita.patterns.types.derived_links import check_derived, register
 from partita.patterns.types.entity_types import (
     PLACE,
@@ -184,7 +184,7 @@ def evolve(entity: T, /, **changes: Any) -> T:
             "UnknownField",
             f"{model.name} has no field {unknown[0]!r}.",
             facts={"type": model.name, "field": unknown[0]},
-            hint=f"It has {', '.join(model.fields)}.",
+            hint=f"It has {', '.join(model.fields)}.{did_you_mean(unknown[0], model.fields)}",
         )
     changed = model.rebuild(entity, changes)
     origin = model.origin(entity)

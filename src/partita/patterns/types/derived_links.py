@@ -11,7 +11,7 @@ from typing import Any
 from partita.errors import DefinitionError
 from partita.patterns.fields.annotations import plain, union_members
 from partita.patterns.fields.fields import Field
-from partita.patterns.fields.markers import CopiedFrom, CountOf
+from partita.patterns.fields.markers import CopiedFrom, CountOf, Derived, Summary
 from partita.patterns.keys.key_parts import Bucket
 from partita.patterns.types.entity_types import Dependent, EntityType, entity_type
 
@@ -53,7 +53,7 @@ def check_derived(model: EntityType[Any]) -> None:
                 _check_keys(dependent.owner, dependent.field, above, model)
 
 
-def _markers(model: EntityType[Any]) -> list[CopiedFrom | CountOf]:
+def _markers(model: EntityType[Any]) -> list[Derived]:
     return [field.derived for field in model.fields.values() if field.derived is not None]
 
 
@@ -92,7 +92,7 @@ def link(owner: EntityType[Any], field: Field, source: EntityType[Any]) -> None:
     if isinstance(marker, CopiedFrom):
         _check_copy(owner, field, marker, source)
     else:
-        _check_count(owner, field, marker, source)
+        _check_summary(owner, field, marker, source)
     before = owner.sources.get(field.name)
     for each in {id(model): model for model in (before, source) if model is not None}.values():
         each.declare(
@@ -117,7 +117,7 @@ def _is_same(one: EntityType[Any], other: EntityType[Any]) -> bool:
 def _check_where(
     owner: EntityType[Any],
     field: Field,
-    marker: CopiedFrom | CountOf,
+    marker: Derived,
     source: EntityType[Any],
 ) -> None:
     if not marker.where:
@@ -203,9 +203,20 @@ def _check_keys(
         )
 
 
-def _check_count(
-    owner: EntityType[Any], field: Field, marker: CountOf, source: EntityType[Any]
+def _check_summary(
+    owner: EntityType[Any], field: Field, marker: Summary, source: EntityType[Any]
 ) -> None:
+    if not isinstance(marker, CountOf):
+        summed = source.fields.get(marker.field)
+        if summed is None or not summed.is_key:
+            summed = _field(source, marker.field, owner, field)
+        if _core(summed.annotation) - {type(None)} != _core(field.annotation) - {type(None)}:
+            raise _refused(
+                owner,
+                field,
+                f"It differs in type from {source.name}.{marker.field}.",
+                "Use the type of the source.",
+            )
     missing = sorted(set(owner.key_fields) - set(marker.where.values()))
     if missing:
         raise _refused(

@@ -21,7 +21,7 @@ from partita.errors import (
 from partita.patterns.fields.class_adapters import ClassShape
 from partita.patterns.fields.fields import SYSTEM_NAMES, Field, check_names, make_field
 from partita.patterns.fields.load_state import Origin, find_origin, set_origin
-from partita.patterns.fields.markers import CopiedFrom, CountOf
+from partita.patterns.fields.markers import Derived
 from partita.patterns.fields.naming import snake_case
 from partita.patterns.keys.templates import KeyTemplate, Role
 from partita.patterns.protocol.values import Instant, Int32, RowKey, Value
@@ -61,7 +61,7 @@ class Dependent(msgspec.Struct, frozen=True):
 
     owner: "EntityType[Any]"
     field: Field
-    marker: CopiedFrom | CountOf
+    marker: Derived
 
     @property
     def name(self) -> str:
@@ -123,6 +123,8 @@ class EntityType(Generic[T]):
             (field, field.derived) for field in self.fields.values() if field.derived is not None
         )
         """The fields that are computed from other entities, with their markers."""
+        self.lazy_fields = tuple(field.name for field in self.fields.values() if field.is_lazy)
+        """The fields whose large values are read on request."""
         self.key_fields = tuple(dict.fromkeys(self.partition.fields + self.row.fields))
         """The fields of both keys, in the order of the templates."""
         self._by_property = {
@@ -469,5 +471,4 @@ def _templates_of(
     partition = compiled(declaration.partition, "partition")
     # Additional rows of a wide entity have a '~' and a number after its row key.
     row = compiled(declaration.row, "row", no_tilde=layout.rows > 1)
-    KeyTemplate.check_pair(partition, row)
-    return partition, row
+    return KeyTemplate.check_pair(partition, row)

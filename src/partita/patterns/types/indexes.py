@@ -186,9 +186,9 @@ def index(  # noqa: PLR0913 - keyword-only, each with a plain default
     """Declare copies of an entity under other keys.
 
     In the entity's own partition (without `table` and `partition`) a copy is written in the same
-    group, and `unique=True` rejects a second entity with the same key. Elsewhere a worker writes
-    the copies through the outbox. `copy` names the fields of partial copies. `where` excludes
-    entities, as does None in a key field.
+    group. Elsewhere a worker writes the copies through the outbox. `unique=True` rejects a second
+    entity with the same key; elsewhere, the value is claimed before the entity is written. `copy`
+    names the fields of partial copies. `where` excludes entities, as does None in a key field.
 
     >>> from partita.patterns import entity, index
     >>> @entity(table="staff", partition="{dept}", row="emp_{id:06d}")
@@ -379,26 +379,26 @@ def _may_meet(one: AnyIndex, other: AnyIndex | EntityType[Any]) -> bool:
 def _check_unique(made: Index[Any]) -> None:
     fields = _full_fields(made.partition, made.row)
     if made.is_unique:
-        if not made.is_local:
-            raise _refused(
-                made,
-                "Only an index in the entity's own partition, written in the same group, can be "
-                "unique.",
-                "Remove table= and partition=, or unique=True.",
-            )
-        hashed = [name for name in made.row.fields if name not in fields]
+        names = made.row.fields if made.is_local else made.key_fields
+        hashed = [name for name in names if name not in fields]
         if hashed:
             raise _refused(
                 made,
                 f"It has only a hash of {hashed[0]!r}, which other values have too.",
                 f"Write {{{hashed[0]}}} in full in the row key.",
             )
+        if not made.is_local and made.owner.type_property is None:
+            raise _refused(
+                made,
+                "A value is claimed through the outbox, which a foreign table does not have.",
+                "Declare a type_property=, or remove unique=True.",
+            )
         return
     keys = {name for name, field in made.owner.fields.items() if field.is_key}
     # The partition of a unique index is that of its entity: what is unique there is unique here
     # if this index has the fields of both, in full, or the same partition.
     known = [keys] + [
-        set(each.row.fields if made.is_local else each.key_fields)
+        set(each.row.fields if made.is_local and each.is_local else each.key_fields)
         for each in made.owner.indexes
         if isinstance(each, Index) and each.is_unique and each.condition is None
     ]

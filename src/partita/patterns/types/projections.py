@@ -14,30 +14,41 @@ T = TypeVar("T")
 
 
 class Partial(Generic[T]):
-    """Some fields of a T, as attributes."""
+    """Some fields of a T, as attributes: those that were selected, and the key fields."""
 
-    __slots__ = ("_name", "_values")
+    __slots__ = ("_keys", "_name", "_values")
 
-    def __init__(self, name: str, values: Mapping[str, Any]) -> None:
+    def __init__(
+        self, name: str, values: Mapping[str, Any], keys: Mapping[str, Any] | None = None
+    ) -> None:
         self._name = name
         self._values = dict(values)
+        self._keys = dict(keys or {})
 
     def __getattr__(self, name: str) -> Any:
         # copy and pickle look up methods before the values are set.
         if name.startswith("__") or name in Partial.__slots__:
             raise AttributeError(name)
-        try:
-            return self._values[name]
-        except KeyError:
-            raise NotSelectedError(
-                "FieldNotSelected",
-                f"{name!r} was not selected.",
-                facts={"type": self._name, "selected": sorted(self._values)},
-                hint=f"Add it to the projection: select(..., {name!r}).",
-            ) from None
+        for known in (self._values, self._keys):
+            if name in known:
+                return known[name]
+        raise NotSelectedError(
+            "FieldNotSelected",
+            f"{name!r} was not selected.",
+            facts={"type": self._name, "selected": sorted(self._values)},
+            hint=f"Add it to the projection: select(..., {name!r}).",
+        )
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the selected fields."""
         return dict(self._values)
+
+    def as_key(self) -> dict[str, Any]:
+        """Return the key fields, which every answer contains: `get(**partial.as_key())`.
+
+        It is empty if a key cannot be read back into its fields, because it has only a hash.
+        """
+        return dict(self._keys)
 
     def __eq__(self, other: object) -> bool:
         return (

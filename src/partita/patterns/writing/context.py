@@ -1,7 +1,7 @@
 """The state of one open database that the core needs.
 
-Only two parts of a `Context` change: the states of indexes, and the outbox entries that this
-process wrote and whose work is not known to be done.
+Only three parts of a `Context` change: the states of indexes, the outbox entries that this
+process wrote and whose work is not known to be done, and the counters of work.
 """
 
 import enum
@@ -17,6 +17,7 @@ from partita.patterns.protocol.values import RowKey
 from partita.patterns.types.decorators import EntityType
 from partita.patterns.types.indexes import AnyIndex, check_apart
 from partita.patterns.writing.rows import Sealing
+from partita.patterns.writing.work_meter import WorkMeter
 from partita.queues.limits import VISIBILITY_SECONDS_MAX
 from partita.queues.names import check_queue_name
 from partita.ticks import Clock
@@ -142,6 +143,7 @@ class Context:
         self.pending: dict[OutboxReference, None] = {}
         """Outbox entries that this process wrote and whose work is not known to be done, oldest
         first."""
+        self.work = WorkMeter(self.options.queues[0])
         self._remembering = threading.Lock()  # threads of the synchronous API share a context
 
     def know(self, model: EntityType[Any]) -> None:

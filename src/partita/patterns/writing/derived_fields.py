@@ -1,4 +1,4 @@
-"""Fields derived from other entities: copies (`CopiedFrom`) and counts (`CountOf`).
+"""Fields derived from other entities: copies (`CopiedFrom`), counts, sums and extremes.
 
 If owner and source share a partition, both change in one group. Every such group writes the owner's
 row under its etag, so that concurrent changes conflict. While the owner does not exist, a guard row
@@ -9,15 +9,26 @@ into it, else through the outbox. An owner that is created at the same time name
 outbox entry of its own, so that the field is derived again.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 from typing import Any
 
 import msgspec
 
 from partita.errors import DefinitionError
-from partita.patterns.fields.markers import CopiedFrom, CountOf
+from partita.patterns.fields.markers import (
+    CopiedFrom,
+    CountOf,
+    Derived,
+    MaxOf,
+    MinOf,
+    Summary,
+    SumOf,
+    field_read,
+)
 from partita.patterns.keys.key_text import fits
+from partita.patterns.planning.columns import Columns, Condition, fields_in
+from partita.patterns.planning.filter_text import evaluate_values
 from partita.patterns.protocol.calls import RowOperation, Verb
 from partita.patterns.protocol.values import Row, RowKey, Value
 from partita.patterns.types.decorators import Dependent, EntityType, Field
@@ -125,18 +136,52 @@ def is_touched(dependent: Dependent, before: Version | None, after: Version | No
     """Return whether a change of a source can change a field derived from it."""
     if before is None or after is None:
         return True
-    names = set(dependent.marker.where)
-    if isinstance(dependent.marker, CopiedFrom):
-        names.add(dependent.marker.field)
+    names = fields_needed(dependent)
     return any(before.values[name] != after.values[name] for name in names)
+
+
+def fields_needed(dependent: Dependent) -> set[str]:
+    """Return the fields of the source whose change can change the derived field."""
+    marker = dependent.marker
+    names = set(marker.where)
+    if (read := field_read(marker)) is not None:
+        names.add(read)
+    condition = condition_of(dependent)
+    if condition is not None:
+        names |= {field.name for field in fields_in(condition)}
+    return names
+
+
+def condition_of(dependent: Dependent) -> Condition | None:
+    """Return the condition on the source of a summary."""
+    if isinstance(dependent.marker, CopiedFrom):
+        return None
+    return condition_on(dependent.owner.source_of(dependent.field), dependent.marker)
+
+
+def condition_on(source: EntityType[Any], marker: Summary) -> Condition | None:
+    if marker.when is None:
+        return None
+    condition = marker.when(Columns(source))
+    if isinstance(condition, Condition):
+        return condition
+    raise DefinitionError(
+        "DerivedRefused",
+        f"when= of a field that is derived from {source.name} does not return a condition.",
+        facts={"type": source.name},
+        hint='Compare a column: when=lambda order: order.status == "open".',
+    )
 
 
 def matches(dependent: Dependent, owner: Mapping[str, Any], source: Version | None) -> bool:
     """Return whether a source belongs to an owner."""
-    return source is not None and all(
-        owner[owner_field] == source.values[source_field]
+    if source is None or any(
+        owner[owner_field] != source.values[source_field]
         for source_field, owner_field in dependent.marker.where.items()
-    )
+    ):
+        return False
+    condition = condition_of(dependent)
+    return condition is None or evaluate_values(condition, source.values)
 
 
 def derive(
@@ -149,13 +194,56 @@ def derive(
     """Return the new stored value of the derived field. Pure."""
     dependent = watch.dependent
     was, now = matches(dependent, owner, before), matches(dependent, owner, after)
+    codec = dependent.field.codec
     if isinstance(dependent.marker, CountOf):
         count = current if isinstance(current, int) else 0
-        return dependent.field.codec.encode(count + int(now) - int(was))
-    if now:
-        assert after is not None
-        return dependent.field.codec.encode(after.values[dependent.marker.field])
-    return None if was else current
+        return codec.encode(count + int(now) - int(was))
+    if isinstance(dependent.marker, CopiedFrom):
+        if now:
+            assert after is not None
+            return codec.encode(after.values[dependent.marker.field])
+        return None if was else current
+    old, new = _value_in(dependent, before, is_in=was), _value_in(dependent, after, is_in=now)
+    known = codec.decode(current)
+    if isinstance(dependent.marker, SumOf):
+        return codec.encode(added(known, new, old))
+    return codec.encode(extreme(dependent.marker, [known, new]))
+
+
+def added(total: Any, new: Any, old: Any = None) -> Any:
+    """Return a sum after one of its values changed; None counts as nothing."""
+    if new is not None:
+        total = total + new
+    return total if old is None else total - old
+
+
+def extreme(marker: MinOf | MaxOf, values: Iterable[Any]) -> Any:
+    """Return the least or greatest value that is not None, or None."""
+    present = [value for value in values if value is not None]
+    choose = min if isinstance(marker, MinOf) else max
+    return choose(present, default=None)
+
+
+def _value_in(dependent: Dependent, version: Version | None, *, is_in: bool) -> Any:
+    name = field_read(dependent.marker)
+    return version.values[name] if is_in and version is not None and name is not None else None
+
+
+def needs_sources(
+    watch: Watch,
+    owner: Mapping[str, Any],
+    current: Value | None,
+    before: Version | None,
+    after: Version | None,
+) -> bool:
+    """Return whether the greatest or least source was removed, so that the others decide."""
+    dependent, marker = watch.dependent, watch.dependent.marker
+    if not isinstance(marker, MinOf | MaxOf):
+        return False
+    was, now = matches(dependent, owner, before), matches(dependent, owner, after)
+    old, new = _value_in(dependent, before, is_in=was), _value_in(dependent, after, is_in=now)
+    known = dependent.field.codec.decode(current)
+    return old is not None and old == known and extreme(marker, [known, new]) != new
 
 
 def write_owner(draft: Draft, key: RowKey, field: Field, value: Value | None, change: int) -> None:
@@ -186,12 +274,12 @@ def write_guard(draft: Draft, owner: RowKey, found: Row | None, stamp: int, chan
         draft.put(RowOperation(Verb.REPLACE, row, found.etag), Reason.DERIVED, change)
 
 
-def check_public(source: EntityType[Any], marker: CopiedFrom | CountOf, key: RowKey) -> None:
+def check_public(source: EntityType[Any], marker: Derived, key: RowKey) -> None:
     """Refuse to derive a field from one that the resolver of the source encrypts."""
     encrypt = source.encrypt
     if encrypt is None:
         return
-    names = {*marker.where, *([marker.field] if isinstance(marker, CopiedFrom) else [])}
+    names = {*marker.where, *filter(None, [field_read(marker)])}
     for name in sorted(names):
         field = source.fields[name]
         if not field.is_key and encrypt(key.partition, key.row, field.property):

@@ -17,13 +17,15 @@ from partita.errors import (
     TornReadError,
     UsageError,
 )
-from partita.patterns.fields.markers import CountOf
+from partita.patterns.fields.annotations import plain, union_members
+from partita.patterns.fields.large_values import LargeValue
+from partita.patterns.fields.markers import CountOf, MaxOf, MinOf, Summary
 from partita.patterns.planning.columns import Columns, Condition, all_of
 from partita.patterns.planning.filter_text import evaluate_values, literal
-from partita.patterns.planning.plans import plan_query
+from partita.patterns.planning.plans import QueryPlan, plan_query
 from partita.patterns.protocol.calls import GetBlob, GetRow, Parallel, QueryRows, Steps, ask
 from partita.patterns.protocol.values import Row, RowKey
-from partita.patterns.types.blob_values import BlobReference, from_content
+from partita.patterns.types.blob_values import from_content
 from partita.patterns.types.decorators import EntityType
 from partita.patterns.types.row_layout import (
     LAST_TEXT,
@@ -33,8 +35,9 @@ from partita.patterns.types.row_layout import (
     part_key,
     place_of,
 )
+from partita.patterns.writing import derived_fields
 from partita.patterns.writing.context import Context
-from partita.patterns.writing.rows import Stored, from_rows
+from partita.patterns.writing.rows import Stored, from_rows, peek
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -121,7 +124,7 @@ def _rows_filter(key: RowKey) -> str:
 def fill(stored: Stored) -> Steps[dict[str, Any]]:
     """Return the values of an entity, with the contents of its blobs."""
     values = dict(stored.values)
-    references = stored.references()
+    references = stored.unread()
     if not references:
         return values
     names = list(references)
@@ -131,7 +134,7 @@ def fill(stored: Stored) -> Steps[dict[str, Any]]:
     return values
 
 
-def _content(reference: BlobReference) -> Steps[bytes]:
+def _content(reference: LargeValue) -> Steps[bytes]:
     blob = yield from ask(GetBlob(reference.container, reference.name))
     if blob is None:
         raise BlobMissingError(
@@ -232,26 +235,90 @@ def to_entity(stored: Stored, values: Mapping[str, Any]) -> Any:
     return entity
 
 
+def summarise(
+    context: Context, source: EntityType[Any], marker: Summary, owner: Mapping[str, Any]
+) -> Steps[Any]:
+    """Return a summary of the stored sources of an owner."""
+    if isinstance(marker, CountOf):
+        return (yield from count_sources(context, source, marker, owner))
+    found = yield from values_of_sources(context, source, marker, owner)
+    return summary_of(marker, source, found.values())
+
+
+def summary_of(marker: Summary, source: EntityType[Any], values: Iterable[Any]) -> Any:
+    """Return the sum or the extreme of values."""
+    assert not isinstance(marker, CountOf)
+    if isinstance(marker, MinOf | MaxOf):
+        return derived_fields.extreme(marker, values)
+    kind = plain(source.fields[marker.field].annotation)
+    total = next(each for each in union_members(kind) if each is not type(None))()
+    for value in values:
+        total = derived_fields.added(total, value)
+    return total
+
+
 def count_sources(
     context: Context, source: EntityType[Any], marker: CountOf, owner: Mapping[str, Any]
 ) -> Steps[int]:
     """Count the sources of an owner, by their keys where the service can decide."""
+    plan = _plan_of_sources(source, marker, owner)
+    total = 0
+    for read in plan.requests if plan else ():
+        assert plan is not None
+        rows = yield from read_all_rows(QueryRows(source.table, plan.filter_of(read), _KEYS))
+        for row in rows:
+            total += yield from _counts(context, source, row.key, plan.client)
+    return total
+
+
+def values_of_sources(
+    context: Context, source: EntityType[Any], marker: Summary, owner: Mapping[str, Any]
+) -> Steps[dict[RowKey, Any]]:
+    """Return the values of the sources of an owner, by their keys."""
+    assert not isinstance(marker, CountOf)
+    plan = _plan_of_sources(source, marker, owner)
+    found: dict[RowKey, Any] = {}
+    for read in plan.requests if plan else ():
+        assert plan is not None
+        rows = yield from read_all_rows(QueryRows(source.table, plan.filter_of(read)))
+        for row in rows:
+            if source.type_property is None and not source.row.matches(row.key.row):
+                continue  # because it is a hidden row
+            stored = yield from _values_of(context, source, row)
+            if stored is not None and (plan.client is None or evaluate_values(plan.client, stored)):
+                found[row.key] = stored[marker.field]
+    return found
+
+
+def _values_of(
+    context: Context, source: EntityType[Any], row: Row
+) -> Steps[Mapping[str, Any] | None]:
+    """Return the fields of an entity; one with several rows is loaded."""
+    if PARTS not in row.properties:
+        return peek(source, row, context.sealing)
+    stored = yield from load(context, source, row.key)
+    return None if stored is None else stored.values
+
+
+def _plan_of_sources(
+    source: EntityType[Any], marker: Summary, owner: Mapping[str, Any]
+) -> QueryPlan | None:
+    """Return the plan that reads the sources of an owner; None if there are none."""
     given = {source_field: owner[owner_field] for source_field, owner_field in marker.where.items()}
     if any(value is None and source.fields[name].is_key for name, value in given.items()):
-        return 0
-    plan = plan_query(source, *_as_query(source, given))
+        return None
+    keys, condition = _as_query(source, given)
+    when = derived_fields.condition_on(source, marker)
+    if when is not None:
+        condition = when if condition is None else condition & when
+    plan = plan_query(source, keys, condition)
     if plan.is_refused:
         raise DefinitionError(
             "DerivedRefused",
             f"Counting {source.name} by {', '.join(given)} would read a whole table.",
             hint="Name every field of the source's partition key in where=.",
         )
-    total = 0
-    for read in plan.requests:
-        rows = yield from read_all_rows(QueryRows(source.table, plan.filter_of(read), _KEYS))
-        for row in rows:
-            total += yield from _counts(context, source, row.key, plan.client)
-    return total
+    return plan
 
 
 def _counts(

@@ -9,8 +9,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from partita.errors import UsageError
+from partita.patterns.fields.large_values import LargeValue
 from partita.patterns.fields.load_state import are_same
-from partita.patterns.types.blob_values import BlobReference, to_content
+from partita.patterns.types.blob_values import to_content
 from partita.patterns.types.decorators import EntityType, Field, Origin
 
 Merge = bool | Collection[str]
@@ -55,7 +56,7 @@ def _checked_names(model: EntityType[Any], names: Collection[str]) -> Collection
 
 
 def _differs(field: Field, value: Any, stored: Any) -> bool:
-    if isinstance(stored, BlobReference):
+    if isinstance(stored, LargeValue) and not field.is_lazy:
         content = to_content(field, value)
         return content is None or not stored.is_of(content)
     return not are_same(value, stored)

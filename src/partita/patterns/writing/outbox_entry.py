@@ -23,13 +23,16 @@ from partita.patterns.protocol.values import Row, RowKey, Value
 from partita.patterns.types.decorators import EntityType
 from partita.patterns.types.row_layout import HIDDEN_MARK
 from partita.patterns.writing.context import Context, OutboxReference
-from partita.ticks import Clock
+from partita.ticks import TICKS_PER_SECOND, Clock
 
 OUTBOX_PREFIX = HIDDEN_MARK + "o_"
 OUTBOX_END = HIDDEN_MARK + "p"
 OUTBOX_TYPE = "~outbox"
 TYPE_PROPERTY = "EntityType"
+FENCE_SECONDS = 86_400
+"""How long a fence stays: longer than any request can be delayed."""
 _ENTRY = "Entry"
+_FENCED = "Fenced"
 
 
 class Touched(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -253,6 +256,17 @@ def new_key(partition_key: str, clock: Clock) -> RowKey:
 
 def entry_operation(key: RowKey, entry: Entry) -> RowOperation:
     return RowOperation(Verb.INSERT, Row(key, _properties_of(entry)))
+
+
+def fence_operation(key: RowKey, clock: Clock) -> RowOperation:
+    """Return the insert of a fence: an entry without work, so that no group writes this entry."""
+    return RowOperation(Verb.INSERT, Row(key, {**_properties_of(Entry()), _FENCED: clock.ticks()}))
+
+
+def is_fence(row: Row, clock: Clock) -> bool:
+    """Return whether a row is a fence that must stay, because a delayed group could still come."""
+    since = row.properties.get(_FENCED)
+    return isinstance(since, int) and clock.ticks() - since < FENCE_SECONDS * TICKS_PER_SECOND
 
 
 def _properties_of(entry: Entry) -> dict[str, Value]:

@@ -21,9 +21,9 @@ from partita.errors import (
 from partita.patterns.encryption import sealing as encryption
 from partita.patterns.encryption.keyring import Keyring
 from partita.patterns.fields.codecs import edm_of
+from partita.patterns.fields.large_values import LargeValue
 from partita.patterns.fields.load_state import snapshot
 from partita.patterns.protocol.values import Int32, Row, RowKey, Value, measure
-from partita.patterns.types.blob_values import BlobReference
 from partita.patterns.types.decorators import EntityType, Field, Origin
 from partita.patterns.types.row_layout import (
     GENERATION,
@@ -46,7 +46,7 @@ _DECLARED: Mapping[str, str] = {}
 WRITES_KEPT = 4
 """The number of write ids that a row keeps, newest first."""
 
-References = Mapping[str, BlobReference | None]
+References = Mapping[str, LargeValue | None]
 """The blobs that hold the values of fields; None for a value that is None."""
 
 
@@ -66,11 +66,19 @@ class Stored(msgspec.Struct):
     values: dict[str, Any]
     origin: Origin
 
-    def references(self) -> dict[str, BlobReference]:
+    def references(self) -> dict[str, LargeValue]:
         return {
             field.name: value
             for field in self.model.fields.values()
-            if isinstance(value := self.values.get(field.name), BlobReference)
+            if isinstance(value := self.values.get(field.name), LargeValue)
+        }
+
+    def unread(self) -> dict[str, LargeValue]:
+        """Return the references whose values an object must hold."""
+        return {
+            name: each
+            for name, each in self.references().items()
+            if not self.model.fields[name].is_lazy
         }
 
 
@@ -486,7 +494,7 @@ def decode_field(field: Field, properties: dict[str, Value]) -> Any:
     """Remove the properties of a field from `properties` and return its value."""
     if field.is_in_blob:
         stored = properties.pop(field.property, None)
-        return None if stored is None else BlobReference.from_text(stored)
+        return None if stored is None else LargeValue.from_text(stored)
     if field.series is not None:
         series: dict[int, Any] = {}
         for slot, name in enumerate(field.slot_names):

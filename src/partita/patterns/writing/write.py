@@ -1,5 +1,6 @@
 """The only write path: one or many changes of one partition, written as one group.
 
+0. Reserve values that are unique across partitions (claims.py).
 1. Write large values to blobs, before an entity refers to them.
 2. Read what the group depends on: owners of counters, index rows that may be missing.
 3. Collect every row in a draft: entity, index rows, counters, outbox entry.
@@ -26,13 +27,12 @@ from partita.errors import (
     StoreBusyError,
     ThrottledError,
     UnavailableError,
-    UniqueViolationError,
     UsageError,
 )
+from partita.patterns.fields.large_values import LargeValue
 from partita.patterns.fields.load_state import snapshot
-from partita.patterns.fields.markers import CopiedFrom
+from partita.patterns.fields.markers import CopiedFrom, MaxOf, MinOf
 from partita.patterns.protocol.calls import (
-    CreateContainer,
     CreateQueue,
     GetRow,
     PutBlob,
@@ -46,13 +46,12 @@ from partita.patterns.protocol.calls import (
 )
 from partita.patterns.protocol.values import Row, RowKey, Value
 from partita.patterns.types.blob_values import (
-    BlobReference,
     blob_metadata,
     folder_of,
     reference_to,
     to_content,
 )
-from partita.patterns.types.decorators import Dependent, EntityType, Origin
+from partita.patterns.types.decorators import Dependent, EntityType, Field, Origin
 from partita.patterns.types.indexes import AnyIndex, ListIndex, Storage
 from partita.patterns.types.row_layout import (
     GENERATION,
@@ -64,10 +63,18 @@ from partita.patterns.types.row_layout import (
     state_key,
 )
 from partita.patterns.writing import derived_fields, index_rows, outbox_entry
+from partita.patterns.writing.chunks import Download, Upload, put_blob
+from partita.patterns.writing.claims import Claim, claims_of, release, reserve, unique_violation
 from partita.patterns.writing.context import Context, IndexState, OutboxReference
 from partita.patterns.writing.group_draft import Draft, PlannedOperation, Reason
 from partita.patterns.writing.index_rows import Version
-from partita.patterns.writing.load import count_sources, find_rows, load, query_between
+from partita.patterns.writing.load import (
+    find_rows,
+    load,
+    query_between,
+    summarise,
+    values_of_sources,
+)
 from partita.patterns.writing.rows import (
     SYSTEM,
     encode,
@@ -110,6 +117,10 @@ class Change(msgspec.Struct):
     must_exist: bool = False
     """Whether a blind merge requires a stored entity, because its fields do not make a whole
     one."""
+    if_match: str = "*"
+    """The etag that a blind merge requires."""
+    uploaded: LargeValue | None = None
+    """A large value that was written for this change, and that no entity refers to yet."""
     reindexed: AnyIndex | None = None
     """An index whose row for the entity must be written in any case."""
     extra: dict[str, Value] = {}
@@ -137,6 +148,8 @@ class Written(msgspec.Struct):
 
     values: dict[str, Any]
     origin: Origin | None
+    etag: str = ""
+    """The new etag of the first row; empty after a delete or a lost answer."""
 
 
 class _Prepared(msgspec.Struct):
@@ -144,7 +157,7 @@ class _Prepared(msgspec.Struct):
 
     change: Change
     number: int
-    references: dict[str, BlobReference | None]
+    references: dict[str, LargeValue | None]
     values: dict[str, Any] = {}
     before: Version | None = None
     after: Version | None = None
@@ -165,8 +178,28 @@ def write(
 
     `beside` are operations on outbox entries of the same partition, written in the same group.
     """
-    table = changes[0].model.table
     yield from _refresh_disabled_indexes(context, changes)
+    is_indexed = any(change.model.followers.indexes for change in changes)
+    claims = claims_of(context, changes) if is_indexed else []
+    try:
+        return (yield from _write(context, changes, claims, started=started, beside=beside))
+    except UnavailableError:
+        raise  # a claim is left: the write may have been performed
+    except PartitaError:
+        if claims:
+            yield from release(context, claims)
+        raise
+
+
+def _write(
+    context: Context,
+    changes: Sequence[Change],
+    claims: Sequence[Claim],
+    *,
+    started: Sequence[outbox_entry.Step],
+    beside: Sequence[RowOperation],
+) -> Steps[list[Written]]:
+    table = changes[0].model.table
     write_id = context.clock.random_bytes(8).hex()
     prepared: list[_Prepared] = []
     for number, change in enumerate(changes):
@@ -176,8 +209,12 @@ def write(
     is_careful = False
     for attempt in range(context.options.attempts_max):
         yield from wait_before(context, attempt)
+        entry_key = None
+        if claims:
+            entry_key = outbox_entry.new_key(changes[0].key.partition, context.clock)
+            yield from reserve(context, claims, entry_key)
         draft, entry = yield from _compose(context, prepared, write_id, is_careful=is_careful)
-        reference = _put_entry(context, draft, entry, started)
+        reference = _put_entry(context, draft, entry, started, entry_key)
         for operation in beside:
             draft.put(operation, Reason.OUTBOX, 0)
         if not draft.places:
@@ -215,6 +252,8 @@ def _check_period(context: Context, change: Change) -> None:
         return
     for each in model.lineage():
         for series, at in context.series.get(each.name, {}).items():
+            if at not in values:
+                continue  # because a merge by key does not change it
             own = series.table_for(values[at])
             if own != model.table and series.start_of(model.table) is not None:
                 raise UsageError(
@@ -242,23 +281,25 @@ def _refresh_disabled_indexes(context: Context, changes: Sequence[Change]) -> St
 # 1 Blobs
 
 
-def _put_blobs(change: Change, write_id: str) -> Steps[dict[str, BlobReference | None]]:
-    references: dict[str, BlobReference | None] = {}
+def _put_blobs(change: Change, write_id: str) -> Steps[dict[str, LargeValue | None]]:
+    references: dict[str, LargeValue | None] = {}
     if change.after is None:
         return references
     for field in change.model.fields.values():
         if field.blob is None:
             continue
         value = change.after[field.name]
-        if isinstance(value, BlobReference):
+        before = None if change.before is None else change.before.values.get(field.name)
+        if isinstance(value, LargeValue):
+            if value not in (before, change.uploaded):
+                value = yield from _copy_blob(change, field, value, write_id)
             references[field.name] = value
             continue
         content = to_content(field, value)
         if content is None:
             references[field.name] = None
             continue
-        before = None if change.before is None else change.before.values.get(field.name)
-        if isinstance(before, BlobReference) and before.is_of(content):
+        if isinstance(before, LargeValue) and before.is_of(content):
             references[field.name] = before
             continue
         table, key = change.model.table, change.key
@@ -275,6 +316,15 @@ def _put_blobs(change: Change, write_id: str) -> Steps[dict[str, BlobReference |
     return references
 
 
+def _copy_blob(change: Change, field: Field, value: LargeValue, write_id: str) -> Steps[LargeValue]:
+    """Copy the blob of another entity: each blob belongs to one, which removes it."""
+    upload = Upload(change.model.table, change.key, field, write_id)
+    download = Download(value)
+    while chunk := (yield from download.read()):
+        yield from upload.put(chunk)
+    return (yield from upload.finish())
+
+
 def _check_blob(model: EntityType[Any], key: RowKey, name: str) -> None:
     if model.encrypt is not None and model.encrypt(key.partition, key.row, name):
         raise UsageError(
@@ -284,17 +334,6 @@ def _check_blob(model: EntityType[Any], key: RowKey, name: str) -> None:
             facts={"type": model.name, "property": name},
             hint="Exclude it in the resolver, or store the value in the entity.",
         )
-
-
-def put_blob(put: PutBlob) -> Steps[str | None]:
-    """Write a blob; create its container if it does not exist."""
-    try:
-        return (yield from ask(put))
-    except ConflictError as error:
-        if error.code != "ContainerNotFound":
-            raise
-    yield from ask(CreateContainer(put.container))
-    return (yield from ask(put))
 
 
 # ---------------------------------------------------------------------------------------------
@@ -397,8 +436,8 @@ def _check_public(context: Context, model: EntityType[Any], version: Version) ->
             derived_fields.check_public(model, dependent.marker, version.key)
 
 
-def _references(values: Mapping[str, Any]) -> dict[str, BlobReference | None]:
-    return {name: value for name, value in values.items() if isinstance(value, BlobReference)}
+def _references(values: Mapping[str, Any]) -> dict[str, LargeValue | None]:
+    return {name: value for name, value in values.items() if isinstance(value, LargeValue)}
 
 
 def _generation(before: Origin | None, stamp: int) -> int:
@@ -428,7 +467,7 @@ def _set_derived_fields(context: Context, draft: Draft, each: _Prepared, stamp: 
                 stored = yield from load(context, source, key)
             each.values[field.name] = None if stored is None else stored.values[marker.field]
         else:
-            each.values[field.name] = yield from count_sources(
+            each.values[field.name] = yield from summarise(
                 context, change.model.source_of(field), marker, each.values
             )
 
@@ -479,7 +518,7 @@ def _put_entity(context: Context, draft: Draft, each: _Prepared, write_id: str, 
     )
     for row in each.written:
         if change.is_blind:
-            operation = RowOperation(_blind_verb(change), row)
+            operation = RowOperation(_blind_verb(change), row, change.if_match)
         elif row.etag:
             operation = RowOperation(Verb.REPLACE, row, row.etag)
         else:
@@ -544,7 +583,7 @@ def _put_indexes(
                 and planned.index is index
                 and _write_the_same_row(planned, operation)
             ):
-                raise _unique_violation(index, operation.row.key, each.change.entity)
+                raise unique_violation(index, operation.row.key, each.change.entity)
             draft.put(operation, reason, each.number, index)
 
 
@@ -626,7 +665,11 @@ def _put_owner(
         kept[watch.owner_key] = owner
     owner = kept[watch.owner_key]
     current = field.codec.encode(owner.values[field.name])
-    value = derived_fields.derive(watch, owner.values, current, each.before, each.after)
+    versions = (each.before, each.after)
+    if derived_fields.needs_sources(watch, owner.values, current, *versions):
+        value = yield from _extreme_of_group(context, draft, watch, kept)
+    else:
+        value = derived_fields.derive(watch, owner.values, current, *versions)
     if value != current:
         owner.values[field.name] = field.codec.decode(value)
         if value is None or draft.find(watch.row_key) is None:
@@ -634,6 +677,28 @@ def _put_owner(
         derived_fields.write_owner(draft, watch.row_key, field, value, each.number)
         if context.is_followed(owner.change.model) and owner.after is not None:
             draft.adjust(watch.owner_key, GENERATION, owner.after.generation)
+
+
+def _extreme_of_group(
+    context: Context, draft: Draft, watch: derived_fields.Watch, kept: Mapping[RowKey, _Prepared]
+) -> Steps[Value | None]:
+    """Return the least or greatest source of an owner after the group.
+
+    The owner was read before and is written under its etag: no other group changes a source.
+    """
+    dependent = watch.dependent
+    marker, owner = dependent.marker, kept[watch.owner_key].values
+    assert isinstance(marker, MinOf | MaxOf)
+    source = dependent.owner.source_of(dependent.field)
+    stored = yield from values_of_sources(context, source, marker, owner)
+    values = [value for key, value in stored.items() if key not in kept and not draft.deletes(key)]
+    names = {each.name for each in source.family()}
+    values += [
+        each.values[marker.field]
+        for each in kept.values()
+        if each.change.model.name in names and derived_fields.matches(dependent, owner, each.after)
+    ]
+    return dependent.field.codec.encode(derived_fields.extreme(marker, values))
 
 
 def _owners_between(
@@ -800,13 +865,17 @@ def _derived_elsewhere(each: _Prepared) -> list[str]:
 
 
 def _put_entry(
-    context: Context, draft: Draft, entry: outbox_entry.Entry, started: Sequence[outbox_entry.Step]
+    context: Context,
+    draft: Draft,
+    entry: outbox_entry.Entry,
+    started: Sequence[outbox_entry.Step],
+    key: RowKey | None,
 ) -> OutboxReference | None:
     if not entry.touched and not started:
         return None
     entry = outbox_entry.Entry(entry.touched, list(started), followers=entry.followers)
-    partition = next(iter(draft.places)).partition
-    key = outbox_entry.new_key(partition, context.clock)
+    if key is None:
+        key = outbox_entry.new_key(next(iter(draft.places)).partition, context.clock)
     draft.put(outbox_entry.entry_operation(key, entry), Reason.OUTBOX, 0)
     return OutboxReference(draft.table, key)
 
@@ -862,7 +931,7 @@ def _handle_conflict(
         owner = prepared[place.change].change.key
         if row is not None and index_rows.member_of(row, is_local=True) != owner:
             key, entity = place.operation.row.key, prepared[place.change].change.entity
-            raise _unique_violation(index, key, entity) from error
+            raise unique_violation(index, key, entity) from error
     return place.reason in (Reason.COPY, Reason.MEMBER)
 
 
@@ -881,18 +950,6 @@ def _with_entity_facts(
         EntityExistsError: "Load it and change it, or use upsert() or save(..., force=True).",
         ETagMismatchError: "Load it and apply the change again; update() does both.",
     }.get(type(error), error.hint)
-    return error
-
-
-def _unique_violation(index: AnyIndex, key: RowKey, entity: object) -> UniqueViolationError:
-    error = UniqueViolationError(
-        "UniqueViolation",
-        f"Another {index.owner.name} already has this value.",
-        facts={"index": index.name, **key.facts},
-        hint="Choose another value, or change the other entity first.",
-    )
-    error.index = index
-    error.entity = entity
     return error
 
 
@@ -979,7 +1036,7 @@ def _written(draft: Draft, each: _Prepared, etags: Mapping[RowKey, str], write_i
     )
     assert PARTS in system or rows == 1
     assert WRITE not in system or is_noted(write_id, system[WRITE])
-    return Written(values, origin)
+    return Written(values, origin, etags.get(change.key, ""))
 
 
 def _known_after_merge(change: Change, stored: Mapping[str, Any]) -> dict[str, Any]:
@@ -990,4 +1047,5 @@ def _known_after_merge(change: Change, stored: Mapping[str, Any]) -> dict[str, A
         for field in model.fields.values()
         if field.derived is not None or (field.is_in_blob and field.name in given)
     }
-    return {**snapshot(model.values(change.entity)), **told}
+    own = given if change.entity is None else model.values(change.entity)
+    return {**snapshot(own), **told}

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 
+from partita.patterns.design.access_patterns import access
 from partita.patterns.design.lints import lint
 from partita.patterns.keys.templates import KeyTemplate
 from partita.patterns.types.decorators import EntityType, entity, entity_type
@@ -263,3 +264,72 @@ class TestChoosingAPartitionKey:
         list_index(Profile, row="city_{city}")
 
         assert lint(entity_type(Profile), neighbours=[entity_type(Visit)]) == []
+
+
+# ---------------------------------------------------------------------------------------------
+# Names that say more than types, and indexes without a query
+
+
+def declared(partition: str, kind: Any, row: str = "{user:esc}_{note}") -> Any:
+    names = [part.partition(":")[0].strip("{}") for part in partition.split("_{")]
+    space = {"__annotations__": {**dict.fromkeys(names, kind), "user": str, "note": str}}
+    return entity(table="named", partition=partition, row=row)(type("Named", (), space))
+
+
+@pytest.mark.parametrize("name", ["hour", "day", "date", "order_date", "accessHour", "month"])
+def test_a_text_that_is_named_like_a_time_is_a_monotone_partition(name: str) -> None:
+    found = lint(declared(f"{{{name}}}", str))
+
+    assert [each.code for each in found] == ["MonotonePartition"]
+    assert 'partition="{user}"' in found[0].hint or 'partition="{user:esc}"' in found[0].hint
+
+
+@pytest.mark.parametrize("name", ["order_id", "event_id", "InvoiceId", "log_entry_id"])
+def test_a_number_that_is_usually_counted_is_a_monotone_partition(name: str) -> None:
+    assert [each.code for each in lint(declared(f"{{{name}:08d}}", int))] == ["MonotonePartition"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("id:08d", int), ("employee_id:08d", int), ("dept", str), ("today", str)]
+)
+def test_other_names_are_not_monotone(name: str, kind: type) -> None:
+    assert lint(declared(f"{{{name}}}", kind)) == []
+
+
+def test_an_index_that_no_declared_access_uses_costs_writes_for_nothing() -> None:
+    @entity(
+        table="used",
+        partition="{dept}",
+        row="emp_{id:06d}",
+        access=[
+            access("one", get=("dept", "id")),
+            access("by name", partition=("dept",), range=("name",), via="by_name"),
+        ],
+    )
+    class Used:
+        dept: str
+        id: int
+        name: str
+        age: int
+        email: str
+
+    index(Used, row="name_{name:esc}_{id:06d}", name="by_name")
+    index(Used, row="mail_{email}", name="by_email", unique=True)
+    index(Used, row="age_{age:03d}_{id:06d}", name="by_age")
+
+    [found] = lint(Used)
+
+    assert found.code == "UnusedIndex"
+    assert "by_age" in found.message
+
+
+def test_without_declared_access_no_index_is_unused() -> None:
+    @entity(table="unsaid", partition="{dept}", row="emp_{id:06d}")
+    class Unsaid:
+        dept: str
+        id: int
+        age: int
+
+    index(Unsaid, row="age_{age:03d}_{id:06d}")
+
+    assert lint(Unsaid) == []

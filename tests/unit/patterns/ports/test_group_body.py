@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from partita.bulk.batches import Part, content_type
 from partita.errors import InvalidPropertyError, UnavailableError
-from partita.patterns.ports.group_body import Part, content_type, etag_of, print_group, read_answer
+from partita.patterns.ports.group_body import etag_of, print_group, read_answer
 from partita.patterns.protocol.calls import RowOperation, Verb
 from partita.patterns.protocol.values import Instant, Int32, Row, RowKey, Value
 from partita.patterns.protocol.wire_size import ENVELOPE_BYTES, wire_bytes

@@ -3,8 +3,9 @@
 import pytest
 
 from partita.errors import ConfigurationError, NotOrderedError, NotSupportedError
-from partita.patterns.ports.connecting import Folder, Remote, parse
+from partita.patterns.ports.connecting import remote_capabilities
 from partita.patterns.protocol.capabilities import COSMOS, ORDERED, Capabilities, capabilities_of
+from partita.service.hosting.locations import Folder, Remote, parse
 
 KEY = "a2V5"
 
@@ -135,9 +136,9 @@ def test_a_single_endpoint_means_that_the_others_are_absent() -> None:
     found = parse(f"AccountName=a1b;AccountKey={KEY};TableEndpoint=http://127.0.0.1:9/a1b")
 
     assert isinstance(found, Remote)
-    assert not found.capabilities.has_queues
-    assert not found.capabilities.has_blobs
-    assert found.capabilities.is_ordered
+    assert not remote_capabilities(found).has_queues
+    assert not remote_capabilities(found).has_blobs
+    assert remote_capabilities(found).is_ordered
 
 
 def test_the_string_of_cosmos_is_known_by_its_endpoint() -> None:
@@ -147,7 +148,7 @@ def test_the_string_of_cosmos_is_known_by_its_endpoint() -> None:
     )
 
     assert isinstance(found, Remote)
-    assert found.capabilities == COSMOS
+    assert remote_capabilities(found) == COSMOS
 
 
 def test_a_signature_may_stand_in_place_of_the_key() -> None:

@@ -1,0 +1,1 @@
+"""From the rows of an existing table to entity classes that read and write them. Pure."""
